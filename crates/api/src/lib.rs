@@ -1,0 +1,1 @@
+//! Knarr's api crate.

@@ -1,0 +1,1 @@
+//! Knarr's apimachinery crate.

@@ -1,0 +1,1 @@
+//! Knarr's kubelet crate.
