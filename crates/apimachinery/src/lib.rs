@@ -1,1 +1,11 @@
-//! Knarr's apimachinery crate.
+//! The rules of Kubernetes API objects, without any I/O: names, selectors, quantities, patches, errors, schemas.
+
+pub mod clock;
+pub mod field;
+pub mod gvk;
+pub mod names;
+pub mod patch;
+pub mod quantity;
+pub mod schema;
+pub mod selector;
+pub mod status;

@@ -1,0 +1,231 @@
+//! Field paths and the errors that validation reports about them, in upstream's words.
+//!
+//! Source: `k8s.io/apimachinery/pkg/util/validation/field`.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
+use serde_json::Value;
+
+/// A path to a field: `spec.containers[0].image`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Path(String);
+
+impl Path {
+    /// A path that starts at this field.
+    pub fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+
+    /// The field `name` below this one.
+    pub fn child(&self, name: &str) -> Self {
+        if self.0.is_empty() { Self::new(name) } else { Self(format!("{}.{name}", self.0)) }
+    }
+
+    /// The list element at `index`.
+    pub fn index(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+
+    /// The map entry under `key`.
+    pub fn key(&self, key: &str) -> Self {
+        Self(format!("{}[{key}]", self.0))
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "<nil>" } else { &self.0 })
+    }
+}
+
+/// What is wrong with a field. The reason strings are upstream's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorType {
+    NotFound,
+    Required,
+    Duplicate,
+    Invalid,
+    NotSupported,
+    Forbidden,
+    TooLong,
+    TooMany,
+    Internal,
+    TypeInvalid,
+}
+
+impl ErrorType {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::NotFound => "FieldValueNotFound",
+            Self::Required => "FieldValueRequired",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::Internal => "InternalError",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::NotFound => "Not found",
+            Self::Required => "Required value",
+            Self::Duplicate => "Duplicate value",
+            Self::Invalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+            Self::Internal => "Internal error",
+            Self::TypeInvalid => "Invalid value",
+        }
+    }
+}
+
+/// One complaint about one field.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Error {
+    pub kind: ErrorType,
+    pub path: Path,
+    /// The offending value; `None` where the words do not show one.
+    pub value: Option<Value>,
+    pub detail: String,
+}
+
+impl Error {
+    fn new(kind: ErrorType, path: &Path, value: Option<Value>, detail: impl Into<String>) -> Self {
+        Self { kind, path: path.clone(), value, detail: detail.into() }
+    }
+
+    pub fn required(path: &Path, detail: impl Into<String>) -> Self {
+        Self::new(ErrorType::Required, path, None, detail)
+    }
+
+    pub fn invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorType::Invalid, path, Some(value.into()), detail)
+    }
+
+    pub fn type_invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+        Self::new(ErrorType::TypeInvalid, path, Some(value.into()), detail)
+    }
+
+    pub fn duplicate(path: &Path, value: impl Into<Value>) -> Self {
+        Self::new(ErrorType::Duplicate, path, Some(value.into()), "")
+    }
+
+    pub fn not_found(path: &Path, value: impl Into<Value>) -> Self {
+        Self::new(ErrorType::NotFound, path, Some(value.into()), "")
+    }
+
+    /// `Unsupported value: "x": supported values: "A", "B"`.
+    pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
+        let mut names: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
+        names.sort();
+        let detail =
+            if names.is_empty() { String::new() } else { format!("supported values: {}", names.join(", ")) };
+        Self::new(ErrorType::NotSupported, path, Some(value.into()), detail)
+    }
+
+    pub fn forbidden(path: &Path, detail: impl Into<String>) -> Self {
+        Self::new(ErrorType::Forbidden, path, None, detail)
+    }
+
+    /// `Too long: may not be more than N bytes`.
+    pub fn too_long(path: &Path, max_bytes: usize) -> Self {
+        Self::new(ErrorType::TooLong, path, None, format!("may not be more than {max_bytes} bytes"))
+    }
+
+    pub fn too_many(path: &Path, actual: usize, max: usize) -> Self {
+        let noun = if max == 1 { "item" } else { "items" };
+        Self::new(
+            ErrorType::TooMany,
+            path,
+            Some(Value::from(actual)),
+            format!("must have at most {max} {noun}"),
+        )
+    }
+
+    pub fn internal(path: &Path, detail: impl Into<String>) -> Self {
+        Self::new(ErrorType::Internal, path, None, detail)
+    }
+
+    /// The message without the path.
+    pub fn body(&self) -> String {
+        let mut s = self.kind.words().to_owned();
+        if let Some(value) = &self.value {
+            s.push_str(": ");
+            s.push_str(&render(value));
+        }
+        if !self.detail.is_empty() {
+            s.push_str(": ");
+            s.push_str(&self.detail);
+        }
+        s
+    }
+}
+
+/// A value as error messages show it: strings quoted, objects as JSON, null as `null`.
+fn render(value: &Value) -> String {
+    value.to_string()
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.body())
+    }
+}
+
+/// All complaints about one object.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ErrorList(pub Vec<Error>);
+
+impl ErrorList {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn push(&mut self, error: Error) {
+        self.0.push(error);
+    }
+
+    pub fn extend(&mut self, other: ErrorList) {
+        self.0.extend(other.0);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The `causes` of an Invalid status.
+    pub fn causes(&self) -> Vec<StatusCause> {
+        self.0
+            .iter()
+            .map(|e| StatusCause {
+                field: Some(e.path.to_string()),
+                message: Some(e.body()),
+                reason: Some(e.kind.reason().to_owned()),
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for ErrorList {
+    /// One error as it is, several as `[a, b]`, repeated texts once, as upstream aggregates them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut seen: Vec<String> = Vec::new();
+        for e in &self.0 {
+            let text = e.to_string();
+            if !seen.contains(&text) {
+                seen.push(text);
+            }
+        }
+        match seen.as_slice() {
+            [one] => f.write_str(one),
+            many => write!(f, "[{}]", many.join(", ")),
+        }
+    }
+}

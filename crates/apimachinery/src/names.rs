@@ -1,0 +1,1 @@
+//! Rules for names: DNS labels, subdomains, label and annotation keys, generated names.

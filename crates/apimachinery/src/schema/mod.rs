@@ -1,0 +1,105 @@
+//! The field-schema table: what the API types' fields are called, how they are typed, merged, defaulted and numbered.
+//!
+//! One generated table drives field validation, pruning, strategic merge, server-side apply, OpenAPI and protobuf.
+//! `generated.rs` holds facts only, written by `cargo xtask codegen` from the published Kubernetes modules.
+
+mod generated;
+
+use crate::gvk::GroupVersionKind;
+
+/// One API struct, such as `io.k8s.api.core.v1.PodSpec`.
+#[derive(Debug)]
+pub struct Struct {
+    /// The OpenAPI definition name, `io.k8s.api.core.v1.PodSpec`.
+    pub name: &'static str,
+    /// Sorted by JSON name, so that `field` can search it.
+    pub fields: &'static [Field],
+    /// `x-kubernetes-map-type: atomic`: an apply replaces the struct as a whole.
+    pub atomic: bool,
+}
+
+/// One field of a [`Struct`].
+#[derive(Debug)]
+pub struct Field {
+    /// JSON name.
+    pub name: &'static str,
+    /// Protobuf field number; 0 when the field is not in the protobuf message.
+    pub number: u32,
+    pub ty: Type,
+    /// Listed as required by the published OpenAPI.
+    pub required: bool,
+    /// The default of the published OpenAPI, as JSON text.
+    pub default: Option<&'static str>,
+    /// Permitted values, where the published OpenAPI lists them; empty otherwise.
+    pub enumeration: &'static [&'static str],
+    /// `x-kubernetes-patch-strategy`: `merge`, `replace`, `retainKeys`, `merge,retainKeys` or empty.
+    pub patch_strategy: &'static str,
+    /// `x-kubernetes-patch-merge-key`, or empty.
+    pub patch_merge_key: &'static str,
+}
+
+/// The type of a value.
+#[derive(Debug, Clone, Copy)]
+pub enum Type {
+    Bool,
+    Int32,
+    Int64,
+    Float64,
+    String,
+    /// Base64 text in JSON.
+    Bytes,
+    Quantity,
+    IntOrString,
+    /// RFC 3339, whole seconds.
+    Time,
+    /// RFC 3339 with microseconds.
+    MicroTime,
+    /// Text such as `1m30s`.
+    Duration,
+    /// Any object or value, kept as it is (RawExtension, JSON, FieldsV1).
+    Any,
+    Struct(&'static Struct),
+    List(&'static List),
+    Map(&'static Map),
+}
+
+/// A list type: its elements and how server-side apply merges them.
+#[derive(Debug)]
+pub struct List {
+    pub element: Type,
+    pub kind: ListKind,
+}
+
+/// `x-kubernetes-list-type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListKind {
+    Atomic,
+    Set,
+    /// Associative by these keys.
+    Map(&'static [&'static str]),
+}
+
+/// A string-keyed map.
+#[derive(Debug)]
+pub struct Map {
+    pub value: Type,
+    pub atomic: bool,
+}
+
+impl Struct {
+    /// The field with this JSON name.
+    pub fn field(&self, name: &str) -> Option<&'static Field> {
+        let fields: &'static [Field] = self.fields;
+        fields.binary_search_by(|f| f.name.cmp(name)).ok().map(|i| &fields[i])
+    }
+
+    /// The bare Go type name, `PodSpec`.
+    pub fn short_name(&self) -> &'static str {
+        self.name.rsplit('.').next().unwrap_or(self.name)
+    }
+}
+
+/// The schema of a top-level kind.
+pub fn for_kind(gvk: &GroupVersionKind) -> Option<&'static Struct> {
+    generated::for_kind(&gvk.group, &gvk.version, &gvk.kind)
+}
