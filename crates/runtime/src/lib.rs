@@ -1,1 +1,4 @@
-//! Knarr's runtime crate.
+//! The embedded container runtime: images and their snapshots, pod sandboxes, container processes.
+
+pub mod containers;
+pub mod images;

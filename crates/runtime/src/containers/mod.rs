@@ -1,0 +1,1 @@
+//! Containers: sandboxes, the shim process that outlives the server, exec, logs, cgroups.

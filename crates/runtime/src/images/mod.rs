@@ -1,0 +1,1 @@
+//! Images: references, archives, registries, the content store, overlayfs snapshots.
