@@ -1,0 +1,86 @@
+//! The one place where typed kinds are decoded and encoded, so that each serde instance is compiled once.
+
+use k8s_openapi::Resource;
+use k8s_openapi::api::{
+    apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
+    autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core,
+    discovery::v1 as discovery, events::v1 as events, policy::v1 as policy, rbac::v1 as rbac,
+    scheduling::v1 as scheduling, storage::v1 as storage,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::kind::{DecodeError, Kind, ResourceType};
+
+macro_rules! kinds {
+    ($($ty:ty, $namespaced:literal;)*) => {$(
+        impl Kind for $ty {
+            const RESOURCE: ResourceType = ResourceType {
+                group: <$ty as Resource>::GROUP,
+                version: <$ty as Resource>::VERSION,
+                kind: <$ty as Resource>::KIND,
+                plural: <$ty as Resource>::URL_PATH_SEGMENT,
+                namespaced: $namespaced,
+            };
+
+            fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+                serde_json::from_slice(bytes)
+                    .map_err(|source| DecodeError { kind: <$ty as Resource>::KIND, source })
+            }
+
+            fn encode(&self) -> Vec<u8> {
+                // Writing plain structs with string keys to memory has no way to fail.
+                serde_json::to_vec(self).unwrap_or_default()
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    )*};
+}
+
+kinds! {
+    core::Binding, true;
+    core::ConfigMap, true;
+    core::Endpoints, true;
+    core::Event, true;
+    core::LimitRange, true;
+    core::Namespace, false;
+    core::Node, false;
+    core::PersistentVolume, false;
+    core::PersistentVolumeClaim, true;
+    core::Pod, true;
+    core::PodTemplate, true;
+    core::ReplicationController, true;
+    core::ResourceQuota, true;
+    core::Secret, true;
+    core::Service, true;
+    core::ServiceAccount, true;
+    apps::ControllerRevision, true;
+    apps::DaemonSet, true;
+    apps::Deployment, true;
+    apps::ReplicaSet, true;
+    apps::StatefulSet, true;
+    authentication::SelfSubjectReview, false;
+    authentication::TokenReview, false;
+    authorization::LocalSubjectAccessReview, true;
+    authorization::SelfSubjectAccessReview, false;
+    authorization::SelfSubjectRulesReview, false;
+    authorization::SubjectAccessReview, false;
+    autoscaling::Scale, true;
+    coordination::Lease, true;
+    discovery::EndpointSlice, true;
+    events::Event, true;
+    policy::Eviction, true;
+    policy::PodDisruptionBudget, true;
+    rbac::ClusterRole, false;
+    rbac::ClusterRoleBinding, false;
+    rbac::Role, true;
+    rbac::RoleBinding, true;
+    scheduling::PriorityClass, false;
+    storage::StorageClass, false;
+}
