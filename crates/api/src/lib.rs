@@ -6,3 +6,5 @@ pub mod codec;
 pub mod header;
 pub mod kind;
 pub mod object;
+pub mod resource;
+pub mod strategy;
