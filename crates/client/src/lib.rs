@@ -1,1 +1,19 @@
-//! Knarr's client crate.
+//! How components see the cluster: transports, a typed client, informers, work queues, events, leader election.
+
+pub mod client;
+pub mod clock;
+pub mod error;
+pub mod events;
+pub mod http;
+pub mod informer;
+pub mod kubeconfig;
+pub mod leader_election;
+pub mod reflector;
+pub mod store;
+pub mod transport;
+pub mod work_queue;
+
+pub use client::{Client, Patch};
+pub use error::{Error, Result};
+pub use informer::{Event, Informer, Informers, Lister};
+pub use transport::{List, ListOptions, Transport, WatchEvent};

@@ -1,0 +1,58 @@
+//! What can go wrong between a component and the API server.
+
+use knarr_api::kind::DecodeError;
+use knarr_apimachinery::status::StatusError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The server answered with a failure.
+    #[error("{0}")]
+    Status(StatusError),
+    /// The server could not be reached, or the connection broke.
+    #[error("cannot reach the API server at {server}")]
+    Connection {
+        server: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The answer does not decode.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The answer is not what the protocol says.
+    #[error("unexpected answer of the API server: {0}")]
+    Protocol(String),
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<StatusError> for Error {
+    fn from(e: StatusError) -> Self {
+        Self::Status(e)
+    }
+}
+
+impl Error {
+    /// The API status, where the server gave one.
+    pub fn status(&self) -> Option<&StatusError> {
+        match self {
+            Self::Status(s) => Some(s),
+            _ => None,
+        }
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.status().is_some_and(StatusError::is_not_found)
+    }
+
+    pub fn is_already_exists(&self) -> bool {
+        self.status().is_some_and(StatusError::is_already_exists)
+    }
+
+    pub fn is_conflict(&self) -> bool {
+        self.status().is_some_and(StatusError::is_conflict)
+    }
+
+    pub fn is_expired(&self) -> bool {
+        self.status().is_some_and(StatusError::is_expired)
+    }
+}

@@ -1,0 +1,212 @@
+//! Keeps a local store equal to a collection of the API: list, then watch, and again when the watch ends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use knarr_api::kind::{ObjectKey, ResourceType};
+use knarr_api::object::Object;
+use knarr_apimachinery::clock::Clock;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, Result};
+use crate::store::ObjectStore;
+use crate::transport::{ListOptions, Transport, WatchEvent};
+
+/// A change as handlers see it.
+#[derive(Debug, Clone)]
+pub enum Change {
+    Added(Arc<Object>),
+    Updated { old: Arc<Object>, new: Arc<Object> },
+    Deleted(Arc<Object>),
+}
+
+pub type Handler = Arc<dyn Fn(&Change) + Send + Sync>;
+
+/// Page size of the initial list.
+const PAGE: u32 = 10_000;
+const FIRST_BACKOFF: Duration = Duration::from_millis(800);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+
+/// One watched collection with its store and handlers.
+pub struct Reflector {
+    resource: ResourceType,
+    selection: ListOptions,
+    transport: Arc<dyn Transport>,
+    clock: Arc<dyn Clock>,
+    store: Arc<ObjectStore>,
+    handlers: Mutex<Vec<Handler>>,
+    synced: AtomicBool,
+    synced_notify: Notify,
+}
+
+impl Reflector {
+    /// `selection` gives the label and field selectors.
+    pub fn new(
+        resource: ResourceType,
+        selection: ListOptions,
+        transport: Arc<dyn Transport>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            resource,
+            selection,
+            transport,
+            clock,
+            store: Arc::default(),
+            handlers: Mutex::default(),
+            synced: AtomicBool::new(false),
+            synced_notify: Notify::new(),
+        }
+    }
+
+    pub fn store(&self) -> &Arc<ObjectStore> {
+        &self.store
+    }
+
+    /// Calls `handler` for everything in the store now, then for each change. It must not block.
+    pub fn add_handler(&self, handler: Handler) {
+        // Holding the lock keeps changes out while the handler learns what is there.
+        let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        for object in self.store.list(None) {
+            handler(&Change::Added(object));
+        }
+        handlers.push(handler);
+    }
+
+    /// Whether the first list has arrived whole.
+    pub fn has_synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// Waits for the first list.
+    pub async fn wait_synced(&self) {
+        loop {
+            let notified = self.synced_notify.notified();
+            if self.has_synced() {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Lists and watches until `stop`.
+    pub async fn run(&self, stop: CancellationToken) {
+        let mut backoff = FIRST_BACKOFF;
+        while !stop.is_cancelled() {
+            let result = tokio::select! {
+                () = stop.cancelled() => return,
+                result = self.list_and_watch(&mut backoff) => result,
+            };
+            if let Err(error) = result {
+                if !error.is_expired() {
+                    tracing::debug!(resource = self.resource.plural, %error, "list or watch ended");
+                }
+                let wait = backoff.mul_f64(0.5 + fastrand::f64());
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = self.clock.sleep(wait) => {}
+                }
+                backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            }
+        }
+    }
+
+    async fn list_and_watch(&self, backoff: &mut Duration) -> Result<()> {
+        let mut version = self.list().await?;
+        *backoff = FIRST_BACKOFF;
+        loop {
+            let options = ListOptions {
+                resource_version: Some(version.clone()),
+                allow_bookmarks: true,
+                ..self.selection.clone()
+            };
+            let mut stream = self.transport.watch(&self.resource, None, &options).await?;
+            let mut quiet = true;
+            while let Some(event) = stream.next().await {
+                quiet = false;
+                version = self.apply(event?);
+            }
+            if quiet {
+                // A server that closes watches at once must not be asked in a tight loop.
+                return Err(Error::Protocol("the watch ended without an event".into()));
+            }
+        }
+    }
+
+    /// The whole collection, page by page; returns the version to watch from.
+    async fn list(&self) -> Result<String> {
+        let mut options = ListOptions { limit: Some(PAGE), ..self.selection.clone() };
+        if !self.has_synced() {
+            // Any state will do for a start, so the server may answer from its cache.
+            options.resource_version = Some("0".into());
+        }
+        let mut items = Vec::new();
+        let version = loop {
+            let page = self.transport.list(&self.resource, None, &options).await?;
+            items.extend(page.items);
+            match page.continue_token {
+                Some(token) if !token.is_empty() => {
+                    options.continue_token = Some(token);
+                    options.resource_version = None;
+                }
+                _ => break page.resource_version,
+            }
+        };
+        self.replace(items);
+        self.synced.store(true, Ordering::Release);
+        self.synced_notify.notify_waiters();
+        Ok(version)
+    }
+
+    fn replace(&self, items: Vec<Arc<Object>>) {
+        let mut gone: std::collections::BTreeSet<ObjectKey> =
+            self.store.list(None).iter().map(|o| o.key()).collect();
+        for object in items {
+            gone.remove(&object.key());
+            self.put(object);
+        }
+        gone.iter().for_each(|key| self.remove(key));
+    }
+
+    /// Applies one event and returns the version it brings the store to.
+    fn apply(&self, event: WatchEvent) -> String {
+        match event {
+            WatchEvent::Added(o) | WatchEvent::Modified(o) => {
+                let version = o.resource_version().to_string();
+                self.put(o);
+                version
+            }
+            WatchEvent::Deleted(o) => {
+                let version = o.resource_version().to_string();
+                self.remove(&o.key());
+                version
+            }
+            WatchEvent::Bookmark(version) => version,
+        }
+    }
+
+    fn put(&self, new: Arc<Object>) {
+        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = match self.store.put(Arc::clone(&new)) {
+            None => Change::Added(new),
+            Some(old) if old.resource_version() == new.resource_version() && old.uid() == new.uid() => return,
+            Some(old) if old.uid() != new.uid() => {
+                handlers.iter().for_each(|h| h(&Change::Deleted(Arc::clone(&old))));
+                Change::Added(new)
+            }
+            Some(old) => Change::Updated { old, new },
+        };
+        handlers.iter().for_each(|h| h(&change));
+    }
+
+    fn remove(&self, key: &ObjectKey) {
+        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = self.store.remove(key) {
+            let change = Change::Deleted(old);
+            handlers.iter().for_each(|h| h(&change));
+        }
+    }
+}

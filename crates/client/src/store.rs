@@ -1,0 +1,124 @@
+//! An informer's local copy: shared objects by key, with indexes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use knarr_api::kind::ObjectKey;
+use knarr_api::object::Object;
+
+/// Computes the values under which an object is indexed.
+pub type IndexFn = Arc<dyn Fn(&Object) -> Vec<String> + Send + Sync>;
+
+#[derive(Default)]
+struct Inner {
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    indexes: HashMap<&'static str, Index>,
+}
+
+struct Index {
+    values_of: IndexFn,
+    keys: HashMap<String, BTreeSet<ObjectKey>>,
+}
+
+impl Index {
+    fn add(&mut self, object: &Object) {
+        for value in (self.values_of)(object) {
+            self.keys.entry(value).or_default().insert(object.key());
+        }
+    }
+
+    fn remove(&mut self, object: &Object) {
+        let key = object.key();
+        for value in (self.values_of)(object) {
+            if let Some(keys) = self.keys.get_mut(&value) {
+                keys.remove(&key);
+                if keys.is_empty() {
+                    self.keys.remove(&value);
+                }
+            }
+        }
+    }
+}
+
+/// Objects by key. Reads see a consistent state; the reflector is the only writer.
+#[derive(Default)]
+pub struct ObjectStore {
+    inner: RwLock<Inner>,
+}
+
+impl ObjectStore {
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<Object>> {
+        self.read(|inner| inner.objects.get(key).cloned())
+    }
+
+    /// All objects, or those of one namespace, in key order.
+    pub fn list(&self, namespace: Option<&str>) -> Vec<Arc<Object>> {
+        self.read(|inner| match namespace {
+            None => inner.objects.values().cloned().collect(),
+            Some(ns) => inner
+                .objects
+                .range(ObjectKey::new(ns, "")..)
+                .take_while(|(k, _)| &*k.namespace == ns)
+                .map(|(_, o)| Arc::clone(o))
+                .collect(),
+        })
+    }
+
+    /// The objects that the index `name` holds under `value`, in key order.
+    pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<Object>> {
+        self.read(|inner| {
+            let keys = inner.indexes.get(name).and_then(|i| i.keys.get(value));
+            keys.into_iter().flatten().filter_map(|k| inner.objects.get(k).cloned()).collect()
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.read(|inner| inner.objects.len())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds an index; objects already here are indexed too. A second index of the same name is ignored.
+    pub fn add_index(&self, name: &'static str, values_of: IndexFn) {
+        self.write(|inner| {
+            if inner.indexes.contains_key(name) {
+                return;
+            }
+            let mut index = Index { values_of, keys: HashMap::new() };
+            inner.objects.values().for_each(|o| index.add(o));
+            inner.indexes.insert(name, index);
+        });
+    }
+
+    /// Puts an object in place; returns what it replaces.
+    pub(crate) fn put(&self, object: Arc<Object>) -> Option<Arc<Object>> {
+        self.write(|inner| {
+            let old = inner.objects.insert(object.key(), Arc::clone(&object));
+            for index in inner.indexes.values_mut() {
+                if let Some(old) = &old {
+                    index.remove(old);
+                }
+                index.add(&object);
+            }
+            old
+        })
+    }
+
+    pub(crate) fn remove(&self, key: &ObjectKey) -> Option<Arc<Object>> {
+        self.write(|inner| {
+            let old = inner.objects.remove(key)?;
+            inner.indexes.values_mut().for_each(|i| i.remove(&old));
+            Some(old)
+        })
+    }
+
+    fn read<R>(&self, f: impl FnOnce(&Inner) -> R) -> R {
+        f(&self.inner.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write<R>(&self, f: impl FnOnce(&mut Inner) -> R) -> R {
+        f(&mut self.inner.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,283 @@
+//! A work queue of keys: each key once, never two workers on one key, delays and per-key back-off.
+//!
+//! Source: the contract of `k8s.io/client-go/util/workqueue`.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::fmt::Debug;
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use knarr_apimachinery::clock::Clock;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// The back-off of a failing key: 5 ms, doubled per failure, 1000 s at most.
+const BASE_DELAY: Duration = Duration::from_millis(5);
+const MAX_DELAY: Duration = Duration::from_secs(1000);
+
+struct Inner<T> {
+    queue: VecDeque<T>,
+    dirty: HashSet<T>,
+    processing: HashSet<T>,
+    /// Keys due later; the time is the clock's monotonic one, the number keeps insertion order.
+    waiting: BinaryHeap<Reverse<(Duration, u64, Keyed<T>)>>,
+    due: HashMap<T, Duration>,
+    failures: HashMap<T, u32>,
+    sequence: u64,
+}
+
+/// Lets keys ride in the heap without being ordered themselves.
+struct Keyed<T>(T);
+impl<T> PartialEq for Keyed<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+impl<T> Eq for Keyed<T> {}
+impl<T> PartialOrd for Keyed<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl<T> Ord for Keyed<T> {
+    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
+        std::cmp::Ordering::Equal
+    }
+}
+
+/// The queue. Shared by `Arc`.
+pub struct WorkQueue<T> {
+    inner: Mutex<Inner<T>>,
+    ready: Notify,
+    clock: Arc<dyn Clock>,
+}
+
+impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let inner = Inner {
+            queue: VecDeque::new(),
+            dirty: HashSet::new(),
+            processing: HashSet::new(),
+            waiting: BinaryHeap::new(),
+            due: HashMap::new(),
+            failures: HashMap::new(),
+            sequence: 0,
+        };
+        Arc::new(Self { inner: Mutex::new(inner), ready: Notify::new(), clock })
+    }
+
+    /// Marks a key for processing; a key that is being processed is taken again afterwards.
+    pub fn add(&self, key: T) {
+        let mut inner = self.lock();
+        if enqueue(&mut inner, key) {
+            drop(inner);
+            self.ready.notify_one();
+        }
+    }
+
+    /// Adds the key after `delay`; an earlier time already noted for it stays.
+    pub fn add_after(&self, key: T, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        let at = self.clock.monotonic() + delay;
+        let mut inner = self.lock();
+        if inner.due.get(&key).is_some_and(|earlier| *earlier <= at) {
+            return;
+        }
+        inner.due.insert(key.clone(), at);
+        inner.sequence += 1;
+        let sequence = inner.sequence;
+        inner.waiting.push(Reverse((at, sequence, Keyed(key))));
+        drop(inner);
+        // A waiting worker has to look at the timer again.
+        self.ready.notify_one();
+    }
+
+    /// Adds the key after its back-off, which grows until [`WorkQueue::forget`].
+    pub fn add_rate_limited(&self, key: T) {
+        let failures = {
+            let mut inner = self.lock();
+            let n = inner.failures.entry(key.clone()).or_insert(0);
+            *n += 1;
+            *n
+        };
+        let delay = BASE_DELAY.saturating_mul(1 << (failures - 1).min(20)).min(MAX_DELAY);
+        self.add_after(key, delay);
+    }
+
+    /// How often the key has been added rate-limited since it was forgotten.
+    pub fn failures(&self, key: &T) -> u32 {
+        self.lock().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// Ends the key's back-off.
+    pub fn forget(&self, key: &T) {
+        self.lock().failures.remove(key);
+    }
+
+    /// The next key. It belongs to the caller until [`WorkQueue::done`].
+    pub async fn get(&self) -> T {
+        loop {
+            let notified = self.ready.notified();
+            let next_due = {
+                let mut inner = self.lock();
+                self.take_due(&mut inner);
+                if let Some(key) = inner.queue.pop_front() {
+                    inner.dirty.remove(&key);
+                    inner.processing.insert(key.clone());
+                    if !inner.queue.is_empty() {
+                        self.ready.notify_one();
+                    }
+                    return key;
+                }
+                inner.waiting.peek().map(|Reverse((at, _, _))| *at)
+            };
+            match next_due {
+                None => notified.await,
+                Some(at) => {
+                    let wait = at.saturating_sub(self.clock.monotonic());
+                    tokio::select! {
+                        () = notified => {}
+                        () = self.clock.sleep(wait) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the processing of a key; if it was added meanwhile it is queued again.
+    pub fn done(&self, key: &T) {
+        let mut inner = self.lock();
+        inner.processing.remove(key);
+        if inner.dirty.contains(key) {
+            inner.queue.push_back(key.clone());
+            drop(inner);
+            self.ready.notify_one();
+        }
+    }
+
+    /// Keys ready or waiting.
+    pub fn len(&self) -> usize {
+        let inner = self.lock();
+        inner.queue.len() + inner.due.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs `workers` loops that take a key, reconcile it, and requeue it with back-off on an error, until `stop`.
+    pub async fn run<F, Fut, E>(self: Arc<Self>, name: &'static str, workers: usize, stop: CancellationToken, reconcile: F)
+    where
+        F: Fn(T) -> Fut + Clone + Send + 'static,
+        Fut: Future<Output = Result<(), E>> + Send,
+        E: std::fmt::Display + Send,
+        T: Sync,
+    {
+        let tracker = TaskTracker::new();
+        for _ in 0..workers {
+            let (queue, stop, reconcile) = (Arc::clone(&self), stop.clone(), reconcile.clone());
+            tracker.spawn(async move {
+                loop {
+                    let key = tokio::select! {
+                        () = stop.cancelled() => return,
+                        key = queue.get() => key,
+                    };
+                    match reconcile(key.clone()).await {
+                        Ok(()) => queue.forget(&key),
+                        Err(error) => {
+                            tracing::debug!(controller = name, ?key, %error, "will be retried");
+                            queue.add_rate_limited(key.clone());
+                        }
+                    }
+                    queue.done(&key);
+                }
+            });
+        }
+        tracker.close();
+        tracker.wait().await;
+    }
+
+    fn take_due(&self, inner: &mut Inner<T>) {
+        let now = self.clock.monotonic();
+        while let Some(Reverse((at, _, _))) = inner.waiting.peek() {
+            if *at > now {
+                return;
+            }
+            let Some(Reverse((at, _, Keyed(key)))) = inner.waiting.pop() else { return };
+            // A key noted again for an earlier time leaves a stale entry behind.
+            if inner.due.get(&key) == Some(&at) {
+                inner.due.remove(&key);
+                enqueue(inner, key);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns whether a worker has something new to take.
+fn enqueue<T: Eq + Hash + Clone>(inner: &mut Inner<T>, key: T) -> bool {
+    if !inner.dirty.insert(key.clone()) || inner.processing.contains(&key) {
+        return false;
+    }
+    inner.queue.push_back(key);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::TokioClock;
+
+    fn queue() -> Arc<WorkQueue<&'static str>> {
+        WorkQueue::new(Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_is_taken_once_and_again_when_added_while_processed() {
+        let q = queue();
+        q.add("a");
+        q.add("a");
+        assert_eq!(q.get().await, "a");
+        q.add("a");
+        q.add("b");
+        assert_eq!(q.get().await, "b");
+        q.done(&"a");
+        assert_eq!(q.get().await, "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_keep_the_earliest_time() {
+        let q = queue();
+        let start = tokio::time::Instant::now();
+        q.add_after("late", Duration::from_secs(60));
+        q.add_after("late", Duration::from_secs(5));
+        q.add_after("late", Duration::from_secs(90));
+        assert_eq!(q.get().await, "late");
+        assert_eq!(start.elapsed().as_secs(), 5);
+        q.done(&"late");
+        assert!(q.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_back_off_exponentially_until_forgotten() {
+        let q = queue();
+        for expected_ms in [5, 10, 20] {
+            let start = tokio::time::Instant::now();
+            q.add_rate_limited("a");
+            assert_eq!(q.get().await, "a");
+            assert_eq!(start.elapsed().as_millis(), expected_ms);
+            q.done(&"a");
+        }
+        q.forget(&"a");
+        assert_eq!(q.failures(&"a"), 0);
+    }
+}
