@@ -3,6 +3,8 @@
 //! One generated table drives field validation, pruning, strategic merge, server-side apply, OpenAPI and protobuf.
 //! `generated.rs` holds facts only, written by `cargo xtask codegen` from the published Kubernetes modules.
 
+mod build;
+#[rustfmt::skip]
 mod generated;
 
 use crate::gvk::GroupVersionKind;
@@ -25,12 +27,18 @@ pub struct Field {
     pub name: &'static str,
     /// Protobuf field number; 0 when the field is not in the protobuf message.
     pub number: u32,
+    /// Protobuf field numbers of the messages around this field that JSON inlines, outermost first; mostly empty.
+    pub inlined: &'static [u32],
     pub ty: Type,
+    /// The Go type as error messages name it, where it does not follow from `ty`.
+    go_name: &'static str,
     /// Listed as required by the published OpenAPI.
     pub required: bool,
+    /// Upstream writes the field into JSON even when it is empty: `{}`, `""`, `0`, `null`.
+    pub always: bool,
     /// The default of the published OpenAPI, as JSON text.
     pub default: Option<&'static str>,
-    /// Permitted values, where the published OpenAPI lists them; empty otherwise.
+    /// Permitted values, where OpenAPI lists them (of the elements, for a list); empty otherwise.
     pub enumeration: &'static [&'static str],
     /// `x-kubernetes-patch-strategy`: `merge`, `replace`, `retainKeys`, `merge,retainKeys` or empty.
     pub patch_strategy: &'static str,
@@ -99,7 +107,42 @@ impl Struct {
     }
 }
 
+/// A top-level kind and its schema.
+#[derive(Debug)]
+pub struct Kind {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub schema: &'static Struct,
+}
+
 /// The schema of a top-level kind.
 pub fn for_kind(gvk: &GroupVersionKind) -> Option<&'static Struct> {
-    generated::for_kind(&gvk.group, &gvk.version, &gvk.kind)
+    let found = generated::KINDS.binary_search_by(|k| {
+        (k.group, k.version, k.kind).cmp(&(gvk.group.as_str(), gvk.version.as_str(), gvk.kind.as_str()))
+    });
+    match found {
+        Ok(i) => Some(generated::KINDS[i].schema),
+        // Every group version has these two, of one shape.
+        Err(_) if matches!(gvk.kind.as_str(), "DeleteOptions" | "WatchEvent") => {
+            for_definition(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{}", gvk.kind))
+        }
+        Err(_) => None,
+    }
+}
+
+/// The schema with this OpenAPI definition name.
+pub fn for_definition(name: &str) -> Option<&'static Struct> {
+    let all = generated::STRUCTS;
+    all.binary_search_by(|s| s.name.cmp(name)).ok().map(|i| all[i])
+}
+
+/// Every kind, sorted by group, version and kind.
+pub fn kinds() -> &'static [Kind] {
+    generated::KINDS
+}
+
+/// Every struct, sorted by definition name.
+pub fn structs() -> &'static [&'static Struct] {
+    generated::STRUCTS
 }

@@ -1,0 +1,53 @@
+//! The short forms in which the generated table is written.
+
+use super::{Field, Struct, Type};
+
+/// A fact about a field that most fields lack.
+#[derive(Clone, Copy)]
+pub enum Flag {
+    Required,
+    Always,
+    Go(&'static str),
+    Inlined(&'static [u32]),
+    Default(&'static str),
+    Enum(&'static [&'static str]),
+    /// Strategy and merge key.
+    Patch(&'static str, &'static str),
+}
+
+pub const fn s(name: &'static str, atomic: bool, fields: &'static [Field]) -> Struct {
+    Struct { name, fields, atomic }
+}
+
+pub const fn f(name: &'static str, number: u32, ty: Type, flags: &'static [Flag]) -> Field {
+    let mut field = Field {
+        name,
+        number,
+        inlined: &[],
+        ty,
+        go_name: "",
+        required: false,
+        always: false,
+        default: None,
+        enumeration: &[],
+        patch_strategy: "",
+        patch_merge_key: "",
+    };
+    let mut i = 0;
+    while i < flags.len() {
+        match flags[i] {
+            Flag::Required => field.required = true,
+            Flag::Always => field.always = true,
+            Flag::Go(name) => field.go_name = name,
+            Flag::Inlined(path) => field.inlined = path,
+            Flag::Default(json) => field.default = Some(json),
+            Flag::Enum(values) => field.enumeration = values,
+            Flag::Patch(strategy, key) => {
+                field.patch_strategy = strategy;
+                field.patch_merge_key = key;
+            }
+        }
+        i += 1;
+    }
+    field
+}
