@@ -47,7 +47,12 @@ fn is_lower_alnum(b: u8) -> bool {
 }
 
 /// Starts and ends with `edge`, with `inner` between; not empty.
-fn framed(s: &str, first: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool, last: impl Fn(u8) -> bool) -> bool {
+fn framed(
+    s: &str,
+    first: impl Fn(u8) -> bool,
+    inner: impl Fn(u8) -> bool,
+    last: impl Fn(u8) -> bool,
+) -> bool {
     match s.as_bytes() {
         [] => false,
         [one] => first(*one),
@@ -243,8 +248,7 @@ pub fn port_name(port: &str) -> Problems {
         problems.push(max_length_problem(15));
     }
     if port.is_empty() || !port.bytes().all(|b| is_lower_alnum(b) || b == b'-') {
-        problems
-            .push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+        problems.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
     }
     if !port.bytes().any(|b| b.is_ascii_lowercase()) {
         problems.push("must contain at least one letter (a-z)".to_owned());
@@ -436,9 +440,11 @@ mod tests {
         assert!(dns1123_subdomain("a-b.c").is_empty());
         assert_eq!(
             dns1123_subdomain("Web_1"),
-            ["a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
+            [
+                "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
               and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation \
-              is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"]
+              is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+            ]
         );
         for bad in ["a..b", ".a", "a.", "-a", "a-"] {
             assert_eq!(dns1123_subdomain(bad).len(), 1, "{bad}");
@@ -457,9 +463,11 @@ mod tests {
         }
         assert_eq!(
             label_key("a b"),
-            ["name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+            [
+                "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
               alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
-              '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"]
+              '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+            ]
         );
         assert_eq!(label_key("/a"), ["prefix part must be non-empty"]);
         assert_eq!(label_key("a/")[0], "name part must be non-empty");

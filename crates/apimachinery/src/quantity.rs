@@ -36,9 +36,7 @@ pub enum Format {
 /// Why a text is no quantity, in upstream's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    #[error(
-        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-    )]
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Format,
     #[error("unable to parse numeric part of quantity")]
     Numeric,
@@ -175,8 +173,7 @@ fn keeps_text(parts: &Parts<'_>, format: Format, exponent: i64) -> bool {
         return small_enough && whole.parse::<u64>().is_ok_and(|w| w & 7 != 0);
     }
     let scale = exponent - fraction.len() as i64;
-    let trailing_zeros =
-        fraction.bytes().rev().chain(whole.bytes().rev()).take_while(|b| *b == b'0').count();
+    let trailing_zeros = fraction.bytes().rev().chain(whole.bytes().rev()).take_while(|b| *b == b'0').count();
     digits <= 18 && scale >= -9 && scale % 3 == 0 && trailing_zeros < 3 && !whole.starts_with('0')
 }
 
@@ -431,13 +428,7 @@ mod tests {
         ("0m", "0", DecimalSI, 0, 0),
         ("1e+3", "1e+3", DecimalExponent, 1000, 1000000),
         ("1e-3", "1e-3", DecimalExponent, 1, 1),
-        (
-            "123456789012345678901234567890",
-            "100000000000E",
-            DecimalSI,
-            i64::MAX,
-            i64::MAX,
-        ),
+        ("123456789012345678901234567890", "100000000000E", DecimalSI, i64::MAX, i64::MAX),
         ("1.123456789123", "1123456790n", DecimalSI, 2, 1124),
         ("99999999999999999999999999Gi", "9223372036854775807", BinarySI, i64::MAX, i64::MAX),
         ("0.0000000001Ki", "103n", DecimalSI, 1, 1),
