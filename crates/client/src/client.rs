@@ -26,7 +26,10 @@ pub enum Patch {
     Merge(serde_json::Value),
     Strategic(serde_json::Value),
     /// Server-side apply.
-    Apply { object: serde_json::Value, force: bool },
+    Apply {
+        object: serde_json::Value,
+        force: bool,
+    },
 }
 
 impl Patch {

@@ -117,7 +117,11 @@ impl<K: Kind> Informer<K> {
     }
 
     /// Adds an index over the typed view; see [`Lister::by_index`].
-    pub fn add_index(&self, name: &'static str, values_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) {
+    pub fn add_index(
+        &self,
+        name: &'static str,
+        values_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static,
+    ) {
         let values_of = move |o: &Object| view::<K>(o).map(|k| values_of(&k)).unwrap_or_default();
         self.reflector.store().add_index(name, Arc::new(values_of));
     }

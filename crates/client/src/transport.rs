@@ -105,7 +105,12 @@ pub trait Transport: Send + Sync + 'static {
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>>;
 
     /// Lists a resource; in-process the items are the API server's own.
-    async fn list(&self, resource: &ResourceType, namespace: Option<&str>, options: &ListOptions) -> Result<List>;
+    async fn list(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<List>;
 
     /// Watches a resource from `options.resource_version`.
     async fn watch(

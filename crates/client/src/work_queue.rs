@@ -172,8 +172,13 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
     }
 
     /// Runs `workers` loops that take a key, reconcile it, and requeue it with back-off on an error, until `stop`.
-    pub async fn run<F, Fut, E>(self: Arc<Self>, name: &'static str, workers: usize, stop: CancellationToken, reconcile: F)
-    where
+    pub async fn run<F, Fut, E>(
+        self: Arc<Self>,
+        name: &'static str,
+        workers: usize,
+        stop: CancellationToken,
+        reconcile: F,
+    ) where
         F: Fn(T) -> Fut + Clone + Send + 'static,
         Fut: Future<Output = Result<(), E>> + Send,
         E: std::fmt::Display + Send,

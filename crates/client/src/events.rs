@@ -1,0 +1,359 @@
+//! Recording of events: a bounded queue, repeated events counted instead of written anew, chatty sources curbed.
+//!
+//! Source: the behaviour and the numbers of `k8s.io/client-go/tools/record`.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use knarr_api::kind::Kind;
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Client, Patch};
+
+/// Events waiting to be written; what comes on top is dropped.
+const QUEUE: usize = 1000;
+/// Remembered events and sources.
+const CACHE: usize = 4096;
+/// Similar events that differ in their message are combined once there are this many within [`COMBINE_WINDOW`].
+const COMBINE_AFTER: usize = 10;
+const COMBINE_WINDOW: Duration = Duration::from_secs(600);
+/// A source may send this many events about one object at once, and one more per [`REFILL`].
+const BURST: f64 = 25.0;
+const REFILL: Duration = Duration::from_secs(300);
+/// The API's limit on a message, in bytes.
+const MAX_MESSAGE: usize = 1024;
+
+/// `Normal` or `Warning`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventType {
+    Normal,
+    Warning,
+}
+
+impl EventType {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Note {
+    about: ObjectReference,
+    type_: EventType,
+    reason: String,
+    message: String,
+    at: Timestamp,
+}
+
+/// Writes events about objects for one component. Cheap to clone; never blocks its caller.
+#[derive(Clone)]
+pub struct EventRecorder {
+    notes: mpsc::Sender<Note>,
+    client: Client,
+}
+
+impl EventRecorder {
+    /// Starts the writer. `component` and `host` (empty for cluster components) make up the event's source.
+    pub fn new(client: Client, component: &str, host: &str, stop: CancellationToken) -> Self {
+        let (notes, queue) = mpsc::channel(QUEUE);
+        let source = EventSource {
+            component: Some(component.to_owned()),
+            host: (!host.is_empty()).then(|| host.to_owned()),
+        };
+        tokio::spawn(write_all(client.clone(), source, queue, stop));
+        Self { notes, client }
+    }
+
+    /// Records an event about a typed object.
+    pub fn event<K: Kind>(&self, object: &K, type_: EventType, reason: &str, message: impl Into<String>) {
+        self.event_about(reference(object), type_, reason, message);
+    }
+
+    /// Records an event about whatever the reference names.
+    pub fn event_about(
+        &self,
+        about: ObjectReference,
+        type_: EventType,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        let mut message: String = message.into();
+        truncate(&mut message, MAX_MESSAGE);
+        let note = Note { about, type_, reason: reason.to_owned(), message, at: self.client.clock().now() };
+        if self.notes.try_send(note).is_err() {
+            tracing::debug!(reason, "event dropped: the queue is full");
+        }
+    }
+}
+
+/// The reference by which events name a typed object.
+pub fn reference<K: Kind>(object: &K) -> ObjectReference {
+    let meta = object.meta();
+    ObjectReference {
+        api_version: Some(K::RESOURCE.api_version()),
+        kind: Some(K::RESOURCE.kind.to_owned()),
+        name: meta.name.clone(),
+        namespace: meta.namespace.clone(),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version.clone(),
+        field_path: None,
+    }
+}
+
+fn truncate(text: &mut String, max: usize) {
+    if text.len() > max {
+        let mut at = max - 3;
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        text.truncate(at);
+        text.push_str("...");
+    }
+}
+
+async fn write_all(
+    client: Client,
+    source: EventSource,
+    mut queue: mpsc::Receiver<Note>,
+    stop: CancellationToken,
+) {
+    let mut correlator = Correlator::default();
+    loop {
+        let note = tokio::select! {
+            () = stop.cancelled() => return,
+            note = queue.recv() => match note { Some(note) => note, None => return },
+        };
+        let Some(decision) = correlator.decide(note) else { continue };
+        let (key, result) = match decision {
+            Decision::Create { note, key } => {
+                let event = new_event(&note, &source);
+                (key, client.create(&event).await.map(|e| (e.namespace().to_owned(), e.name().to_owned())))
+            }
+            Decision::Bump { key, namespace, name, count, note } => {
+                let patch = json!({"count": count, "lastTimestamp": Time(note.at), "message": note.message});
+                let sent = client.patch::<Event>(&namespace, &name, None, &Patch::Strategic(patch)).await;
+                match sent {
+                    Err(e) if e.is_not_found() => {
+                        let event = new_event(&note, &source);
+                        let made = client.create(&event).await;
+                        (key, made.map(|e| (e.namespace().to_owned(), e.name().to_owned())))
+                    }
+                    other => (key, other.map(|_| (namespace, name))),
+                }
+            }
+        };
+        match result {
+            Ok((namespace, name)) => correlator.written(&key, namespace, name),
+            Err(error) => tracing::debug!(%error, "event not written"),
+        }
+    }
+}
+
+fn new_event(note: &Note, source: &EventSource) -> Event {
+    let namespace = note.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    let name = note.about.name.as_deref().unwrap_or("unknown");
+    let nanos = note.at.as_nanosecond() as u64;
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{name}.{nanos:x}")),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
+        involved_object: note.about.clone(),
+        reason: Some(note.reason.clone()),
+        message: Some(note.message.clone()),
+        type_: Some(note.type_.name().to_owned()),
+        count: Some(1),
+        first_timestamp: Some(Time(note.at)),
+        last_timestamp: Some(Time(note.at)),
+        source: Some(source.clone()),
+        reporting_component: Some(source.component.clone().unwrap_or_default()),
+        reporting_instance: Some(source.host.clone().unwrap_or_default()),
+        ..Event::default()
+    }
+}
+
+type Key = String;
+
+enum Decision {
+    Create { note: Note, key: Key },
+    Bump { key: Key, namespace: String, name: String, count: i32, note: Note },
+}
+
+struct Known {
+    namespace: String,
+    name: String,
+    count: i32,
+}
+
+/// Decides what becomes of each event, from what was written before.
+#[derive(Default)]
+struct Correlator {
+    known: Cache<Known>,
+    similar: Cache<(Timestamp, BTreeSet<String>)>,
+    budgets: Cache<(f64, Timestamp)>,
+}
+
+impl Correlator {
+    fn decide(&mut self, mut note: Note) -> Option<Decision> {
+        let object = format!(
+            "{}/{}/{}/{}/{}",
+            note.about.api_version.as_deref().unwrap_or(""),
+            note.about.kind.as_deref().unwrap_or(""),
+            note.about.namespace.as_deref().unwrap_or(""),
+            note.about.name.as_deref().unwrap_or(""),
+            note.about.uid.as_deref().unwrap_or(""),
+        );
+        let group = format!(
+            "{object}/{}/{}/{}",
+            note.type_.name(),
+            note.reason,
+            note.about.field_path.as_deref().unwrap_or("")
+        );
+        let mut key = format!("{group}/{}", note.message);
+        if self.is_one_of_many(&group, &note) {
+            note.message = format!("(combined from similar events): {}", note.message);
+            truncate(&mut note.message, MAX_MESSAGE);
+            key = group;
+        }
+        if !self.within_budget(&object, note.at) {
+            return None;
+        }
+        Some(match self.known.get(&key) {
+            Some(known) => {
+                known.count = known.count.saturating_add(1);
+                let (namespace, name, count) = (known.namespace.clone(), known.name.clone(), known.count);
+                Decision::Bump { key, namespace, name, count, note }
+            }
+            None => Decision::Create { note, key },
+        })
+    }
+
+    fn written(&mut self, key: &str, namespace: String, name: String) {
+        match self.known.get(key) {
+            Some(known) if known.name == name => {}
+            _ => self.known.put(key.to_owned(), Known { namespace, name, count: 1 }),
+        }
+    }
+
+    fn is_one_of_many(&mut self, group: &str, note: &Note) -> bool {
+        match self.similar.get(group) {
+            Some((last, messages)) if age(note.at, *last) <= COMBINE_WINDOW => {
+                *last = note.at;
+                messages.insert(note.message.clone());
+                if messages.len() < COMBINE_AFTER {
+                    return false;
+                }
+                messages.pop_first();
+                true
+            }
+            _ => {
+                self.similar.put(group.to_owned(), (note.at, BTreeSet::from([note.message.clone()])));
+                false
+            }
+        }
+    }
+
+    fn within_budget(&mut self, object: &str, now: Timestamp) -> bool {
+        let Some((tokens, since)) = self.budgets.get(object) else {
+            self.budgets.put(object.to_owned(), (BURST - 1.0, now));
+            return true;
+        };
+        *tokens = (*tokens + age(now, *since).as_secs_f64() / REFILL.as_secs_f64()).min(BURST);
+        *since = now;
+        if *tokens < 1.0 {
+            return false;
+        }
+        *tokens -= 1.0;
+        true
+    }
+}
+
+fn age(now: Timestamp, then: Timestamp) -> Duration {
+    now.duration_since(then).try_into().unwrap_or_default()
+}
+
+/// A map that forgets its oldest entries.
+struct Cache<V> {
+    map: HashMap<Key, V>,
+    order: VecDeque<Key>,
+}
+
+impl<V> Default for Cache<V> {
+    fn default() -> Self {
+        Self { map: HashMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<V> Cache<V> {
+    fn get(&mut self, key: &str) -> Option<&mut V> {
+        self.map.get_mut(key)
+    }
+
+    fn put(&mut self, key: Key, value: V) {
+        if self.map.insert(key.clone(), value).is_none() {
+            self.order.push_back(key);
+        }
+        if self.order.len() > CACHE
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.map.remove(&oldest);
+        }
+    }
+}
+
+/// A shared handle, for components that pass recorders around.
+pub type SharedRecorder = Arc<EventRecorder>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(message: &str, second: i64) -> Note {
+        Note {
+            about: ObjectReference { name: Some("p".into()), ..ObjectReference::default() },
+            type_: EventType::Normal,
+            reason: "R".into(),
+            message: message.into(),
+            at: Timestamp::from_second(second).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_repeated_event_is_counted() {
+        let mut c = Correlator::default();
+        let Some(Decision::Create { key, .. }) = c.decide(note("m", 1)) else { panic!("first is created") };
+        c.written(&key, "default".into(), "p.1".into());
+        for expected in 2..5 {
+            let Some(Decision::Bump { count, name, .. }) = c.decide(note("m", 2)) else { panic!("counted") };
+            assert_eq!((count, name.as_str()), (expected, "p.1"));
+        }
+    }
+
+    #[test]
+    fn many_similar_events_are_combined() {
+        let mut c = Correlator::default();
+        let combined = (0..12).filter(|i| match c.decide(note(&format!("m{i:02}"), 1)) {
+            Some(Decision::Create { note, .. }) => note.message.starts_with("(combined"),
+            _ => false,
+        });
+        assert_eq!(combined.count(), 3);
+    }
+
+    #[test]
+    fn a_chatty_source_is_curbed_and_recovers() {
+        let mut c = Correlator::default();
+        assert_eq!((0..40).filter(|_| c.decide(note("m", 1)).is_some()).count(), 25);
+        assert!(c.decide(note("m", 400)).is_some());
+        assert!(c.decide(note("m", 401)).is_none());
+    }
+}

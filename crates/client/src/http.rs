@@ -1,0 +1,399 @@
+//! The transport over HTTPS: HTTP/2 connections shared by all calls of one identity.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::stream;
+use http::{HeaderValue, Method, Request, Response, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use knarr_api::kind::ResourceType;
+use knarr_api::object::Object;
+use knarr_apimachinery::status::StatusError;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::error::{Error, Result};
+use crate::kubeconfig::Access;
+use crate::transport::{List, ListOptions, Transport, WatchEvent, WatchStream};
+
+/// Watches on one connection, below the stream limit of common servers.
+const WATCHES_PER_CONNECTION: usize = 80;
+/// The largest answer read whole.
+const MAX_ANSWER_BYTES: usize = 1 << 30;
+/// The largest single watch event.
+const MAX_EVENT_BYTES: usize = 64 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+
+#[derive(Clone)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    watches: Arc<AtomicUsize>,
+}
+
+/// Talks to an API server by its URL.
+pub struct HttpTransport {
+    server: String,
+    host: String,
+    port: u16,
+    server_name: ServerName<'static>,
+    tls: TlsConnector,
+    authorization: Option<HeaderValue>,
+    connections: tokio::sync::Mutex<Vec<Connection>>,
+}
+
+impl HttpTransport {
+    /// From resolved kubeconfig access. Connects at the first call.
+    pub fn new(access: &Access) -> Result<Self> {
+        let wrong =
+            |what: &str| Error::Protocol(format!("{what} in the kubeconfig's server {:?}", access.server));
+        let rest = access.server.strip_prefix("https://").ok_or_else(|| wrong("no https:// scheme"))?;
+        let uri: http::Uri = format!("https://{rest}").parse().map_err(|_| wrong("no valid URL"))?;
+        let host = uri.host().ok_or_else(|| wrong("no host"))?.trim_matches(['[', ']']).to_owned();
+        let name = access.tls_server_name.clone().unwrap_or_else(|| host.clone());
+        let server_name = ServerName::try_from(name).map_err(|_| wrong("no valid host name"))?;
+        let authorization = access.token.as_ref().map(|t| HeaderValue::from_str(&format!("Bearer {t}")));
+        Ok(Self {
+            server: access.server.clone(),
+            host,
+            port: uri.port_u16().unwrap_or(443),
+            server_name,
+            tls: TlsConnector::from(Arc::new(client_tls(access)?)),
+            authorization: authorization.transpose().map_err(|_| wrong("no valid token beside"))?,
+            connections: tokio::sync::Mutex::default(),
+        })
+    }
+
+    fn broken(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Connection { server: self.server.clone(), source: source.into() }
+    }
+
+    async fn connection(&self, for_watch: bool) -> Result<Connection> {
+        let mut connections = self.connections.lock().await;
+        connections.retain(|c| !c.sender.is_closed());
+        let free = |c: &&Connection| !for_watch || c.watches.load(Ordering::Relaxed) < WATCHES_PER_CONNECTION;
+        if let Some(connection) = connections.iter().find(free) {
+            return Ok(connection.clone());
+        }
+        let connection = self.connect().await?;
+        connections.push(connection.clone());
+        Ok(connection)
+    }
+
+    async fn connect(&self) -> Result<Connection> {
+        let dial = async {
+            let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            tcp.set_nodelay(true)?;
+            self.tls.connect(self.server_name.clone(), tcp).await
+        };
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, dial)
+            .await
+            .map_err(|_| self.broken("connecting took too long"))?
+            .map_err(|e| self.broken(e))?;
+        let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(KEEP_ALIVE)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|e| self.broken(e))?;
+        tokio::spawn(async move {
+            if let Err(error) = driver.await {
+                tracing::debug!(%error, "connection to the API server ended");
+            }
+        });
+        Ok(Connection { sender, watches: Arc::default() })
+    }
+
+    /// Sends a request; a failure status becomes an error.
+    async fn exchange(
+        &self,
+        connection: Connection,
+        mut request: Request<Bytes>,
+    ) -> Result<Response<Incoming>> {
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+        }
+        let uri = format!("https://{}:{}{}", bracket(&self.host), self.port, request.uri());
+        *request.uri_mut() = uri.parse().map_err(|_| Error::Protocol(format!("no valid URI {uri}")))?;
+        let Connection { mut sender, .. } = connection;
+        let response = sender.send_request(request.map(Full::new)).await.map_err(|e| self.broken(e))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let code = response.status().as_u16();
+        let body = self.read_whole(response.into_body()).await?;
+        Err(Error::Status(status_of(code, &body)))
+    }
+
+    async fn read_whole(&self, body: Incoming) -> Result<Bytes> {
+        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await.map_err(|e| self.broken(e))?;
+        Ok(body.to_bytes())
+    }
+}
+
+#[async_trait]
+impl Transport for HttpTransport {
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>> {
+        let connection = self.connection(false).await?;
+        let response = self.exchange(connection, request).await?;
+        let (parts, body) = response.into_parts();
+        Ok(Response::from_parts(parts, self.read_whole(body).await?))
+    }
+
+    async fn list(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<List> {
+        let request = get(&resource.path(namespace, None), &options.query(false))?;
+        let body = self.send(request).await?.into_body();
+        parse_list(resource, &body)
+    }
+
+    async fn watch(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<WatchStream> {
+        let connection = self.connection(true).await?;
+        connection.watches.fetch_add(1, Ordering::Relaxed);
+        let open = OpenWatch(Arc::clone(&connection.watches));
+        let request = get(&resource.path(namespace, None), &options.query(true))?;
+        let body = self.exchange(connection, request).await?.into_body();
+        let state =
+            Lines { body, buffer: BytesMut::new(), searched: 0, server: self.server.clone(), _open: open };
+        Ok(Box::pin(stream::try_unfold(state, |mut lines| async move {
+            match lines.next().await? {
+                Some(line) => Ok(Some((parse_event(&line)?, lines))),
+                None => Ok(None),
+            }
+        })))
+    }
+}
+
+/// Counts a watch on its connection for as long as it lives.
+struct OpenWatch(Arc<AtomicUsize>);
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Splits a body into lines.
+struct Lines {
+    body: Incoming,
+    buffer: BytesMut,
+    searched: usize,
+    server: String,
+    _open: OpenWatch,
+}
+
+impl Lines {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        loop {
+            if let Some(at) = self.buffer[self.searched..].iter().position(|b| *b == b'\n') {
+                let line = self.buffer.split_to(self.searched + at).freeze();
+                self.buffer.advance(1);
+                self.searched = 0;
+                return Ok(Some(line));
+            }
+            self.searched = self.buffer.len();
+            if self.searched > MAX_EVENT_BYTES {
+                return Err(Error::Protocol(format!("a watch event of more than {MAX_EVENT_BYTES} bytes")));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(e)) => {
+                    return Err(Error::Connection { server: self.server.clone(), source: e.into() });
+                }
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn get(path: &str, query: &str) -> Result<Request<Bytes>> {
+    let uri = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
+    Request::builder()
+        .method(Method::GET)
+        .uri(uri)
+        .header(header::ACCEPT, "application/json")
+        .body(Bytes::new())
+        .map_err(|e| Error::Protocol(e.to_string()))
+}
+
+fn bracket(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+/// The status in a failure's body, or one made of the HTTP code where there is none.
+fn status_of(code: u16, body: &[u8]) -> StatusError {
+    match serde_json::from_slice(body) {
+        Ok(status) => StatusError(Box::new(status)),
+        Err(_) => StatusError::new(code, "", String::from_utf8_lossy(body).trim().to_owned()),
+    }
+}
+
+#[derive(Deserialize)]
+struct RawList<'a> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    continue_token: Option<String>,
+}
+
+fn parse_list(resource: &ResourceType, body: &[u8]) -> Result<List> {
+    let wrong = |e: serde_json::Error| Error::Protocol(format!("list of {}: {e}", resource.plural));
+    let list: RawList = serde_json::from_slice(body).map_err(wrong)?;
+    let items = list.items.unwrap_or_default().into_iter().map(|raw| {
+        // Items of a list carry no kind of their own; the typed views do not look at it.
+        Object::new(Bytes::copy_from_slice(raw.get().as_bytes()), &[]).map(Arc::new)
+    });
+    Ok(List {
+        items: items.collect::<Result<_, _>>().map_err(wrong)?,
+        resource_version: list.metadata.resource_version,
+        continue_token: list.metadata.continue_token,
+    })
+}
+
+#[derive(Deserialize)]
+struct RawEvent<'a> {
+    #[serde(rename = "type")]
+    type_: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+fn parse_event(line: &[u8]) -> Result<WatchEvent> {
+    let wrong = |e: serde_json::Error| Error::Protocol(format!("watch event: {e}"));
+    let event: RawEvent = serde_json::from_slice(line).map_err(wrong)?;
+    let json = event.object.get().as_bytes();
+    if event.type_ == "ERROR" {
+        return Err(Error::Status(status_of(500, json)));
+    }
+    let object = Arc::new(Object::new(Bytes::copy_from_slice(json), &[]).map_err(wrong)?);
+    match event.type_ {
+        "ADDED" => Ok(WatchEvent::Added(object)),
+        "MODIFIED" => Ok(WatchEvent::Modified(object)),
+        "DELETED" => Ok(WatchEvent::Deleted(object)),
+        "BOOKMARK" => Ok(WatchEvent::Bookmark(object.resource_version().to_string())),
+        other => Err(Error::Protocol(format!("watch event of unknown type {other:?}"))),
+    }
+}
+
+fn client_tls(access: &Access) -> Result<rustls::ClientConfig> {
+    let wrong = |e: &dyn std::fmt::Display| Error::Protocol(format!("TLS material of the kubeconfig: {e}"));
+    let mut roots = rustls::RootCertStore::empty();
+    for cert in CertificateDer::pem_slice_iter(access.certificate_authority.as_deref().unwrap_or_default()) {
+        roots.add(cert.map_err(|e| wrong(&e))?).map_err(|e| wrong(&e))?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| wrong(&e))?;
+    let builder = if access.insecure_skip_tls_verify {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+    } else {
+        builder.with_root_certificates(roots)
+    };
+    let mut config = match (&access.client_certificate, &access.client_key) {
+        (Some(cert), Some(key)) => {
+            let chain =
+                CertificateDer::pem_slice_iter(cert).collect::<Result<_, _>>().map_err(|e| wrong(&e))?;
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| wrong(&e))?;
+            builder.with_client_auth_cert(chain, key).map_err(|e| wrong(&e))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+/// Accepts any server certificate: only where the kubeconfig says `insecure-skip-tls-verify`.
+#[derive(Debug)]
+struct Unverified(Arc<rustls::crypto::CryptoProvider>);
+
+impl rustls::client::danger::ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// What reading a kubeconfig and connecting may fail with, as an I/O error for callers at the edge.
+impl From<Error> for io::Error {
+    fn from(e: Error) -> Self {
+        io::Error::other(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_parse_and_errors_become_errors() {
+        let added =
+            parse_event(br#"{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"4"}}}"#);
+        assert!(
+            matches!(added.unwrap(), WatchEvent::Added(o) if o.name() == "a" && o.resource_version() == 4)
+        );
+        let gone = parse_event(br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"code":410,"reason":"Expired","message":"too old"}}"#);
+        assert!(gone.unwrap_err().is_expired());
+        assert!(parse_event(b"{}").is_err());
+    }
+}

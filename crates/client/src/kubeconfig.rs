@@ -1,0 +1,248 @@
+//! Reading and writing kubeconfig files.
+//!
+//! Source: `k8s.io/client-go/tools/clientcmd/api/v1`. Exec plugins and auth providers are not supported.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigError {
+    #[error("cannot read {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("kubeconfig does not parse: {0}")]
+    Parse(String),
+    #[error("kubeconfig has no {0}")]
+    Missing(String),
+    #[error("{field} is not base64")]
+    Base64 {
+        field: &'static str,
+        #[source]
+        source: base64::DecodeError,
+    },
+}
+
+/// What is needed to connect: resolved from one context of a kubeconfig. Certificates and keys are PEM.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Access {
+    /// `https://host:port`.
+    pub server: String,
+    pub certificate_authority: Option<Vec<u8>>,
+    pub insecure_skip_tls_verify: bool,
+    pub tls_server_name: Option<String>,
+    pub client_certificate: Option<Vec<u8>>,
+    pub client_key: Option<Vec<u8>>,
+    pub token: Option<String>,
+    /// The context's namespace.
+    pub namespace: Option<String>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct File {
+    #[serde(rename = "apiVersion", default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    clusters: Vec<NamedCluster>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+    #[serde(rename = "current-context", default)]
+    current_context: String,
+}
+
+#[derive(Deserialize, Serialize)]
+struct NamedCluster {
+    name: String,
+    cluster: Cluster,
+}
+
+#[derive(Deserialize, Serialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct Cluster {
+    server: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_authority: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_authority_data: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    insecure_skip_tls_verify: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_server_name: Option<String>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct NamedUser {
+    name: String,
+    #[serde(default)]
+    user: User,
+}
+
+#[derive(Deserialize, Serialize, Default)]
+#[serde(rename_all = "kebab-case", default)]
+struct User {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    #[serde(rename = "tokenFile", skip_serializing_if = "Option::is_none")]
+    token_file: Option<PathBuf>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Deserialize, Serialize, Default)]
+#[serde(default)]
+struct Context {
+    cluster: String,
+    user: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
+}
+
+impl Access {
+    /// Reads the current context of a kubeconfig file; relative paths in it count from its folder.
+    pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
+        let text = read(path)?;
+        let text = String::from_utf8(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
+        Self::parse(&text, path.parent().unwrap_or(Path::new(".")))
+    }
+
+    fn parse(text: &str, folder: &Path) -> Result<Self, KubeconfigError> {
+        let file: File = serde_saphyr::from_str(text).map_err(|e| KubeconfigError::Parse(e.to_string()))?;
+        let missing = |what: &str, name: &str| KubeconfigError::Missing(format!("{what} named \"{name}\""));
+        let wanted = &file.current_context;
+        let context = file.contexts.iter().find(|c| c.name == *wanted);
+        let context = &context.ok_or_else(|| missing("context", wanted))?.context;
+        let cluster = file.clusters.iter().find(|c| c.name == context.cluster);
+        let cluster = &cluster.ok_or_else(|| missing("cluster", &context.cluster))?.cluster;
+        let no_user = User::default();
+        let user = file.users.iter().find(|u| u.name == context.user).map_or(&no_user, |u| &u.user);
+        let token = match (&user.token, &user.token_file) {
+            (Some(token), _) => Some(token.clone()),
+            (None, Some(path)) => Some(String::from_utf8_lossy(&read(&folder.join(path))?).trim().to_owned()),
+            (None, None) => None,
+        };
+        Ok(Self {
+            server: cluster.server.trim_end_matches('/').to_owned(),
+            certificate_authority: pem(
+                "certificate-authority-data",
+                &cluster.certificate_authority_data,
+                &cluster.certificate_authority,
+                folder,
+            )?,
+            insecure_skip_tls_verify: cluster.insecure_skip_tls_verify,
+            tls_server_name: cluster.tls_server_name.clone(),
+            client_certificate: pem(
+                "client-certificate-data",
+                &user.client_certificate_data,
+                &user.client_certificate,
+                folder,
+            )?,
+            client_key: pem("client-key-data", &user.client_key_data, &user.client_key, folder)?,
+            token,
+            namespace: context.namespace.clone(),
+        })
+    }
+
+    /// A kubeconfig with this access as its only context, all data inline.
+    pub fn to_yaml(&self, cluster_name: &str, user_name: &str) -> Result<String, KubeconfigError> {
+        let inline = |pem: &Option<Vec<u8>>| pem.as_ref().map(|p| BASE64.encode(p));
+        let file = File {
+            api_version: "v1".into(),
+            kind: "Config".into(),
+            clusters: vec![NamedCluster {
+                name: cluster_name.into(),
+                cluster: Cluster {
+                    server: self.server.clone(),
+                    certificate_authority_data: inline(&self.certificate_authority),
+                    insecure_skip_tls_verify: self.insecure_skip_tls_verify,
+                    tls_server_name: self.tls_server_name.clone(),
+                    ..Cluster::default()
+                },
+            }],
+            users: vec![NamedUser {
+                name: user_name.into(),
+                user: User {
+                    client_certificate_data: inline(&self.client_certificate),
+                    client_key_data: inline(&self.client_key),
+                    token: self.token.clone(),
+                    ..User::default()
+                },
+            }],
+            contexts: vec![NamedContext {
+                name: cluster_name.into(),
+                context: Context {
+                    cluster: cluster_name.into(),
+                    user: user_name.into(),
+                    namespace: self.namespace.clone(),
+                },
+            }],
+            current_context: cluster_name.into(),
+        };
+        serde_saphyr::to_string(&file).map_err(|e| KubeconfigError::Parse(e.to_string()))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
+    std::fs::read(path).map_err(|source| KubeconfigError::Read { path: path.into(), source })
+}
+
+/// Inline data wins over a file, as in client-go.
+fn pem(
+    field: &'static str,
+    data: &Option<String>,
+    file: &Option<PathBuf>,
+    folder: &Path,
+) -> Result<Option<Vec<u8>>, KubeconfigError> {
+    match (data, file) {
+        (Some(data), _) if !data.is_empty() => {
+            BASE64.decode(data.trim()).map(Some).map_err(|source| KubeconfigError::Base64 { field, source })
+        }
+        (_, Some(path)) => read(&folder.join(path)).map(Some),
+        _ => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip() {
+        let access = Access {
+            server: "https://127.0.0.1:6443".into(),
+            certificate_authority: Some(b"ca".to_vec()),
+            client_certificate: Some(b"cert".to_vec()),
+            client_key: Some(b"key".to_vec()),
+            ..Access::default()
+        };
+        let yaml = access.to_yaml("knarr", "admin").unwrap();
+        assert_eq!(Access::parse(&yaml, Path::new("/")).unwrap(), access);
+    }
+
+    #[test]
+    fn says_what_is_missing() {
+        let error =
+            Access::parse("apiVersion: v1\nkind: Config\ncurrent-context: x\n", Path::new("/")).unwrap_err();
+        assert_eq!(error.to_string(), "kubeconfig has no context named \"x\"");
+    }
+}
