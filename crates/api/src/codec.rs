@@ -66,6 +66,7 @@ kinds! {
     apps::ReplicaSet, true;
     apps::StatefulSet, true;
     authentication::SelfSubjectReview, false;
+    authentication::TokenRequest, true;
     authentication::TokenReview, false;
     authorization::LocalSubjectAccessReview, true;
     authorization::SelfSubjectAccessReview, false;

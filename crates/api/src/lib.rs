@@ -5,6 +5,23 @@
 pub mod codec;
 pub mod header;
 pub mod kind;
+pub mod naming;
 pub mod object;
+pub mod prepare;
 pub mod resource;
+pub mod resources;
+pub mod scale;
 pub mod strategy;
+pub mod table;
+
+pub mod apps;
+pub mod authentication;
+pub mod authorization;
+pub mod coordination;
+pub mod core;
+pub mod discovery;
+pub mod events;
+pub mod policy;
+pub mod rbac;
+pub mod scheduling;
+pub mod storage;

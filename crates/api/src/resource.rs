@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
+use crate::header::Header;
 use crate::kind::ResourceType;
 use crate::object::Object;
 use crate::strategy::Strategy;
+use crate::table;
 
 /// One served resource: everything the generic handlers need to know about it.
 pub struct Resource {
@@ -26,6 +28,103 @@ pub struct Resource {
     pub columns: &'static [Column],
     /// The cells of one table row, as many as `columns`; the object is complete JSON.
     pub cells: fn(&Object, &CellContext) -> Vec<Value>,
+    /// Set where objects of this resource are stored as another one.
+    pub stored_as: Option<&'static StoredAs>,
+}
+
+/// How a resource shares the storage of another one: `events.k8s.io` Events are core Events.
+pub struct StoredAs {
+    /// Group, version and plural of the resource that owns the storage.
+    pub resource: (&'static str, &'static str, &'static str),
+    /// From this resource's form to the stored one. Both directions keep `metadata` as it is.
+    pub to_stored: fn(&Value) -> Value,
+    /// From the stored form to this resource's.
+    pub from_stored: fn(&Value) -> Value,
+    /// The field path of the stored form that a field selector path of this resource means.
+    pub stored_field: fn(&str) -> Option<&'static str>,
+}
+
+/// The verbs of an ordinary stored resource.
+pub const STORED: &[&str] =
+    &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// The verbs of a resource that is only ever posted: reviews and bindings.
+pub const CREATE_ONLY: &[&str] = &["create"];
+/// The verbs of a subresource that shows and changes a part of its parent.
+pub const PART: &[&str] = &["get", "patch", "update"];
+/// `status`, which most resources have.
+pub const STATUS: Subresource = Subresource { name: "status", body: None, verbs: PART };
+/// `scale` of the workloads that have replicas.
+pub const SCALE: Subresource =
+    Subresource { name: "scale", body: Some(("autoscaling", "v1", "Scale")), verbs: PART };
+
+impl Resource {
+    /// A stored resource with the columns that upstream shows where it has none of its own.
+    pub const fn stored(
+        types: ResourceType,
+        list_kind: &'static str,
+        singular: &'static str,
+        strategy: &'static dyn Strategy,
+    ) -> Self {
+        Self {
+            types,
+            list_kind,
+            singular,
+            short_names: &[],
+            categories: &[],
+            verbs: STORED,
+            subresources: &[],
+            selectable: &[],
+            strategy,
+            columns: table::PLAIN_COLUMNS,
+            cells: table::plain_cells,
+            stored_as: None,
+        }
+    }
+
+    /// The subresource of this name.
+    pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+
+    /// Whether objects of this resource are kept, rather than answered and forgotten.
+    pub fn is_stored(&self) -> bool {
+        self.verbs.contains(&"get")
+    }
+
+    /// Whether a field selector may use this path.
+    pub fn selects(&self, path: &str) -> bool {
+        match path {
+            "metadata.name" => true,
+            "metadata.namespace" => self.types.namespaced,
+            _ => {
+                let path = selector_path(self.types, path);
+                path == "metadata.name" || self.selectable.contains(&path)
+            }
+        }
+    }
+
+    /// What a field selector sees at this path: absent strings are empty, absent booleans `false`, counts `0`.
+    pub fn field<'h>(&self, header: &'h Header, path: &str) -> &'h str {
+        if let Some(value) = header.field(selector_path(self.types, path)) {
+            return value;
+        }
+        match path {
+            "source" => header.field("reportingComponent").unwrap_or(""),
+            "spec.hostNetwork" | "spec.unschedulable" => "false",
+            "status.replicas" | "status.successful" => "0",
+            _ => "",
+        }
+    }
+}
+
+/// The JSON path behind a selector path: the two differ for events' `source` and some old aliases.
+fn selector_path<'p>(types: ResourceType, path: &'p str) -> &'p str {
+    match (types.plural, path) {
+        ("events", "source") => "source.component",
+        ("pods", "spec.host") => "spec.nodeName",
+        ("namespaces" | "persistentvolumes" | "persistentvolumeclaims", "name") => "metadata.name",
+        _ => path,
+    }
 }
 
 /// What cells need besides the object.
@@ -51,4 +150,16 @@ pub struct Column {
     /// 0: always shown; 1 and above: with `-o wide`.
     pub priority: i32,
     pub description: &'static str,
+}
+
+impl Column {
+    /// A column that is always shown.
+    pub const fn new(name: &'static str, type_: &'static str, description: &'static str) -> Self {
+        Self { name, type_, format: "", priority: 0, description }
+    }
+
+    /// A column of `-o wide`.
+    pub const fn wide(name: &'static str, type_: &'static str, description: &'static str) -> Self {
+        Self { name, type_, format: "", priority: 1, description }
+    }
 }

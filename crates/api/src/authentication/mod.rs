@@ -1,0 +1,4 @@
+//! The `authentication.k8s.io` group.
+
+pub mod selfsubjectreview;
+pub mod tokenreview;

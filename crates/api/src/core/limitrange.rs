@@ -1,0 +1,25 @@
+//! LimitRange: bounds and defaults for resources in a namespace.
+
+use k8s_openapi::api::core::v1 as api;
+
+use crate::kind::Kind;
+use crate::naming;
+use crate::resource::Resource;
+use crate::strategy::Strategy;
+
+pub const RESOURCE: Resource = Resource {
+    short_names: &["limits"],
+    ..Resource::stored(api::LimitRange::RESOURCE, "LimitRangeList", "limitrange", &Rules)
+};
+
+struct Rules;
+
+impl Strategy for Rules {
+    fn allow_create_on_update(&self) -> bool {
+        true
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        naming::subdomain(name, prefix)
+    }
+}

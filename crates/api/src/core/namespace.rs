@@ -1,0 +1,66 @@
+//! Namespace: a room for names.
+
+use k8s_openapi::api::core::v1 as api;
+use serde_json::{Value, json};
+
+use crate::kind::Kind;
+use crate::naming;
+use crate::prepare;
+use crate::resource::{self, Resource, Subresource};
+use crate::strategy::Strategy;
+
+const FINALIZE: Subresource = Subresource { name: "finalize", body: None, verbs: &["update"] };
+
+/// The finalizer that keeps a namespace until its content is gone.
+pub const FINALIZER: &str = "kubernetes";
+/// The label that repeats the namespace's name, for selectors.
+pub const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+pub const RESOURCE: Resource = Resource {
+    short_names: &["ns"],
+    verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
+    subresources: &[FINALIZE, resource::STATUS],
+    selectable: &["status.phase"],
+    ..Resource::stored(api::Namespace::RESOURCE, "NamespaceList", "namespace", &Rules)
+};
+
+struct Rules;
+
+impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        let metadata = prepare::metadata(object);
+        let name = metadata.get("name").and_then(Value::as_str).unwrap_or("").to_owned();
+        if !name.is_empty() {
+            let labels = metadata.entry("labels").or_insert(Value::Null);
+            prepare::object(labels).insert(NAME_LABEL.to_owned(), Value::from(name));
+        }
+    }
+
+    fn prepare_for_create(&self, object: &mut Value) {
+        // Again, because a generated name did not exist yet when the object was defaulted.
+        self.default(object);
+        let map = prepare::object(object);
+        map.insert("status".to_owned(), json!({"phase": "Active"}));
+        let spec = prepare::object(map.entry("spec").or_insert(Value::Null));
+        match spec.entry("finalizers").or_insert(Value::Null) {
+            Value::Array(list) if list.iter().any(|f| f == FINALIZER) => {}
+            Value::Array(list) => list.push(Value::from(FINALIZER)),
+            other => *other = json!([FINALIZER]),
+        }
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
+        match subresource {
+            Some("finalize") => prepare::keep(new, old, "status"),
+            Some("status") => prepare::keep(new, old, "spec"),
+            _ => {
+                prepare::keep_in(new, old, &["spec", "finalizers"]);
+                prepare::keep(new, old, "status");
+            }
+        }
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        naming::label(name, prefix)
+    }
+}

@@ -1,0 +1,81 @@
+//! Pod: a group of containers on one node.
+
+use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use serde_json::{Value, json};
+
+use crate::kind::Kind;
+use crate::naming;
+use crate::object::Object;
+use crate::prepare;
+use crate::resource::{self, CREATE_ONLY, PART, Resource, Subresource};
+use crate::strategy::Strategy;
+
+const STREAM: &[&str] = &["create", "get"];
+
+const SUBRESOURCES: &[Subresource] = &[
+    Subresource { name: "attach", body: Some(("", "v1", "PodAttachOptions")), verbs: STREAM },
+    Subresource { name: "binding", body: Some(("", "v1", "Binding")), verbs: CREATE_ONLY },
+    Subresource { name: "ephemeralcontainers", body: None, verbs: PART },
+    Subresource { name: "eviction", body: Some(("policy", "v1", "Eviction")), verbs: CREATE_ONLY },
+    Subresource { name: "exec", body: Some(("", "v1", "PodExecOptions")), verbs: STREAM },
+    Subresource { name: "log", body: None, verbs: &["get"] },
+    Subresource { name: "portforward", body: Some(("", "v1", "PodPortForwardOptions")), verbs: STREAM },
+    Subresource {
+        name: "proxy",
+        body: Some(("", "v1", "PodProxyOptions")),
+        verbs: &["create", "delete", "get", "patch", "update"],
+    },
+    Subresource { name: "resize", body: None, verbs: PART },
+    resource::STATUS,
+];
+
+pub const RESOURCE: Resource = Resource {
+    short_names: &["po"],
+    categories: &["all"],
+    subresources: SUBRESOURCES,
+    selectable: &[
+        "spec.hostNetwork",
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "status.nominatedNodeName",
+        "status.phase",
+        "status.podIP",
+        "status.podIPs",
+    ],
+    ..Resource::stored(api::Pod::RESOURCE, "PodList", "pod", &Rules)
+};
+
+struct Rules;
+
+impl Strategy for Rules {
+    fn prepare_for_create(&self, object: &mut Value) {
+        prepare::set_generation(object, 1);
+        prepare::object(object).insert("status".to_owned(), json!({"phase": "Pending"}));
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
+        prepare::update_with_generation(new, old, subresource);
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        naming::subdomain(name, prefix)
+    }
+
+    fn grace_period_seconds(&self, object: &Object, options: &DeleteOptions) -> Option<i64> {
+        let pod = object.typed::<api::Pod>().ok()?;
+        let spec = pod.spec.as_ref();
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
+        let scheduled = spec.and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());
+        if !scheduled || matches!(phase, "Failed" | "Succeeded") {
+            return Some(0);
+        }
+        let wanted = options.grace_period_seconds.or(spec.and_then(|s| s.termination_grace_period_seconds));
+        Some(match wanted.unwrap_or(0) {
+            negative if negative < 0 => 1,
+            seconds => seconds,
+        })
+    }
+}

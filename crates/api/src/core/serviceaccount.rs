@@ -1,0 +1,46 @@
+//! ServiceAccount: an identity for pods.
+
+use k8s_openapi::api::core::v1 as api;
+use serde_json::Value;
+
+use crate::kind::Kind;
+use crate::naming;
+use crate::resource::{CREATE_ONLY, Resource, Subresource};
+use crate::strategy::Strategy;
+
+const TOKEN: Subresource = Subresource {
+    name: "token",
+    body: Some(("authentication.k8s.io", "v1", "TokenRequest")),
+    verbs: CREATE_ONLY,
+};
+
+/// References to secrets are by name alone.
+fn keep_secret_names_only(object: &mut Value) {
+    for secret in object.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(map) = secret.as_object_mut() {
+            map.retain(|field, _| field == "name");
+        }
+    }
+}
+
+pub const RESOURCE: Resource = Resource {
+    short_names: &["sa"],
+    subresources: &[TOKEN],
+    ..Resource::stored(api::ServiceAccount::RESOURCE, "ServiceAccountList", "serviceaccount", &Rules)
+};
+
+struct Rules;
+
+impl Strategy for Rules {
+    fn prepare_for_create(&self, object: &mut Value) {
+        keep_secret_names_only(object);
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, _: &Value, _: Option<&str>) {
+        keep_secret_names_only(new);
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        naming::subdomain(name, prefix)
+    }
+}

@@ -1,0 +1,6 @@
+//! The `rbac.authorization.k8s.io` group.
+
+pub mod clusterrole;
+pub mod clusterrolebinding;
+pub mod role;
+pub mod rolebinding;

@@ -1,0 +1,169 @@
+//! Table cells: ages, lists cut after three, labels, containers and images, as `kubectl get` shows them.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
+use serde_json::Value;
+
+use crate::object::Object;
+use crate::resource::{CellContext, Column};
+
+/// The name column, which every table begins with.
+pub const NAME: Column = Column {
+    name: "Name",
+    type_: "string",
+    format: "name",
+    priority: 0,
+    description: "The object's name, unique among its kind in its namespace.",
+};
+/// The time since creation.
+pub const AGE: Column = Column::new("Age", "string", "How long ago the object was created.");
+
+/// What upstream shows for resources without columns of their own.
+pub const PLAIN_COLUMNS: &[Column] =
+    &[NAME, Column::new("Created At", "date", "When the object was created.")];
+
+/// The cells of [`PLAIN_COLUMNS`].
+pub fn plain_cells(object: &Object, _: &CellContext) -> Vec<Value> {
+    let created = object.metadata().ok().and_then(|m| m.creation_timestamp);
+    let created = created.map_or(Value::Null, |t| Value::from(rfc3339(t.0)));
+    vec![Value::from(object.name()), created]
+}
+
+/// Seconds resolution, as API times are written.
+pub fn rfc3339(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// `5m12s` since `then`; `<unknown>` when there is no time.
+pub fn age(then: Option<&Time>, cx: &CellContext) -> Value {
+    Value::from(since(then.map(|t| t.0), cx.now))
+}
+
+/// The time from `then` to `now` in words.
+pub fn since(then: Option<Timestamp>, now: Timestamp) -> String {
+    match then {
+        None => "<unknown>".to_owned(),
+        Some(then) => human_duration(now.as_nanosecond() - then.as_nanosecond()),
+    }
+}
+
+/// A duration in nanoseconds with two or three significant digits, as upstream's `duration.HumanDuration`.
+pub fn human_duration(nanoseconds: i128) -> String {
+    let seconds = i64::try_from(nanoseconds / 1_000_000_000).unwrap_or(i64::MAX);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
+    let pair = |big: i64, unit: &str, small: i64, small_unit: &str| match small {
+        0 => format!("{big}{unit}"),
+        _ => format!("{big}{unit}{small}{small_unit}"),
+    };
+    match seconds {
+        i64::MIN..-1 => "<invalid>".to_owned(),
+        -1 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        120..600 => pair(minutes, "m", seconds % 60, "s"),
+        600..10_800 => format!("{minutes}m"),
+        10_800..28_800 => pair(hours, "h", minutes % 60, "m"),
+        28_800..172_800 => format!("{hours}h"),
+        172_800..691_200 => pair(days, "d", hours % 24, "h"),
+        691_200..63_072_000 => format!("{days}d"),
+        63_072_000..252_288_000 => pair(days / 365, "y", days % 365, "d"),
+        _ => format!("{}y", days / 365),
+    }
+}
+
+/// The text, or `<none>` when it is empty.
+pub fn or_none(text: &str) -> Value {
+    Value::from(if text.is_empty() { "<none>" } else { text })
+}
+
+/// A count that the API leaves out when it is zero.
+pub fn count(n: Option<i32>) -> Value {
+    Value::from(n.unwrap_or(0))
+}
+
+/// `a,b,c + 2 more...`, at most three; `empty` when there is nothing.
+pub fn three_of<T: Display>(items: impl Iterator<Item = T>, empty: &str) -> String {
+    const SHOWN: usize = 3;
+    let (mut shown, mut all) = (Vec::new(), 0usize);
+    for item in items {
+        if all < SHOWN {
+            shown.push(item.to_string());
+        }
+        all += 1;
+    }
+    match all {
+        0 => empty.to_owned(),
+        0..=SHOWN => shown.join(","),
+        _ => format!("{} + {} more...", shown.join(","), all - SHOWN),
+    }
+}
+
+/// `a=1,b=2`, sorted by key; `<none>` when there are none.
+pub fn labels(map: Option<&BTreeMap<String, String>>) -> String {
+    match map {
+        Some(map) if !map.is_empty() => {
+            map.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(",")
+        }
+        _ => "<none>".to_owned(),
+    }
+}
+
+/// A label selector in its text form; `<none>` when it is empty, `<error>` when it is not valid.
+pub fn selector(selector: Option<&LabelSelector>) -> String {
+    match knarr_apimachinery::selector::Selector::from_label_selector(selector) {
+        Ok(s) if s.is_nothing() || s.is_everything() => "<none>".to_owned(),
+        Ok(s) => s.to_string(),
+        Err(_) => "<error>".to_owned(),
+    }
+}
+
+/// The containers' names and their images, each joined by commas.
+pub fn containers(containers: &[Container]) -> [Value; 2] {
+    let names: Vec<&str> = containers.iter().map(|c| c.name.as_str()).collect();
+    let images: Vec<&str> = containers.iter().map(|c| c.image.as_deref().unwrap_or("")).collect();
+    [Value::from(names.join(",")), Value::from(images.join(","))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn human_durations() {
+        let (m, h, d, y) = (60, 3600, 86400, 365 * 86400);
+        for (seconds, words) in [
+            (-2, "<invalid>"),
+            (-1, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (2 * m, "2m"),
+            (5 * m + 12, "5m12s"),
+            (10 * m - 1, "9m59s"),
+            (10 * m + 5, "10m"),
+            (3 * h - 1, "179m"),
+            (3 * h + 7 * m, "3h7m"),
+            (3 * h, "3h"),
+            (8 * h + 59 * m, "8h"),
+            (48 * h - 1, "47h"),
+            (2 * d, "2d"),
+            (2 * d + 5 * h, "2d5h"),
+            (8 * d + 5 * h, "8d"),
+            (2 * y - 1, "729d"),
+            (2 * y + 3 * d, "2y3d"),
+            (8 * y, "8y"),
+            (8 * y + 3 * d, "8y"),
+        ] {
+            assert_eq!(human_duration(i128::from(seconds) * 1_000_000_000), words, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn three_then_more() {
+        assert_eq!(three_of([0u8; 0].iter(), "<none>"), "<none>");
+        assert_eq!(three_of([1, 2, 3].iter(), ""), "1,2,3");
+        assert_eq!(three_of([1, 2, 3, 4, 5].iter(), ""), "1,2,3 + 2 more...");
+    }
+}
