@@ -1,1 +1,15 @@
 //! The patch formats: JSON patch, merge patch, strategic merge patch, server-side apply.
+
+pub mod json_patch;
+pub mod merge_patch;
+pub mod strategic;
+
+use crate::status::StatusError;
+
+/// What the API server answers where a well-formed patch does not fit the object: it keeps the reason to itself.
+fn rejected() -> StatusError {
+    let mut error =
+        StatusError::new(422, "Invalid", "the server rejected our request due to an error in our request");
+    error.0.details = Some(Default::default());
+    error
+}
