@@ -1,0 +1,189 @@
+//! The cluster's certificates: its own CA, and what is signed with it. Files are made once and renewed when due.
+
+use std::fs;
+use std::io::Write;
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+const CA_YEARS: i64 = 10;
+const LEAF_DAYS: i64 = 365;
+/// A certificate with less than this left is made anew at the next start.
+const RENEW_DAYS: i64 = 30;
+
+/// The folder `pki/` of a server's data folder.
+pub struct Pki {
+    folder: PathBuf,
+    ca: Issuer<'static, KeyPair>,
+    ca_pem: String,
+}
+
+/// A certificate chain and its key, both PEM.
+#[derive(Clone)]
+pub struct Credentials {
+    pub certificate: String,
+    pub key: String,
+}
+
+/// What a certificate is for and whom it names.
+pub struct Subject<'a> {
+    pub common_name: &'a str,
+    pub organizations: &'a [&'a str],
+    pub names: &'a [String],
+    pub addresses: &'a [IpAddr],
+    pub server: bool,
+    pub client: bool,
+}
+
+impl Pki {
+    /// Opens the folder, making the CA on first use.
+    pub fn open(folder: PathBuf) -> Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).with_context(|| in_folder(&folder))?;
+        let (cert_path, key_path) = (folder.join("ca.crt"), folder.join("ca.key"));
+        if !cert_path.exists() {
+            let key = KeyPair::generate()?;
+            let cert = ca_params()?.self_signed(&key)?;
+            write_private(&key_path, key.serialize_pem().as_bytes())?;
+            write_private(&cert_path, cert.pem().as_bytes())?;
+        }
+        let ca_pem = read(&cert_path)?;
+        let key = KeyPair::from_pem(&read(&key_path)?).with_context(|| unreadable(&key_path))?;
+        let ca = Issuer::from_ca_cert_pem(&ca_pem, key).with_context(|| unreadable(&cert_path))?;
+        Ok(Self { folder, ca, ca_pem })
+    }
+
+    pub fn ca_pem(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// The credentials `NAME.crt` and `NAME.key`: kept while they fit the subject and are not near their end.
+    pub fn credentials(&self, name: &str, subject: &Subject) -> Result<Credentials> {
+        let (cert_path, key_path) =
+            (self.folder.join(format!("{name}.crt")), self.folder.join(format!("{name}.key")));
+        if cert_path.exists() && key_path.exists() {
+            let kept = Credentials { certificate: read(&cert_path)?, key: read(&key_path)? };
+            if still_good(&kept.certificate, subject) {
+                return Ok(kept);
+            }
+        }
+        let made = self.sign(subject)?;
+        write_private(&key_path, made.key.as_bytes())?;
+        write_private(&cert_path, made.certificate.as_bytes())?;
+        Ok(made)
+    }
+
+    /// Fresh credentials, not kept in the folder.
+    pub fn sign(&self, subject: &Subject) -> Result<Credentials> {
+        let key = KeyPair::generate()?;
+        let certificate = leaf_params(subject)?.signed_by(&key, &self.ca)?;
+        Ok(Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+
+    /// The key that signs service-account tokens (P-256, PKCS#8 PEM), made on first use.
+    pub fn service_account_key(&self) -> Result<String> {
+        let path = self.folder.join("sa.key");
+        if !path.exists() {
+            write_private(&path, KeyPair::generate()?.serialize_pem().as_bytes())?;
+        }
+        read(&path)
+    }
+}
+
+fn ca_params() -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, "kubernetes");
+    params.distinguished_name = name;
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages =
+        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    valid_for(&mut params, CA_YEARS * 365);
+    Ok(params)
+}
+
+fn leaf_params(subject: &Subject) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(subject.names)?;
+    params.subject_alt_names.extend(subject.addresses.iter().map(|ip| SanType::IpAddress(*ip)));
+    let mut name = DistinguishedName::new();
+    for organization in subject.organizations {
+        name.push(DnType::OrganizationName, *organization);
+    }
+    name.push(DnType::CommonName, subject.common_name);
+    params.distinguished_name = name;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    if subject.server {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
+    if subject.client {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+    }
+    params.use_authority_key_identifier_extension = true;
+    valid_for(&mut params, LEAF_DAYS);
+    Ok(params)
+}
+
+/// From an hour ago, so that machines with a slow clock accept it.
+fn valid_for(params: &mut CertificateParams, days: i64) {
+    let now = std::time::SystemTime::now();
+    params.not_before = (now - std::time::Duration::from_secs(3600)).into();
+    params.not_after = (now + std::time::Duration::from_secs(days.unsigned_abs() * 86_400)).into();
+}
+
+fn still_good(pem: &str, subject: &Subject) -> bool {
+    let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
+    let Ok((_, cert)) = x509_parser::parse_x509_certificate(&der) else { return false };
+    let left = cert.validity().not_after.timestamp() - jiff::Timestamp::now().as_second();
+    if left < RENEW_DAYS * 86_400 {
+        return false;
+    }
+    let Ok(san) = cert.subject_alternative_name() else { return false };
+    let present: Vec<String> = san.iter().flat_map(|s| &s.value.general_names).filter_map(name_of).collect();
+    let wanted = subject.names.iter().cloned().chain(subject.addresses.iter().map(IpAddr::to_string));
+    wanted.into_iter().all(|name| present.contains(&name))
+}
+
+fn name_of(name: &x509_parser::extensions::GeneralName) -> Option<String> {
+    use x509_parser::extensions::GeneralName;
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes).ok().map(|b| IpAddr::from(b).to_string()),
+            16 => <[u8; 16]>::try_from(*bytes).ok().map(|b| IpAddr::from(b).to_string()),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn in_folder(folder: &Path) -> String {
+    format!("cannot create the folder {}", folder.display())
+}
+
+fn unreadable(path: &Path) -> String {
+    format!("{} is damaged; remove it and its companion to have new ones made", path.display())
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Writes a file that only its owner may read, whole or not at all.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let temporary = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
