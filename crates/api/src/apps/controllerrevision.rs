@@ -1,13 +1,18 @@
 //! ControllerRevision: a remembered state of a DaemonSet or StatefulSet.
 
 use k8s_openapi::api::apps::v1 as api;
+use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
-use crate::resource::Resource;
+use crate::object::Object;
+use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 pub const RESOURCE: Resource = Resource {
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(
         api::ControllerRevision::RESOURCE,
         "ControllerRevisionList",
@@ -15,6 +20,29 @@ pub const RESOURCE: Resource = Resource {
         &Rules,
     )
 };
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Controller", "string", "The object it belongs to."),
+    Column::new("Revision", "string", "Its place in the order of revisions."),
+    AGE,
+];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::ControllerRevision>().unwrap_or_default();
+    let owners = o.metadata.owner_references.as_deref().unwrap_or_default();
+    let controller = owners.iter().find(|r| r.controller == Some(true));
+    let controller = controller.map_or("<none>".to_owned(), |r| {
+        let group = r.api_version.split_once('/').map_or(String::new(), |(group, _)| format!(".{group}"));
+        format!("{}{group}/{}", r.kind.to_lowercase(), r.name)
+    });
+    vec![
+        Value::from(object.name()),
+        Value::from(controller),
+        Value::from(o.revision),
+        table::age(o.metadata.creation_timestamp.as_ref(), cx),
+    ]
+}
 
 struct Rules;
 

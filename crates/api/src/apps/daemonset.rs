@@ -5,9 +5,11 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::prepare;
-use crate::resource::{self, Resource};
+use crate::resource::{self, CellContext, Column, Resource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 /// The template's own counter, which rolling updates by old clients look at.
 fn template_generation(spec: &Value) -> i64 {
@@ -23,8 +25,45 @@ pub const RESOURCE: Resource = Resource {
     short_names: &["ds"],
     categories: &["all"],
     subresources: &[resource::STATUS],
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(api::DaemonSet::RESOURCE, "DaemonSetList", "daemonset", &Rules)
 };
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Desired", "integer", "Nodes that should run the pod."),
+    Column::new("Current", "integer", "Nodes that run it."),
+    Column::new("Ready", "integer", "Nodes where it is ready."),
+    Column::new("Up-to-date", "integer", "Nodes with the newest template."),
+    Column::new("Available", "integer", "Nodes where it has been ready long enough."),
+    Column::new("Node Selector", "string", "Labels a node must have to run the pod."),
+    AGE,
+    Column::wide("Containers", "string", "Names of the containers."),
+    Column::wide("Images", "string", "Images of the containers."),
+    Column::wide("Selector", "string", "Which pods belong to it."),
+];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::DaemonSet>().unwrap_or_default();
+    let spec = Some(&o.spec);
+    let status = o.status.clone().unwrap_or_default();
+    let template = spec.and_then(|s| s.template.spec.as_ref());
+    let [names, images] = table::containers(template.map_or(&[], |s| &s.containers));
+    vec![
+        Value::from(object.name()),
+        Value::from(status.desired_number_scheduled),
+        Value::from(status.current_number_scheduled),
+        Value::from(status.number_ready),
+        table::count(status.updated_number_scheduled),
+        table::count(status.number_available),
+        Value::from(table::labels(template.and_then(|s| s.node_selector.as_ref()))),
+        table::age(o.metadata.creation_timestamp.as_ref(), cx),
+        names,
+        images,
+        Value::from(table::selector(spec.map(|s| &s.selector))),
+    ]
+}
 
 struct Rules;
 

@@ -1,11 +1,15 @@
 //! Event: something that happened to an object.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
+use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
-use crate::resource::Resource;
+use crate::object::Object;
+use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
+use crate::table;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["ev"],
@@ -22,8 +26,69 @@ pub const RESOURCE: Resource = Resource {
         "source.component",
         "type",
     ],
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(api::Event::RESOURCE, "EventList", "event", &Rules)
 };
+
+pub const COLUMNS: &[Column] = &[
+    Column::new("Last Seen", "string", "How long ago it last happened."),
+    Column::new("Type", "string", "Normal or Warning."),
+    Column::new("Reason", "string", "Why, in one word."),
+    Column::new("Object", "string", "What it happened to."),
+    Column::wide("Subobject", "string", "The part it happened to."),
+    Column::wide("Source", "string", "Who reported it."),
+    Column::new("Message", "string", "What happened."),
+    Column::wide("First Seen", "string", "How long ago it first happened."),
+    Column::wide("Count", "string", "How often it happened."),
+    Column { format: "name", ..Column::wide("Name", "string", "The event's name.") },
+];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    event_cells(&object.typed::<api::Event>().unwrap_or_default(), cx)
+}
+
+/// The cells of an Event in its core form.
+pub fn event_cells(event: &api::Event, cx: &CellContext) -> Vec<Value> {
+    let since = |then: Option<Timestamp>| table::since(then, cx.now);
+    let first_at = event.first_timestamp.as_ref().map(|t| t.0).or(event.event_time.as_ref().map(|t| t.0));
+    let first = since(first_at);
+    let mut last = event.last_timestamp.as_ref().map_or(first.clone(), |t| since(Some(t.0)));
+    // Events of the newer kind carry no count when they stand alone.
+    let mut count = event.count.filter(|c| *c != 0).unwrap_or(1);
+    if let Some(series) = &event.series {
+        last = since(series.last_observed_time.as_ref().map(|t| t.0));
+        count = series.count.unwrap_or(0);
+    }
+    let about = &event.involved_object;
+    let kind = about.kind.as_deref().unwrap_or("").to_lowercase();
+    let target = match about.name.as_deref().unwrap_or("") {
+        "" => kind,
+        name => format!("{kind}/{name}"),
+    };
+    vec![
+        Value::from(last),
+        Value::from(event.type_.as_deref().unwrap_or("")),
+        Value::from(event.reason.as_deref().unwrap_or("")),
+        Value::from(target),
+        Value::from(about.field_path.as_deref().unwrap_or("")),
+        Value::from(source(event)),
+        Value::from(event.message.as_deref().unwrap_or("").trim()),
+        Value::from(first),
+        Value::from(count),
+        Value::from(event.metadata.name.as_deref().unwrap_or("")),
+    ]
+}
+
+/// `component, host`, from either form's fields.
+fn source(event: &api::Event) -> String {
+    let old = event.source.clone().unwrap_or_default();
+    let filled =
+        |a: Option<String>, b: &Option<String>| a.filter(|s| !s.is_empty()).or(b.clone()).unwrap_or_default();
+    let component = filled(old.component, &event.reporting_component);
+    let instance = filled(old.host, &event.reporting_instance);
+    if instance.is_empty() { component } else { format!("{component}, {instance}") }
+}
 
 struct Rules;
 

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::prepare;
-use crate::resource::{self, Resource, Subresource};
+use crate::resource::{self, CellContext, Column, Resource, Subresource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 const FINALIZE: Subresource = Subresource { name: "finalize", body: None, verbs: &["update"] };
 
@@ -21,8 +23,23 @@ pub const RESOURCE: Resource = Resource {
     verbs: &["create", "delete", "get", "list", "patch", "update", "watch"],
     subresources: &[FINALIZE, resource::STATUS],
     selectable: &["status.phase"],
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(api::Namespace::RESOURCE, "NamespaceList", "namespace", &Rules)
 };
+
+const COLUMNS: &[Column] =
+    &[NAME, Column::new("Status", "string", "Active, or Terminating while its content is deleted."), AGE];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::Namespace>().unwrap_or_default();
+    let phase = o.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
+    vec![
+        Value::from(object.name()),
+        Value::from(phase),
+        table::age(o.metadata.creation_timestamp.as_ref(), cx),
+    ]
+}
 
 struct Rules;
 

@@ -5,12 +5,33 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::prepare;
-use crate::resource::Resource;
+use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
+use crate::table::{self, NAME};
 
-pub const RESOURCE: Resource =
-    Resource { ..Resource::stored(api::PodTemplate::RESOURCE, "PodTemplateList", "podtemplate", &Rules) };
+pub const RESOURCE: Resource = Resource {
+    columns: COLUMNS,
+    cells,
+    ..Resource::stored(api::PodTemplate::RESOURCE, "PodTemplateList", "podtemplate", &Rules)
+};
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Containers", "string", "Names of the containers."),
+    Column::new("Images", "string", "Images of the containers."),
+    Column::new("Pod Labels", "string", "Labels of the pods made from it."),
+];
+
+fn cells(object: &Object, _: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::PodTemplate>().unwrap_or_default();
+    let template = o.template.as_ref();
+    let spec = template.and_then(|t| t.spec.as_ref());
+    let [names, images] = table::containers(spec.map_or(&[], |s| &s.containers));
+    let labels = template.and_then(|t| t.metadata.as_ref()).and_then(|m| m.labels.as_ref());
+    vec![Value::from(object.name()), names, images, Value::from(table::labels(labels))]
+}
 
 struct Rules;
 

@@ -5,15 +5,19 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::prepare;
-use crate::resource::{self, Resource};
+use crate::resource::{self, CellContext, Column, Resource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["rc"],
     categories: &["all"],
     subresources: &[resource::SCALE, resource::STATUS],
     selectable: &["status.replicas"],
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(
         api::ReplicationController::RESOURCE,
         "ReplicationControllerList",
@@ -21,6 +25,35 @@ pub const RESOURCE: Resource = Resource {
         &Rules,
     )
 };
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Desired", "integer", "How many pods there should be."),
+    Column::new("Current", "integer", "How many pods there are."),
+    Column::new("Ready", "integer", "How many pods are ready."),
+    AGE,
+    Column::wide("Containers", "string", "Names of the containers."),
+    Column::wide("Images", "string", "Images of the containers."),
+    Column::wide("Selector", "string", "Which pods belong to it."),
+];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::ReplicationController>().unwrap_or_default();
+    let spec = o.spec.as_ref();
+    let status = o.status.as_ref();
+    let template = spec.and_then(|s| s.template.as_ref()).and_then(|t| t.spec.as_ref());
+    let [names, images] = table::containers(template.map_or(&[], |s| &s.containers));
+    vec![
+        Value::from(object.name()),
+        table::count(spec.and_then(|s| s.replicas)),
+        table::count(status.map(|s| s.replicas)),
+        table::count(status.and_then(|s| s.ready_replicas)),
+        table::age(o.metadata.creation_timestamp.as_ref(), cx),
+        names,
+        images,
+        Value::from(table::labels(spec.and_then(|s| s.selector.as_ref()))),
+    ]
+}
 
 struct Rules;
 

@@ -5,14 +5,36 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::prepare;
-use crate::resource::Resource;
+use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 pub const RESOURCE: Resource = Resource {
     selectable: &["type"],
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(api::Secret::RESOURCE, "SecretList", "secret", &Rules)
 };
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Type", "string", "What the data is for."),
+    Column::new("Data", "string", "How many entries it has."),
+    AGE,
+];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::Secret>().unwrap_or_default();
+    let entries = o.data.as_ref().map_or(0, |d| d.len());
+    vec![
+        Value::from(object.name()),
+        Value::from(o.type_.as_deref().unwrap_or("")),
+        Value::from(entries),
+        table::age(o.metadata.creation_timestamp.as_ref(), cx),
+    ]
+}
 
 struct Rules;
 

@@ -1,13 +1,17 @@
 //! Service: a stable address for a set of pods.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::prepare;
-use crate::resource::{self, Resource, Subresource};
+use crate::resource::{self, CellContext, Column, Resource, Subresource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 const PROXY: Subresource = Subresource {
     name: "proxy",
@@ -20,8 +24,65 @@ pub const RESOURCE: Resource = Resource {
     categories: &["all"],
     subresources: &[PROXY, resource::STATUS],
     selectable: &["spec.clusterIP", "spec.type"],
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(api::Service::RESOURCE, "ServiceList", "service", &Rules)
 };
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Type", "string", "How it is reached."),
+    Column::new("Cluster-IP", "string", "Its address inside the cluster."),
+    Column::new("External-IP", "string", "Its addresses outside."),
+    Column::new("Port(s)", "string", "Its ports, with node ports."),
+    AGE,
+    Column::wide("Selector", "string", "Which pods are behind it."),
+];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::Service>().unwrap_or_default();
+    let spec = o.spec.clone().unwrap_or_default();
+    let cluster_ip = spec.cluster_ips.iter().flatten().next().map_or("<none>", String::as_str);
+    let ports: Vec<String> = spec.ports.iter().flatten().map(port).collect();
+    vec![
+        Value::from(object.name()),
+        Value::from(spec.type_.as_deref().unwrap_or("")),
+        Value::from(cluster_ip),
+        Value::from(external_ip(&spec, o.status.as_ref())),
+        table::or_none(&ports.join(",")),
+        table::age(o.metadata.creation_timestamp.as_ref(), cx),
+        Value::from(table::labels(spec.selector.as_ref())),
+    ]
+}
+
+fn port(port: &api::ServicePort) -> String {
+    let protocol = port.protocol.as_deref().unwrap_or("");
+    match port.node_port {
+        Some(node_port) if node_port > 0 => format!("{}:{node_port}/{protocol}", port.port),
+        _ => format!("{}/{protocol}", port.port),
+    }
+}
+
+fn external_ip(spec: &api::ServiceSpec, status: Option<&api::ServiceStatus>) -> String {
+    let external = spec.external_ips.as_deref().unwrap_or_default();
+    match spec.type_.as_deref().unwrap_or("") {
+        "ClusterIP" | "NodePort" if external.is_empty() => "<none>".to_owned(),
+        "ClusterIP" | "NodePort" => external.join(","),
+        "LoadBalancer" => {
+            let ingress = status.and_then(|s| s.load_balancer.as_ref()).and_then(|l| l.ingress.as_ref());
+            let given: BTreeSet<&str> = ingress
+                .into_iter()
+                .flatten()
+                .filter_map(|i| i.ip.as_deref().filter(|ip| !ip.is_empty()).or(i.hostname.as_deref()))
+                .filter(|address| !address.is_empty())
+                .collect();
+            let all: Vec<&str> = given.into_iter().chain(external.iter().map(String::as_str)).collect();
+            if all.is_empty() { "<pending>".to_owned() } else { all.join(",") }
+        }
+        "ExternalName" => spec.external_name.clone().unwrap_or_default(),
+        _ => "<unknown>".to_owned(),
+    }
+}
 
 struct Rules;
 

@@ -5,8 +5,10 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
-use crate::resource::{CREATE_ONLY, Resource, Subresource};
+use crate::object::Object;
+use crate::resource::{CREATE_ONLY, CellContext, Column, Resource, Subresource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 const TOKEN: Subresource = Subresource {
     name: "token",
@@ -26,8 +28,17 @@ fn keep_secret_names_only(object: &mut Value) {
 pub const RESOURCE: Resource = Resource {
     short_names: &["sa"],
     subresources: &[TOKEN],
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(api::ServiceAccount::RESOURCE, "ServiceAccountList", "serviceaccount", &Rules)
 };
+
+const COLUMNS: &[Column] = &[NAME, AGE];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::ServiceAccount>().unwrap_or_default();
+    vec![Value::from(object.name()), table::age(o.metadata.creation_timestamp.as_ref(), cx)]
+}
 
 struct Rules;
 

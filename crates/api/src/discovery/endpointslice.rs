@@ -5,13 +5,42 @@ use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::prepare;
-use crate::resource::Resource;
+use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 pub const RESOURCE: Resource = Resource {
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(api::EndpointSlice::RESOURCE, "EndpointSliceList", "endpointslice", &Rules)
 };
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("AddressType", "string", "IPv4, IPv6 or FQDN."),
+    Column::new("Ports", "string", "The ports of every endpoint."),
+    Column::new("Endpoints", "string", "The addresses."),
+    AGE,
+];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::EndpointSlice>().unwrap_or_default();
+    let ports = o.ports.iter().flatten().map(|p| match (p.port, &p.name) {
+        (Some(port), _) => port.to_string(),
+        (None, Some(name)) => name.clone(),
+        (None, None) => "*".to_owned(),
+    });
+    let addresses = o.endpoints.iter().flatten().flat_map(|e| &e.addresses);
+    vec![
+        Value::from(object.name()),
+        Value::from(o.address_type.as_str()),
+        Value::from(table::three_of(ports, "<unset>")),
+        Value::from(table::three_of(addresses, "<unset>")),
+        table::age(o.metadata.creation_timestamp.as_ref(), cx),
+    ]
+}
 
 struct Rules;
 

@@ -3,9 +3,11 @@
 use k8s_openapi::api::events::v1 as api;
 use serde_json::{Map, Value, json};
 
+use crate::core::event::{COLUMNS, event_cells};
 use crate::kind::Kind;
 use crate::naming;
-use crate::resource::{Resource, StoredAs};
+use crate::object::Object;
+use crate::resource::{CellContext, Resource, StoredAs};
 use crate::strategy::Strategy;
 
 pub const RESOURCE: Resource = Resource {
@@ -23,8 +25,16 @@ pub const RESOURCE: Resource = Resource {
         "type",
     ],
     stored_as: Some(&StoredAs { resource: ("", "v1", "events"), to_stored, from_stored, stored_field }),
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(api::Event::RESOURCE, "EventList", "event", &Rules)
 };
+
+/// The core form's cells, whichever form the object is in.
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let parsed: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+    event_cells(&serde_json::from_value(to_stored(&parsed)).unwrap_or_default(), cx)
+}
 
 struct Rules;
 

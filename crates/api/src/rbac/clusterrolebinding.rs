@@ -1,13 +1,19 @@
 //! ClusterRoleBinding: who has a role in the cluster.
 
 use k8s_openapi::api::rbac::v1 as api;
+use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
-use crate::resource::Resource;
+use crate::object::Object;
+use crate::rbac::subjects::subject_cells;
+use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
+use crate::table::{self, AGE, NAME};
 
 pub const RESOURCE: Resource = Resource {
+    columns: COLUMNS,
+    cells,
     ..Resource::stored(
         api::ClusterRoleBinding::RESOURCE,
         "ClusterRoleBindingList",
@@ -15,6 +21,23 @@ pub const RESOURCE: Resource = Resource {
         &Rules,
     )
 };
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Role", "string", "The role that is given."),
+    AGE,
+    Column::wide("Users", "string", "Users that have it."),
+    Column::wide("Groups", "string", "Groups that have it."),
+    Column::wide("ServiceAccounts", "string", "Service accounts that have it."),
+];
+
+fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::ClusterRoleBinding>().unwrap_or_default();
+    let [users, groups, accounts] = subject_cells(o.subjects.as_deref().unwrap_or_default());
+    let role = format!("{}/{}", o.role_ref.kind, o.role_ref.name);
+    let age = table::age(o.metadata.creation_timestamp.as_ref(), cx);
+    vec![Value::from(object.name()), Value::from(role), age, users, groups, accounts]
+}
 
 struct Rules;
 

@@ -4,3 +4,4 @@ pub mod clusterrole;
 pub mod clusterrolebinding;
 pub mod role;
 pub mod rolebinding;
+pub mod subjects;

@@ -1,5 +1,7 @@
 //! Pod: a group of containers on one node.
 
+mod columns;
+
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use serde_json::{Value, json};
@@ -45,6 +47,8 @@ pub const RESOURCE: Resource = Resource {
         "status.podIP",
         "status.podIPs",
     ],
+    columns: columns::COLUMNS,
+    cells: columns::cells,
     ..Resource::stored(api::Pod::RESOURCE, "PodList", "pod", &Rules)
 };
 
