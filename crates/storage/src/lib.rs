@@ -1,1 +1,35 @@
-//! Knarr's storage crate.
+//! Knarr's revisioned key-value store: what stands under the API server, knowing nothing of objects.
+//!
+//! One counter, the revision, goes up by one with every transaction that changes something. Reads
+//! can be made at any revision that has not been compacted, watches start after any such revision
+//! and deliver everything that follows exactly once and in order.
+//!
+//! [`Store`] is the interface, [`Embedded`] the engine: all state in memory, every write durable in
+//! one file before it is answered, concurrent writers sharing one fsync. [`Embedded::memory`] is the
+//! same engine without the file.
+
+mod disk;
+mod engine;
+mod error;
+mod options;
+mod store;
+#[cfg(any(test, feature = "suite"))]
+pub mod suite;
+mod types;
+mod watch;
+mod window;
+
+pub use disk::OpenError;
+pub use engine::Embedded;
+pub use error::{Conflict, Error};
+pub use options::{Options, TimeSource};
+pub use store::Store;
+pub use types::{
+    Compare, DeleteResponse, Event, EventKind, KeyRange, KeyValue, LeaseId, Op, OpResult, Precondition,
+    PutResponse, RangeRequest, RangeResponse, Status, TxnResponse,
+};
+pub use watch::{ProgressRequester, Watch, WatchEvents, WatchItem, WatchRequest};
+pub use window::RevisionWindow;
+
+/// What every operation of a [`Store`] answers.
+pub type Result<T> = std::result::Result<T, Error>;

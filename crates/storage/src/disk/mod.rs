@@ -1,0 +1,97 @@
+//! The file behind the embedded engine: a redb database with the keys as they stand and the log to
+//! go back from there.
+
+mod codec;
+mod journal;
+mod load;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::panic::AssertUnwindSafe;
+use std::path::{Path, PathBuf};
+
+use redb::{Database, DatabaseError, StorageError};
+
+use crate::engine::state::State;
+use crate::options::Options;
+use journal::RedbJournal;
+
+const FILE_NAME: &str = "store.redb";
+/// Goes up when the meaning of the tables changes.
+const FORMAT: u64 = 1;
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{} is in use by another process", .0.display())]
+    Locked(PathBuf),
+    #[error("{} is damaged: {reason}", path.display())]
+    Corrupt { path: PathBuf, reason: String },
+    #[error("{} has format {found}, this version reads {supported}", path.display())]
+    Format { path: PathBuf, found: u64, supported: u64 },
+    #[error("cannot open {}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("cannot start the commit thread")]
+    Thread(#[source] io::Error),
+}
+
+/// Opens the store in a folder; also answers where its file is.
+pub(crate) fn open(dir: &Path, options: &Options) -> Result<(RedbJournal, State, PathBuf), OpenError> {
+    let path = dir.join(FILE_NAME);
+    let io_error = |source| OpenError::Io { path: path.clone(), source };
+    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(io_error)?;
+    // The file's name has to be as durable as what is written to it.
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error)?;
+    let (journal, state) = guarded(&path, || {
+        let database = redb::Builder::new()
+            .set_cache_size(options.cache_bytes)
+            .create_file(file)
+            .map_err(|error| database_error(&path, error))?;
+        start(database, &path)
+    })?;
+    Ok((journal, state, path))
+}
+
+/// Reads the state from a database and makes it ready to be written.
+fn start(database: Database, path: &Path) -> Result<(RedbJournal, State), OpenError> {
+    let state = load::load(&database).map_err(|error| match error {
+        load::LoadError::Format(found) => {
+            OpenError::Format { path: path.to_owned(), found, supported: FORMAT }
+        }
+        error => OpenError::Corrupt { path: path.to_owned(), reason: error.to_string() },
+    })?;
+    Ok((RedbJournal::new(database), state))
+}
+
+/// redb panics on some damaged files; to its user that is a damaged file like any other.
+fn guarded<T>(path: &Path, open: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    std::panic::catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
+        Err(OpenError::Corrupt { path: path.to_owned(), reason: "the database cannot be read".to_owned() })
+    })
+}
+
+fn database_error(path: &Path, error: DatabaseError) -> OpenError {
+    let path = path.to_owned();
+    let corrupt =
+        |path, reason: &dyn std::fmt::Display| OpenError::Corrupt { path, reason: reason.to_string() };
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => OpenError::Locked(path),
+        DatabaseError::Storage(StorageError::Io(source)) => match source.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => corrupt(path, &source),
+            _ => OpenError::Io { path, source },
+        },
+        error => corrupt(path, &error),
+    }
+}

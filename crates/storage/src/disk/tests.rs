@@ -1,0 +1,393 @@
+//! Tests of the file: restarts, locks, faults, damage, power loss.
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use redb::StorageBackend;
+use redb::backends::FileBackend;
+
+use super::*;
+use crate::engine::tests::manual_time;
+use crate::suite::{self, Fixture};
+use crate::{Embedded, Error, Event, KeyRange, Precondition, RangeRequest, Store, WatchItem, WatchRequest};
+
+/// A folder that goes with its value.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("knarr-storage-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(name))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join(FILE_NAME)
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn put(store: &Embedded, key: String, value: impl Into<Bytes>) -> crate::Result<u64> {
+    Ok(store.put(key.into(), value.into(), Precondition::Any, None).await?.kv.mod_revision)
+}
+
+/// Everything a store has to say: keys at the latest revision, and all events since the compaction.
+async fn contents(store: &Embedded) -> (u64, u64, Vec<crate::KeyValue>, Vec<Event>) {
+    let status = store.status().await.unwrap();
+    let kvs = store.range(RangeRequest::new(KeyRange::all())).await.unwrap().kvs;
+    let request = WatchRequest::new(KeyRange::all()).after(status.compacted_revision);
+    let mut watch = store.watch(request).await.unwrap();
+    let mut events = Vec::new();
+    loop {
+        match watch.next().await.unwrap().unwrap() {
+            WatchItem::Events(batch) => events.extend(batch.events),
+            WatchItem::Progress(_) => break,
+        }
+    }
+    (status.revision, status.compacted_revision, kvs, events)
+}
+
+async fn churn(store: &Embedded, rng: &mut Rng, count: usize) {
+    for _ in 0..count {
+        let key = format!("k{}", rng.u32(..30));
+        if rng.u32(..4) == 0 {
+            store.delete(key.into(), Precondition::Any).await.unwrap();
+        } else {
+            let value = vec![rng.u8(..); rng.usize(..3000)];
+            put(store, key, value).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_file_conforms() {
+    suite::run(|| async {
+        let dir = TempDir::new();
+        let (time, advance) = manual_time();
+        let store = Embedded::open(&dir.0, Options { time, ..Options::default() }).unwrap();
+        Fixture { store: Arc::new(store), advance, keep: Box::new(dir) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_restart_changes_nothing() {
+    let dir = TempDir::new();
+    let mut rng = Rng::with_seed(5);
+    let mut before = None;
+    for round in 0..4u64 {
+        let store = Embedded::open(&dir.0, Options::default()).unwrap();
+        if let Some(before) = before {
+            assert_eq!(contents(&store).await, before);
+        }
+        churn(&store, &mut rng, 150).await;
+        if round % 2 == 1 {
+            let revision = store.current_revision().await.unwrap() - 40;
+            store.compact(revision).await.unwrap();
+        }
+        churn(&store, &mut rng, 20).await;
+        before = Some(contents(&store).await);
+        if round == 2 {
+            store.close().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn leases_outlive_a_restart() {
+    let dir = TempDir::new();
+    let (time, advance) = manual_time();
+    let options = Options { time, ..Options::default() };
+    let store = Embedded::open(&dir.0, options.clone()).unwrap();
+    let kept = store.grant_lease(10).await.unwrap();
+    let revoked = store.grant_lease(10).await.unwrap();
+    for (key, lease) in [("a", kept), ("b", revoked)] {
+        store.put(Bytes::from(key), Bytes::new(), Precondition::Any, Some(lease)).await.unwrap();
+    }
+    store.revoke_lease(revoked).await.unwrap();
+    advance(std::time::Duration::from_secs(9));
+    drop(store);
+
+    let store = Embedded::open(&dir.0, options).unwrap();
+    assert!(store.grant_lease(10).await.unwrap() > revoked, "numbers are not given twice");
+    advance(std::time::Duration::from_secs(9));
+    store.expire_leases().await.unwrap();
+    assert!(store.get(b"a").await.unwrap().is_some(), "its time began anew");
+    advance(std::time::Duration::from_secs(1));
+    store.expire_leases().await.unwrap();
+    assert_eq!(store.get(b"a").await.unwrap(), None);
+}
+
+#[test]
+fn one_process_at_a_time_and_nobody_else_reads_it() {
+    let dir = TempDir::new();
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    let second = Embedded::open(&dir.0, Options::default());
+    assert!(matches!(second, Err(OpenError::Locked(_))), "{second:?}");
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&dir.0), mode(&dir.file())), (0o700, 0o600));
+    drop(store);
+    Embedded::open(&dir.0, Options::default()).unwrap();
+}
+
+#[tokio::test]
+async fn closing_releases_the_file() {
+    let dir = TempDir::new();
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    store.close().await.unwrap();
+    Embedded::open(&dir.0, Options::default()).unwrap();
+    drop(store);
+}
+
+#[test]
+fn foreign_files_are_refused() {
+    let dir = TempDir::new();
+    std::fs::create_dir_all(&dir.0).unwrap();
+    for garbage in [&b"hello"[..], &[0; 100_000], &[0xff; 100_000]] {
+        std::fs::write(dir.file(), garbage).unwrap();
+        let opened = Embedded::open(&dir.0, Options::default());
+        assert!(matches!(opened, Err(OpenError::Corrupt { .. })), "{opened:?}");
+        assert_eq!(std::fs::read(dir.file()).unwrap(), garbage, "left as it was");
+    }
+    std::fs::remove_file(dir.file()).unwrap();
+    let database = redb::Database::create(dir.file()).unwrap();
+    let txn = database.begin_write().unwrap();
+    txn.open_table(redb::TableDefinition::<u64, u64>::new("other")).unwrap();
+    txn.commit().unwrap();
+    drop(database);
+    assert!(matches!(Embedded::open(&dir.0, Options::default()), Err(OpenError::Corrupt { .. })));
+}
+
+#[test]
+fn a_newer_format_is_named() {
+    let dir = TempDir::new();
+    drop(Embedded::open(&dir.0, Options::default()).unwrap());
+    let database = redb::Database::create(dir.file()).unwrap();
+    let txn = database.begin_write().unwrap();
+    txn.open_table(journal::META).unwrap().insert(journal::META_FORMAT, FORMAT + 1).unwrap();
+    txn.commit().unwrap();
+    drop(database);
+    let opened = Embedded::open(&dir.0, Options::default());
+    assert!(matches!(opened, Err(OpenError::Format { found: 2, supported: 1, .. })), "{opened:?}");
+}
+
+/// A flipped byte anywhere is refused, or was in a page that nothing uses.
+#[tokio::test]
+async fn damage_is_refused_or_harmless() {
+    let dir = TempDir::new();
+    let mut rng = Rng::with_seed(11);
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    churn(&store, &mut rng, 100).await;
+    let before = contents(&store).await;
+    drop(store);
+    let good = std::fs::read(dir.file()).unwrap();
+    // The database's own trees beyond the first pages; the harness is quiet about its panics.
+    let mut refused = 0;
+    for _ in 0..60 {
+        let mut bad = good.clone();
+        let at = rng.usize(..bad.len());
+        bad[at] ^= 1 << rng.u32(..8);
+        std::fs::write(dir.file(), &bad).unwrap();
+        match Embedded::open(&dir.0, Options::default()) {
+            Ok(store) => assert_eq!(contents(&store).await, before, "byte {at}"),
+            Err(OpenError::Corrupt { .. } | OpenError::Format { .. }) => refused += 1,
+            Err(error) => panic!("byte {at}: {error}"),
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// A file that fails when told to, and remembers what has been written since the last sync.
+#[derive(Debug)]
+struct FaultyFile {
+    inner: FileBackend,
+    faults: Arc<Faults>,
+}
+
+#[derive(Debug, Default)]
+struct Faults {
+    sync: AtomicBool,
+    write: AtomicBool,
+}
+
+fn fault(flag: &AtomicBool, kind: io::ErrorKind) -> io::Result<()> {
+    if flag.load(Ordering::SeqCst) { Err(kind.into()) } else { Ok(()) }
+}
+
+impl StorageBackend for FaultyFile {
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.inner.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        fault(&self.faults.write, io::ErrorKind::StorageFull)?;
+        self.inner.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        fault(&self.faults.sync, io::ErrorKind::Other)?;
+        self.inner.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        fault(&self.faults.write, io::ErrorKind::StorageFull)?;
+        self.inner.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.inner.close()
+    }
+}
+
+#[tokio::test]
+async fn a_failed_write_makes_the_store_read_only_and_changes_nothing() {
+    for disk_full in [false, true] {
+        let dir = TempDir::new();
+        drop(Embedded::open(&dir.0, Options::default()).unwrap());
+        let faults = Arc::new(Faults::default());
+        let file = OpenOptions::new().read(true).write(true).open(dir.file()).unwrap();
+        let backend = FaultyFile { inner: FileBackend::new(file).unwrap(), faults: Arc::clone(&faults) };
+        let database = redb::Builder::new().create_with_backend(backend).unwrap();
+        let (journal, state) = start(database, &dir.file()).unwrap();
+        let store = Embedded::start(state, journal, Options::default(), Some(dir.file())).unwrap();
+
+        let revision = put(&store, "a".into(), "1").await.unwrap();
+        let mut watch = store.watch(WatchRequest::prefix("").after(revision)).await.unwrap();
+        assert_eq!(watch.next().await, Some(Ok(WatchItem::Progress(revision))));
+        let flag = if disk_full { &faults.write } else { &faults.sync };
+        flag.store(true, Ordering::SeqCst);
+        let big = vec![b'x'; 2_000_000];
+        let failed = put(&store, "a".into(), big).await;
+        assert!(matches!(failed, Err(Error::Unavailable { .. })), "{failed:?}");
+        flag.store(false, Ordering::SeqCst);
+
+        assert!(matches!(put(&store, "b".into(), "1").await, Err(Error::Unavailable { .. })));
+        assert!(matches!(store.grant_lease(5).await, Err(Error::Unavailable { .. })));
+        assert_eq!(store.get(b"a").await.unwrap().map(|kv| kv.value), Some("1".into()));
+        assert_eq!(store.current_revision().await.unwrap(), revision);
+        assert!(store.status().await.unwrap().failure.is_some());
+        store.close().await.unwrap();
+        assert_eq!(watch.next().await, Some(Err(Error::Closed)), "no event came of it");
+
+        let store = Embedded::open(&dir.0, Options::default()).unwrap();
+        assert!(store.current_revision().await.unwrap() >= revision);
+        put(&store, "b".into(), "2").await.unwrap();
+    }
+}
+
+/// A disk that may lose or keep each write since the last sync when the power goes.
+#[derive(Debug, Clone, Default)]
+struct Disk(Arc<std::sync::Mutex<DiskState>>);
+
+#[derive(Debug, Default)]
+struct DiskState {
+    synced: Vec<u8>,
+    seen: Vec<u8>,
+    unsynced: Vec<(usize, Vec<u8>)>,
+}
+
+impl Disk {
+    fn after_power_loss(&self, rng: &mut Rng) -> Self {
+        let state = self.0.lock().unwrap();
+        let mut bytes = state.synced.clone();
+        for (offset, data) in &state.unsynced {
+            if rng.bool() {
+                bytes.resize(bytes.len().max(offset + data.len()), 0);
+                bytes[*offset..offset + data.len()].copy_from_slice(data);
+            }
+        }
+        // The length is part of what a sync makes durable; here it always arrives.
+        bytes.resize(bytes.len().max(state.seen.len()), 0);
+        let state = DiskState { synced: bytes.clone(), seen: bytes, unsynced: Vec::new() };
+        Self(Arc::new(std::sync::Mutex::new(state)))
+    }
+}
+
+impl StorageBackend for Disk {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().unwrap().seen.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.0.lock().unwrap();
+        let offset = offset as usize;
+        let bytes = state.seen.get(offset..offset + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.lock().unwrap().seen.resize(len as usize, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        state.synced = state.seen.clone();
+        state.unsynced.clear();
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.0.lock().unwrap();
+        let offset = offset as usize;
+        state.seen[offset..offset + data.len()].copy_from_slice(data);
+        state.unsynced.push((offset, data.to_vec()));
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn power_loss_takes_nothing_that_was_acknowledged() {
+    let path = Path::new("disk");
+    for seed in 0..8 {
+        let mut rng = Rng::with_seed(seed);
+        let disk = Disk::default();
+        let database = redb::Builder::new().create_with_backend(disk.clone()).unwrap();
+        let (journal, state) = start(database, path).unwrap();
+        let store = Arc::new(Embedded::start(state, journal, Options::default(), None).unwrap());
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let store = Arc::clone(&store);
+                let acknowledged = Arc::new(std::sync::Mutex::new((0, 0)));
+                let answer = Arc::clone(&acknowledged);
+                let task = tokio::spawn(async move {
+                    for i in 0u32.. {
+                        let value = i.to_le_bytes().to_vec();
+                        let Ok(revision) = put(&store, format!("w{writer}"), value).await else { break };
+                        *answer.lock().unwrap() = (i, revision);
+                    }
+                });
+                (writer, acknowledged, task)
+            })
+            .collect();
+        tokio::time::sleep(std::time::Duration::from_millis(rng.u64(20..60))).await;
+        // What has been answered by now must be on what is left of the disk a moment later.
+        let acknowledged: Vec<_> =
+            writers.iter().map(|(writer, last, _)| (*writer, *last.lock().unwrap())).collect();
+        let left = disk.after_power_loss(&mut rng);
+        for (_, _, task) in &writers {
+            task.abort();
+        }
+        let database = redb::Builder::new().create_with_backend(left).unwrap();
+        let (_, state) = start(database, path).unwrap();
+        for (writer, (count, revision)) in acknowledged {
+            let kv = state.get(format!("w{writer}").as_bytes()).unwrap();
+            let found = u32::from_le_bytes(kv.value[..].try_into().unwrap());
+            assert!(found >= count && kv.mod_revision >= revision, "seed {seed}: {found} of {count}");
+            assert!(state.revision() >= revision);
+        }
+    }
+}

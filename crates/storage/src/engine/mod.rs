@@ -1,0 +1,244 @@
+//! The embedded engine: state in memory, one committer, and a file behind it or not.
+
+pub(crate) mod batch;
+mod committer;
+mod hub;
+mod shared;
+pub(crate) mod state;
+mod thread;
+mod watcher;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+pub(crate) use committer::Journal;
+use committer::{Committer, NoJournal, Request};
+use shared::Shared;
+use state::{Scan, State};
+use thread::CommitThread;
+
+use crate::disk::{self, OpenError};
+use crate::options::Options;
+use crate::store::Store;
+use crate::types::{Compare, KeyValue, LeaseId, Op, RangeRequest, RangeResponse, Status, TxnResponse};
+use crate::watch::{Watch, WatchRequest};
+use crate::{Error, Result};
+
+/// Keys looked at while the state is held.
+const SCAN_KEYS: usize = 2048;
+/// How often a read of the latest revision starts anew because that was compacted under it.
+const RANGE_ATTEMPTS: usize = 4;
+
+/// The embedded store: one process, one file, all state in memory.
+#[derive(Debug)]
+pub struct Embedded {
+    shared: Arc<Shared>,
+    writer: Writer,
+}
+
+#[derive(Debug)]
+enum Writer {
+    Thread(CommitThread),
+    /// Writes are carried out by whoever asks: no thread, so the order of things is the caller's.
+    Inline(Mutex<Committer<NoJournal>>),
+}
+
+impl Embedded {
+    /// Opens the store in a folder, which is made if there is none. Reads the whole state into
+    /// memory, so it takes a while with a large one: call it where blocking is allowed.
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> std::result::Result<Self, OpenError> {
+        let (database, state, file) = disk::open(dir.as_ref(), &options)?;
+        Self::start(state, database, options, Some(file))
+    }
+
+    /// A store that is gone with its last owner. Deterministic: it has no thread of its own.
+    pub fn memory(options: Options) -> Self {
+        let shared = Arc::new(Shared::new(State::default(), options, None));
+        let committer = Committer::new(Arc::clone(&shared), NoJournal);
+        Self { shared, writer: Writer::Inline(Mutex::new(committer)) }
+    }
+
+    pub(crate) fn start(
+        state: State,
+        journal: impl Journal + 'static,
+        options: Options,
+        file: Option<std::path::PathBuf>,
+    ) -> std::result::Result<Self, OpenError> {
+        let shared = Arc::new(Shared::new(state, options, file));
+        let thread = CommitThread::start(Arc::clone(&shared), journal).map_err(OpenError::Thread)?;
+        Ok(Self { shared, writer: Writer::Thread(thread) })
+    }
+
+    async fn submit<T>(&self, request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request) -> Result<T> {
+        self.shared.check_writable()?;
+        self.submit_unchecked(request).await
+    }
+
+    async fn submit_unchecked<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request,
+    ) -> Result<T> {
+        let (answer, answered) = oneshot::channel();
+        let request = request(answer);
+        match &self.writer {
+            Writer::Thread(thread) => thread.send(request).await?,
+            Writer::Inline(committer) => {
+                let mut committer = committer
+                    .lock()
+                    .map_err(|_| Error::Unavailable { reason: "a writer panicked".into() })?;
+                let mut closes = committer.run(vec![request]);
+                // What is compacted goes a little at a time; nobody else is there to do the rest.
+                while committer.has_leftovers() {
+                    closes.extend(committer.run(Vec::new()));
+                }
+                if !closes.is_empty() {
+                    self.shared.close();
+                }
+                for close in closes {
+                    let _ = close.send(Ok(()));
+                }
+            }
+        }
+        answered.await.unwrap_or_else(|_| {
+            self.shared.check_writable()?;
+            Err(Error::Closed)
+        })
+    }
+
+    /// One attempt at a range. Lets go of the state every so often, so that a long one holds up no
+    /// writer.
+    async fn try_range(&self, request: &RangeRequest) -> Result<RangeResponse> {
+        let revision = match request.revision {
+            Some(revision) => revision,
+            None => self.shared.read()?.revision(),
+        };
+        let limit = request.limit.unwrap_or(usize::MAX);
+        let mut scan = Scan::new(request.range.clone(), revision, limit, request.count);
+        loop {
+            {
+                let state = self.shared.read()?;
+                if revision > state.revision() {
+                    return Err(Error::FutureRevision { requested: revision, current: state.revision() });
+                }
+                if revision < state.compacted() {
+                    return Err(Error::Compacted { requested: revision, compacted: state.compacted() });
+                }
+                if state.scan(&mut scan, SCAN_KEYS) {
+                    break;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        let remaining = if request.count { scan.remaining } else { 0 };
+        Ok(RangeResponse { more: scan.remaining > 0, kvs: scan.kvs, remaining, revision })
+    }
+}
+
+#[async_trait]
+impl Store for Embedded {
+    async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>> {
+        Ok(self.shared.read()?.get(key))
+    }
+
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
+        let mut attempts = 1;
+        loop {
+            match self.try_range(&request).await {
+                Err(Error::Compacted { .. }) if request.revision.is_none() && attempts < RANGE_ATTEMPTS => {
+                    attempts += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn txn(&self, compares: Vec<Compare>, ops: Vec<Op>) -> Result<TxnResponse> {
+        batch::check(&compares, &ops, &self.shared.options)?;
+        self.submit(|answer| Request::Txn { compares, ops, answer }).await
+    }
+
+    async fn watch(&self, request: WatchRequest) -> Result<Watch> {
+        watcher::watch(&self.shared, request.range, request.after)
+    }
+
+    async fn compact(&self, revision: u64) -> Result<()> {
+        self.submit(|answer| Request::Compact { revision, answer }).await
+    }
+
+    async fn current_revision(&self) -> Result<u64> {
+        Ok(self.shared.read()?.revision())
+    }
+
+    async fn grant_lease(&self, ttl_seconds: u64) -> Result<LeaseId> {
+        if ttl_seconds == 0 {
+            return Err(Error::Invalid("a lease must last at least a second"));
+        }
+        self.submit(|answer| Request::Grant { ttl_seconds, answer }).await
+    }
+
+    async fn keep_alive_lease(&self, lease: LeaseId) -> Result<u64> {
+        self.shared.check_writable()?;
+        let ttl_seconds = match self.shared.read()?.leases().get(&lease) {
+            Some(lease) => lease.ttl_seconds,
+            None => return Err(Error::LeaseNotFound(lease)),
+        };
+        let now = self.shared.options.time.now();
+        let mut deadlines = self.shared.deadlines()?;
+        let deadline = deadlines.get_mut(&lease).ok_or(Error::LeaseNotFound(lease))?;
+        *deadline = now.saturating_add(Duration::from_secs(ttl_seconds));
+        Ok(ttl_seconds)
+    }
+
+    async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
+        self.submit(|answer| Request::Revoke { lease, answer }).await
+    }
+
+    async fn expire_leases(&self) -> Result<Option<Duration>> {
+        let now = self.shared.options.time.now();
+        let due: Vec<LeaseId> = {
+            let deadlines = self.shared.deadlines()?;
+            deadlines.iter().filter(|(_, deadline)| **deadline <= now).map(|(id, _)| *id).collect()
+        };
+        for lease in due {
+            match self.submit(|answer| Request::Expire { lease, now, answer }).await {
+                Ok(()) | Err(Error::LeaseNotFound(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let next = self.shared.deadlines()?.values().min().copied();
+        Ok(next.map(|deadline| deadline.saturating_sub(self.shared.options.time.now())))
+    }
+
+    async fn status(&self) -> Result<Status> {
+        let watchers = self.shared.hub()?.len() as u64;
+        let file_bytes =
+            self.shared.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());
+        let state = self.shared.read()?;
+        Ok(Status {
+            revision: state.revision(),
+            compacted_revision: state.compacted(),
+            keys: state.live_keys() as u64,
+            leases: state.leases().len() as u64,
+            watchers,
+            history_revisions: state.log_len() as u64,
+            history_bytes: state.history_bytes() as u64,
+            file_bytes,
+            failure: self.shared.failure().map(|reason| reason.to_string()),
+        })
+    }
+
+    async fn close(&self) -> Result<()> {
+        match self.submit_unchecked(|answer| Request::Close { answer }).await {
+            // Somebody else was first.
+            Err(Error::Closed) => Ok(()),
+            result => result,
+        }
+    }
+}

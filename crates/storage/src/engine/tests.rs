@@ -1,0 +1,173 @@
+//! Tests of the engine without a file.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::suite::{self, Fixture};
+use crate::{KeyRange, Precondition, TimeSource};
+
+/// A time source and what moves it.
+pub(crate) fn manual_time() -> (TimeSource, Box<dyn Fn(Duration) + Send + Sync>) {
+    let now = Arc::new(AtomicU64::new(0));
+    let source = {
+        let now = Arc::clone(&now);
+        TimeSource::new(move || Duration::from_millis(now.load(Ordering::SeqCst)))
+    };
+    let advance = Box::new(move |by: Duration| {
+        now.fetch_add(by.as_millis() as u64, Ordering::SeqCst);
+    });
+    (source, advance)
+}
+
+async fn write(store: &Embedded, key: &str, value: Bytes) -> u64 {
+    let key = Bytes::copy_from_slice(key.as_bytes());
+    store.put(key, value, Precondition::Any, None).await.unwrap().kv.mod_revision
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_conforms() {
+    suite::run(|| async {
+        let (time, advance) = manual_time();
+        let store = Embedded::memory(Options { time, watch_buffer: 16, ..Options::default() });
+        Fixture { store: Arc::new(store), advance, keep: Box::new(()) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_commit_thread_conforms() {
+    suite::run(|| async {
+        let (time, advance) = manual_time();
+        let options = Options { time, watch_buffer: 4, batch_requests: 8, ..Options::default() };
+        let store = Embedded::start(State::default(), NoJournal, options, None).unwrap();
+        Fixture { store: Arc::new(store), advance, keep: Box::new(()) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn history_is_capped_by_number_and_by_size() {
+    for options in [
+        Options { history_revisions: 50, ..Options::default() },
+        Options { history_bytes: 50 * 1256, ..Options::default() },
+    ] {
+        let store = Embedded::memory(options);
+        let value = Bytes::from(vec![b'x'; 999]);
+        for _ in 0..500 {
+            write(&store, "k", value.clone()).await;
+        }
+        let status = store.status().await.unwrap();
+        assert_eq!(status.history_revisions, 50);
+        assert_eq!(status.compacted_revision, status.revision - 50);
+        let state = store.shared.read().unwrap();
+        assert_eq!(state.live_keys(), 1);
+    }
+}
+
+#[tokio::test]
+async fn compaction_leaves_nothing_behind() {
+    let store = Embedded::memory(Options::default());
+    for i in 0..2000 {
+        let key = format!("k{}", i % 10);
+        write(&store, &key, Bytes::from_static(b"value")).await;
+        if i % 3 == 0 {
+            store.delete(key.into(), Precondition::Any).await.unwrap();
+        }
+    }
+    for i in 0..10 {
+        store.delete(format!("k{i}").into(), Precondition::Any).await.unwrap();
+    }
+    store.compact(store.current_revision().await.unwrap()).await.unwrap();
+    let state = store.shared.read().unwrap();
+    assert_eq!((state.live_keys(), state.log_len(), state.history_bytes()), (0, 0, 0));
+    let mut scan = Scan::new(KeyRange::all(), state.revision(), usize::MAX, true);
+    assert!(state.scan(&mut scan, 1), "no deleted key is left to walk over");
+}
+
+#[tokio::test]
+async fn a_reader_behind_the_compaction_is_told_so() {
+    let store = Embedded::memory(Options { watch_buffer: 4, ..Options::default() });
+    let mut watch = store.watch(WatchRequest::prefix("k")).await.unwrap();
+    let start = watch.next().await.unwrap().unwrap().revision();
+    for _ in 0..20 {
+        write(&store, "k", Bytes::new()).await;
+    }
+    let current = store.current_revision().await.unwrap();
+    store.compact(current).await.unwrap();
+    let mut reached = 0;
+    let error = loop {
+        match watch.next().await.unwrap() {
+            Ok(item) => {
+                assert!(item.revision() > reached);
+                reached = item.revision();
+            }
+            Err(error) => break error,
+        }
+    };
+    // What was in the buffer still came.
+    assert_eq!(reached, start + 4);
+    assert_eq!(error, Error::Compacted { requested: reached, compacted: current });
+    assert_eq!(watch.next().await, None);
+    assert_eq!(store.status().await.unwrap().watchers, 0);
+}
+
+#[tokio::test]
+async fn compaction_does_not_hurt_a_live_watch_of_a_quiet_range() {
+    let store = Embedded::memory(Options { watch_buffer: 4, ..Options::default() });
+    let mut watch = store.watch(WatchRequest::prefix("quiet")).await.unwrap();
+    assert!(matches!(watch.next().await, Some(Ok(crate::WatchItem::Progress(_)))));
+    for _ in 0..20 {
+        write(&store, "loud", Bytes::new()).await;
+    }
+    store.compact(store.current_revision().await.unwrap()).await.unwrap();
+    let revision = write(&store, "quiet", Bytes::new()).await;
+    assert_eq!(watch.next().await.unwrap().unwrap().revision(), revision);
+}
+
+#[tokio::test]
+async fn a_dropped_watch_is_forgotten() {
+    let store = Embedded::memory(Options::default());
+    let mut watch = store.watch(WatchRequest::prefix("k")).await.unwrap();
+    watch.next().await.unwrap().unwrap();
+    assert_eq!(store.status().await.unwrap().watchers, 1);
+    drop(watch);
+    assert_eq!(store.status().await.unwrap().watchers, 0);
+}
+
+#[tokio::test]
+async fn a_closed_store_ends_its_watches_and_refuses_everything() {
+    for store in [
+        Embedded::memory(Options::default()),
+        Embedded::start(State::default(), NoJournal, Options::default(), None).unwrap(),
+    ] {
+        let mut watch = store.watch(WatchRequest::prefix("k")).await.unwrap();
+        watch.next().await.unwrap().unwrap();
+        write(&store, "k", Bytes::new()).await;
+        store.close().await.unwrap();
+        assert!(matches!(watch.next().await, Some(Ok(crate::WatchItem::Events(_)))));
+        assert_eq!(watch.next().await, Some(Err(Error::Closed)));
+        assert_eq!(watch.next().await, None);
+        assert_eq!(store.get(b"k").await, Err(Error::Closed));
+        let write = store.put(Bytes::from("k"), Bytes::new(), Precondition::Any, None).await;
+        assert_eq!(write, Err(Error::Closed));
+        store.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn sizes_are_limited() {
+    let options = Options { max_key_bytes: 4, max_value_bytes: 8, max_txn_ops: 2, ..Options::default() };
+    let store = Embedded::memory(options);
+    let put = |key: &'static str, value: &'static str| {
+        store.put(Bytes::from(key), Bytes::from(value), Precondition::Any, None)
+    };
+    assert!(put("1234", "12345678").await.is_ok());
+    assert!(matches!(put("12345", "").await, Err(Error::TooLarge { what: "key", size: 5, limit: 4 })));
+    assert!(matches!(put("k", "123456789").await, Err(Error::TooLarge { what: "value", .. })));
+    let ops = ["a", "b", "c"].map(|key| Op::Delete { key: key.into() });
+    assert!(matches!(store.txn(vec![], ops.into()).await, Err(Error::TooLarge { .. })));
+}

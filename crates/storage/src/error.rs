@@ -1,0 +1,49 @@
+//! Why an operation of a store did not happen.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::types::{KeyValue, LeaseId};
+
+/// A precondition that did not hold, with what to base the next attempt on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    pub key: Bytes,
+    /// The key as it stands now; `None` if it does not exist.
+    pub current: Option<KeyValue>,
+    /// The store's revision when the condition was checked.
+    pub revision: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("precondition failed for key {:?}", String::from_utf8_lossy(&.0.key))]
+    Conflict(Box<Conflict>),
+    /// The history before `compacted` is gone: read or watch anew from the current revision.
+    #[error("required revision {requested} has been compacted, the oldest is {compacted}")]
+    Compacted { requested: u64, compacted: u64 },
+    #[error("required revision {requested} is a future revision, the current one is {current}")]
+    FutureRevision { requested: u64, current: u64 },
+    #[error("lease {0} not found")]
+    LeaseNotFound(LeaseId),
+    #[error("{what} of {size} is above the limit of {limit}")]
+    TooLarge { what: &'static str, size: usize, limit: usize },
+    #[error("invalid request: {0}")]
+    Invalid(&'static str),
+    /// A write could not be made durable. Reads go on; writes are refused until the store is opened
+    /// again, since only the file can tell what became of the failed ones.
+    #[error("store is read-only: {reason}")]
+    Unavailable { reason: Arc<str> },
+    #[error("store is closed")]
+    Closed,
+}
+
+impl Error {
+    pub fn conflict(&self) -> Option<&Conflict> {
+        match self {
+            Self::Conflict(conflict) => Some(conflict),
+            _ => None,
+        }
+    }
+}

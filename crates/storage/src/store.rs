@@ -1,0 +1,83 @@
+//! The interface of a revisioned key-value store.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::types::{
+    Compare, DeleteResponse, KeyValue, LeaseId, Op, OpResult, Precondition, PutResponse, RangeRequest,
+    RangeResponse, Status, TxnResponse,
+};
+use crate::watch::{Watch, WatchRequest};
+use crate::{Error, Result};
+
+/// A revisioned key-value store.
+///
+/// Reads see every write that was answered before they began. A write is answered only when it is
+/// durable; by then every live watcher has been sent its events. A write whose future is dropped,
+/// or that fails with [`Error::Unavailable`] or [`Error::Closed`], may have happened all the same.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>>;
+
+    /// Reads a range at one revision. Fails with [`Error::Compacted`] if that is no longer there.
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse>;
+
+    /// If all conditions hold, does all operations with one revision; otherwise does nothing and
+    /// fails with [`Error::Conflict`] for the first condition that does not hold.
+    async fn txn(&self, compares: Vec<Compare>, ops: Vec<Op>) -> Result<TxnResponse>;
+
+    async fn put(
+        &self,
+        key: Bytes,
+        value: Bytes,
+        precondition: Precondition,
+        lease: Option<LeaseId>,
+    ) -> Result<PutResponse> {
+        let compares = vec![Compare { key: key.clone(), condition: precondition }];
+        let response = self.txn(compares, vec![Op::Put { key, value, lease }]).await?;
+        match response.results.into_iter().next() {
+            Some(OpResult::Put { kv, prev }) => Ok(PutResponse { kv, prev }),
+            _ => Err(Error::Invalid("the engine answered a put with something else")),
+        }
+    }
+
+    async fn delete(&self, key: Bytes, precondition: Precondition) -> Result<DeleteResponse> {
+        let compares = vec![Compare { key: key.clone(), condition: precondition }];
+        let response = self.txn(compares, vec![Op::Delete { key }]).await?;
+        match response.results.into_iter().next() {
+            Some(OpResult::Delete { prev }) => Ok(DeleteResponse { revision: response.revision, prev }),
+            _ => Err(Error::Invalid("the engine answered a delete with something else")),
+        }
+    }
+
+    /// Watches a range: everything after a revision, exactly once, in order of revision.
+    async fn watch(&self, request: WatchRequest) -> Result<Watch>;
+
+    /// Forgets the history before `revision`: reads at it and watches after it still work. Nothing
+    /// happens if that has been done already.
+    async fn compact(&self, revision: u64) -> Result<()>;
+
+    /// The revision of the last write; 1 if there was none.
+    async fn current_revision(&self) -> Result<u64>;
+
+    /// A new lease that expires `ttl_seconds` after now or its last keep-alive. After a restart of
+    /// the store every lease has its whole time before it again.
+    async fn grant_lease(&self, ttl_seconds: u64) -> Result<LeaseId>;
+
+    /// Starts the lease's time anew and answers how long it is, in seconds.
+    async fn keep_alive_lease(&self, lease: LeaseId) -> Result<u64>;
+
+    /// Ends the lease and deletes its keys with one revision.
+    async fn revoke_lease(&self, lease: LeaseId) -> Result<()>;
+
+    /// Revokes the leases whose time is over. Answers how long it is until the next one's is: the
+    /// caller waits for that (or the next grant) and calls again; the store has no timer of its own.
+    async fn expire_leases(&self) -> Result<Option<Duration>>;
+
+    async fn status(&self) -> Result<Status>;
+
+    /// Finishes the writes under way, ends all watches and releases the files.
+    async fn close(&self) -> Result<()>;
+}

@@ -1,0 +1,124 @@
+//! A watch as its reader sees it: a stream of batches of events and progress marks.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::{Stream, StreamExt};
+
+use crate::Result;
+use crate::types::{Event, KeyRange};
+
+/// What to watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchRequest {
+    pub range: KeyRange,
+    /// Deliver what happened after this revision; `None` for what happens from now on.
+    pub after: Option<u64>,
+}
+
+impl WatchRequest {
+    pub fn new(range: KeyRange) -> Self {
+        Self { range, after: None }
+    }
+
+    pub fn prefix(prefix: impl Into<bytes::Bytes>) -> Self {
+        Self::new(KeyRange::prefix(prefix))
+    }
+
+    pub fn after(mut self, revision: u64) -> Self {
+        self.after = Some(revision);
+        self
+    }
+}
+
+/// Events in order of revision. All events of a revision are in the same batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchEvents {
+    /// Everything up to this revision has been delivered with this batch.
+    pub revision: u64,
+    /// Never empty.
+    pub events: Vec<Event>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchItem {
+    Events(WatchEvents),
+    /// Everything up to this revision has been delivered. Comes once the history is through, and
+    /// whenever it is asked for.
+    Progress(u64),
+}
+
+impl WatchItem {
+    /// Everything up to this revision has been delivered with this item.
+    pub fn revision(&self) -> u64 {
+        match self {
+            Self::Events(events) => events.revision,
+            Self::Progress(revision) => *revision,
+        }
+    }
+}
+
+/// A running watch: a stream that ends after its first error.
+///
+/// A reader too slow for its buffer never holds up writers: it goes on from history, and fails with
+/// [`Error::Compacted`](crate::Error::Compacted) when that is gone too.
+pub struct Watch {
+    stream: Pin<Box<dyn Stream<Item = Result<WatchItem>> + Send>>,
+    progress: ProgressRequester,
+}
+
+impl Watch {
+    /// For engines: a watch made of its stream and of what asks for progress.
+    pub fn new(
+        stream: impl Stream<Item = Result<WatchItem>> + Send + 'static,
+        progress: ProgressRequester,
+    ) -> Self {
+        Self { stream: Box::pin(stream), progress }
+    }
+
+    /// The next item; `None` after an error. Cancel safe.
+    pub async fn next(&mut self) -> Option<Result<WatchItem>> {
+        self.stream.next().await
+    }
+
+    /// Asks for progress marks on this watch, from anywhere.
+    pub fn progress_requester(&self) -> ProgressRequester {
+        self.progress.clone()
+    }
+}
+
+impl Stream for Watch {
+    type Item = Result<WatchItem>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.stream.as_mut().poll_next(cx)
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+/// Asks a watch for a [`WatchItem::Progress`] of at least the revision current at the time of asking.
+#[derive(Clone)]
+pub struct ProgressRequester(Arc<dyn Fn() + Send + Sync>);
+
+impl ProgressRequester {
+    pub fn new(request: impl Fn() + Send + Sync + 'static) -> Self {
+        Self(Arc::new(request))
+    }
+
+    pub fn request(&self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for ProgressRequester {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ProgressRequester")
+    }
+}
