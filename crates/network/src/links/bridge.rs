@@ -1,0 +1,60 @@
+//! The node's bridge.
+
+use std::net::Ipv4Addr;
+
+use super::device::link_header;
+use super::{Link, Links, Mac};
+use crate::netlink::{NetlinkError, ignore_existing};
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_PROTINFO: u16 = 12;
+const IFLA_BRPORT_MODE: u16 = 4;
+const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;
+
+/// A locally administered address derived from an IP address, so that a neighbour entry stays right when the
+/// address moves on to another pod.
+pub fn gateway_mac(ip: Ipv4Addr) -> Mac {
+    let [a, b, c, d] = ip.octets();
+    [0x0a, 0x58, a, b, c, d]
+}
+
+impl Links {
+    /// The bridge of this name, created if missing, up, with this hardware address and MTU. The address is fixed
+    /// because a bridge otherwise takes over that of its lowest port, and pods' neighbour entries go stale.
+    pub fn ensure_bridge(&mut self, name: &str, mac: Mac, mtu: u32) -> Result<Link, NetlinkError> {
+        let up = libc::IFF_UP as u32;
+        let created = self.create(&format!("create bridge {name}"), link_header(0, 0, up, up), |writer| {
+            writer.string(IFLA_IFNAME, name);
+            writer.attribute(IFLA_ADDRESS, &mac);
+            writer.u32(IFLA_MTU, mtu);
+            writer.nested(IFLA_LINKINFO, |info| info.string(IFLA_INFO_KIND, "bridge"));
+        });
+        ignore_existing(created)?;
+        let link = self.get(name)?.ok_or_else(|| NetlinkError::Malformed { what: format!("no {name}") })?;
+        if link.kind.as_deref() != Some("bridge") {
+            return Err(NetlinkError::Kernel {
+                what: format!("device {name} exists and is no bridge"),
+                errno: libc::EEXIST,
+                detail: None,
+            });
+        }
+        if !link.up || link.mac != Some(mac) || link.mtu != mtu {
+            self.change(&format!("set up bridge {name}"), link_header(0, link.index, up, up), |writer| {
+                writer.attribute(IFLA_ADDRESS, &mac);
+                writer.u32(IFLA_MTU, mtu);
+            })?;
+        }
+        Ok(Link { up: true, mac: Some(mac), mtu, ..link })
+    }
+
+    /// Lets the bridge send a frame back out of the port it came from: a pod that reaches itself via a service.
+    pub fn set_hairpin(&mut self, port: u32) -> Result<(), NetlinkError> {
+        self.change("set hairpin mode", link_header(AF_BRIDGE, port, 0, 0), |writer| {
+            writer.nested(IFLA_PROTINFO, |info| info.u8(IFLA_BRPORT_MODE, 1));
+        })
+    }
+}

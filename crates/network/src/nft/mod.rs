@@ -1,0 +1,15 @@
+//! nf_tables over netlink: expressions, sets, transactional batches, listing. It touches only the table it is given.
+
+mod batch;
+mod expr;
+mod list;
+mod set;
+mod uapi;
+
+pub use batch::{BaseChain, Batch, Hook, NftError};
+pub use expr::{CmpOp, Expr, NatKind, PayloadBase, Reg, RejectKind, SetRef, Verdict, fib_flags};
+pub use list::{Element, ListedChain, ListedSet, Listing, elements, list_table, tables};
+pub use set::{AnonymousMap, Data, DataType, KeyType, SetFlags, SetSpec, key};
+
+/// One rule: its expressions in order.
+pub type Rule = Vec<Expr>;

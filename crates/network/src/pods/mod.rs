@@ -1,0 +1,374 @@
+//! The pod network of one node: a bridge, a veth pair and an address for each pod, host ports, masquerade.
+
+mod config;
+mod rules;
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use config::PodNetworkConfig;
+
+use crate::cidr::Ipv4Cidr;
+use crate::conntrack;
+use crate::ipam::{Ipam, IpamError, Lease};
+use crate::links::{
+    Address, Link, Links, NamespaceError, Route, RouteKind, SysctlError, Sysctls, Veth, gateway_mac,
+    in_namespace,
+};
+use crate::netlink::{Netlink, NetlinkError};
+use crate::nft::NftError;
+use crate::protocol::Protocol;
+
+/// The name of a pod's interface.
+pub const POD_INTERFACE: &str = "eth0";
+/// What the kernel gives a loopback interface in every namespace.
+const LOOPBACK_INDEX: u32 = 1;
+const DEFAULT_MTU: u32 = 1500;
+const HOST_VETH_PREFIX: &str = "knv";
+
+/// Why a pod could not be connected or disconnected.
+#[derive(Debug, Error)]
+pub enum PodNetworkError {
+    #[error("changing network devices")]
+    Netlink(#[from] NetlinkError),
+    #[error("changing packet rules")]
+    Nft(#[from] NftError),
+    #[error("managing pod addresses")]
+    Ipam(#[from] IpamError),
+    #[error("changing kernel settings")]
+    Sysctl(#[from] SysctlError),
+    #[error("working in the pod's network namespace {}", path.display())]
+    Namespace { path: PathBuf, source: NamespaceError },
+    #[error("opening the pod's network namespace {}", path.display())]
+    OpenNamespace { path: PathBuf, source: std::io::Error },
+    #[error("host port {port}/{protocol} is in use by another pod")]
+    HostPortInUse { port: u16, protocol: Protocol },
+    #[error("interface {name} is missing")]
+    NoInterface { name: String },
+    #[error("removing {}", path.display())]
+    Remove { path: PathBuf, source: std::io::Error },
+}
+
+/// Which pod, and which of its sandboxes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub sandbox_id: String,
+}
+
+/// A `hostPort`: traffic to the node's port goes to the pod's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortMapping {
+    pub protocol: Protocol,
+    pub container_port: u16,
+    pub host_port: u16,
+    /// Every address of the node when absent.
+    pub host_ip: Option<Ipv4Addr>,
+}
+
+/// What a pod was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodAddresses {
+    /// The pod's addresses, the primary one first.
+    pub ips: Vec<Ipv4Addr>,
+    pub gateway: Ipv4Addr,
+}
+
+/// What a lease remembers beside the address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct LeaseOwner {
+    namespace: String,
+    name: String,
+    uid: String,
+    #[serde(default)]
+    ports: Vec<PortMapping>,
+}
+
+type PodLease = Lease<LeaseOwner>;
+
+/// The built-in pod network. All calls block for about a millisecond; an async caller runs them apart.
+pub struct PodNetwork {
+    config: PodNetworkConfig,
+    bridge: Link,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    ipam: Ipam<LeaseOwner>,
+    links: Links,
+    netfilter: Netlink,
+}
+
+impl PodNetwork {
+    /// Sets up the node's part in the network namespace of the calling thread: kernel settings, bridge, addresses,
+    /// rules. Takes up what an earlier run left; calling it again changes nothing.
+    pub fn open(config: PodNetworkConfig) -> Result<Self, PodNetworkError> {
+        std::fs::create_dir_all(&config.state_dir)
+            .map_err(|source| IpamError::State { path: config.state_dir.clone(), source })?;
+        let ipam: Ipam<LeaseOwner> = Ipam::open(config.pod_cidr, config.leases_dir())?;
+        let mut links = Links::open()?;
+        let mtu = match config.mtu {
+            Some(mtu) => mtu,
+            None => links.uplink_mtu()?.unwrap_or(DEFAULT_MTU),
+        };
+        let bridge = links.ensure_bridge(&config.bridge, gateway_mac(ipam.gateway()), mtu)?;
+        let mut sysctls = Sysctls::open(config.sysctls_file())?;
+        for (name, value) in config.sysctls() {
+            sysctls.set(&name, value)?;
+        }
+        set_bridge_addresses(&mut links, &config, &bridge, ipam.gateway())?;
+        let mut netfilter = Netlink::netfilter()?;
+        rules::rebuild(&config, ipam.leases()).commit(&mut netfilter)?;
+        Ok(Self { config, bridge, inner: Mutex::new(Inner { ipam, links, netfilter }) })
+    }
+
+    /// The address of the bridge: the pods' gateway, and the node's own on the pod network.
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.lock().ipam.gateway()
+    }
+
+    pub fn mtu(&self) -> u32 {
+        self.bridge.mtu
+    }
+
+    /// Connects a pod: an address, `eth0` and loopback up in the namespace at `netns`, host ports. Doing it again
+    /// for the same sandbox repairs what is missing and gives the same address. After an error nothing is left.
+    pub fn setup_pod(
+        &self,
+        pod: &PodRef,
+        netns: &Path,
+        ports: &[PortMapping],
+    ) -> Result<PodAddresses, PodNetworkError> {
+        let namespace = std::fs::File::open(netns)
+            .map_err(|source| PodNetworkError::OpenNamespace { path: netns.to_owned(), source })?;
+        let mut inner = self.lock();
+        let known = inner.ipam.get(&pod.sandbox_id).cloned();
+        let lease = match &known {
+            Some(lease) => lease.clone(),
+            None => {
+                let ports = ports.iter().filter(|p| p.host_port != 0).cloned().collect();
+                let owner = LeaseOwner {
+                    namespace: pod.namespace.clone(),
+                    name: pod.name.clone(),
+                    uid: pod.uid.clone(),
+                    ports,
+                };
+                let lease = inner.ipam.allocate(&pod.sandbox_id, owner)?;
+                if let Err(error) = inner.add_host_ports(&self.config, &lease) {
+                    inner.ipam.release(&pod.sandbox_id)?;
+                    return Err(error);
+                }
+                lease
+            }
+        };
+        if let Err(error) = self.connect(&mut inner, &lease, netns, &namespace) {
+            // The first error is the one to tell; the next teardown or garbage collection meets a second one again.
+            let _ = inner.disconnect(&self.config, &pod.sandbox_id);
+            return Err(error);
+        }
+        Ok(PodAddresses { ips: vec![lease.address], gateway: inner.ipam.gateway() })
+    }
+
+    /// Disconnects a sandbox and frees its address. One that is unknown is fine.
+    pub fn teardown_pod(&self, sandbox_id: &str) -> Result<(), PodNetworkError> {
+        self.lock().disconnect(&self.config, sandbox_id)
+    }
+
+    /// The addresses of a sandbox if it is connected as far as the node can see.
+    pub fn check(&self, sandbox_id: &str) -> Result<Option<PodAddresses>, PodNetworkError> {
+        let mut inner = self.lock();
+        let Some(address) = inner.ipam.get(sandbox_id).map(|lease| lease.address) else { return Ok(None) };
+        let link = inner.links.get(&host_veth_name(sandbox_id))?;
+        let connected = link.is_some_and(|link| link.up && link.master == Some(self.bridge.index));
+        Ok(connected.then(|| PodAddresses { ips: vec![address], gateway: inner.ipam.gateway() }))
+    }
+
+    /// Disconnects every sandbox that is not in `live`; gives the ids of those. For the start of a node, when pods
+    /// may have gone while nobody looked.
+    pub fn retain(&self, live: &BTreeSet<String>) -> Result<Vec<String>, PodNetworkError> {
+        let mut inner = self.lock();
+        let gone: Vec<String> = inner
+            .ipam
+            .leases()
+            .map(|lease| lease.sandbox_id.clone())
+            .filter(|id| !live.contains(id))
+            .collect();
+        for sandbox_id in &gone {
+            inner.disconnect(&self.config, sandbox_id)?;
+        }
+        Ok(gone)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is redone whole by the next call, so a panic half-way leaves nothing to distrust.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(
+        &self,
+        inner: &mut Inner,
+        lease: &PodLease,
+        netns: &Path,
+        namespace: &std::fs::File,
+    ) -> Result<(), PodNetworkError> {
+        let host_name = host_veth_name(&lease.sandbox_id);
+        let existing = inner.links.get(&host_name)?;
+        let host = match existing {
+            Some(link) => link,
+            None => {
+                inner.links.create_veth(Veth {
+                    host_name: &host_name,
+                    bridge: self.bridge.index,
+                    pod_name: POD_INTERFACE,
+                    pod_mac: gateway_mac(lease.address),
+                    pod_namespace: namespace.as_fd(),
+                    mtu: self.bridge.mtu,
+                })?;
+                inner
+                    .links
+                    .get(&host_name)?
+                    .ok_or_else(|| PodNetworkError::NoInterface { name: host_name.clone() })?
+            }
+        };
+        inner.links.set_hairpin(host.index)?;
+        let (address, gateway) = (lease.address, inner.ipam.gateway());
+        in_namespace(namespace, || configure_pod(address, gateway))
+            .map_err(|source| PodNetworkError::Namespace { path: netns.to_owned(), source })?
+    }
+}
+
+impl Inner {
+    fn add_host_ports(&mut self, config: &PodNetworkConfig, lease: &PodLease) -> Result<(), PodNetworkError> {
+        if lease.owner.ports.is_empty() {
+            return Ok(());
+        }
+        let others: Vec<_> = self.ipam.leases().filter(|l| l.sandbox_id != lease.sandbox_id).collect();
+        if let Some(taken) = rules::conflict(&others, lease) {
+            return Err(PodNetworkError::HostPortInUse { port: taken.host_port, protocol: taken.protocol });
+        }
+        rules::add(config, lease).commit(&mut self.netfilter)?;
+        self.forget_udp_flows(lease)
+    }
+
+    /// Flows to a UDP host port that were tracked before the pod came would never reach it.
+    fn forget_udp_flows(&mut self, lease: &PodLease) -> Result<(), PodNetworkError> {
+        let ports: BTreeSet<u16> =
+            lease.owner.ports.iter().filter(|p| p.protocol == Protocol::Udp).map(|p| p.host_port).collect();
+        if ports.is_empty() {
+            return Ok(());
+        }
+        for flow in conntrack::udp_flows(&mut self.netfilter)? {
+            if ports.contains(&flow.original.destination.1) {
+                conntrack::delete_flow(&mut self.netfilter, &flow)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self, config: &PodNetworkConfig, sandbox_id: &str) -> Result<(), PodNetworkError> {
+        self.links.delete(&host_veth_name(sandbox_id))?;
+        let Some(lease) = self.ipam.get(sandbox_id).cloned() else { return Ok(()) };
+        if !lease.owner.ports.is_empty() {
+            match rules::remove(config, &lease).commit(&mut self.netfilter) {
+                Err(error) if error.is(libc::ENOENT) => {
+                    // Somebody else flushed the table; what should be there is known.
+                    let others = self.ipam.leases().filter(|l| l.sandbox_id != sandbox_id);
+                    rules::rebuild(config, others).commit(&mut self.netfilter)?;
+                }
+                other => other?,
+            }
+            self.forget_udp_flows(&lease)?;
+        }
+        self.ipam.release(sandbox_id)?;
+        Ok(())
+    }
+}
+
+/// Inside the pod. Its address is a /32 and everything goes by way of the gateway, other pods of the node included:
+/// so traffic between pods passes the node's IP layer, and service translation sees both directions without the
+/// kernel's bridge netfilter.
+fn configure_pod(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<(), PodNetworkError> {
+    let mut links = Links::open()?;
+    links.set_up(LOOPBACK_INDEX)?;
+    let link = links
+        .get(POD_INTERFACE)?
+        .ok_or_else(|| PodNetworkError::NoInterface { name: POD_INTERFACE.to_owned() })?;
+    links.set_up(link.index)?;
+    links.add_address(Address { index: link.index, ip: address, prefix_len: 32 })?;
+    let to_gateway = Route {
+        destination: Ipv4Cidr::new(gateway, 32),
+        gateway: None,
+        device: Some(link.index),
+        source: None,
+        kind: RouteKind::STATIC,
+    };
+    links.replace_route(to_gateway)?;
+    let default =
+        Route { destination: Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 0), gateway: Some(gateway), ..to_gateway };
+    links.replace_route(default)?;
+    Ok(())
+}
+
+fn set_bridge_addresses(
+    links: &mut Links,
+    config: &PodNetworkConfig,
+    bridge: &Link,
+    gateway: Ipv4Addr,
+) -> Result<(), PodNetworkError> {
+    let prefix_len = config.pod_cidr.prefix_len();
+    let mut wanted = vec![Address { index: bridge.index, ip: gateway, prefix_len }];
+    wanted.extend(config.local_addresses.iter().map(|ip| Address {
+        index: bridge.index,
+        ip: *ip,
+        prefix_len: 32,
+    }));
+    for address in links.addresses()?.into_iter().filter(|a| a.index == bridge.index) {
+        if !wanted.contains(&address) {
+            links.delete_address(address)?;
+        }
+    }
+    for address in wanted {
+        links.add_address(address)?;
+    }
+    if let Some(service_cidr) = config.service_cidr {
+        // Gives the node's own packets to a service a way to go before they are translated, whatever other routes
+        // the node has, and a source that every pod can answer.
+        links.replace_route(Route {
+            destination: service_cidr,
+            gateway: None,
+            device: Some(bridge.index),
+            source: Some(gateway),
+            kind: RouteKind::STATIC,
+        })?;
+    }
+    Ok(())
+}
+
+/// The node's end of a sandbox's veth pair, within the kernel's 15 characters. FNV-1a is enough: ids are random.
+pub fn host_veth_name(sandbox_id: &str) -> String {
+    let hash = sandbox_id
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{HOST_VETH_PREFIX}{:012x}", hash & 0xffff_ffff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn veth_names_fit_the_kernel() {
+        for id in ["", "a", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"] {
+            assert_eq!(host_veth_name(id).len(), 15);
+        }
+        assert_ne!(host_veth_name("a"), host_veth_name("b"));
+    }
+}

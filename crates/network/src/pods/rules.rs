@@ -1,0 +1,215 @@
+//! The packet rules of the pod network: masquerade towards the outside, and host ports.
+
+use std::net::Ipv4Addr;
+
+use super::{PodLease, PodNetworkConfig, PortMapping};
+use crate::cidr::Ipv4Cidr;
+use crate::nft::{
+    BaseChain, Batch, Data, DataType, Expr, Hook, KeyType, NatKind, Reg, Rule, SetRef, SetSpec, fib_flags,
+    key,
+};
+
+const HOST_PORTS: &str = "host-ports";
+const HOST_PORTS_BY_ADDRESS: &str = "host-ports-by-address";
+const HAIRPIN: &str = "hairpin";
+const CHAIN: &str = "host-port";
+const RTN_LOCAL: u32 = 2;
+const IPS_DST_NAT: u32 = 1 << 5;
+
+/// The whole table anew, in place of whatever there was.
+pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a PodLease>) -> Batch {
+    let mut batch = Batch::new(&config.table);
+    batch.recreate_table();
+    for set in sets() {
+        batch.add_set(&set);
+    }
+    for (name, hook, priority) in [
+        ("prerouting", Hook::Prerouting, -100),
+        ("output", Hook::Output, -100),
+        ("postrouting", Hook::Postrouting, 100),
+    ] {
+        batch.add_base_chain(&BaseChain { name, kind: "nat", hook, priority });
+    }
+    batch.add_chain(CHAIN);
+    for rule in host_port_rules() {
+        batch.add_rule(CHAIN, &rule);
+    }
+    for chain in ["prerouting", "output"] {
+        batch.add_rule(chain, &to_local_address());
+    }
+    batch.add_rule("postrouting", &masquerade(config));
+    batch.add_rule("postrouting", &masquerade_hairpin());
+    for lease in leases {
+        add_elements(&mut batch, lease);
+    }
+    batch
+}
+
+/// The host ports of one more pod.
+pub fn add(config: &PodNetworkConfig, lease: &PodLease) -> Batch {
+    let mut batch = Batch::new(&config.table);
+    add_elements(&mut batch, lease);
+    batch
+}
+
+/// Takes the host ports of a pod away.
+pub fn remove(config: &PodNetworkConfig, lease: &PodLease) -> Batch {
+    let mut batch = Batch::new(&config.table);
+    for (set, key, data) in elements(lease) {
+        batch.delete_elements(set, [(key.as_slice(), &data)]);
+    }
+    batch
+}
+
+/// The first host port of `lease` that one of the others already has.
+pub fn conflict<'a>(others: &[&PodLease], lease: &'a PodLease) -> Option<&'a PortMapping> {
+    let same = |a: &PortMapping, b: &PortMapping| {
+        a.protocol == b.protocol && a.host_port == b.host_port && listen(a) == listen(b)
+    };
+    let ports = &lease.owner.ports;
+    ports.iter().enumerate().find_map(|(at, port)| {
+        let taken = others.iter().flat_map(|l| &l.owner.ports).chain(&ports[..at]).any(|o| same(o, port));
+        taken.then_some(port)
+    })
+}
+
+fn listen(port: &PortMapping) -> Option<Ipv4Addr> {
+    port.host_ip.filter(|ip| !ip.is_unspecified())
+}
+
+fn add_elements(batch: &mut Batch, lease: &PodLease) {
+    for (set, key, data) in elements(lease) {
+        batch.add_elements(set, [(key.as_slice(), &data)]);
+    }
+}
+
+fn elements(lease: &PodLease) -> Vec<(&'static str, Vec<u8>, Data)> {
+    let mut elements = Vec::new();
+    for port in &lease.owner.ports {
+        let to = Data::Value(key::addr_port(lease.address, port.container_port));
+        let (protocol, number) = (port.protocol.number(), port.host_port);
+        elements.push(match listen(port) {
+            None => (HOST_PORTS, key::proto_port(protocol, number), to),
+            Some(ip) => (HOST_PORTS_BY_ADDRESS, key::addr_proto_port(ip, protocol, number), to),
+        });
+    }
+    if !elements.is_empty() {
+        elements.push((HAIRPIN, key::addr_addr(lease.address, lease.address), Data::None));
+    }
+    elements
+}
+
+fn sets() -> [SetSpec; 3] {
+    use KeyType::{InetProto, InetService, Ipv4Addr};
+    let target = || DataType::Value(vec![Ipv4Addr, InetService]);
+    [
+        SetSpec::new(HOST_PORTS, &[InetProto, InetService], target()),
+        SetSpec::new(HOST_PORTS_BY_ADDRESS, &[Ipv4Addr, InetProto, InetService], target()),
+        SetSpec::new(HAIRPIN, &[Ipv4Addr, Ipv4Addr], DataType::None),
+    ]
+}
+
+/// To an address of the node, loopback apart: a packet from 127.0.0.1 cannot leave to a pod.
+fn to_local_address() -> Rule {
+    vec![
+        Expr::FibAddrType { dreg: Reg::R0, flags: fib_flags::DADDR },
+        Expr::eq(Reg::R0, RTN_LOCAL.to_ne_bytes()),
+        Expr::ip_daddr(Reg::R0),
+        Expr::Bitwise { sreg: Reg::R0, dreg: Reg::R0, mask: vec![255, 0, 0, 0], xor: vec![0; 4] },
+        Expr::neq(Reg::R0, [127, 0, 0, 0]),
+        Expr::jump(CHAIN),
+    ]
+}
+
+fn host_port_rules() -> [Rule; 2] {
+    let translate = |set: &str| {
+        let set = SetRef::Named(set.to_owned());
+        [
+            Expr::Lookup { set, sreg: Reg::R0, dreg: Some(Reg::R0), invert: false },
+            Expr::Nat { kind: NatKind::Dnat, addr: Reg::R0, port: Some(Reg::R1) },
+        ]
+    };
+    let mut by_address = vec![Expr::ip_daddr(Reg::R0), Expr::l4proto(Reg::R1), Expr::th_dport(Reg::R2)];
+    by_address.extend(translate(HOST_PORTS_BY_ADDRESS));
+    let mut by_port = vec![Expr::l4proto(Reg::R0), Expr::th_dport(Reg::R1)];
+    by_port.extend(translate(HOST_PORTS));
+    [by_address, by_port]
+}
+
+/// From the node's pods to anywhere outside the cluster, multicast apart.
+fn masquerade(config: &PodNetworkConfig) -> Rule {
+    let mut rule = vec![Expr::ip_saddr(Reg::R0)];
+    rule.extend(in_prefix(config.pod_cidr, true));
+    rule.push(Expr::ip_daddr(Reg::R0));
+    rule.extend(in_prefix(config.cluster_cidr, false));
+    rule.push(Expr::ip_daddr(Reg::R0));
+    rule.extend(in_prefix(Ipv4Cidr::new(Ipv4Addr::new(224, 0, 0, 0), 4), false));
+    rule.push(Expr::Masquerade { fully_random: true });
+    rule
+}
+
+/// A pod that reaches itself by a host port must not see its own address as the client's.
+fn masquerade_hairpin() -> Rule {
+    vec![
+        Expr::ct_status(Reg::R0),
+        Expr::Bitwise {
+            sreg: Reg::R0,
+            dreg: Reg::R0,
+            mask: IPS_DST_NAT.to_ne_bytes().to_vec(),
+            xor: vec![0; 4],
+        },
+        Expr::neq(Reg::R0, [0; 4]),
+        Expr::ip_saddr(Reg::R0),
+        Expr::ip_daddr(Reg::R1),
+        Expr::lookup(HAIRPIN, Reg::R0),
+        Expr::Masquerade { fully_random: true },
+    ]
+}
+
+/// The address in register 0 is (or is not) in the prefix. Overwrites the register.
+pub(crate) fn in_prefix(cidr: Ipv4Cidr, inside: bool) -> [Expr; 2] {
+    let network = cidr.network().octets();
+    [
+        Expr::Bitwise { sreg: Reg::R0, dreg: Reg::R0, mask: cidr.mask().octets().to_vec(), xor: vec![0; 4] },
+        if inside { Expr::eq(Reg::R0, network) } else { Expr::neq(Reg::R0, network) },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pods::LeaseOwner;
+    use crate::protocol::Protocol;
+
+    fn lease(id: &str, ports: &[(u16, Protocol, Option<&str>)]) -> PodLease {
+        let mapping = |(host_port, protocol, ip): &(u16, Protocol, Option<&str>)| PortMapping {
+            protocol: *protocol,
+            container_port: 80,
+            host_port: *host_port,
+            host_ip: ip.map(|ip| ip.parse().unwrap()),
+        };
+        let owner = LeaseOwner {
+            namespace: "default".to_owned(),
+            name: id.to_owned(),
+            uid: id.to_owned(),
+            ports: ports.iter().map(mapping).collect(),
+        };
+        PodLease { address: Ipv4Addr::new(10, 42, 0, 2), sandbox_id: id.to_owned(), owner }
+    }
+
+    #[test]
+    fn conflicts_are_by_address_protocol_and_port() {
+        let other = lease("a", &[(80, Protocol::Tcp, None), (53, Protocol::Udp, Some("192.0.2.1"))]);
+        for (ports, expected) in [
+            (vec![(80, Protocol::Tcp, None)], Some(80)),
+            (vec![(80, Protocol::Tcp, Some("0.0.0.0"))], Some(80)),
+            (vec![(80, Protocol::Udp, None)], None),
+            (vec![(53, Protocol::Udp, Some("192.0.2.2"))], None),
+            (vec![(9, Protocol::Tcp, None), (9, Protocol::Tcp, None)], Some(9)),
+        ] {
+            let lease = lease("b", &ports);
+            let taken = conflict(&[&other], &lease).map(|p| p.host_port);
+            assert_eq!(taken, expected, "{ports:?}");
+        }
+    }
+}
