@@ -60,8 +60,11 @@ fn emit_struct(out: &mut String, definition: &str, body: &Struct, names: &BTreeM
         if field.go != go_name(&field.ty) {
             flags.push(format!("Go({:?})", field.go));
         }
-        if !field.inlined.is_empty() {
-            flags.push(format!("Inlined(&{:?})", field.inlined));
+        if field.pointer {
+            flags.push("Pointer".to_owned());
+        }
+        if !field.inlined_names.is_empty() {
+            flags.push(format!("Inlined({:?}, &{:?})", field.inlined_names, field.inlined));
         }
         if let Some(default) = &field.facts.default {
             flags.push(format!("Default({default:?})"));

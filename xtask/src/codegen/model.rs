@@ -28,11 +28,15 @@ pub struct Field {
     pub number: u32,
     /// Numbers of the inlined messages around the field, outermost first.
     pub inlined: Vec<u32>,
+    /// Go names of the inlined structs around the field, joined by dots.
+    pub inlined_names: String,
     pub ty: Type,
     /// The Go type as reflection prints it, pointers removed.
     pub go: String,
     /// Go writes the field even when it is empty.
     pub always: bool,
+    /// Go tells an unset field from a zero one.
+    pub pointer: bool,
     pub facts: Property,
     pub enumeration: Vec<String>,
 }
@@ -175,7 +179,8 @@ impl Builder<'_, '_> {
         for field in go_fields {
             if field.embedded && field.tag.json.is_empty() {
                 let (import, name) = self.locate(import, &field.ty, declaration)?;
-                self.collect(&import, &name, &inlining.deeper(field.tag.number), fields)?;
+                let deeper = inlining.deeper(field.tag.number, &name);
+                self.collect(&import, &name, &deeper, fields)?;
                 continue;
             }
             let read = self
@@ -214,9 +219,11 @@ impl Builder<'_, '_> {
         Ok(Field {
             number: if inlining.unnumbered { 0 } else { field.tag.number },
             inlined: inlining.path.clone(),
+            inlined_names: inlining.names.join("."),
             ty,
             go,
             always,
+            pointer,
             facts: facts_from_source(field),
             enumeration,
         })
@@ -289,18 +296,21 @@ impl Builder<'_, '_> {
 #[derive(Default, Clone)]
 struct Inlining {
     path: Vec<u32>,
+    names: Vec<String>,
     depth: u32,
     /// Some inlined struct is not part of the protobuf message.
     unnumbered: bool,
 }
 
 impl Inlining {
-    fn deeper(&self, number: u32) -> Self {
+    fn deeper(&self, number: u32, name: &str) -> Self {
         let mut path = self.path.clone();
         if number != 0 {
             path.push(number);
         }
-        Self { path, depth: self.depth + 1, unnumbered: self.unnumbered || number == 0 }
+        let mut names = self.names.clone();
+        names.push(name.to_owned());
+        Self { path, names, depth: self.depth + 1, unnumbered: self.unnumbered || number == 0 }
     }
 }
 

@@ -8,7 +8,9 @@ pub enum Flag {
     Required,
     Always,
     Go(&'static str),
-    Inlined(&'static [u32]),
+    Pointer,
+    /// Go names and protobuf numbers of the inlined structs around the field.
+    Inlined(&'static str, &'static [u32]),
     Default(&'static str),
     Enum(&'static [&'static str]),
     /// Strategy and merge key.
@@ -24,10 +26,12 @@ pub const fn f(name: &'static str, number: u32, ty: Type, flags: &'static [Flag]
         name,
         number,
         inlined: &[],
+        inlined_names: "",
         ty,
         go_name: "",
         required: false,
         always: false,
+        pointer: false,
         default: None,
         enumeration: &[],
         patch_strategy: "",
@@ -39,7 +43,11 @@ pub const fn f(name: &'static str, number: u32, ty: Type, flags: &'static [Flag]
             Flag::Required => field.required = true,
             Flag::Always => field.always = true,
             Flag::Go(name) => field.go_name = name,
-            Flag::Inlined(path) => field.inlined = path,
+            Flag::Pointer => field.pointer = true,
+            Flag::Inlined(names, path) => {
+                field.inlined_names = names;
+                field.inlined = path;
+            }
             Flag::Default(json) => field.default = Some(json),
             Flag::Enum(values) => field.enumeration = values,
             Flag::Patch(strategy, key) => {

@@ -10,7 +10,7 @@ use super::{Kind, List, ListKind, Map, Struct};
 const A: ListKind = ListKind::Atomic;
 
 pub static admission_v1_AdmissionRequest: Struct = s("io.k8s.api.admission.v1.AdmissionRequest", false, &[
-f("dryRun", 11, Bool, &[]),
+f("dryRun", 11, Bool, &[Pointer]),
 f("kind", 2, Struct(&meta_v1_GroupVersionKind), &[Always]),
 f("name", 5, String, &[]),
 f("namespace", 6, String, &[]),
@@ -18,8 +18,8 @@ f("object", 9, Any, &[Always, Go("runtime.RawExtension")]),
 f("oldObject", 10, Any, &[Always, Go("runtime.RawExtension")]),
 f("operation", 7, String, &[Always, Go("v1.Operation")]),
 f("options", 12, Any, &[Always, Go("runtime.RawExtension")]),
-f("requestKind", 13, Struct(&meta_v1_GroupVersionKind), &[]),
-f("requestResource", 14, Struct(&meta_v1_GroupVersionResource), &[]),
+f("requestKind", 13, Struct(&meta_v1_GroupVersionKind), &[Pointer]),
+f("requestResource", 14, Struct(&meta_v1_GroupVersionResource), &[Pointer]),
 f("requestSubResource", 15, String, &[]),
 f("resource", 3, Struct(&meta_v1_GroupVersionResource), &[Always]),
 f("subResource", 4, String, &[]),
@@ -30,16 +30,16 @@ pub static admission_v1_AdmissionResponse: Struct = s("io.k8s.api.admission.v1.A
 f("allowed", 2, Bool, &[Always]),
 f("auditAnnotations", 6, Map(&Map { value: String, atomic: false }), &[]),
 f("patch", 4, Bytes, &[]),
-f("patchType", 5, String, &[Go("v1.PatchType")]),
-f("status", 3, Struct(&meta_v1_Status), &[]),
+f("patchType", 5, String, &[Go("v1.PatchType"), Pointer]),
+f("status", 3, Struct(&meta_v1_Status), &[Pointer]),
 f("uid", 1, String, &[Always, Go("types.UID")]),
 f("warnings", 7, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static admission_v1_AdmissionReview: Struct = s("io.k8s.api.admission.v1.AdmissionReview", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
-f("request", 1, Struct(&admission_v1_AdmissionRequest), &[]),
-f("response", 2, Struct(&admission_v1_AdmissionResponse), &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
+f("request", 1, Struct(&admission_v1_AdmissionRequest), &[Pointer]),
+f("response", 2, Struct(&admission_v1_AdmissionResponse), &[Pointer]),
 ]);
 pub static admissionregistration_v1_ApplyConfiguration: Struct = s("io.k8s.api.admissionregistration.v1.ApplyConfiguration", false, &[
 f("expression", 1, String, &[]),
@@ -61,87 +61,87 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static admissionregistration_v1_MatchResources: Struct = s("io.k8s.api.admissionregistration.v1.MatchResources", true, &[
 f("excludeResourceRules", 4, List(&List { element: Struct(&admissionregistration_v1_NamedRuleWithOperations), kind: A }), &[]),
-f("matchPolicy", 7, String, &[Go("v1.MatchPolicyType"), Enum(&["Equivalent", "Exact"])]),
-f("namespaceSelector", 1, Struct(&meta_v1_LabelSelector), &[]),
-f("objectSelector", 2, Struct(&meta_v1_LabelSelector), &[]),
+f("matchPolicy", 7, String, &[Go("v1.MatchPolicyType"), Pointer, Enum(&["Equivalent", "Exact"])]),
+f("namespaceSelector", 1, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("objectSelector", 2, Struct(&meta_v1_LabelSelector), &[Pointer]),
 f("resourceRules", 3, List(&List { element: Struct(&admissionregistration_v1_NamedRuleWithOperations), kind: A }), &[]),
 ]);
 pub static admissionregistration_v1_MutatingAdmissionPolicy: Struct = s("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicy", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&admissionregistration_v1_MutatingAdmissionPolicySpec), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_MutatingAdmissionPolicyBinding: Struct = s("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBinding", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&admissionregistration_v1_MutatingAdmissionPolicyBindingSpec), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_MutatingAdmissionPolicyBindingList: Struct = s("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBindingList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1_MutatingAdmissionPolicyBinding), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_MutatingAdmissionPolicyBindingSpec: Struct = s("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyBindingSpec", false, &[
-f("matchResources", 3, Struct(&admissionregistration_v1_MatchResources), &[]),
-f("paramRef", 2, Struct(&admissionregistration_v1_ParamRef), &[]),
+f("matchResources", 3, Struct(&admissionregistration_v1_MatchResources), &[Pointer]),
+f("paramRef", 2, Struct(&admissionregistration_v1_ParamRef), &[Pointer]),
 f("policyName", 1, String, &[]),
 ]);
 pub static admissionregistration_v1_MutatingAdmissionPolicyList: Struct = s("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicyList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1_MutatingAdmissionPolicy), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_MutatingAdmissionPolicySpec: Struct = s("io.k8s.api.admissionregistration.v1.MutatingAdmissionPolicySpec", false, &[
-f("failurePolicy", 5, String, &[Go("v1.FailurePolicyType"), Enum(&["Fail", "Ignore"])]),
+f("failurePolicy", 5, String, &[Go("v1.FailurePolicyType"), Pointer, Enum(&["Fail", "Ignore"])]),
 f("matchConditions", 6, List(&List { element: Struct(&admissionregistration_v1_MatchCondition), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
-f("matchConstraints", 2, Struct(&admissionregistration_v1_MatchResources), &[]),
+f("matchConstraints", 2, Struct(&admissionregistration_v1_MatchResources), &[Pointer]),
 f("mutations", 4, List(&List { element: Struct(&admissionregistration_v1_Mutation), kind: A }), &[]),
-f("paramKind", 1, Struct(&admissionregistration_v1_ParamKind), &[]),
+f("paramKind", 1, Struct(&admissionregistration_v1_ParamKind), &[Pointer]),
 f("reinvocationPolicy", 7, String, &[Go("v1.ReinvocationPolicyType"), Enum(&["IfNeeded", "Never"])]),
 f("variables", 3, List(&List { element: Struct(&admissionregistration_v1_Variable), kind: A }), &[]),
 ]);
 pub static admissionregistration_v1_MutatingWebhook: Struct = s("io.k8s.api.admissionregistration.v1.MutatingWebhook", false, &[
 f("admissionReviewVersions", 8, List(&List { element: String, kind: A }), &[Required, Always]),
 f("clientConfig", 2, Struct(&admissionregistration_v1_WebhookClientConfig), &[Required, Always, Default("{}")]),
-f("failurePolicy", 4, String, &[Go("v1.FailurePolicyType"), Enum(&["Fail", "Ignore"])]),
+f("failurePolicy", 4, String, &[Go("v1.FailurePolicyType"), Pointer, Enum(&["Fail", "Ignore"])]),
 f("matchConditions", 12, List(&List { element: Struct(&admissionregistration_v1_MatchCondition), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
-f("matchPolicy", 9, String, &[Go("v1.MatchPolicyType"), Enum(&["Equivalent", "Exact"])]),
+f("matchPolicy", 9, String, &[Go("v1.MatchPolicyType"), Pointer, Enum(&["Equivalent", "Exact"])]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("namespaceSelector", 5, Struct(&meta_v1_LabelSelector), &[]),
-f("objectSelector", 11, Struct(&meta_v1_LabelSelector), &[]),
-f("reinvocationPolicy", 10, String, &[Go("v1.ReinvocationPolicyType"), Enum(&["IfNeeded", "Never"])]),
+f("namespaceSelector", 5, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("objectSelector", 11, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("reinvocationPolicy", 10, String, &[Go("v1.ReinvocationPolicyType"), Pointer, Enum(&["IfNeeded", "Never"])]),
 f("rules", 3, List(&List { element: Struct(&admissionregistration_v1_RuleWithOperations), kind: A }), &[]),
-f("sideEffects", 6, String, &[Required, Always, Go("v1.SideEffectClass"), Enum(&["None", "NoneOnDryRun", "Some", "Unknown"])]),
-f("timeoutSeconds", 7, Int32, &[]),
+f("sideEffects", 6, String, &[Required, Always, Go("v1.SideEffectClass"), Pointer, Enum(&["None", "NoneOnDryRun", "Some", "Unknown"])]),
+f("timeoutSeconds", 7, Int32, &[Pointer]),
 ]);
 pub static admissionregistration_v1_MutatingWebhookConfiguration: Struct = s("io.k8s.api.admissionregistration.v1.MutatingWebhookConfiguration", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("webhooks", 2, List(&List { element: Struct(&admissionregistration_v1_MutatingWebhook), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 ]);
 pub static admissionregistration_v1_MutatingWebhookConfigurationList: Struct = s("io.k8s.api.admissionregistration.v1.MutatingWebhookConfigurationList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1_MutatingWebhookConfiguration), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_Mutation: Struct = s("io.k8s.api.admissionregistration.v1.Mutation", false, &[
-f("applyConfiguration", 3, Struct(&admissionregistration_v1_ApplyConfiguration), &[]),
-f("jsonPatch", 4, Struct(&admissionregistration_v1_JSONPatch), &[]),
+f("applyConfiguration", 3, Struct(&admissionregistration_v1_ApplyConfiguration), &[Pointer]),
+f("jsonPatch", 4, Struct(&admissionregistration_v1_JSONPatch), &[Pointer]),
 f("patchType", 2, String, &[Required, Always, Go("v1.PatchType"), Default("\"\""), Enum(&["ApplyConfiguration", "JSONPatch"])]),
 ]);
 pub static admissionregistration_v1_NamedRuleWithOperations: Struct = s("io.k8s.api.admissionregistration.v1.NamedRuleWithOperations", true, &[
-f("apiGroups", 1, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("apiVersions", 2, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("operations", 1, List(&List { element: String, kind: A }), &[Go("[]v1.OperationType"), Inlined(&[2]), Enum(&["*", "CONNECT", "CREATE", "DELETE", "UPDATE"])]),
+f("apiGroups", 1, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("apiVersions", 2, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("operations", 1, List(&List { element: String, kind: A }), &[Go("[]v1.OperationType"), Inlined("RuleWithOperations", &[2]), Enum(&["*", "CONNECT", "CREATE", "DELETE", "UPDATE"])]),
 f("resourceNames", 1, List(&List { element: String, kind: A }), &[]),
-f("resources", 3, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("scope", 4, String, &[Go("v1.ScopeType"), Inlined(&[2, 2]), Enum(&["*", "Cluster", "Namespaced"])]),
+f("resources", 3, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("scope", 4, String, &[Go("v1.ScopeType"), Pointer, Inlined("RuleWithOperations.Rule", &[2, 2]), Enum(&["*", "Cluster", "Namespaced"])]),
 ]);
 pub static admissionregistration_v1_ParamKind: Struct = s("io.k8s.api.admissionregistration.v1.ParamKind", true, &[
 f("apiVersion", 1, String, &[]),
@@ -150,100 +150,100 @@ f("kind", 2, String, &[]),
 pub static admissionregistration_v1_ParamRef: Struct = s("io.k8s.api.admissionregistration.v1.ParamRef", true, &[
 f("name", 1, String, &[]),
 f("namespace", 2, String, &[]),
-f("parameterNotFoundAction", 4, String, &[Go("v1.ParameterNotFoundActionType")]),
-f("selector", 3, Struct(&meta_v1_LabelSelector), &[]),
+f("parameterNotFoundAction", 4, String, &[Go("v1.ParameterNotFoundActionType"), Pointer]),
+f("selector", 3, Struct(&meta_v1_LabelSelector), &[Pointer]),
 ]);
 pub static admissionregistration_v1_RuleWithOperations: Struct = s("io.k8s.api.admissionregistration.v1.RuleWithOperations", false, &[
-f("apiGroups", 1, List(&List { element: String, kind: A }), &[Inlined(&[2])]),
-f("apiVersions", 2, List(&List { element: String, kind: A }), &[Inlined(&[2])]),
+f("apiGroups", 1, List(&List { element: String, kind: A }), &[Inlined("Rule", &[2])]),
+f("apiVersions", 2, List(&List { element: String, kind: A }), &[Inlined("Rule", &[2])]),
 f("operations", 1, List(&List { element: String, kind: A }), &[Go("[]v1.OperationType"), Enum(&["*", "CONNECT", "CREATE", "DELETE", "UPDATE"])]),
-f("resources", 3, List(&List { element: String, kind: A }), &[Inlined(&[2])]),
-f("scope", 4, String, &[Go("v1.ScopeType"), Inlined(&[2]), Enum(&["*", "Cluster", "Namespaced"])]),
+f("resources", 3, List(&List { element: String, kind: A }), &[Inlined("Rule", &[2])]),
+f("scope", 4, String, &[Go("v1.ScopeType"), Pointer, Inlined("Rule", &[2]), Enum(&["*", "Cluster", "Namespaced"])]),
 ]);
 pub static admissionregistration_v1_ServiceReference: Struct = s("io.k8s.api.admissionregistration.v1.ServiceReference", false, &[
 f("name", 2, String, &[Required, Always, Default("\"\"")]),
 f("namespace", 1, String, &[Required, Always, Default("\"\"")]),
-f("path", 3, String, &[]),
-f("port", 4, Int32, &[]),
+f("path", 3, String, &[Pointer]),
+f("port", 4, Int32, &[Pointer]),
 ]);
 pub static admissionregistration_v1_TypeChecking: Struct = s("io.k8s.api.admissionregistration.v1.TypeChecking", false, &[
 f("expressionWarnings", 1, List(&List { element: Struct(&admissionregistration_v1_ExpressionWarning), kind: A }), &[]),
 ]);
 pub static admissionregistration_v1_ValidatingAdmissionPolicy: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicy", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&admissionregistration_v1_ValidatingAdmissionPolicySpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&admissionregistration_v1_ValidatingAdmissionPolicyStatus), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_ValidatingAdmissionPolicyBinding: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBinding", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&admissionregistration_v1_ValidatingAdmissionPolicyBindingSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_ValidatingAdmissionPolicyBindingList: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBindingList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1_ValidatingAdmissionPolicyBinding), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_ValidatingAdmissionPolicyBindingSpec: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyBindingSpec", false, &[
-f("matchResources", 3, Struct(&admissionregistration_v1_MatchResources), &[]),
-f("paramRef", 2, Struct(&admissionregistration_v1_ParamRef), &[]),
+f("matchResources", 3, Struct(&admissionregistration_v1_MatchResources), &[Pointer]),
+f("paramRef", 2, Struct(&admissionregistration_v1_ParamRef), &[Pointer]),
 f("policyName", 1, String, &[Required]),
 f("validationActions", 4, List(&List { element: String, kind: ListKind::Set }), &[Required, Go("[]v1.ValidationAction"), Enum(&["Audit", "Deny", "Warn"])]),
 ]);
 pub static admissionregistration_v1_ValidatingAdmissionPolicyList: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1_ValidatingAdmissionPolicy), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_ValidatingAdmissionPolicySpec: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicySpec", false, &[
 f("auditAnnotations", 5, List(&List { element: Struct(&admissionregistration_v1_AuditAnnotation), kind: A }), &[]),
-f("failurePolicy", 4, String, &[Go("v1.FailurePolicyType"), Enum(&["Fail", "Ignore"])]),
+f("failurePolicy", 4, String, &[Go("v1.FailurePolicyType"), Pointer, Enum(&["Fail", "Ignore"])]),
 f("matchConditions", 6, List(&List { element: Struct(&admissionregistration_v1_MatchCondition), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
-f("matchConstraints", 2, Struct(&admissionregistration_v1_MatchResources), &[]),
-f("paramKind", 1, Struct(&admissionregistration_v1_ParamKind), &[]),
+f("matchConstraints", 2, Struct(&admissionregistration_v1_MatchResources), &[Pointer]),
+f("paramKind", 1, Struct(&admissionregistration_v1_ParamKind), &[Pointer]),
 f("validations", 3, List(&List { element: Struct(&admissionregistration_v1_Validation), kind: A }), &[]),
 f("variables", 7, List(&List { element: Struct(&admissionregistration_v1_Variable), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 ]);
 pub static admissionregistration_v1_ValidatingAdmissionPolicyStatus: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicyStatus", false, &[
 f("conditions", 3, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[]),
 f("observedGeneration", 1, Int64, &[]),
-f("typeChecking", 2, Struct(&admissionregistration_v1_TypeChecking), &[]),
+f("typeChecking", 2, Struct(&admissionregistration_v1_TypeChecking), &[Pointer]),
 ]);
 pub static admissionregistration_v1_ValidatingWebhook: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingWebhook", false, &[
 f("admissionReviewVersions", 8, List(&List { element: String, kind: A }), &[Required, Always]),
 f("clientConfig", 2, Struct(&admissionregistration_v1_WebhookClientConfig), &[Required, Always, Default("{}")]),
-f("failurePolicy", 4, String, &[Go("v1.FailurePolicyType"), Enum(&["Fail", "Ignore"])]),
+f("failurePolicy", 4, String, &[Go("v1.FailurePolicyType"), Pointer, Enum(&["Fail", "Ignore"])]),
 f("matchConditions", 11, List(&List { element: Struct(&admissionregistration_v1_MatchCondition), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
-f("matchPolicy", 9, String, &[Go("v1.MatchPolicyType"), Enum(&["Equivalent", "Exact"])]),
+f("matchPolicy", 9, String, &[Go("v1.MatchPolicyType"), Pointer, Enum(&["Equivalent", "Exact"])]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("namespaceSelector", 5, Struct(&meta_v1_LabelSelector), &[]),
-f("objectSelector", 10, Struct(&meta_v1_LabelSelector), &[]),
+f("namespaceSelector", 5, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("objectSelector", 10, Struct(&meta_v1_LabelSelector), &[Pointer]),
 f("rules", 3, List(&List { element: Struct(&admissionregistration_v1_RuleWithOperations), kind: A }), &[]),
-f("sideEffects", 6, String, &[Required, Always, Go("v1.SideEffectClass"), Enum(&["None", "NoneOnDryRun", "Some", "Unknown"])]),
-f("timeoutSeconds", 7, Int32, &[]),
+f("sideEffects", 6, String, &[Required, Always, Go("v1.SideEffectClass"), Pointer, Enum(&["None", "NoneOnDryRun", "Some", "Unknown"])]),
+f("timeoutSeconds", 7, Int32, &[Pointer]),
 ]);
 pub static admissionregistration_v1_ValidatingWebhookConfiguration: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("webhooks", 2, List(&List { element: Struct(&admissionregistration_v1_ValidatingWebhook), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 ]);
 pub static admissionregistration_v1_ValidatingWebhookConfigurationList: Struct = s("io.k8s.api.admissionregistration.v1.ValidatingWebhookConfigurationList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1_ValidatingWebhookConfiguration), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1_Validation: Struct = s("io.k8s.api.admissionregistration.v1.Validation", false, &[
 f("expression", 1, String, &[Required, Always, Default("\"\"")]),
 f("message", 2, String, &[]),
 f("messageExpression", 4, String, &[]),
-f("reason", 3, String, &[Go("v1.StatusReason")]),
+f("reason", 3, String, &[Go("v1.StatusReason"), Pointer]),
 ]);
 pub static admissionregistration_v1_Variable: Struct = s("io.k8s.api.admissionregistration.v1.Variable", true, &[
 f("expression", 2, String, &[Required, Always, Default("\"\"")]),
@@ -251,8 +251,8 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static admissionregistration_v1_WebhookClientConfig: Struct = s("io.k8s.api.admissionregistration.v1.WebhookClientConfig", false, &[
 f("caBundle", 2, Bytes, &[]),
-f("service", 1, Struct(&admissionregistration_v1_ServiceReference), &[]),
-f("url", 3, String, &[]),
+f("service", 1, Struct(&admissionregistration_v1_ServiceReference), &[Pointer]),
+f("url", 3, String, &[Pointer]),
 ]);
 pub static admissionregistration_v1alpha1_ApplyConfiguration: Struct = s("io.k8s.api.admissionregistration.v1alpha1.ApplyConfiguration", false, &[
 f("expression", 1, String, &[]),
@@ -266,61 +266,61 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static admissionregistration_v1alpha1_MatchResources: Struct = s("io.k8s.api.admissionregistration.v1alpha1.MatchResources", true, &[
 f("excludeResourceRules", 4, List(&List { element: Struct(&admissionregistration_v1alpha1_NamedRuleWithOperations), kind: A }), &[]),
-f("matchPolicy", 7, String, &[Go("v1alpha1.MatchPolicyType"), Enum(&["Equivalent", "Exact"])]),
-f("namespaceSelector", 1, Struct(&meta_v1_LabelSelector), &[]),
-f("objectSelector", 2, Struct(&meta_v1_LabelSelector), &[]),
+f("matchPolicy", 7, String, &[Go("v1alpha1.MatchPolicyType"), Pointer, Enum(&["Equivalent", "Exact"])]),
+f("namespaceSelector", 1, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("objectSelector", 2, Struct(&meta_v1_LabelSelector), &[Pointer]),
 f("resourceRules", 3, List(&List { element: Struct(&admissionregistration_v1alpha1_NamedRuleWithOperations), kind: A }), &[]),
 ]);
 pub static admissionregistration_v1alpha1_MutatingAdmissionPolicy: Struct = s("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicy", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&admissionregistration_v1alpha1_MutatingAdmissionPolicySpec), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1alpha1_MutatingAdmissionPolicyBinding: Struct = s("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBinding", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&admissionregistration_v1alpha1_MutatingAdmissionPolicyBindingSpec), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1alpha1_MutatingAdmissionPolicyBindingList: Struct = s("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBindingList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1alpha1_MutatingAdmissionPolicyBinding), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1alpha1_MutatingAdmissionPolicyBindingSpec: Struct = s("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyBindingSpec", false, &[
-f("matchResources", 3, Struct(&admissionregistration_v1alpha1_MatchResources), &[]),
-f("paramRef", 2, Struct(&admissionregistration_v1alpha1_ParamRef), &[]),
+f("matchResources", 3, Struct(&admissionregistration_v1alpha1_MatchResources), &[Pointer]),
+f("paramRef", 2, Struct(&admissionregistration_v1alpha1_ParamRef), &[Pointer]),
 f("policyName", 1, String, &[]),
 ]);
 pub static admissionregistration_v1alpha1_MutatingAdmissionPolicyList: Struct = s("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicyList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1alpha1_MutatingAdmissionPolicy), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1alpha1_MutatingAdmissionPolicySpec: Struct = s("io.k8s.api.admissionregistration.v1alpha1.MutatingAdmissionPolicySpec", false, &[
-f("failurePolicy", 5, String, &[Go("v1alpha1.FailurePolicyType"), Enum(&["Fail", "Ignore"])]),
+f("failurePolicy", 5, String, &[Go("v1alpha1.FailurePolicyType"), Pointer, Enum(&["Fail", "Ignore"])]),
 f("matchConditions", 6, List(&List { element: Struct(&admissionregistration_v1_MatchCondition), kind: ListKind::Map(&["name"]) }), &[Go("[]v1alpha1.MatchCondition"), Patch("merge", "name")]),
-f("matchConstraints", 2, Struct(&admissionregistration_v1alpha1_MatchResources), &[]),
+f("matchConstraints", 2, Struct(&admissionregistration_v1alpha1_MatchResources), &[Pointer]),
 f("mutations", 4, List(&List { element: Struct(&admissionregistration_v1alpha1_Mutation), kind: A }), &[]),
-f("paramKind", 1, Struct(&admissionregistration_v1alpha1_ParamKind), &[]),
+f("paramKind", 1, Struct(&admissionregistration_v1alpha1_ParamKind), &[Pointer]),
 f("reinvocationPolicy", 7, String, &[Go("v1.ReinvocationPolicyType"), Enum(&["IfNeeded", "Never"])]),
 f("variables", 3, List(&List { element: Struct(&admissionregistration_v1alpha1_Variable), kind: A }), &[]),
 ]);
 pub static admissionregistration_v1alpha1_Mutation: Struct = s("io.k8s.api.admissionregistration.v1alpha1.Mutation", false, &[
-f("applyConfiguration", 3, Struct(&admissionregistration_v1alpha1_ApplyConfiguration), &[]),
-f("jsonPatch", 4, Struct(&admissionregistration_v1alpha1_JSONPatch), &[]),
+f("applyConfiguration", 3, Struct(&admissionregistration_v1alpha1_ApplyConfiguration), &[Pointer]),
+f("jsonPatch", 4, Struct(&admissionregistration_v1alpha1_JSONPatch), &[Pointer]),
 f("patchType", 2, String, &[Required, Always, Go("v1alpha1.PatchType"), Default("\"\""), Enum(&["ApplyConfiguration", "JSONPatch"])]),
 ]);
 pub static admissionregistration_v1alpha1_NamedRuleWithOperations: Struct = s("io.k8s.api.admissionregistration.v1alpha1.NamedRuleWithOperations", true, &[
-f("apiGroups", 1, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("apiVersions", 2, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("operations", 1, List(&List { element: String, kind: A }), &[Go("[]v1.OperationType"), Inlined(&[2]), Enum(&["*", "CONNECT", "CREATE", "DELETE", "UPDATE"])]),
+f("apiGroups", 1, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("apiVersions", 2, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("operations", 1, List(&List { element: String, kind: A }), &[Go("[]v1.OperationType"), Inlined("RuleWithOperations", &[2]), Enum(&["*", "CONNECT", "CREATE", "DELETE", "UPDATE"])]),
 f("resourceNames", 1, List(&List { element: String, kind: A }), &[]),
-f("resources", 3, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("scope", 4, String, &[Go("v1.ScopeType"), Inlined(&[2, 2]), Enum(&["*", "Cluster", "Namespaced"])]),
+f("resources", 3, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("scope", 4, String, &[Go("v1.ScopeType"), Pointer, Inlined("RuleWithOperations.Rule", &[2, 2]), Enum(&["*", "Cluster", "Namespaced"])]),
 ]);
 pub static admissionregistration_v1alpha1_ParamKind: Struct = s("io.k8s.api.admissionregistration.v1alpha1.ParamKind", true, &[
 f("apiVersion", 1, String, &[]),
@@ -329,8 +329,8 @@ f("kind", 2, String, &[]),
 pub static admissionregistration_v1alpha1_ParamRef: Struct = s("io.k8s.api.admissionregistration.v1alpha1.ParamRef", true, &[
 f("name", 1, String, &[]),
 f("namespace", 2, String, &[]),
-f("parameterNotFoundAction", 4, String, &[Go("v1alpha1.ParameterNotFoundActionType"), Enum(&["Allow", "Deny"])]),
-f("selector", 3, Struct(&meta_v1_LabelSelector), &[]),
+f("parameterNotFoundAction", 4, String, &[Go("v1alpha1.ParameterNotFoundActionType"), Pointer, Enum(&["Allow", "Deny"])]),
+f("selector", 3, Struct(&meta_v1_LabelSelector), &[Pointer]),
 ]);
 pub static admissionregistration_v1alpha1_Variable: Struct = s("io.k8s.api.admissionregistration.v1alpha1.Variable", false, &[
 f("expression", 2, String, &[Required, Always, Default("\"\"")]),
@@ -348,61 +348,61 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static admissionregistration_v1beta1_MatchResources: Struct = s("io.k8s.api.admissionregistration.v1beta1.MatchResources", true, &[
 f("excludeResourceRules", 4, List(&List { element: Struct(&admissionregistration_v1beta1_NamedRuleWithOperations), kind: A }), &[]),
-f("matchPolicy", 7, String, &[Go("v1beta1.MatchPolicyType")]),
-f("namespaceSelector", 1, Struct(&meta_v1_LabelSelector), &[]),
-f("objectSelector", 2, Struct(&meta_v1_LabelSelector), &[]),
+f("matchPolicy", 7, String, &[Go("v1beta1.MatchPolicyType"), Pointer]),
+f("namespaceSelector", 1, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("objectSelector", 2, Struct(&meta_v1_LabelSelector), &[Pointer]),
 f("resourceRules", 3, List(&List { element: Struct(&admissionregistration_v1beta1_NamedRuleWithOperations), kind: A }), &[]),
 ]);
 pub static admissionregistration_v1beta1_MutatingAdmissionPolicy: Struct = s("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicy", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&admissionregistration_v1beta1_MutatingAdmissionPolicySpec), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1beta1_MutatingAdmissionPolicyBinding: Struct = s("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBinding", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&admissionregistration_v1beta1_MutatingAdmissionPolicyBindingSpec), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1beta1_MutatingAdmissionPolicyBindingList: Struct = s("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBindingList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1beta1_MutatingAdmissionPolicyBinding), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1beta1_MutatingAdmissionPolicyBindingSpec: Struct = s("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyBindingSpec", false, &[
-f("matchResources", 3, Struct(&admissionregistration_v1beta1_MatchResources), &[]),
-f("paramRef", 2, Struct(&admissionregistration_v1beta1_ParamRef), &[]),
+f("matchResources", 3, Struct(&admissionregistration_v1beta1_MatchResources), &[Pointer]),
+f("paramRef", 2, Struct(&admissionregistration_v1beta1_ParamRef), &[Pointer]),
 f("policyName", 1, String, &[]),
 ]);
 pub static admissionregistration_v1beta1_MutatingAdmissionPolicyList: Struct = s("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicyList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&admissionregistration_v1beta1_MutatingAdmissionPolicy), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static admissionregistration_v1beta1_MutatingAdmissionPolicySpec: Struct = s("io.k8s.api.admissionregistration.v1beta1.MutatingAdmissionPolicySpec", false, &[
-f("failurePolicy", 5, String, &[Go("v1beta1.FailurePolicyType")]),
+f("failurePolicy", 5, String, &[Go("v1beta1.FailurePolicyType"), Pointer]),
 f("matchConditions", 6, List(&List { element: Struct(&admissionregistration_v1beta1_MatchCondition), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
-f("matchConstraints", 2, Struct(&admissionregistration_v1beta1_MatchResources), &[]),
+f("matchConstraints", 2, Struct(&admissionregistration_v1beta1_MatchResources), &[Pointer]),
 f("mutations", 4, List(&List { element: Struct(&admissionregistration_v1beta1_Mutation), kind: A }), &[]),
-f("paramKind", 1, Struct(&admissionregistration_v1beta1_ParamKind), &[]),
+f("paramKind", 1, Struct(&admissionregistration_v1beta1_ParamKind), &[Pointer]),
 f("reinvocationPolicy", 7, String, &[Go("v1.ReinvocationPolicyType"), Enum(&["IfNeeded", "Never"])]),
 f("variables", 3, List(&List { element: Struct(&admissionregistration_v1beta1_Variable), kind: A }), &[]),
 ]);
 pub static admissionregistration_v1beta1_Mutation: Struct = s("io.k8s.api.admissionregistration.v1beta1.Mutation", false, &[
-f("applyConfiguration", 3, Struct(&admissionregistration_v1beta1_ApplyConfiguration), &[]),
-f("jsonPatch", 4, Struct(&admissionregistration_v1beta1_JSONPatch), &[]),
+f("applyConfiguration", 3, Struct(&admissionregistration_v1beta1_ApplyConfiguration), &[Pointer]),
+f("jsonPatch", 4, Struct(&admissionregistration_v1beta1_JSONPatch), &[Pointer]),
 f("patchType", 2, String, &[Required, Always, Go("v1beta1.PatchType"), Default("\"\""), Enum(&["ApplyConfiguration", "JSONPatch"])]),
 ]);
 pub static admissionregistration_v1beta1_NamedRuleWithOperations: Struct = s("io.k8s.api.admissionregistration.v1beta1.NamedRuleWithOperations", true, &[
-f("apiGroups", 1, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("apiVersions", 2, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("operations", 1, List(&List { element: String, kind: A }), &[Go("[]v1.OperationType"), Inlined(&[2]), Enum(&["*", "CONNECT", "CREATE", "DELETE", "UPDATE"])]),
+f("apiGroups", 1, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("apiVersions", 2, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("operations", 1, List(&List { element: String, kind: A }), &[Go("[]v1.OperationType"), Inlined("RuleWithOperations", &[2]), Enum(&["*", "CONNECT", "CREATE", "DELETE", "UPDATE"])]),
 f("resourceNames", 1, List(&List { element: String, kind: A }), &[]),
-f("resources", 3, List(&List { element: String, kind: A }), &[Inlined(&[2, 2])]),
-f("scope", 4, String, &[Go("v1.ScopeType"), Inlined(&[2, 2]), Enum(&["*", "Cluster", "Namespaced"])]),
+f("resources", 3, List(&List { element: String, kind: A }), &[Inlined("RuleWithOperations.Rule", &[2, 2])]),
+f("scope", 4, String, &[Go("v1.ScopeType"), Pointer, Inlined("RuleWithOperations.Rule", &[2, 2]), Enum(&["*", "Cluster", "Namespaced"])]),
 ]);
 pub static admissionregistration_v1beta1_ParamKind: Struct = s("io.k8s.api.admissionregistration.v1beta1.ParamKind", true, &[
 f("apiVersion", 1, String, &[]),
@@ -411,29 +411,29 @@ f("kind", 2, String, &[]),
 pub static admissionregistration_v1beta1_ParamRef: Struct = s("io.k8s.api.admissionregistration.v1beta1.ParamRef", true, &[
 f("name", 1, String, &[]),
 f("namespace", 2, String, &[]),
-f("parameterNotFoundAction", 4, String, &[Go("v1beta1.ParameterNotFoundActionType")]),
-f("selector", 3, Struct(&meta_v1_LabelSelector), &[]),
+f("parameterNotFoundAction", 4, String, &[Go("v1beta1.ParameterNotFoundActionType"), Pointer]),
+f("selector", 3, Struct(&meta_v1_LabelSelector), &[Pointer]),
 ]);
 pub static admissionregistration_v1beta1_Variable: Struct = s("io.k8s.api.admissionregistration.v1beta1.Variable", true, &[
 f("expression", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static apidiscovery_v2_APIGroupDiscovery: Struct = s("io.k8s.api.apidiscovery.v2.APIGroupDiscovery", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always]),
 f("versions", 2, List(&List { element: Struct(&apidiscovery_v2_APIVersionDiscovery), kind: ListKind::Map(&["version"]) }), &[]),
 ]);
 pub static apidiscovery_v2_APIGroupDiscoveryList: Struct = s("io.k8s.api.apidiscovery.v2.APIGroupDiscoveryList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apidiscovery_v2_APIGroupDiscovery), kind: A }), &[Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always]),
 ]);
 pub static apidiscovery_v2_APIResourceDiscovery: Struct = s("io.k8s.api.apidiscovery.v2.APIResourceDiscovery", false, &[
 f("categories", 7, List(&List { element: String, kind: ListKind::Set }), &[]),
 f("resource", 1, String, &[Always]),
-f("responseKind", 2, Struct(&meta_v1_GroupVersionKind), &[]),
+f("responseKind", 2, Struct(&meta_v1_GroupVersionKind), &[Pointer]),
 f("scope", 3, String, &[Always, Go("v2.ResourceScope")]),
 f("shortNames", 6, List(&List { element: String, kind: ListKind::Set }), &[]),
 f("singularResource", 4, String, &[Always]),
@@ -442,7 +442,7 @@ f("verbs", 5, List(&List { element: String, kind: ListKind::Set }), &[Always]),
 ]);
 pub static apidiscovery_v2_APISubresourceDiscovery: Struct = s("io.k8s.api.apidiscovery.v2.APISubresourceDiscovery", false, &[
 f("acceptedTypes", 3, List(&List { element: Struct(&meta_v1_GroupVersionKind), kind: ListKind::Map(&["group", "version", "kind"]) }), &[]),
-f("responseKind", 2, Struct(&meta_v1_GroupVersionKind), &[]),
+f("responseKind", 2, Struct(&meta_v1_GroupVersionKind), &[Pointer]),
 f("subresource", 1, String, &[Always]),
 f("verbs", 4, List(&List { element: String, kind: ListKind::Set }), &[Always]),
 ]);
@@ -458,8 +458,8 @@ f("encodingVersion", 2, String, &[Required]),
 f("servedVersions", 4, List(&List { element: String, kind: ListKind::Set }), &[]),
 ]);
 pub static apiserverinternal_v1alpha1_StorageVersion: Struct = s("io.k8s.api.apiserverinternal.v1alpha1.StorageVersion", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Required, Always, Default("{}")]),
 f("spec", 2, Struct(&apiserverinternal_v1alpha1_StorageVersionSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&apiserverinternal_v1alpha1_StorageVersionStatus), &[Always, Default("{}")]),
@@ -473,34 +473,34 @@ f("status", 2, String, &[Required, Always, Go("v1alpha1.ConditionStatus"), Defau
 f("type", 1, String, &[Required, Always, Go("v1alpha1.StorageVersionConditionType"), Default("\"\"")]),
 ]);
 pub static apiserverinternal_v1alpha1_StorageVersionList: Struct = s("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apiserverinternal_v1alpha1_StorageVersion), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static apiserverinternal_v1alpha1_StorageVersionSpec: Struct = s("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionSpec", false, &[
 ]);
 pub static apiserverinternal_v1alpha1_StorageVersionStatus: Struct = s("io.k8s.api.apiserverinternal.v1alpha1.StorageVersionStatus", false, &[
-f("commonEncodingVersion", 2, String, &[]),
+f("commonEncodingVersion", 2, String, &[Pointer]),
 f("conditions", 3, List(&List { element: Struct(&apiserverinternal_v1alpha1_StorageVersionCondition), kind: ListKind::Map(&["type"]) }), &[]),
 f("storageVersions", 1, List(&List { element: Struct(&apiserverinternal_v1alpha1_ServerStorageVersion), kind: ListKind::Map(&["apiServerID"]) }), &[]),
 ]);
 pub static apps_v1_ControllerRevision: Struct = s("io.k8s.api.apps.v1.ControllerRevision", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("data", 2, Any, &[Required, Always, Go("runtime.RawExtension")]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("revision", 3, Int64, &[Always, Default("0")]),
 ]);
 pub static apps_v1_ControllerRevisionList: Struct = s("io.k8s.api.apps.v1.ControllerRevisionList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apps_v1_ControllerRevision), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static apps_v1_DaemonSet: Struct = s("io.k8s.api.apps.v1.DaemonSet", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&apps_v1_DaemonSetSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&apps_v1_DaemonSetStatus), &[Always, Default("{}")]),
@@ -513,20 +513,20 @@ f("status", 2, String, &[Always, Go("v1.ConditionStatus"), Default("\"\"")]),
 f("type", 1, String, &[Always, Go("v1.DaemonSetConditionType"), Default("\"\"")]),
 ]);
 pub static apps_v1_DaemonSetList: Struct = s("io.k8s.api.apps.v1.DaemonSetList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apps_v1_DaemonSet), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static apps_v1_DaemonSetSpec: Struct = s("io.k8s.api.apps.v1.DaemonSetSpec", false, &[
 f("minReadySeconds", 4, Int32, &[]),
-f("revisionHistoryLimit", 6, Int32, &[]),
-f("selector", 1, Struct(&meta_v1_LabelSelector), &[Required, Always]),
+f("revisionHistoryLimit", 6, Int32, &[Pointer]),
+f("selector", 1, Struct(&meta_v1_LabelSelector), &[Required, Always, Pointer]),
 f("template", 2, Struct(&core_v1_PodTemplateSpec), &[Required, Always, Default("{}")]),
 f("updateStrategy", 3, Struct(&apps_v1_DaemonSetUpdateStrategy), &[Always, Default("{}")]),
 ]);
 pub static apps_v1_DaemonSetStatus: Struct = s("io.k8s.api.apps.v1.DaemonSetStatus", false, &[
-f("collisionCount", 9, Int32, &[]),
+f("collisionCount", 9, Int32, &[Pointer]),
 f("conditions", 10, List(&List { element: Struct(&apps_v1_DaemonSetCondition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 f("currentNumberScheduled", 1, Int32, &[Required, Always, Default("0")]),
 f("desiredNumberScheduled", 3, Int32, &[Required, Always, Default("0")]),
@@ -538,12 +538,12 @@ f("observedGeneration", 5, Int64, &[]),
 f("updatedNumberScheduled", 6, Int32, &[]),
 ]);
 pub static apps_v1_DaemonSetUpdateStrategy: Struct = s("io.k8s.api.apps.v1.DaemonSetUpdateStrategy", false, &[
-f("rollingUpdate", 2, Struct(&apps_v1_RollingUpdateDaemonSet), &[]),
+f("rollingUpdate", 2, Struct(&apps_v1_RollingUpdateDaemonSet), &[Pointer]),
 f("type", 1, String, &[Go("v1.DaemonSetUpdateStrategyType"), Enum(&["OnDelete", "RollingUpdate"])]),
 ]);
 pub static apps_v1_Deployment: Struct = s("io.k8s.api.apps.v1.Deployment", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&apps_v1_DeploymentSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&apps_v1_DeploymentStatus), &[Always, Default("{}")]),
@@ -557,39 +557,39 @@ f("status", 2, String, &[Always, Go("v1.ConditionStatus"), Default("\"\"")]),
 f("type", 1, String, &[Always, Go("v1.DeploymentConditionType"), Default("\"\"")]),
 ]);
 pub static apps_v1_DeploymentList: Struct = s("io.k8s.api.apps.v1.DeploymentList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apps_v1_Deployment), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static apps_v1_DeploymentSpec: Struct = s("io.k8s.api.apps.v1.DeploymentSpec", false, &[
 f("minReadySeconds", 5, Int32, &[]),
 f("paused", 7, Bool, &[]),
-f("progressDeadlineSeconds", 9, Int32, &[]),
-f("replicas", 1, Int32, &[]),
-f("revisionHistoryLimit", 6, Int32, &[]),
-f("selector", 2, Struct(&meta_v1_LabelSelector), &[Required, Always]),
+f("progressDeadlineSeconds", 9, Int32, &[Pointer]),
+f("replicas", 1, Int32, &[Pointer]),
+f("revisionHistoryLimit", 6, Int32, &[Pointer]),
+f("selector", 2, Struct(&meta_v1_LabelSelector), &[Required, Always, Pointer]),
 f("strategy", 4, Struct(&apps_v1_DeploymentStrategy), &[Always, Default("{}"), Patch("retainKeys", "")]),
 f("template", 3, Struct(&core_v1_PodTemplateSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static apps_v1_DeploymentStatus: Struct = s("io.k8s.api.apps.v1.DeploymentStatus", false, &[
 f("availableReplicas", 4, Int32, &[]),
-f("collisionCount", 8, Int32, &[]),
+f("collisionCount", 8, Int32, &[Pointer]),
 f("conditions", 6, List(&List { element: Struct(&apps_v1_DeploymentCondition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 f("observedGeneration", 1, Int64, &[]),
 f("readyReplicas", 7, Int32, &[]),
 f("replicas", 2, Int32, &[]),
-f("terminatingReplicas", 9, Int32, &[]),
+f("terminatingReplicas", 9, Int32, &[Pointer]),
 f("unavailableReplicas", 5, Int32, &[]),
 f("updatedReplicas", 3, Int32, &[]),
 ]);
 pub static apps_v1_DeploymentStrategy: Struct = s("io.k8s.api.apps.v1.DeploymentStrategy", false, &[
-f("rollingUpdate", 2, Struct(&apps_v1_RollingUpdateDeployment), &[]),
+f("rollingUpdate", 2, Struct(&apps_v1_RollingUpdateDeployment), &[Pointer]),
 f("type", 1, String, &[Go("v1.DeploymentStrategyType"), Enum(&["Recreate", "RollingUpdate"])]),
 ]);
 pub static apps_v1_ReplicaSet: Struct = s("io.k8s.api.apps.v1.ReplicaSet", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&apps_v1_ReplicaSetSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&apps_v1_ReplicaSetStatus), &[Always, Default("{}")]),
@@ -602,15 +602,15 @@ f("status", 2, String, &[Always, Go("v1.ConditionStatus"), Default("\"\"")]),
 f("type", 1, String, &[Always, Go("v1.ReplicaSetConditionType"), Default("\"\"")]),
 ]);
 pub static apps_v1_ReplicaSetList: Struct = s("io.k8s.api.apps.v1.ReplicaSetList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apps_v1_ReplicaSet), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static apps_v1_ReplicaSetSpec: Struct = s("io.k8s.api.apps.v1.ReplicaSetSpec", false, &[
 f("minReadySeconds", 4, Int32, &[]),
-f("replicas", 1, Int32, &[]),
-f("selector", 2, Struct(&meta_v1_LabelSelector), &[Required, Always]),
+f("replicas", 1, Int32, &[Pointer]),
+f("selector", 2, Struct(&meta_v1_LabelSelector), &[Required, Always, Pointer]),
 f("template", 3, Struct(&core_v1_PodTemplateSpec), &[Always, Default("{}")]),
 ]);
 pub static apps_v1_ReplicaSetStatus: Struct = s("io.k8s.api.apps.v1.ReplicaSetStatus", false, &[
@@ -620,23 +620,23 @@ f("fullyLabeledReplicas", 2, Int32, &[]),
 f("observedGeneration", 3, Int64, &[]),
 f("readyReplicas", 4, Int32, &[]),
 f("replicas", 1, Int32, &[Required, Always, Default("0")]),
-f("terminatingReplicas", 7, Int32, &[]),
+f("terminatingReplicas", 7, Int32, &[Pointer]),
 ]);
 pub static apps_v1_RollingUpdateDaemonSet: Struct = s("io.k8s.api.apps.v1.RollingUpdateDaemonSet", false, &[
-f("maxSurge", 2, IntOrString, &[]),
-f("maxUnavailable", 1, IntOrString, &[]),
+f("maxSurge", 2, IntOrString, &[Pointer]),
+f("maxUnavailable", 1, IntOrString, &[Pointer]),
 ]);
 pub static apps_v1_RollingUpdateDeployment: Struct = s("io.k8s.api.apps.v1.RollingUpdateDeployment", false, &[
-f("maxSurge", 2, IntOrString, &[]),
-f("maxUnavailable", 1, IntOrString, &[]),
+f("maxSurge", 2, IntOrString, &[Pointer]),
+f("maxUnavailable", 1, IntOrString, &[Pointer]),
 ]);
 pub static apps_v1_RollingUpdateStatefulSetStrategy: Struct = s("io.k8s.api.apps.v1.RollingUpdateStatefulSetStrategy", false, &[
-f("maxUnavailable", 2, IntOrString, &[]),
-f("partition", 1, Int32, &[]),
+f("maxUnavailable", 2, IntOrString, &[Pointer]),
+f("partition", 1, Int32, &[Pointer]),
 ]);
 pub static apps_v1_StatefulSet: Struct = s("io.k8s.api.apps.v1.StatefulSet", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&apps_v1_StatefulSetSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&apps_v1_StatefulSetStatus), &[Always, Default("{}")]),
@@ -649,9 +649,9 @@ f("status", 2, String, &[Always, Go("v1.ConditionStatus"), Default("\"\"")]),
 f("type", 1, String, &[Always, Go("v1.StatefulSetConditionType"), Default("\"\"")]),
 ]);
 pub static apps_v1_StatefulSetList: Struct = s("io.k8s.api.apps.v1.StatefulSetList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apps_v1_StatefulSet), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static apps_v1_StatefulSetOrdinals: Struct = s("io.k8s.api.apps.v1.StatefulSetOrdinals", false, &[
@@ -663,12 +663,12 @@ f("whenScaled", 2, String, &[Go("v1.PersistentVolumeClaimRetentionPolicyType")])
 ]);
 pub static apps_v1_StatefulSetSpec: Struct = s("io.k8s.api.apps.v1.StatefulSetSpec", false, &[
 f("minReadySeconds", 9, Int32, &[]),
-f("ordinals", 11, Struct(&apps_v1_StatefulSetOrdinals), &[]),
-f("persistentVolumeClaimRetentionPolicy", 10, Struct(&apps_v1_StatefulSetPersistentVolumeClaimRetentionPolicy), &[]),
+f("ordinals", 11, Struct(&apps_v1_StatefulSetOrdinals), &[Pointer]),
+f("persistentVolumeClaimRetentionPolicy", 10, Struct(&apps_v1_StatefulSetPersistentVolumeClaimRetentionPolicy), &[Pointer]),
 f("podManagementPolicy", 6, String, &[Go("v1.PodManagementPolicyType"), Enum(&["OrderedReady", "Parallel"])]),
-f("replicas", 1, Int32, &[]),
-f("revisionHistoryLimit", 8, Int32, &[]),
-f("selector", 2, Struct(&meta_v1_LabelSelector), &[Required, Always]),
+f("replicas", 1, Int32, &[Pointer]),
+f("revisionHistoryLimit", 8, Int32, &[Pointer]),
+f("selector", 2, Struct(&meta_v1_LabelSelector), &[Required, Always, Pointer]),
 f("serviceName", 5, String, &[Always, Default("\"\"")]),
 f("template", 3, Struct(&core_v1_PodTemplateSpec), &[Required, Always, Default("{}")]),
 f("updateStrategy", 7, Struct(&apps_v1_StatefulSetUpdateStrategy), &[Always, Default("{}")]),
@@ -676,7 +676,7 @@ f("volumeClaimTemplates", 4, List(&List { element: Struct(&core_v1_PersistentVol
 ]);
 pub static apps_v1_StatefulSetStatus: Struct = s("io.k8s.api.apps.v1.StatefulSetStatus", false, &[
 f("availableReplicas", 11, Int32, &[Always, Default("0")]),
-f("collisionCount", 9, Int32, &[]),
+f("collisionCount", 9, Int32, &[Pointer]),
 f("conditions", 10, List(&List { element: Struct(&apps_v1_StatefulSetCondition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 f("currentReplicas", 4, Int32, &[]),
 f("currentRevision", 6, String, &[]),
@@ -687,7 +687,7 @@ f("updateRevision", 7, String, &[]),
 f("updatedReplicas", 5, Int32, &[]),
 ]);
 pub static apps_v1_StatefulSetUpdateStrategy: Struct = s("io.k8s.api.apps.v1.StatefulSetUpdateStrategy", false, &[
-f("rollingUpdate", 2, Struct(&apps_v1_RollingUpdateStatefulSetStrategy), &[]),
+f("rollingUpdate", 2, Struct(&apps_v1_RollingUpdateStatefulSetStrategy), &[Pointer]),
 f("type", 1, String, &[Go("v1.StatefulSetUpdateStrategyType"), Enum(&["OnDelete", "Recreate", "RollingUpdate"])]),
 ]);
 pub static authentication_v1_BoundObjectReference: Struct = s("io.k8s.api.authentication.v1.BoundObjectReference", false, &[
@@ -697,8 +697,8 @@ f("name", 3, String, &[]),
 f("uid", 4, String, &[Go("types.UID")]),
 ]);
 pub static authentication_v1_SelfSubjectReview: Struct = s("io.k8s.api.authentication.v1.SelfSubjectReview", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("status", 2, Struct(&authentication_v1_SelfSubjectReviewStatus), &[Always, Default("{}")]),
 ]);
@@ -706,8 +706,8 @@ pub static authentication_v1_SelfSubjectReviewStatus: Struct = s("io.k8s.api.aut
 f("userInfo", 1, Struct(&authentication_v1_UserInfo), &[Always, Default("{}")]),
 ]);
 pub static authentication_v1_TokenRequest: Struct = s("io.k8s.api.authentication.v1.TokenRequest", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&authentication_v1_TokenRequestSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&authentication_v1_TokenRequestStatus), &[Always, Default("{}")]),
@@ -715,16 +715,16 @@ f("status", 3, Struct(&authentication_v1_TokenRequestStatus), &[Always, Default(
 pub static authentication_v1_TokenRequestSpec: Struct = s("io.k8s.api.authentication.v1.TokenRequestSpec", false, &[
 f("attestations", 5, Map(&Map { value: List(&List { element: String, kind: A }), atomic: false }), &[Go("map[string]v1.AttestationValue")]),
 f("audiences", 1, List(&List { element: String, kind: A }), &[Always]),
-f("boundObjectRef", 3, Struct(&authentication_v1_BoundObjectReference), &[Always]),
-f("expirationSeconds", 4, Int64, &[Always]),
+f("boundObjectRef", 3, Struct(&authentication_v1_BoundObjectReference), &[Always, Pointer]),
+f("expirationSeconds", 4, Int64, &[Always, Pointer]),
 ]);
 pub static authentication_v1_TokenRequestStatus: Struct = s("io.k8s.api.authentication.v1.TokenRequestStatus", false, &[
 f("expirationTimestamp", 2, Time, &[Always]),
 f("token", 1, String, &[Always, Default("\"\"")]),
 ]);
 pub static authentication_v1_TokenReview: Struct = s("io.k8s.api.authentication.v1.TokenReview", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&authentication_v1_TokenReviewSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&authentication_v1_TokenReviewStatus), &[Always, Default("{}")]),
@@ -754,8 +754,8 @@ f("rawSelector", 1, String, &[]),
 f("requirements", 2, List(&List { element: Struct(&meta_v1_LabelSelectorRequirement), kind: A }), &[]),
 ]);
 pub static authorization_v1_LocalSubjectAccessReview: Struct = s("io.k8s.api.authorization.v1.LocalSubjectAccessReview", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&authorization_v1_SubjectAccessReviewSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&authorization_v1_SubjectAccessReviewStatus), &[Always, Default("{}")]),
@@ -769,9 +769,9 @@ f("nonResourceURLs", 2, List(&List { element: String, kind: A }), &[]),
 f("verbs", 1, List(&List { element: String, kind: A }), &[Required, Always]),
 ]);
 pub static authorization_v1_ResourceAttributes: Struct = s("io.k8s.api.authorization.v1.ResourceAttributes", false, &[
-f("fieldSelector", 8, Struct(&authorization_v1_FieldSelectorAttributes), &[]),
+f("fieldSelector", 8, Struct(&authorization_v1_FieldSelectorAttributes), &[Pointer]),
 f("group", 3, String, &[]),
-f("labelSelector", 9, Struct(&authorization_v1_LabelSelectorAttributes), &[]),
+f("labelSelector", 9, Struct(&authorization_v1_LabelSelectorAttributes), &[Pointer]),
 f("name", 7, String, &[]),
 f("namespace", 1, String, &[]),
 f("resource", 5, String, &[]),
@@ -786,19 +786,19 @@ f("resources", 3, List(&List { element: String, kind: A }), &[]),
 f("verbs", 1, List(&List { element: String, kind: A }), &[Required, Always]),
 ]);
 pub static authorization_v1_SelfSubjectAccessReview: Struct = s("io.k8s.api.authorization.v1.SelfSubjectAccessReview", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&authorization_v1_SelfSubjectAccessReviewSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&authorization_v1_SubjectAccessReviewStatus), &[Always, Default("{}")]),
 ]);
 pub static authorization_v1_SelfSubjectAccessReviewSpec: Struct = s("io.k8s.api.authorization.v1.SelfSubjectAccessReviewSpec", false, &[
-f("nonResourceAttributes", 2, Struct(&authorization_v1_NonResourceAttributes), &[]),
-f("resourceAttributes", 1, Struct(&authorization_v1_ResourceAttributes), &[]),
+f("nonResourceAttributes", 2, Struct(&authorization_v1_NonResourceAttributes), &[Pointer]),
+f("resourceAttributes", 1, Struct(&authorization_v1_ResourceAttributes), &[Pointer]),
 ]);
 pub static authorization_v1_SelfSubjectRulesReview: Struct = s("io.k8s.api.authorization.v1.SelfSubjectRulesReview", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&authorization_v1_SelfSubjectRulesReviewSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&authorization_v1_SubjectRulesReviewStatus), &[Always, Default("{}")]),
@@ -807,8 +807,8 @@ pub static authorization_v1_SelfSubjectRulesReviewSpec: Struct = s("io.k8s.api.a
 f("namespace", 1, String, &[]),
 ]);
 pub static authorization_v1_SubjectAccessReview: Struct = s("io.k8s.api.authorization.v1.SubjectAccessReview", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&authorization_v1_SubjectAccessReviewSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&authorization_v1_SubjectAccessReviewStatus), &[Always, Default("{}")]),
@@ -816,8 +816,8 @@ f("status", 3, Struct(&authorization_v1_SubjectAccessReviewStatus), &[Always, De
 pub static authorization_v1_SubjectAccessReviewSpec: Struct = s("io.k8s.api.authorization.v1.SubjectAccessReviewSpec", false, &[
 f("extra", 5, Map(&Map { value: List(&List { element: String, kind: A }), atomic: false }), &[Go("map[string]v1.ExtraValue")]),
 f("groups", 4, List(&List { element: String, kind: A }), &[]),
-f("nonResourceAttributes", 2, Struct(&authorization_v1_NonResourceAttributes), &[]),
-f("resourceAttributes", 1, Struct(&authorization_v1_ResourceAttributes), &[]),
+f("nonResourceAttributes", 2, Struct(&authorization_v1_NonResourceAttributes), &[Pointer]),
+f("resourceAttributes", 1, Struct(&authorization_v1_ResourceAttributes), &[Pointer]),
 f("uid", 6, String, &[]),
 f("user", 3, String, &[]),
 ]);
@@ -839,34 +839,34 @@ f("kind", 1, String, &[Required, Always, Default("\"\"")]),
 f("name", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static autoscaling_v1_HorizontalPodAutoscaler: Struct = s("io.k8s.api.autoscaling.v1.HorizontalPodAutoscaler", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&autoscaling_v1_HorizontalPodAutoscalerSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&autoscaling_v1_HorizontalPodAutoscalerStatus), &[Always, Default("{}")]),
 ]);
 pub static autoscaling_v1_HorizontalPodAutoscalerList: Struct = s("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&autoscaling_v1_HorizontalPodAutoscaler), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static autoscaling_v1_HorizontalPodAutoscalerSpec: Struct = s("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerSpec", false, &[
 f("maxReplicas", 3, Int32, &[Required, Always, Default("0")]),
-f("minReplicas", 2, Int32, &[]),
+f("minReplicas", 2, Int32, &[Pointer]),
 f("scaleTargetRef", 1, Struct(&autoscaling_v1_CrossVersionObjectReference), &[Required, Always, Default("{}")]),
-f("targetCPUUtilizationPercentage", 4, Int32, &[]),
+f("targetCPUUtilizationPercentage", 4, Int32, &[Pointer]),
 ]);
 pub static autoscaling_v1_HorizontalPodAutoscalerStatus: Struct = s("io.k8s.api.autoscaling.v1.HorizontalPodAutoscalerStatus", false, &[
-f("currentCPUUtilizationPercentage", 5, Int32, &[]),
+f("currentCPUUtilizationPercentage", 5, Int32, &[Pointer]),
 f("currentReplicas", 3, Int32, &[Required, Always, Default("0")]),
 f("desiredReplicas", 4, Int32, &[Required, Always, Default("0")]),
-f("lastScaleTime", 2, Time, &[]),
-f("observedGeneration", 1, Int64, &[]),
+f("lastScaleTime", 2, Time, &[Pointer]),
+f("observedGeneration", 1, Int64, &[Pointer]),
 ]);
 pub static autoscaling_v1_Scale: Struct = s("io.k8s.api.autoscaling.v1.Scale", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&autoscaling_v1_ScaleSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&autoscaling_v1_ScaleStatus), &[Always, Default("{}")]),
@@ -908,40 +908,40 @@ f("value", 2, Int32, &[Required, Always, Default("0")]),
 ]);
 pub static autoscaling_v2_HPAScalingRules: Struct = s("io.k8s.api.autoscaling.v2.HPAScalingRules", false, &[
 f("policies", 2, List(&List { element: Struct(&autoscaling_v2_HPAScalingPolicy), kind: A }), &[]),
-f("selectPolicy", 1, String, &[Go("v2.ScalingPolicySelect")]),
-f("stabilizationWindowSeconds", 3, Int32, &[]),
-f("tolerance", 4, Quantity, &[]),
+f("selectPolicy", 1, String, &[Go("v2.ScalingPolicySelect"), Pointer]),
+f("stabilizationWindowSeconds", 3, Int32, &[Pointer]),
+f("tolerance", 4, Quantity, &[Pointer]),
 ]);
 pub static autoscaling_v2_HorizontalPodAutoscaler: Struct = s("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&autoscaling_v2_HorizontalPodAutoscalerSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&autoscaling_v2_HorizontalPodAutoscalerStatus), &[Always, Default("{}")]),
 ]);
 pub static autoscaling_v2_HorizontalPodAutoscalerBehavior: Struct = s("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior", false, &[
-f("scaleDown", 2, Struct(&autoscaling_v2_HPAScalingRules), &[]),
-f("scaleUp", 1, Struct(&autoscaling_v2_HPAScalingRules), &[]),
+f("scaleDown", 2, Struct(&autoscaling_v2_HPAScalingRules), &[Pointer]),
+f("scaleUp", 1, Struct(&autoscaling_v2_HPAScalingRules), &[Pointer]),
 ]);
 pub static autoscaling_v2_HorizontalPodAutoscalerCondition: Struct = s("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerCondition", false, &[
 f("lastTransitionTime", 3, Time, &[Always]),
 f("message", 5, String, &[]),
-f("observedGeneration", 6, Int64, &[]),
+f("observedGeneration", 6, Int64, &[Pointer]),
 f("reason", 4, String, &[]),
 f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"\"")]),
 f("type", 1, String, &[Required, Always, Go("v2.HorizontalPodAutoscalerConditionType"), Default("\"\"")]),
 ]);
 pub static autoscaling_v2_HorizontalPodAutoscalerList: Struct = s("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&autoscaling_v2_HorizontalPodAutoscaler), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static autoscaling_v2_HorizontalPodAutoscalerSpec: Struct = s("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerSpec", false, &[
-f("behavior", 5, Struct(&autoscaling_v2_HorizontalPodAutoscalerBehavior), &[]),
+f("behavior", 5, Struct(&autoscaling_v2_HorizontalPodAutoscalerBehavior), &[Pointer]),
 f("maxReplicas", 3, Int32, &[Required, Always, Default("0")]),
 f("metrics", 4, List(&List { element: Struct(&autoscaling_v2_MetricSpec), kind: A }), &[]),
-f("minReplicas", 2, Int32, &[]),
+f("minReplicas", 2, Int32, &[Pointer]),
 f("scaleTargetRef", 1, Struct(&autoscaling_v2_CrossVersionObjectReference), &[Required, Always, Default("{}")]),
 ]);
 pub static autoscaling_v2_HorizontalPodAutoscalerStatus: Struct = s("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerStatus", false, &[
@@ -949,39 +949,39 @@ f("conditions", 6, List(&List { element: Struct(&autoscaling_v2_HorizontalPodAut
 f("currentMetrics", 5, List(&List { element: Struct(&autoscaling_v2_MetricStatus), kind: A }), &[Always]),
 f("currentReplicas", 3, Int32, &[]),
 f("desiredReplicas", 4, Int32, &[Required, Always, Default("0")]),
-f("lastScaleTime", 2, Time, &[]),
-f("observedGeneration", 1, Int64, &[]),
+f("lastScaleTime", 2, Time, &[Pointer]),
+f("observedGeneration", 1, Int64, &[Pointer]),
 ]);
 pub static autoscaling_v2_MetricIdentifier: Struct = s("io.k8s.api.autoscaling.v2.MetricIdentifier", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("selector", 2, Struct(&meta_v1_LabelSelector), &[]),
+f("selector", 2, Struct(&meta_v1_LabelSelector), &[Pointer]),
 ]);
 pub static autoscaling_v2_MetricSpec: Struct = s("io.k8s.api.autoscaling.v2.MetricSpec", false, &[
-f("containerResource", 7, Struct(&autoscaling_v2_ContainerResourceMetricSource), &[]),
-f("external", 5, Struct(&autoscaling_v2_ExternalMetricSource), &[]),
-f("object", 2, Struct(&autoscaling_v2_ObjectMetricSource), &[]),
-f("pods", 3, Struct(&autoscaling_v2_PodsMetricSource), &[]),
-f("resource", 4, Struct(&autoscaling_v2_ResourceMetricSource), &[]),
+f("containerResource", 7, Struct(&autoscaling_v2_ContainerResourceMetricSource), &[Pointer]),
+f("external", 5, Struct(&autoscaling_v2_ExternalMetricSource), &[Pointer]),
+f("object", 2, Struct(&autoscaling_v2_ObjectMetricSource), &[Pointer]),
+f("pods", 3, Struct(&autoscaling_v2_PodsMetricSource), &[Pointer]),
+f("resource", 4, Struct(&autoscaling_v2_ResourceMetricSource), &[Pointer]),
 f("type", 1, String, &[Required, Always, Go("v2.MetricSourceType"), Default("\"\"")]),
 ]);
 pub static autoscaling_v2_MetricStatus: Struct = s("io.k8s.api.autoscaling.v2.MetricStatus", false, &[
-f("containerResource", 7, Struct(&autoscaling_v2_ContainerResourceMetricStatus), &[]),
-f("external", 5, Struct(&autoscaling_v2_ExternalMetricStatus), &[]),
-f("object", 2, Struct(&autoscaling_v2_ObjectMetricStatus), &[]),
-f("pods", 3, Struct(&autoscaling_v2_PodsMetricStatus), &[]),
-f("resource", 4, Struct(&autoscaling_v2_ResourceMetricStatus), &[]),
+f("containerResource", 7, Struct(&autoscaling_v2_ContainerResourceMetricStatus), &[Pointer]),
+f("external", 5, Struct(&autoscaling_v2_ExternalMetricStatus), &[Pointer]),
+f("object", 2, Struct(&autoscaling_v2_ObjectMetricStatus), &[Pointer]),
+f("pods", 3, Struct(&autoscaling_v2_PodsMetricStatus), &[Pointer]),
+f("resource", 4, Struct(&autoscaling_v2_ResourceMetricStatus), &[Pointer]),
 f("type", 1, String, &[Required, Always, Go("v2.MetricSourceType"), Default("\"\"")]),
 ]);
 pub static autoscaling_v2_MetricTarget: Struct = s("io.k8s.api.autoscaling.v2.MetricTarget", false, &[
-f("averageUtilization", 4, Int32, &[]),
-f("averageValue", 3, Quantity, &[]),
+f("averageUtilization", 4, Int32, &[Pointer]),
+f("averageValue", 3, Quantity, &[Pointer]),
 f("type", 1, String, &[Required, Always, Go("v2.MetricTargetType"), Default("\"\"")]),
-f("value", 2, Quantity, &[]),
+f("value", 2, Quantity, &[Pointer]),
 ]);
 pub static autoscaling_v2_MetricValueStatus: Struct = s("io.k8s.api.autoscaling.v2.MetricValueStatus", false, &[
-f("averageUtilization", 3, Int32, &[]),
-f("averageValue", 2, Quantity, &[]),
-f("value", 1, Quantity, &[]),
+f("averageUtilization", 3, Int32, &[Pointer]),
+f("averageValue", 2, Quantity, &[Pointer]),
+f("value", 1, Quantity, &[Pointer]),
 ]);
 pub static autoscaling_v2_ObjectMetricSource: Struct = s("io.k8s.api.autoscaling.v2.ObjectMetricSource", false, &[
 f("describedObject", 1, Struct(&autoscaling_v2_CrossVersionObjectReference), &[Required, Always, Default("{}")]),
@@ -1010,36 +1010,36 @@ f("current", 2, Struct(&autoscaling_v2_MetricValueStatus), &[Required, Always, D
 f("name", 1, String, &[Required, Always, Go("v1.ResourceName"), Default("\"\"")]),
 ]);
 pub static batch_v1_CronJob: Struct = s("io.k8s.api.batch.v1.CronJob", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&batch_v1_CronJobSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&batch_v1_CronJobStatus), &[Always, Default("{}")]),
 ]);
 pub static batch_v1_CronJobList: Struct = s("io.k8s.api.batch.v1.CronJobList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&batch_v1_CronJob), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static batch_v1_CronJobSpec: Struct = s("io.k8s.api.batch.v1.CronJobSpec", false, &[
 f("concurrencyPolicy", 3, String, &[Go("v1.ConcurrencyPolicy"), Enum(&["Allow", "Forbid", "Replace"])]),
-f("failedJobsHistoryLimit", 7, Int32, &[]),
+f("failedJobsHistoryLimit", 7, Int32, &[Pointer]),
 f("jobTemplate", 5, Struct(&batch_v1_JobTemplateSpec), &[Required, Always, Default("{}")]),
 f("schedule", 1, String, &[Required, Always, Default("\"\"")]),
-f("startingDeadlineSeconds", 2, Int64, &[]),
-f("successfulJobsHistoryLimit", 6, Int32, &[]),
-f("suspend", 4, Bool, &[]),
-f("timeZone", 8, String, &[]),
+f("startingDeadlineSeconds", 2, Int64, &[Pointer]),
+f("successfulJobsHistoryLimit", 6, Int32, &[Pointer]),
+f("suspend", 4, Bool, &[Pointer]),
+f("timeZone", 8, String, &[Pointer]),
 ]);
 pub static batch_v1_CronJobStatus: Struct = s("io.k8s.api.batch.v1.CronJobStatus", false, &[
 f("active", 1, List(&List { element: Struct(&core_v1_ObjectReference), kind: A }), &[]),
-f("lastScheduleTime", 4, Time, &[]),
-f("lastSuccessfulTime", 5, Time, &[]),
+f("lastScheduleTime", 4, Time, &[Pointer]),
+f("lastSuccessfulTime", 5, Time, &[Pointer]),
 ]);
 pub static batch_v1_Job: Struct = s("io.k8s.api.batch.v1.Job", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&batch_v1_JobSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&batch_v1_JobStatus), &[Always, Default("{}")]),
@@ -1053,48 +1053,48 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.JobConditionType"), Default("\"\"")]),
 ]);
 pub static batch_v1_JobList: Struct = s("io.k8s.api.batch.v1.JobList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&batch_v1_Job), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static batch_v1_JobSchedulingConfiguration: Struct = s("io.k8s.api.batch.v1.JobSchedulingConfiguration", false, &[
-f("disruptionMode", 3, Struct(&scheduling_v1alpha3_WorkloadPodGroupDisruptionMode), &[]),
+f("disruptionMode", 3, Struct(&scheduling_v1alpha3_WorkloadPodGroupDisruptionMode), &[Pointer]),
 f("resourceClaims", 4, List(&List { element: Struct(&scheduling_v1alpha3_WorkloadPodGroupResourceClaim), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
-f("schedulingConstraints", 2, Struct(&scheduling_v1alpha3_WorkloadPodGroupSchedulingConstraints), &[]),
-f("schedulingPolicy", 1, Struct(&scheduling_v1alpha3_WorkloadPodGroupSchedulingPolicy), &[]),
+f("schedulingConstraints", 2, Struct(&scheduling_v1alpha3_WorkloadPodGroupSchedulingConstraints), &[Pointer]),
+f("schedulingPolicy", 1, Struct(&scheduling_v1alpha3_WorkloadPodGroupSchedulingPolicy), &[Pointer]),
 ]);
 pub static batch_v1_JobSpec: Struct = s("io.k8s.api.batch.v1.JobSpec", false, &[
-f("activeDeadlineSeconds", 3, Int64, &[]),
-f("backoffLimit", 7, Int32, &[]),
-f("backoffLimitPerIndex", 12, Int32, &[]),
-f("completionMode", 9, String, &[Go("v1.CompletionMode"), Enum(&["Indexed", "NonIndexed"])]),
-f("completions", 2, Int32, &[]),
-f("managedBy", 15, String, &[]),
-f("manualSelector", 5, Bool, &[]),
-f("maxFailedIndexes", 13, Int32, &[]),
-f("parallelism", 1, Int32, &[]),
-f("podFailurePolicy", 11, Struct(&batch_v1_PodFailurePolicy), &[]),
-f("podReplacementPolicy", 14, String, &[Go("v1.PodReplacementPolicy"), Enum(&["Failed", "TerminatingOrFailed"])]),
-f("scheduling", 17, Struct(&batch_v1_JobSchedulingConfiguration), &[]),
-f("selector", 4, Struct(&meta_v1_LabelSelector), &[]),
-f("successPolicy", 16, Struct(&batch_v1_SuccessPolicy), &[]),
-f("suspend", 10, Bool, &[]),
+f("activeDeadlineSeconds", 3, Int64, &[Pointer]),
+f("backoffLimit", 7, Int32, &[Pointer]),
+f("backoffLimitPerIndex", 12, Int32, &[Pointer]),
+f("completionMode", 9, String, &[Go("v1.CompletionMode"), Pointer, Enum(&["Indexed", "NonIndexed"])]),
+f("completions", 2, Int32, &[Pointer]),
+f("managedBy", 15, String, &[Pointer]),
+f("manualSelector", 5, Bool, &[Pointer]),
+f("maxFailedIndexes", 13, Int32, &[Pointer]),
+f("parallelism", 1, Int32, &[Pointer]),
+f("podFailurePolicy", 11, Struct(&batch_v1_PodFailurePolicy), &[Pointer]),
+f("podReplacementPolicy", 14, String, &[Go("v1.PodReplacementPolicy"), Pointer, Enum(&["Failed", "TerminatingOrFailed"])]),
+f("scheduling", 17, Struct(&batch_v1_JobSchedulingConfiguration), &[Pointer]),
+f("selector", 4, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("successPolicy", 16, Struct(&batch_v1_SuccessPolicy), &[Pointer]),
+f("suspend", 10, Bool, &[Pointer]),
 f("template", 6, Struct(&core_v1_PodTemplateSpec), &[Required, Always, Default("{}")]),
-f("ttlSecondsAfterFinished", 8, Int32, &[]),
+f("ttlSecondsAfterFinished", 8, Int32, &[Pointer]),
 ]);
 pub static batch_v1_JobStatus: Struct = s("io.k8s.api.batch.v1.JobStatus", false, &[
 f("active", 4, Int32, &[]),
 f("completedIndexes", 7, String, &[]),
-f("completionTime", 3, Time, &[]),
+f("completionTime", 3, Time, &[Pointer]),
 f("conditions", 1, List(&List { element: Struct(&batch_v1_JobCondition), kind: A }), &[Patch("merge", "type")]),
 f("failed", 6, Int32, &[]),
-f("failedIndexes", 10, String, &[]),
-f("ready", 9, Int32, &[]),
-f("startTime", 2, Time, &[]),
+f("failedIndexes", 10, String, &[Pointer]),
+f("ready", 9, Int32, &[Pointer]),
+f("startTime", 2, Time, &[Pointer]),
 f("succeeded", 5, Int32, &[]),
-f("terminating", 11, Int32, &[]),
-f("uncountedTerminatedPods", 8, Struct(&batch_v1_UncountedTerminatedPods), &[]),
+f("terminating", 11, Int32, &[Pointer]),
+f("uncountedTerminatedPods", 8, Struct(&batch_v1_UncountedTerminatedPods), &[Pointer]),
 ]);
 pub static batch_v1_JobTemplateSpec: Struct = s("io.k8s.api.batch.v1.JobTemplateSpec", false, &[
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
@@ -1104,7 +1104,7 @@ pub static batch_v1_PodFailurePolicy: Struct = s("io.k8s.api.batch.v1.PodFailure
 f("rules", 1, List(&List { element: Struct(&batch_v1_PodFailurePolicyRule), kind: A }), &[Required, Always]),
 ]);
 pub static batch_v1_PodFailurePolicyOnExitCodesRequirement: Struct = s("io.k8s.api.batch.v1.PodFailurePolicyOnExitCodesRequirement", false, &[
-f("containerName", 1, String, &[]),
+f("containerName", 1, String, &[Pointer]),
 f("operator", 2, String, &[Required, Always, Go("v1.PodFailurePolicyOnExitCodesOperator"), Default("\"\""), Enum(&["In", "NotIn"])]),
 f("values", 3, List(&List { element: Int32, kind: ListKind::Set }), &[Required, Always]),
 ]);
@@ -1114,23 +1114,23 @@ f("type", 1, String, &[Required, Always, Go("v1.PodConditionType"), Default("\"\
 ]);
 pub static batch_v1_PodFailurePolicyRule: Struct = s("io.k8s.api.batch.v1.PodFailurePolicyRule", false, &[
 f("action", 1, String, &[Required, Always, Go("v1.PodFailurePolicyAction"), Default("\"\""), Enum(&["Count", "FailIndex", "FailJob", "Ignore"])]),
-f("onExitCodes", 2, Struct(&batch_v1_PodFailurePolicyOnExitCodesRequirement), &[]),
+f("onExitCodes", 2, Struct(&batch_v1_PodFailurePolicyOnExitCodesRequirement), &[Pointer]),
 f("onPodConditions", 3, List(&List { element: Struct(&batch_v1_PodFailurePolicyOnPodConditionsPattern), kind: A }), &[]),
 ]);
 pub static batch_v1_SuccessPolicy: Struct = s("io.k8s.api.batch.v1.SuccessPolicy", false, &[
 f("rules", 1, List(&List { element: Struct(&batch_v1_SuccessPolicyRule), kind: A }), &[Required, Always]),
 ]);
 pub static batch_v1_SuccessPolicyRule: Struct = s("io.k8s.api.batch.v1.SuccessPolicyRule", false, &[
-f("succeededCount", 2, Int32, &[]),
-f("succeededIndexes", 1, String, &[]),
+f("succeededCount", 2, Int32, &[Pointer]),
+f("succeededIndexes", 1, String, &[Pointer]),
 ]);
 pub static batch_v1_UncountedTerminatedPods: Struct = s("io.k8s.api.batch.v1.UncountedTerminatedPods", false, &[
 f("failed", 2, List(&List { element: String, kind: ListKind::Set }), &[Go("[]types.UID")]),
 f("succeeded", 1, List(&List { element: String, kind: ListKind::Set }), &[Go("[]types.UID")]),
 ]);
 pub static certificates_v1_CertificateSigningRequest: Struct = s("io.k8s.api.certificates.v1.CertificateSigningRequest", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&certificates_v1_CertificateSigningRequestSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&certificates_v1_CertificateSigningRequestStatus), &[Always, Default("{}")]),
@@ -1144,13 +1144,13 @@ f("status", 6, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.RequestConditionType"), Default("\"\"")]),
 ]);
 pub static certificates_v1_CertificateSigningRequestList: Struct = s("io.k8s.api.certificates.v1.CertificateSigningRequestList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&certificates_v1_CertificateSigningRequest), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static certificates_v1_CertificateSigningRequestSpec: Struct = s("io.k8s.api.certificates.v1.CertificateSigningRequestSpec", false, &[
-f("expirationSeconds", 8, Int32, &[]),
+f("expirationSeconds", 8, Int32, &[Pointer]),
 f("extra", 6, Map(&Map { value: List(&List { element: String, kind: A }), atomic: false }), &[Go("map[string]v1.ExtraValue")]),
 f("groups", 4, List(&List { element: String, kind: A }), &[]),
 f("request", 1, Bytes, &[Required, Always]),
@@ -1164,15 +1164,15 @@ f("certificate", 2, Bytes, &[]),
 f("conditions", 1, List(&List { element: Struct(&certificates_v1_CertificateSigningRequestCondition), kind: ListKind::Map(&["type"]) }), &[]),
 ]);
 pub static certificates_v1_ClusterTrustBundle: Struct = s("io.k8s.api.certificates.v1.ClusterTrustBundle", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&certificates_v1_ClusterTrustBundleSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static certificates_v1_ClusterTrustBundleList: Struct = s("io.k8s.api.certificates.v1.ClusterTrustBundleList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&certificates_v1_ClusterTrustBundle), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static certificates_v1_ClusterTrustBundleSpec: Struct = s("io.k8s.api.certificates.v1.ClusterTrustBundleSpec", false, &[
@@ -1180,20 +1180,20 @@ f("signerName", 1, String, &[]),
 f("trustBundle", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static certificates_v1_PodCertificateRequest: Struct = s("io.k8s.api.certificates.v1.PodCertificateRequest", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&certificates_v1_PodCertificateRequestSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&certificates_v1_PodCertificateRequestStatus), &[Always, Default("{}")]),
 ]);
 pub static certificates_v1_PodCertificateRequestList: Struct = s("io.k8s.api.certificates.v1.PodCertificateRequestList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&certificates_v1_PodCertificateRequest), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static certificates_v1_PodCertificateRequestSpec: Struct = s("io.k8s.api.certificates.v1.PodCertificateRequestSpec", false, &[
-f("maxExpirationSeconds", 8, Int32, &[Default("86400")]),
+f("maxExpirationSeconds", 8, Int32, &[Pointer, Default("86400")]),
 f("nodeName", 6, String, &[Required, Always, Go("types.NodeName"), Default("\"\"")]),
 f("nodeUID", 7, String, &[Required, Always, Go("types.UID"), Default("\"\"")]),
 f("podName", 2, String, &[Required, Always, Default("\"\"")]),
@@ -1205,22 +1205,22 @@ f("stubPKCS10Request", 12, Bytes, &[Required, Always]),
 f("unverifiedUserAnnotations", 11, Map(&Map { value: String, atomic: false }), &[]),
 ]);
 pub static certificates_v1_PodCertificateRequestStatus: Struct = s("io.k8s.api.certificates.v1.PodCertificateRequestStatus", false, &[
-f("beginRefreshAt", 5, Time, &[]),
+f("beginRefreshAt", 5, Time, &[Pointer]),
 f("certificateChain", 2, String, &[]),
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
-f("notAfter", 6, Time, &[]),
-f("notBefore", 4, Time, &[]),
+f("notAfter", 6, Time, &[Pointer]),
+f("notBefore", 4, Time, &[Pointer]),
 ]);
 pub static certificates_v1beta1_ClusterTrustBundle: Struct = s("io.k8s.api.certificates.v1beta1.ClusterTrustBundle", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&certificates_v1beta1_ClusterTrustBundleSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static certificates_v1beta1_ClusterTrustBundleList: Struct = s("io.k8s.api.certificates.v1beta1.ClusterTrustBundleList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&certificates_v1beta1_ClusterTrustBundle), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static certificates_v1beta1_ClusterTrustBundleSpec: Struct = s("io.k8s.api.certificates.v1beta1.ClusterTrustBundleSpec", false, &[
@@ -1228,20 +1228,20 @@ f("signerName", 1, String, &[]),
 f("trustBundle", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static certificates_v1beta1_PodCertificateRequest: Struct = s("io.k8s.api.certificates.v1beta1.PodCertificateRequest", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&certificates_v1beta1_PodCertificateRequestSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&certificates_v1beta1_PodCertificateRequestStatus), &[Always, Default("{}")]),
 ]);
 pub static certificates_v1beta1_PodCertificateRequestList: Struct = s("io.k8s.api.certificates.v1beta1.PodCertificateRequestList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&certificates_v1beta1_PodCertificateRequest), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static certificates_v1beta1_PodCertificateRequestSpec: Struct = s("io.k8s.api.certificates.v1beta1.PodCertificateRequestSpec", false, &[
-f("maxExpirationSeconds", 8, Int32, &[Default("86400")]),
+f("maxExpirationSeconds", 8, Int32, &[Pointer, Default("86400")]),
 f("nodeName", 6, String, &[Required, Always, Go("types.NodeName"), Default("\"\"")]),
 f("nodeUID", 7, String, &[Required, Always, Go("types.UID"), Default("\"\"")]),
 f("pkixPublicKey", 9, Bytes, &[Always]),
@@ -1255,71 +1255,71 @@ f("stubPKCS10Request", 12, Bytes, &[Required, Always]),
 f("unverifiedUserAnnotations", 11, Map(&Map { value: String, atomic: false }), &[]),
 ]);
 pub static certificates_v1beta1_PodCertificateRequestStatus: Struct = s("io.k8s.api.certificates.v1beta1.PodCertificateRequestStatus", false, &[
-f("beginRefreshAt", 5, Time, &[]),
+f("beginRefreshAt", 5, Time, &[Pointer]),
 f("certificateChain", 2, String, &[]),
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
-f("notAfter", 6, Time, &[]),
-f("notBefore", 4, Time, &[]),
+f("notAfter", 6, Time, &[Pointer]),
+f("notBefore", 4, Time, &[Pointer]),
 ]);
 pub static coordination_v1_Lease: Struct = s("io.k8s.api.coordination.v1.Lease", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&coordination_v1_LeaseSpec), &[Always, Default("{}")]),
 ]);
 pub static coordination_v1_LeaseList: Struct = s("io.k8s.api.coordination.v1.LeaseList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&coordination_v1_Lease), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static coordination_v1_LeaseSpec: Struct = s("io.k8s.api.coordination.v1.LeaseSpec", false, &[
-f("acquireTime", 3, MicroTime, &[]),
-f("holderIdentity", 1, String, &[]),
-f("leaseDurationSeconds", 2, Int32, &[]),
-f("leaseTransitions", 5, Int32, &[]),
-f("preferredHolder", 7, String, &[]),
-f("renewTime", 4, MicroTime, &[]),
-f("strategy", 6, String, &[Go("v1.CoordinatedLeaseStrategy")]),
+f("acquireTime", 3, MicroTime, &[Pointer]),
+f("holderIdentity", 1, String, &[Pointer]),
+f("leaseDurationSeconds", 2, Int32, &[Pointer]),
+f("leaseTransitions", 5, Int32, &[Pointer]),
+f("preferredHolder", 7, String, &[Pointer]),
+f("renewTime", 4, MicroTime, &[Pointer]),
+f("strategy", 6, String, &[Go("v1.CoordinatedLeaseStrategy"), Pointer]),
 ]);
 pub static coordination_v1alpha2_LeaseCandidate: Struct = s("io.k8s.api.coordination.v1alpha2.LeaseCandidate", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&coordination_v1alpha2_LeaseCandidateSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static coordination_v1alpha2_LeaseCandidateList: Struct = s("io.k8s.api.coordination.v1alpha2.LeaseCandidateList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&coordination_v1alpha2_LeaseCandidate), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static coordination_v1alpha2_LeaseCandidateSpec: Struct = s("io.k8s.api.coordination.v1alpha2.LeaseCandidateSpec", false, &[
 f("binaryVersion", 4, String, &[Required, Always, Default("\"\"")]),
 f("emulationVersion", 5, String, &[]),
 f("leaseName", 1, String, &[Required, Always, Default("\"\"")]),
-f("pingTime", 2, MicroTime, &[]),
-f("renewTime", 3, MicroTime, &[]),
+f("pingTime", 2, MicroTime, &[Pointer]),
+f("renewTime", 3, MicroTime, &[Pointer]),
 f("strategy", 6, String, &[Required, Go("v1.CoordinatedLeaseStrategy")]),
 ]);
 pub static coordination_v1beta1_LeaseCandidate: Struct = s("io.k8s.api.coordination.v1beta1.LeaseCandidate", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&coordination_v1beta1_LeaseCandidateSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static coordination_v1beta1_LeaseCandidateList: Struct = s("io.k8s.api.coordination.v1beta1.LeaseCandidateList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&coordination_v1beta1_LeaseCandidate), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static coordination_v1beta1_LeaseCandidateSpec: Struct = s("io.k8s.api.coordination.v1beta1.LeaseCandidateSpec", false, &[
 f("binaryVersion", 4, String, &[Required, Always, Default("\"\"")]),
 f("emulationVersion", 5, String, &[]),
 f("leaseName", 1, String, &[Required, Always, Default("\"\"")]),
-f("pingTime", 2, MicroTime, &[]),
-f("renewTime", 3, MicroTime, &[]),
+f("pingTime", 2, MicroTime, &[Pointer]),
+f("renewTime", 3, MicroTime, &[Pointer]),
 f("strategy", 6, String, &[Required, Go("v1.CoordinatedLeaseStrategy")]),
 ]);
 pub static core_v1_AWSElasticBlockStoreVolumeSource: Struct = s("io.k8s.api.core.v1.AWSElasticBlockStoreVolumeSource", false, &[
@@ -1329,12 +1329,12 @@ f("readOnly", 4, Bool, &[]),
 f("volumeID", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_Affinity: Struct = s("io.k8s.api.core.v1.Affinity", false, &[
-f("nodeAffinity", 1, Struct(&core_v1_NodeAffinity), &[]),
-f("podAffinity", 2, Struct(&core_v1_PodAffinity), &[]),
-f("podAntiAffinity", 3, Struct(&core_v1_PodAntiAffinity), &[]),
+f("nodeAffinity", 1, Struct(&core_v1_NodeAffinity), &[Pointer]),
+f("podAffinity", 2, Struct(&core_v1_PodAffinity), &[Pointer]),
+f("podAntiAffinity", 3, Struct(&core_v1_PodAntiAffinity), &[Pointer]),
 ]);
 pub static core_v1_AppArmorProfile: Struct = s("io.k8s.api.core.v1.AppArmorProfile", false, &[
-f("localhostProfile", 2, String, &[]),
+f("localhostProfile", 2, String, &[Pointer]),
 f("type", 1, String, &[Required, Always, Go("v1.AppArmorProfileType"), Default("\"\""), Enum(&["Localhost", "RuntimeDefault", "Unconfined"])]),
 ]);
 pub static core_v1_AttachedVolume: Struct = s("io.k8s.api.core.v1.AttachedVolume", false, &[
@@ -1342,17 +1342,17 @@ f("devicePath", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 1, String, &[Required, Always, Go("v1.UniqueVolumeName"), Default("\"\"")]),
 ]);
 pub static core_v1_AzureDiskVolumeSource: Struct = s("io.k8s.api.core.v1.AzureDiskVolumeSource", false, &[
-f("cachingMode", 3, String, &[Go("v1.AzureDataDiskCachingMode"), Default("\"ReadWrite\""), Enum(&["None", "ReadOnly", "ReadWrite"])]),
+f("cachingMode", 3, String, &[Go("v1.AzureDataDiskCachingMode"), Pointer, Default("\"ReadWrite\""), Enum(&["None", "ReadOnly", "ReadWrite"])]),
 f("diskName", 1, String, &[Required, Always, Default("\"\"")]),
 f("diskURI", 2, String, &[Required, Always, Default("\"\"")]),
-f("fsType", 4, String, &[Default("\"ext4\"")]),
-f("kind", 6, String, &[Go("v1.AzureDataDiskKind"), Default("\"Shared\""), Enum(&["Dedicated", "Managed", "Shared"])]),
-f("readOnly", 5, Bool, &[Default("false")]),
+f("fsType", 4, String, &[Pointer, Default("\"ext4\"")]),
+f("kind", 6, String, &[Go("v1.AzureDataDiskKind"), Pointer, Default("\"Shared\""), Enum(&["Dedicated", "Managed", "Shared"])]),
+f("readOnly", 5, Bool, &[Pointer, Default("false")]),
 ]);
 pub static core_v1_AzureFilePersistentVolumeSource: Struct = s("io.k8s.api.core.v1.AzureFilePersistentVolumeSource", false, &[
 f("readOnly", 3, Bool, &[]),
 f("secretName", 1, String, &[Required, Always, Default("\"\"")]),
-f("secretNamespace", 4, String, &[Always]),
+f("secretNamespace", 4, String, &[Always, Pointer]),
 f("shareName", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_AzureFileVolumeSource: Struct = s("io.k8s.api.core.v1.AzureFileVolumeSource", false, &[
@@ -1361,28 +1361,28 @@ f("secretName", 1, String, &[Required, Always, Default("\"\"")]),
 f("shareName", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_Binding: Struct = s("io.k8s.api.core.v1.Binding", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("target", 2, Struct(&core_v1_ObjectReference), &[Required, Always, Default("{}")]),
 ]);
 pub static core_v1_CSIPersistentVolumeSource: Struct = s("io.k8s.api.core.v1.CSIPersistentVolumeSource", false, &[
-f("controllerExpandSecretRef", 9, Struct(&core_v1_SecretReference), &[]),
-f("controllerPublishSecretRef", 6, Struct(&core_v1_SecretReference), &[]),
+f("controllerExpandSecretRef", 9, Struct(&core_v1_SecretReference), &[Pointer]),
+f("controllerPublishSecretRef", 6, Struct(&core_v1_SecretReference), &[Pointer]),
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
 f("fsType", 4, String, &[]),
-f("nodeExpandSecretRef", 10, Struct(&core_v1_SecretReference), &[]),
-f("nodePublishSecretRef", 8, Struct(&core_v1_SecretReference), &[]),
-f("nodeStageSecretRef", 7, Struct(&core_v1_SecretReference), &[]),
+f("nodeExpandSecretRef", 10, Struct(&core_v1_SecretReference), &[Pointer]),
+f("nodePublishSecretRef", 8, Struct(&core_v1_SecretReference), &[Pointer]),
+f("nodeStageSecretRef", 7, Struct(&core_v1_SecretReference), &[Pointer]),
 f("readOnly", 3, Bool, &[]),
 f("volumeAttributes", 5, Map(&Map { value: String, atomic: false }), &[]),
 f("volumeHandle", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_CSIVolumeSource: Struct = s("io.k8s.api.core.v1.CSIVolumeSource", false, &[
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
-f("fsType", 3, String, &[]),
-f("nodePublishSecretRef", 5, Struct(&core_v1_LocalObjectReference), &[]),
-f("readOnly", 2, Bool, &[]),
+f("fsType", 3, String, &[Pointer]),
+f("nodePublishSecretRef", 5, Struct(&core_v1_LocalObjectReference), &[Pointer]),
+f("readOnly", 2, Bool, &[Pointer]),
 f("volumeAttributes", 4, Map(&Map { value: String, atomic: false }), &[]),
 ]);
 pub static core_v1_Capabilities: Struct = s("io.k8s.api.core.v1.Capabilities", false, &[
@@ -1394,7 +1394,7 @@ f("monitors", 1, List(&List { element: String, kind: A }), &[Required, Always]),
 f("path", 2, String, &[]),
 f("readOnly", 6, Bool, &[]),
 f("secretFile", 4, String, &[]),
-f("secretRef", 5, Struct(&core_v1_SecretReference), &[]),
+f("secretRef", 5, Struct(&core_v1_SecretReference), &[Pointer]),
 f("user", 3, String, &[]),
 ]);
 pub static core_v1_CephFSVolumeSource: Struct = s("io.k8s.api.core.v1.CephFSVolumeSource", false, &[
@@ -1402,31 +1402,31 @@ f("monitors", 1, List(&List { element: String, kind: A }), &[Required, Always]),
 f("path", 2, String, &[]),
 f("readOnly", 6, Bool, &[]),
 f("secretFile", 4, String, &[]),
-f("secretRef", 5, Struct(&core_v1_LocalObjectReference), &[]),
+f("secretRef", 5, Struct(&core_v1_LocalObjectReference), &[Pointer]),
 f("user", 3, String, &[]),
 ]);
 pub static core_v1_CinderPersistentVolumeSource: Struct = s("io.k8s.api.core.v1.CinderPersistentVolumeSource", false, &[
 f("fsType", 2, String, &[]),
 f("readOnly", 3, Bool, &[]),
-f("secretRef", 4, Struct(&core_v1_SecretReference), &[]),
+f("secretRef", 4, Struct(&core_v1_SecretReference), &[Pointer]),
 f("volumeID", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_CinderVolumeSource: Struct = s("io.k8s.api.core.v1.CinderVolumeSource", false, &[
 f("fsType", 2, String, &[]),
 f("readOnly", 3, Bool, &[]),
-f("secretRef", 4, Struct(&core_v1_LocalObjectReference), &[]),
+f("secretRef", 4, Struct(&core_v1_LocalObjectReference), &[Pointer]),
 f("volumeID", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_ClientIPConfig: Struct = s("io.k8s.api.core.v1.ClientIPConfig", false, &[
-f("timeoutSeconds", 1, Int32, &[]),
+f("timeoutSeconds", 1, Int32, &[Pointer]),
 ]);
 pub static core_v1_ClusterTrustBundleProjection: Struct = s("io.k8s.api.core.v1.ClusterTrustBundleProjection", false, &[
-f("labelSelector", 3, Struct(&meta_v1_LabelSelector), &[]),
-f("name", 1, String, &[]),
-f("optional", 5, Bool, &[]),
+f("labelSelector", 3, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("name", 1, String, &[Pointer]),
+f("optional", 5, Bool, &[Pointer]),
 f("path", 4, String, &[Required, Always, Default("\"\"")]),
-f("signerName", 2, String, &[]),
-f("user", 6, Int64, &[]),
+f("signerName", 2, String, &[Pointer]),
+f("user", 6, Int64, &[Pointer]),
 ]);
 pub static core_v1_ComponentCondition: Struct = s("io.k8s.api.core.v1.ComponentCondition", false, &[
 f("error", 4, String, &[]),
@@ -1435,38 +1435,38 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.ComponentConditionType"), Default("\"\"")]),
 ]);
 pub static core_v1_ComponentStatus: Struct = s("io.k8s.api.core.v1.ComponentStatus", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("conditions", 2, List(&List { element: Struct(&core_v1_ComponentCondition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ComponentStatusList: Struct = s("io.k8s.api.core.v1.ComponentStatusList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_ComponentStatus), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ConfigMap: Struct = s("io.k8s.api.core.v1.ConfigMap", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("binaryData", 3, Map(&Map { value: Bytes, atomic: false }), &[]),
 f("data", 2, Map(&Map { value: String, atomic: false }), &[]),
-f("immutable", 4, Bool, &[]),
-f("kind", 0, String, &[]),
+f("immutable", 4, Bool, &[Pointer]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ConfigMapEnvSource: Struct = s("io.k8s.api.core.v1.ConfigMapEnvSource", false, &[
-f("name", 1, String, &[Inlined(&[1]), Default("\"\"")]),
-f("optional", 2, Bool, &[]),
+f("name", 1, String, &[Inlined("LocalObjectReference", &[1]), Default("\"\"")]),
+f("optional", 2, Bool, &[Pointer]),
 ]);
 pub static core_v1_ConfigMapKeySelector: Struct = s("io.k8s.api.core.v1.ConfigMapKeySelector", true, &[
 f("key", 2, String, &[Required, Always, Default("\"\"")]),
-f("name", 1, String, &[Inlined(&[1]), Default("\"\"")]),
-f("optional", 3, Bool, &[]),
+f("name", 1, String, &[Inlined("LocalObjectReference", &[1]), Default("\"\"")]),
+f("optional", 3, Bool, &[Pointer]),
 ]);
 pub static core_v1_ConfigMapList: Struct = s("io.k8s.api.core.v1.ConfigMapList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_ConfigMap), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ConfigMapNodeConfigSource: Struct = s("io.k8s.api.core.v1.ConfigMapNodeConfigSource", false, &[
@@ -1478,15 +1478,15 @@ f("uid", 3, String, &[Go("types.UID")]),
 ]);
 pub static core_v1_ConfigMapProjection: Struct = s("io.k8s.api.core.v1.ConfigMapProjection", false, &[
 f("items", 2, List(&List { element: Struct(&core_v1_KeyToPath), kind: A }), &[]),
-f("name", 1, String, &[Inlined(&[1]), Default("\"\"")]),
-f("optional", 4, Bool, &[]),
+f("name", 1, String, &[Inlined("LocalObjectReference", &[1]), Default("\"\"")]),
+f("optional", 4, Bool, &[Pointer]),
 ]);
 pub static core_v1_ConfigMapVolumeSource: Struct = s("io.k8s.api.core.v1.ConfigMapVolumeSource", false, &[
-f("defaultMode", 3, Int32, &[]),
-f("defaultUser", 5, Int64, &[]),
+f("defaultMode", 3, Int32, &[Pointer]),
+f("defaultUser", 5, Int64, &[Pointer]),
 f("items", 2, List(&List { element: Struct(&core_v1_KeyToPath), kind: A }), &[]),
-f("name", 1, String, &[Inlined(&[1]), Default("\"\"")]),
-f("optional", 4, Bool, &[]),
+f("name", 1, String, &[Inlined("LocalObjectReference", &[1]), Default("\"\"")]),
+f("optional", 4, Bool, &[Pointer]),
 ]);
 pub static core_v1_Container: Struct = s("io.k8s.api.core.v1.Container", false, &[
 f("args", 4, List(&List { element: String, kind: A }), &[]),
@@ -1495,17 +1495,17 @@ f("env", 7, List(&List { element: Struct(&core_v1_EnvVar), kind: ListKind::Map(&
 f("envFrom", 19, List(&List { element: Struct(&core_v1_EnvFromSource), kind: A }), &[]),
 f("image", 2, String, &[]),
 f("imagePullPolicy", 14, String, &[Go("v1.PullPolicy"), Enum(&["Always", "IfNotPresent", "Never"])]),
-f("lifecycle", 12, Struct(&core_v1_Lifecycle), &[]),
-f("livenessProbe", 10, Struct(&core_v1_Probe), &[]),
+f("lifecycle", 12, Struct(&core_v1_Lifecycle), &[Pointer]),
+f("livenessProbe", 10, Struct(&core_v1_Probe), &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("ports", 6, List(&List { element: Struct(&core_v1_ContainerPort), kind: ListKind::Map(&["containerPort", "protocol"]) }), &[Patch("merge", "containerPort")]),
-f("readinessProbe", 11, Struct(&core_v1_Probe), &[]),
+f("readinessProbe", 11, Struct(&core_v1_Probe), &[Pointer]),
 f("resizePolicy", 23, List(&List { element: Struct(&core_v1_ContainerResizePolicy), kind: A }), &[]),
 f("resources", 8, Struct(&core_v1_ResourceRequirements), &[Always, Default("{}")]),
-f("restartPolicy", 24, String, &[Go("v1.ContainerRestartPolicy")]),
+f("restartPolicy", 24, String, &[Go("v1.ContainerRestartPolicy"), Pointer]),
 f("restartPolicyRules", 25, List(&List { element: Struct(&core_v1_ContainerRestartRule), kind: A }), &[]),
-f("securityContext", 15, Struct(&core_v1_SecurityContext), &[]),
-f("startupProbe", 22, Struct(&core_v1_Probe), &[]),
+f("securityContext", 15, Struct(&core_v1_SecurityContext), &[Pointer]),
+f("startupProbe", 22, Struct(&core_v1_Probe), &[Pointer]),
 f("stdin", 16, Bool, &[]),
 f("stdinOnce", 17, Bool, &[]),
 f("terminationMessagePath", 13, String, &[]),
@@ -1537,16 +1537,16 @@ f("restartPolicy", 2, String, &[Required, Always, Go("v1.ResourceResizeRestartPo
 ]);
 pub static core_v1_ContainerRestartRule: Struct = s("io.k8s.api.core.v1.ContainerRestartRule", false, &[
 f("action", 1, String, &[Required, Go("v1.ContainerRestartRuleAction")]),
-f("exitCodes", 2, Struct(&core_v1_ContainerRestartRuleOnExitCodes), &[]),
+f("exitCodes", 2, Struct(&core_v1_ContainerRestartRuleOnExitCodes), &[Pointer]),
 ]);
 pub static core_v1_ContainerRestartRuleOnExitCodes: Struct = s("io.k8s.api.core.v1.ContainerRestartRuleOnExitCodes", false, &[
 f("operator", 1, String, &[Required, Go("v1.ContainerRestartRuleOnExitCodesOperator")]),
 f("values", 2, List(&List { element: Int32, kind: ListKind::Set }), &[]),
 ]);
 pub static core_v1_ContainerState: Struct = s("io.k8s.api.core.v1.ContainerState", false, &[
-f("running", 2, Struct(&core_v1_ContainerStateRunning), &[]),
-f("terminated", 3, Struct(&core_v1_ContainerStateTerminated), &[]),
-f("waiting", 1, Struct(&core_v1_ContainerStateWaiting), &[]),
+f("running", 2, Struct(&core_v1_ContainerStateRunning), &[Pointer]),
+f("terminated", 3, Struct(&core_v1_ContainerStateTerminated), &[Pointer]),
+f("waiting", 1, Struct(&core_v1_ContainerStateWaiting), &[Pointer]),
 ]);
 pub static core_v1_ContainerStateRunning: Struct = s("io.k8s.api.core.v1.ContainerStateRunning", false, &[
 f("startedAt", 1, Time, &[Always]),
@@ -1573,16 +1573,16 @@ f("imageID", 7, String, &[Required, Always, Default("\"\"")]),
 f("lastState", 3, Struct(&core_v1_ContainerState), &[Always, Default("{}")]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("ready", 4, Bool, &[Required, Always, Default("false")]),
-f("resources", 11, Struct(&core_v1_ResourceRequirements), &[]),
+f("resources", 11, Struct(&core_v1_ResourceRequirements), &[Pointer]),
 f("restartCount", 5, Int32, &[Required, Always, Default("0")]),
-f("started", 9, Bool, &[]),
+f("started", 9, Bool, &[Pointer]),
 f("state", 2, Struct(&core_v1_ContainerState), &[Always, Default("{}")]),
-f("stopSignal", 15, String, &[Go("v1.Signal"), Enum(&["SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGIOT", "SIGKILL", "SIGPIPE", "SIGPOLL", "SIGPROF", "SIGPWR", "SIGQUIT", "SIGRTMAX", "SIGRTMAX-1", "SIGRTMAX-10", "SIGRTMAX-11", "SIGRTMAX-12", "SIGRTMAX-13", "SIGRTMAX-14", "SIGRTMAX-2", "SIGRTMAX-3", "SIGRTMAX-4", "SIGRTMAX-5", "SIGRTMAX-6", "SIGRTMAX-7", "SIGRTMAX-8", "SIGRTMAX-9", "SIGRTMIN", "SIGRTMIN+1", "SIGRTMIN+10", "SIGRTMIN+11", "SIGRTMIN+12", "SIGRTMIN+13", "SIGRTMIN+14", "SIGRTMIN+15", "SIGRTMIN+2", "SIGRTMIN+3", "SIGRTMIN+4", "SIGRTMIN+5", "SIGRTMIN+6", "SIGRTMIN+7", "SIGRTMIN+8", "SIGRTMIN+9", "SIGSEGV", "SIGSTKFLT", "SIGSTOP", "SIGSYS", "SIGTERM", "SIGTRAP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGWINCH", "SIGXCPU", "SIGXFSZ"])]),
-f("user", 13, Struct(&core_v1_ContainerUser), &[]),
+f("stopSignal", 15, String, &[Go("v1.Signal"), Pointer, Enum(&["SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGIOT", "SIGKILL", "SIGPIPE", "SIGPOLL", "SIGPROF", "SIGPWR", "SIGQUIT", "SIGRTMAX", "SIGRTMAX-1", "SIGRTMAX-10", "SIGRTMAX-11", "SIGRTMAX-12", "SIGRTMAX-13", "SIGRTMAX-14", "SIGRTMAX-2", "SIGRTMAX-3", "SIGRTMAX-4", "SIGRTMAX-5", "SIGRTMAX-6", "SIGRTMAX-7", "SIGRTMAX-8", "SIGRTMAX-9", "SIGRTMIN", "SIGRTMIN+1", "SIGRTMIN+10", "SIGRTMIN+11", "SIGRTMIN+12", "SIGRTMIN+13", "SIGRTMIN+14", "SIGRTMIN+15", "SIGRTMIN+2", "SIGRTMIN+3", "SIGRTMIN+4", "SIGRTMIN+5", "SIGRTMIN+6", "SIGRTMIN+7", "SIGRTMIN+8", "SIGRTMIN+9", "SIGSEGV", "SIGSTKFLT", "SIGSTOP", "SIGSYS", "SIGTERM", "SIGTRAP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGWINCH", "SIGXCPU", "SIGXFSZ"])]),
+f("user", 13, Struct(&core_v1_ContainerUser), &[Pointer]),
 f("volumeMounts", 12, List(&List { element: Struct(&core_v1_VolumeMountStatus), kind: ListKind::Map(&["mountPath"]) }), &[Patch("merge", "mountPath")]),
 ]);
 pub static core_v1_ContainerUser: Struct = s("io.k8s.api.core.v1.ContainerUser", false, &[
-f("linux", 1, Struct(&core_v1_LinuxContainerUser), &[]),
+f("linux", 1, Struct(&core_v1_LinuxContainerUser), &[Pointer]),
 ]);
 pub static core_v1_DaemonEndpoint: Struct = s("io.k8s.api.core.v1.DaemonEndpoint", false, &[
 f("Port", 1, Int32, &[Required, Always, Default("0")]),
@@ -1591,30 +1591,30 @@ pub static core_v1_DownwardAPIProjection: Struct = s("io.k8s.api.core.v1.Downwar
 f("items", 1, List(&List { element: Struct(&core_v1_DownwardAPIVolumeFile), kind: A }), &[]),
 ]);
 pub static core_v1_DownwardAPIVolumeFile: Struct = s("io.k8s.api.core.v1.DownwardAPIVolumeFile", false, &[
-f("fieldRef", 2, Struct(&core_v1_ObjectFieldSelector), &[]),
-f("mode", 4, Int32, &[]),
+f("fieldRef", 2, Struct(&core_v1_ObjectFieldSelector), &[Pointer]),
+f("mode", 4, Int32, &[Pointer]),
 f("path", 1, String, &[Required, Always, Default("\"\"")]),
-f("resourceFieldRef", 3, Struct(&core_v1_ResourceFieldSelector), &[]),
-f("user", 5, Int64, &[]),
+f("resourceFieldRef", 3, Struct(&core_v1_ResourceFieldSelector), &[Pointer]),
+f("user", 5, Int64, &[Pointer]),
 ]);
 pub static core_v1_DownwardAPIVolumeSource: Struct = s("io.k8s.api.core.v1.DownwardAPIVolumeSource", false, &[
-f("defaultMode", 2, Int32, &[]),
-f("defaultUser", 3, Int64, &[]),
+f("defaultMode", 2, Int32, &[Pointer]),
+f("defaultUser", 3, Int64, &[Pointer]),
 f("items", 1, List(&List { element: Struct(&core_v1_DownwardAPIVolumeFile), kind: A }), &[]),
 ]);
 pub static core_v1_EmptyDirVolumeSource: Struct = s("io.k8s.api.core.v1.EmptyDirVolumeSource", false, &[
 f("medium", 1, String, &[Go("v1.StorageMedium")]),
-f("mode", 3, Int32, &[]),
-f("sizeLimit", 2, Quantity, &[]),
+f("mode", 3, Int32, &[Pointer]),
+f("sizeLimit", 2, Quantity, &[Pointer]),
 ]);
 pub static core_v1_EndpointAddress: Struct = s("io.k8s.api.core.v1.EndpointAddress", true, &[
 f("hostname", 3, String, &[]),
 f("ip", 1, String, &[Required, Always, Default("\"\"")]),
-f("nodeName", 4, String, &[]),
-f("targetRef", 2, Struct(&core_v1_ObjectReference), &[]),
+f("nodeName", 4, String, &[Pointer]),
+f("targetRef", 2, Struct(&core_v1_ObjectReference), &[Pointer]),
 ]);
 pub static core_v1_EndpointPort: Struct = s("io.k8s.api.core.v1.EndpointPort", true, &[
-f("appProtocol", 4, String, &[]),
+f("appProtocol", 4, String, &[Pointer]),
 f("name", 1, String, &[]),
 f("port", 2, Int32, &[Required, Always, Default("0")]),
 f("protocol", 3, String, &[Go("v1.Protocol"), Enum(&["SCTP", "TCP", "UDP"])]),
@@ -1625,88 +1625,88 @@ f("notReadyAddresses", 2, List(&List { element: Struct(&core_v1_EndpointAddress)
 f("ports", 3, List(&List { element: Struct(&core_v1_EndpointPort), kind: A }), &[]),
 ]);
 pub static core_v1_Endpoints: Struct = s("io.k8s.api.core.v1.Endpoints", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("subsets", 2, List(&List { element: Struct(&core_v1_EndpointSubset), kind: A }), &[]),
 ]);
 pub static core_v1_EndpointsList: Struct = s("io.k8s.api.core.v1.EndpointsList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_Endpoints), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_EnvFromSource: Struct = s("io.k8s.api.core.v1.EnvFromSource", false, &[
-f("configMapRef", 2, Struct(&core_v1_ConfigMapEnvSource), &[]),
+f("configMapRef", 2, Struct(&core_v1_ConfigMapEnvSource), &[Pointer]),
 f("prefix", 1, String, &[]),
-f("secretRef", 3, Struct(&core_v1_SecretEnvSource), &[]),
+f("secretRef", 3, Struct(&core_v1_SecretEnvSource), &[Pointer]),
 ]);
 pub static core_v1_EnvVar: Struct = s("io.k8s.api.core.v1.EnvVar", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("value", 2, String, &[]),
-f("valueFrom", 3, Struct(&core_v1_EnvVarSource), &[]),
+f("valueFrom", 3, Struct(&core_v1_EnvVarSource), &[Pointer]),
 ]);
 pub static core_v1_EnvVarSource: Struct = s("io.k8s.api.core.v1.EnvVarSource", false, &[
-f("configMapKeyRef", 3, Struct(&core_v1_ConfigMapKeySelector), &[]),
-f("fieldRef", 1, Struct(&core_v1_ObjectFieldSelector), &[]),
-f("fileKeyRef", 5, Struct(&core_v1_FileKeySelector), &[]),
-f("resourceFieldRef", 2, Struct(&core_v1_ResourceFieldSelector), &[]),
-f("secretKeyRef", 4, Struct(&core_v1_SecretKeySelector), &[]),
+f("configMapKeyRef", 3, Struct(&core_v1_ConfigMapKeySelector), &[Pointer]),
+f("fieldRef", 1, Struct(&core_v1_ObjectFieldSelector), &[Pointer]),
+f("fileKeyRef", 5, Struct(&core_v1_FileKeySelector), &[Pointer]),
+f("resourceFieldRef", 2, Struct(&core_v1_ResourceFieldSelector), &[Pointer]),
+f("secretKeyRef", 4, Struct(&core_v1_SecretKeySelector), &[Pointer]),
 ]);
 pub static core_v1_EphemeralContainer: Struct = s("io.k8s.api.core.v1.EphemeralContainer", false, &[
-f("args", 4, List(&List { element: String, kind: A }), &[Inlined(&[1])]),
-f("command", 3, List(&List { element: String, kind: A }), &[Inlined(&[1])]),
-f("env", 7, List(&List { element: Struct(&core_v1_EnvVar), kind: ListKind::Map(&["name"]) }), &[Inlined(&[1]), Patch("merge", "name")]),
-f("envFrom", 19, List(&List { element: Struct(&core_v1_EnvFromSource), kind: A }), &[Inlined(&[1])]),
-f("image", 2, String, &[Inlined(&[1])]),
-f("imagePullPolicy", 14, String, &[Go("v1.PullPolicy"), Inlined(&[1]), Enum(&["Always", "IfNotPresent", "Never"])]),
-f("lifecycle", 12, Struct(&core_v1_Lifecycle), &[Inlined(&[1])]),
-f("livenessProbe", 10, Struct(&core_v1_Probe), &[Inlined(&[1])]),
-f("name", 1, String, &[Required, Always, Inlined(&[1]), Default("\"\"")]),
-f("ports", 6, List(&List { element: Struct(&core_v1_ContainerPort), kind: ListKind::Map(&["containerPort", "protocol"]) }), &[Inlined(&[1]), Patch("merge", "containerPort")]),
-f("readinessProbe", 11, Struct(&core_v1_Probe), &[Inlined(&[1])]),
-f("resizePolicy", 23, List(&List { element: Struct(&core_v1_ContainerResizePolicy), kind: A }), &[Inlined(&[1])]),
-f("resources", 8, Struct(&core_v1_ResourceRequirements), &[Always, Inlined(&[1]), Default("{}")]),
-f("restartPolicy", 24, String, &[Go("v1.ContainerRestartPolicy"), Inlined(&[1])]),
-f("restartPolicyRules", 25, List(&List { element: Struct(&core_v1_ContainerRestartRule), kind: A }), &[Inlined(&[1])]),
-f("securityContext", 15, Struct(&core_v1_SecurityContext), &[Inlined(&[1])]),
-f("startupProbe", 22, Struct(&core_v1_Probe), &[Inlined(&[1])]),
-f("stdin", 16, Bool, &[Inlined(&[1])]),
-f("stdinOnce", 17, Bool, &[Inlined(&[1])]),
+f("args", 4, List(&List { element: String, kind: A }), &[Inlined("EphemeralContainerCommon", &[1])]),
+f("command", 3, List(&List { element: String, kind: A }), &[Inlined("EphemeralContainerCommon", &[1])]),
+f("env", 7, List(&List { element: Struct(&core_v1_EnvVar), kind: ListKind::Map(&["name"]) }), &[Inlined("EphemeralContainerCommon", &[1]), Patch("merge", "name")]),
+f("envFrom", 19, List(&List { element: Struct(&core_v1_EnvFromSource), kind: A }), &[Inlined("EphemeralContainerCommon", &[1])]),
+f("image", 2, String, &[Inlined("EphemeralContainerCommon", &[1])]),
+f("imagePullPolicy", 14, String, &[Go("v1.PullPolicy"), Inlined("EphemeralContainerCommon", &[1]), Enum(&["Always", "IfNotPresent", "Never"])]),
+f("lifecycle", 12, Struct(&core_v1_Lifecycle), &[Pointer, Inlined("EphemeralContainerCommon", &[1])]),
+f("livenessProbe", 10, Struct(&core_v1_Probe), &[Pointer, Inlined("EphemeralContainerCommon", &[1])]),
+f("name", 1, String, &[Required, Always, Inlined("EphemeralContainerCommon", &[1]), Default("\"\"")]),
+f("ports", 6, List(&List { element: Struct(&core_v1_ContainerPort), kind: ListKind::Map(&["containerPort", "protocol"]) }), &[Inlined("EphemeralContainerCommon", &[1]), Patch("merge", "containerPort")]),
+f("readinessProbe", 11, Struct(&core_v1_Probe), &[Pointer, Inlined("EphemeralContainerCommon", &[1])]),
+f("resizePolicy", 23, List(&List { element: Struct(&core_v1_ContainerResizePolicy), kind: A }), &[Inlined("EphemeralContainerCommon", &[1])]),
+f("resources", 8, Struct(&core_v1_ResourceRequirements), &[Always, Inlined("EphemeralContainerCommon", &[1]), Default("{}")]),
+f("restartPolicy", 24, String, &[Go("v1.ContainerRestartPolicy"), Pointer, Inlined("EphemeralContainerCommon", &[1])]),
+f("restartPolicyRules", 25, List(&List { element: Struct(&core_v1_ContainerRestartRule), kind: A }), &[Inlined("EphemeralContainerCommon", &[1])]),
+f("securityContext", 15, Struct(&core_v1_SecurityContext), &[Pointer, Inlined("EphemeralContainerCommon", &[1])]),
+f("startupProbe", 22, Struct(&core_v1_Probe), &[Pointer, Inlined("EphemeralContainerCommon", &[1])]),
+f("stdin", 16, Bool, &[Inlined("EphemeralContainerCommon", &[1])]),
+f("stdinOnce", 17, Bool, &[Inlined("EphemeralContainerCommon", &[1])]),
 f("targetContainerName", 2, String, &[]),
-f("terminationMessagePath", 13, String, &[Inlined(&[1])]),
-f("terminationMessagePolicy", 20, String, &[Go("v1.TerminationMessagePolicy"), Inlined(&[1]), Enum(&["FallbackToLogsOnError", "File"])]),
-f("tty", 18, Bool, &[Inlined(&[1])]),
-f("volumeDevices", 21, List(&List { element: Struct(&core_v1_VolumeDevice), kind: ListKind::Map(&["devicePath"]) }), &[Inlined(&[1]), Patch("merge", "devicePath")]),
-f("volumeMounts", 9, List(&List { element: Struct(&core_v1_VolumeMount), kind: ListKind::Map(&["mountPath"]) }), &[Inlined(&[1]), Patch("merge", "mountPath")]),
-f("workingDir", 5, String, &[Inlined(&[1])]),
+f("terminationMessagePath", 13, String, &[Inlined("EphemeralContainerCommon", &[1])]),
+f("terminationMessagePolicy", 20, String, &[Go("v1.TerminationMessagePolicy"), Inlined("EphemeralContainerCommon", &[1]), Enum(&["FallbackToLogsOnError", "File"])]),
+f("tty", 18, Bool, &[Inlined("EphemeralContainerCommon", &[1])]),
+f("volumeDevices", 21, List(&List { element: Struct(&core_v1_VolumeDevice), kind: ListKind::Map(&["devicePath"]) }), &[Inlined("EphemeralContainerCommon", &[1]), Patch("merge", "devicePath")]),
+f("volumeMounts", 9, List(&List { element: Struct(&core_v1_VolumeMount), kind: ListKind::Map(&["mountPath"]) }), &[Inlined("EphemeralContainerCommon", &[1]), Patch("merge", "mountPath")]),
+f("workingDir", 5, String, &[Inlined("EphemeralContainerCommon", &[1])]),
 ]);
 pub static core_v1_EphemeralVolumeSource: Struct = s("io.k8s.api.core.v1.EphemeralVolumeSource", false, &[
-f("volumeClaimTemplate", 1, Struct(&core_v1_PersistentVolumeClaimTemplate), &[]),
+f("volumeClaimTemplate", 1, Struct(&core_v1_PersistentVolumeClaimTemplate), &[Pointer]),
 ]);
 pub static core_v1_Event: Struct = s("io.k8s.api.core.v1.Event", false, &[
 f("action", 12, String, &[]),
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("count", 8, Int32, &[]),
 f("eventTime", 10, MicroTime, &[Always]),
 f("firstTimestamp", 6, Time, &[Always]),
 f("involvedObject", 2, Struct(&core_v1_ObjectReference), &[Required, Always, Default("{}")]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("lastTimestamp", 7, Time, &[Always]),
 f("message", 4, String, &[]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Required, Always, Default("{}")]),
 f("reason", 3, String, &[]),
-f("related", 13, Struct(&core_v1_ObjectReference), &[]),
+f("related", 13, Struct(&core_v1_ObjectReference), &[Pointer]),
 f("reportingComponent", 14, String, &[Always, Default("\"\"")]),
 f("reportingInstance", 15, String, &[Always, Default("\"\"")]),
-f("series", 11, Struct(&core_v1_EventSeries), &[]),
+f("series", 11, Struct(&core_v1_EventSeries), &[Pointer]),
 f("source", 5, Struct(&core_v1_EventSource), &[Always, Default("{}")]),
 f("type", 9, String, &[]),
 ]);
 pub static core_v1_EventList: Struct = s("io.k8s.api.core.v1.EventList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_Event), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_EventSeries: Struct = s("io.k8s.api.core.v1.EventSeries", false, &[
@@ -1719,21 +1719,21 @@ f("host", 2, String, &[]),
 ]);
 pub static core_v1_EvictionResponder: Struct = s("io.k8s.api.core.v1.EvictionResponder", true, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("priority", 2, Int32, &[Required, Always]),
+f("priority", 2, Int32, &[Required, Always, Pointer]),
 ]);
 pub static core_v1_ExecAction: Struct = s("io.k8s.api.core.v1.ExecAction", false, &[
 f("command", 1, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static core_v1_FCVolumeSource: Struct = s("io.k8s.api.core.v1.FCVolumeSource", false, &[
 f("fsType", 3, String, &[]),
-f("lun", 2, Int32, &[]),
+f("lun", 2, Int32, &[Pointer]),
 f("readOnly", 4, Bool, &[]),
 f("targetWWNs", 1, List(&List { element: String, kind: A }), &[]),
 f("wwids", 5, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static core_v1_FileKeySelector: Struct = s("io.k8s.api.core.v1.FileKeySelector", true, &[
 f("key", 3, String, &[Required, Always, Default("\"\"")]),
-f("optional", 4, Bool, &[Default("false")]),
+f("optional", 4, Bool, &[Pointer, Default("false")]),
 f("path", 2, String, &[Required, Always, Default("\"\"")]),
 f("volumeName", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
@@ -1742,14 +1742,14 @@ f("driver", 1, String, &[Required, Always, Default("\"\"")]),
 f("fsType", 2, String, &[]),
 f("options", 5, Map(&Map { value: String, atomic: false }), &[]),
 f("readOnly", 4, Bool, &[]),
-f("secretRef", 3, Struct(&core_v1_SecretReference), &[]),
+f("secretRef", 3, Struct(&core_v1_SecretReference), &[Pointer]),
 ]);
 pub static core_v1_FlexVolumeSource: Struct = s("io.k8s.api.core.v1.FlexVolumeSource", false, &[
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
 f("fsType", 2, String, &[]),
 f("options", 5, Map(&Map { value: String, atomic: false }), &[]),
 f("readOnly", 4, Bool, &[]),
-f("secretRef", 3, Struct(&core_v1_LocalObjectReference), &[]),
+f("secretRef", 3, Struct(&core_v1_LocalObjectReference), &[Pointer]),
 ]);
 pub static core_v1_FlockerVolumeSource: Struct = s("io.k8s.api.core.v1.FlockerVolumeSource", false, &[
 f("datasetName", 1, String, &[]),
@@ -1762,9 +1762,9 @@ f("pdName", 1, String, &[Required, Always, Default("\"\"")]),
 f("readOnly", 4, Bool, &[]),
 ]);
 pub static core_v1_GRPCAction: Struct = s("io.k8s.api.core.v1.GRPCAction", false, &[
-f("mode", 3, String, &[Go("v1.GRPCProbeMode"), Enum(&["Plaintext", "TLS"])]),
+f("mode", 3, String, &[Go("v1.GRPCProbeMode"), Pointer, Enum(&["Plaintext", "TLS"])]),
 f("port", 1, Int32, &[Required, Always, Default("0")]),
-f("service", 2, String, &[Always, Default("\"\"")]),
+f("service", 2, String, &[Always, Pointer, Default("\"\"")]),
 ]);
 pub static core_v1_GitRepoVolumeSource: Struct = s("io.k8s.api.core.v1.GitRepoVolumeSource", false, &[
 f("directory", 3, String, &[]),
@@ -1773,7 +1773,7 @@ f("revision", 2, String, &[]),
 ]);
 pub static core_v1_GlusterfsPersistentVolumeSource: Struct = s("io.k8s.api.core.v1.GlusterfsPersistentVolumeSource", false, &[
 f("endpoints", 1, String, &[Required, Always, Default("\"\"")]),
-f("endpointsNamespace", 4, String, &[]),
+f("endpointsNamespace", 4, String, &[Pointer]),
 f("path", 2, String, &[Required, Always, Default("\"\"")]),
 f("readOnly", 3, Bool, &[]),
 ]);
@@ -1787,7 +1787,7 @@ f("host", 3, String, &[]),
 f("httpHeaders", 5, List(&List { element: Struct(&core_v1_HTTPHeader), kind: A }), &[]),
 f("path", 1, String, &[]),
 f("port", 2, IntOrString, &[Required, Always]),
-f("protocol", 6, String, &[Go("v1.HTTPProtocol"), Enum(&["HTTP1", "HTTP2"])]),
+f("protocol", 6, String, &[Go("v1.HTTPProtocol"), Pointer, Enum(&["HTTP1", "HTTP2"])]),
 f("scheme", 4, String, &[Go("v1.URIScheme"), Enum(&["HTTP", "HTTPS"])]),
 ]);
 pub static core_v1_HTTPHeader: Struct = s("io.k8s.api.core.v1.HTTPHeader", false, &[
@@ -1803,32 +1803,32 @@ f("ip", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_HostPathVolumeSource: Struct = s("io.k8s.api.core.v1.HostPathVolumeSource", false, &[
 f("path", 1, String, &[Required, Always, Default("\"\"")]),
-f("type", 2, String, &[Go("v1.HostPathType"), Enum(&["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"])]),
+f("type", 2, String, &[Go("v1.HostPathType"), Pointer, Enum(&["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"])]),
 ]);
 pub static core_v1_ISCSIPersistentVolumeSource: Struct = s("io.k8s.api.core.v1.ISCSIPersistentVolumeSource", false, &[
 f("chapAuthDiscovery", 8, Bool, &[]),
 f("chapAuthSession", 11, Bool, &[]),
 f("fsType", 5, String, &[]),
-f("initiatorName", 12, String, &[]),
+f("initiatorName", 12, String, &[Pointer]),
 f("iqn", 2, String, &[Required, Always, Default("\"\"")]),
 f("iscsiInterface", 4, String, &[Default("\"default\"")]),
 f("lun", 3, Int32, &[Required, Always, Default("0")]),
 f("portals", 7, List(&List { element: String, kind: A }), &[]),
 f("readOnly", 6, Bool, &[]),
-f("secretRef", 10, Struct(&core_v1_SecretReference), &[]),
+f("secretRef", 10, Struct(&core_v1_SecretReference), &[Pointer]),
 f("targetPortal", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_ISCSIVolumeSource: Struct = s("io.k8s.api.core.v1.ISCSIVolumeSource", false, &[
 f("chapAuthDiscovery", 8, Bool, &[]),
 f("chapAuthSession", 11, Bool, &[]),
 f("fsType", 5, String, &[]),
-f("initiatorName", 12, String, &[]),
+f("initiatorName", 12, String, &[Pointer]),
 f("iqn", 2, String, &[Required, Always, Default("\"\"")]),
 f("iscsiInterface", 4, String, &[Default("\"default\"")]),
 f("lun", 3, Int32, &[Required, Always, Default("0")]),
 f("portals", 7, List(&List { element: String, kind: A }), &[]),
 f("readOnly", 6, Bool, &[]),
-f("secretRef", 10, Struct(&core_v1_LocalObjectReference), &[]),
+f("secretRef", 10, Struct(&core_v1_LocalObjectReference), &[Pointer]),
 f("targetPortal", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_ImageVolumeSource: Struct = s("io.k8s.api.core.v1.ImageVolumeSource", false, &[
@@ -1840,24 +1840,24 @@ f("imageRef", 1, String, &[Required]),
 ]);
 pub static core_v1_KeyToPath: Struct = s("io.k8s.api.core.v1.KeyToPath", false, &[
 f("key", 1, String, &[Required, Always, Default("\"\"")]),
-f("mode", 3, Int32, &[]),
+f("mode", 3, Int32, &[Pointer]),
 f("path", 2, String, &[Required, Always, Default("\"\"")]),
-f("user", 4, Int64, &[]),
+f("user", 4, Int64, &[Pointer]),
 ]);
 pub static core_v1_Lifecycle: Struct = s("io.k8s.api.core.v1.Lifecycle", false, &[
-f("postStart", 1, Struct(&core_v1_LifecycleHandler), &[]),
-f("preStop", 2, Struct(&core_v1_LifecycleHandler), &[]),
-f("stopSignal", 3, String, &[Go("v1.Signal"), Enum(&["SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGIOT", "SIGKILL", "SIGPIPE", "SIGPOLL", "SIGPROF", "SIGPWR", "SIGQUIT", "SIGRTMAX", "SIGRTMAX-1", "SIGRTMAX-10", "SIGRTMAX-11", "SIGRTMAX-12", "SIGRTMAX-13", "SIGRTMAX-14", "SIGRTMAX-2", "SIGRTMAX-3", "SIGRTMAX-4", "SIGRTMAX-5", "SIGRTMAX-6", "SIGRTMAX-7", "SIGRTMAX-8", "SIGRTMAX-9", "SIGRTMIN", "SIGRTMIN+1", "SIGRTMIN+10", "SIGRTMIN+11", "SIGRTMIN+12", "SIGRTMIN+13", "SIGRTMIN+14", "SIGRTMIN+15", "SIGRTMIN+2", "SIGRTMIN+3", "SIGRTMIN+4", "SIGRTMIN+5", "SIGRTMIN+6", "SIGRTMIN+7", "SIGRTMIN+8", "SIGRTMIN+9", "SIGSEGV", "SIGSTKFLT", "SIGSTOP", "SIGSYS", "SIGTERM", "SIGTRAP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGWINCH", "SIGXCPU", "SIGXFSZ"])]),
+f("postStart", 1, Struct(&core_v1_LifecycleHandler), &[Pointer]),
+f("preStop", 2, Struct(&core_v1_LifecycleHandler), &[Pointer]),
+f("stopSignal", 3, String, &[Go("v1.Signal"), Pointer, Enum(&["SIGABRT", "SIGALRM", "SIGBUS", "SIGCHLD", "SIGCLD", "SIGCONT", "SIGFPE", "SIGHUP", "SIGILL", "SIGINT", "SIGIO", "SIGIOT", "SIGKILL", "SIGPIPE", "SIGPOLL", "SIGPROF", "SIGPWR", "SIGQUIT", "SIGRTMAX", "SIGRTMAX-1", "SIGRTMAX-10", "SIGRTMAX-11", "SIGRTMAX-12", "SIGRTMAX-13", "SIGRTMAX-14", "SIGRTMAX-2", "SIGRTMAX-3", "SIGRTMAX-4", "SIGRTMAX-5", "SIGRTMAX-6", "SIGRTMAX-7", "SIGRTMAX-8", "SIGRTMAX-9", "SIGRTMIN", "SIGRTMIN+1", "SIGRTMIN+10", "SIGRTMIN+11", "SIGRTMIN+12", "SIGRTMIN+13", "SIGRTMIN+14", "SIGRTMIN+15", "SIGRTMIN+2", "SIGRTMIN+3", "SIGRTMIN+4", "SIGRTMIN+5", "SIGRTMIN+6", "SIGRTMIN+7", "SIGRTMIN+8", "SIGRTMIN+9", "SIGSEGV", "SIGSTKFLT", "SIGSTOP", "SIGSYS", "SIGTERM", "SIGTRAP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGWINCH", "SIGXCPU", "SIGXFSZ"])]),
 ]);
 pub static core_v1_LifecycleHandler: Struct = s("io.k8s.api.core.v1.LifecycleHandler", false, &[
-f("exec", 1, Struct(&core_v1_ExecAction), &[]),
-f("httpGet", 2, Struct(&core_v1_HTTPGetAction), &[]),
-f("sleep", 4, Struct(&core_v1_SleepAction), &[]),
-f("tcpSocket", 3, Struct(&core_v1_TCPSocketAction), &[]),
+f("exec", 1, Struct(&core_v1_ExecAction), &[Pointer]),
+f("httpGet", 2, Struct(&core_v1_HTTPGetAction), &[Pointer]),
+f("sleep", 4, Struct(&core_v1_SleepAction), &[Pointer]),
+f("tcpSocket", 3, Struct(&core_v1_TCPSocketAction), &[Pointer]),
 ]);
 pub static core_v1_LimitRange: Struct = s("io.k8s.api.core.v1.LimitRange", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_LimitRangeSpec), &[Always, Default("{}")]),
 ]);
@@ -1870,9 +1870,9 @@ f("min", 3, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList"
 f("type", 1, String, &[Required, Always, Go("v1.LimitType"), Default("\"\"")]),
 ]);
 pub static core_v1_LimitRangeList: Struct = s("io.k8s.api.core.v1.LimitRangeList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_LimitRange), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_LimitRangeSpec: Struct = s("io.k8s.api.core.v1.LimitRangeSpec", false, &[
@@ -1886,7 +1886,7 @@ f("uid", 1, Int64, &[Required, Always, Default("0")]),
 pub static core_v1_LoadBalancerIngress: Struct = s("io.k8s.api.core.v1.LoadBalancerIngress", false, &[
 f("hostname", 2, String, &[]),
 f("ip", 1, String, &[]),
-f("ipMode", 3, String, &[Go("v1.LoadBalancerIPMode")]),
+f("ipMode", 3, String, &[Go("v1.LoadBalancerIPMode"), Pointer]),
 f("ports", 4, List(&List { element: Struct(&core_v1_PortStatus), kind: A }), &[]),
 ]);
 pub static core_v1_LoadBalancerStatus: Struct = s("io.k8s.api.core.v1.LoadBalancerStatus", false, &[
@@ -1896,7 +1896,7 @@ pub static core_v1_LocalObjectReference: Struct = s("io.k8s.api.core.v1.LocalObj
 f("name", 1, String, &[Default("\"\"")]),
 ]);
 pub static core_v1_LocalVolumeSource: Struct = s("io.k8s.api.core.v1.LocalVolumeSource", false, &[
-f("fsType", 2, String, &[]),
+f("fsType", 2, String, &[Pointer]),
 f("path", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_ModifyVolumeStatus: Struct = s("io.k8s.api.core.v1.ModifyVolumeStatus", false, &[
@@ -1909,8 +1909,8 @@ f("readOnly", 3, Bool, &[]),
 f("server", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_Namespace: Struct = s("io.k8s.api.core.v1.Namespace", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_NamespaceSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&core_v1_NamespaceStatus), &[Always, Default("{}")]),
@@ -1923,9 +1923,9 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.NamespaceConditionType"), Default("\"\"")]),
 ]);
 pub static core_v1_NamespaceList: Struct = s("io.k8s.api.core.v1.NamespaceList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_Namespace), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_NamespaceSpec: Struct = s("io.k8s.api.core.v1.NamespaceSpec", false, &[
@@ -1936,8 +1936,8 @@ f("conditions", 2, List(&List { element: Struct(&core_v1_NamespaceCondition), ki
 f("phase", 1, String, &[Go("v1.NamespacePhase"), Enum(&["Active", "Terminating"])]),
 ]);
 pub static core_v1_Node: Struct = s("io.k8s.api.core.v1.Node", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_NodeSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&core_v1_NodeStatus), &[Always, Default("{}")]),
@@ -1948,16 +1948,16 @@ f("type", 1, String, &[Required, Always, Go("v1.NodeAddressType"), Default("\"\"
 ]);
 pub static core_v1_NodeAffinity: Struct = s("io.k8s.api.core.v1.NodeAffinity", false, &[
 f("preferredDuringSchedulingIgnoredDuringExecution", 2, List(&List { element: Struct(&core_v1_PreferredSchedulingTerm), kind: A }), &[]),
-f("requiredDuringSchedulingIgnoredDuringExecution", 1, Struct(&core_v1_NodeSelector), &[]),
+f("requiredDuringSchedulingIgnoredDuringExecution", 1, Struct(&core_v1_NodeSelector), &[Pointer]),
 ]);
 pub static core_v1_NodeAllocatableMappedResources: Struct = s("io.k8s.api.core.v1.NodeAllocatableMappedResources", false, &[
 f("name", 1, String, &[Required, Always, Go("v1.ResourceName"), Default("\"\"")]),
-f("quantity", 2, Quantity, &[Required, Always]),
+f("quantity", 2, Quantity, &[Required, Always, Pointer]),
 ]);
 pub static core_v1_NodeAllocatableOverheadResources: Struct = s("io.k8s.api.core.v1.NodeAllocatableOverheadResources", false, &[
 f("name", 1, String, &[Required, Always, Go("v1.ResourceName"), Default("\"\"")]),
-f("perContainer", 3, Quantity, &[]),
-f("perPod", 2, Quantity, &[]),
+f("perContainer", 3, Quantity, &[Pointer]),
+f("perPod", 2, Quantity, &[Pointer]),
 ]);
 pub static core_v1_NodeAllocatableResourceClaimStatus: Struct = s("io.k8s.api.core.v1.NodeAllocatableResourceClaimStatus", false, &[
 f("containers", 2, List(&List { element: String, kind: ListKind::Set }), &[]),
@@ -1974,41 +1974,41 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.NodeConditionType"), Default("\"\"")]),
 ]);
 pub static core_v1_NodeConfigSource: Struct = s("io.k8s.api.core.v1.NodeConfigSource", false, &[
-f("configMap", 2, Struct(&core_v1_ConfigMapNodeConfigSource), &[]),
+f("configMap", 2, Struct(&core_v1_ConfigMapNodeConfigSource), &[Pointer]),
 ]);
 pub static core_v1_NodeConfigStatus: Struct = s("io.k8s.api.core.v1.NodeConfigStatus", false, &[
-f("active", 2, Struct(&core_v1_NodeConfigSource), &[]),
-f("assigned", 1, Struct(&core_v1_NodeConfigSource), &[]),
+f("active", 2, Struct(&core_v1_NodeConfigSource), &[Pointer]),
+f("assigned", 1, Struct(&core_v1_NodeConfigSource), &[Pointer]),
 f("error", 4, String, &[]),
-f("lastKnownGood", 3, Struct(&core_v1_NodeConfigSource), &[]),
+f("lastKnownGood", 3, Struct(&core_v1_NodeConfigSource), &[Pointer]),
 ]);
 pub static core_v1_NodeDaemonEndpoints: Struct = s("io.k8s.api.core.v1.NodeDaemonEndpoints", false, &[
 f("kubeletEndpoint", 1, Struct(&core_v1_DaemonEndpoint), &[Always, Default("{}")]),
 ]);
 pub static core_v1_NodeFeatures: Struct = s("io.k8s.api.core.v1.NodeFeatures", false, &[
-f("supplementalGroupsPolicy", 1, Bool, &[]),
+f("supplementalGroupsPolicy", 1, Bool, &[Pointer]),
 ]);
 pub static core_v1_NodeList: Struct = s("io.k8s.api.core.v1.NodeList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_Node), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_NodePodPreemptionPolicy: Struct = s("io.k8s.api.core.v1.NodePodPreemptionPolicy", false, &[
 f("disableResizePreemption", 1, List(&List { element: String, kind: ListKind::Set }), &[]),
 ]);
 pub static core_v1_NodeProxyOptions: Struct = s("io.k8s.api.core.v1.NodeProxyOptions", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("path", 1, String, &[]),
 ]);
 pub static core_v1_NodeRuntimeHandler: Struct = s("io.k8s.api.core.v1.NodeRuntimeHandler", false, &[
-f("features", 2, Struct(&core_v1_NodeRuntimeHandlerFeatures), &[]),
+f("features", 2, Struct(&core_v1_NodeRuntimeHandlerFeatures), &[Pointer]),
 f("name", 1, String, &[Always, Default("\"\"")]),
 ]);
 pub static core_v1_NodeRuntimeHandlerFeatures: Struct = s("io.k8s.api.core.v1.NodeRuntimeHandlerFeatures", false, &[
-f("recursiveReadOnlyMounts", 1, Bool, &[]),
-f("userNamespaces", 2, Bool, &[]),
+f("recursiveReadOnlyMounts", 1, Bool, &[Pointer]),
+f("userNamespaces", 2, Bool, &[Pointer]),
 ]);
 pub static core_v1_NodeSelector: Struct = s("io.k8s.api.core.v1.NodeSelector", true, &[
 f("nodeSelectorTerms", 1, List(&List { element: Struct(&core_v1_NodeSelectorTerm), kind: A }), &[Required, Always]),
@@ -2023,11 +2023,11 @@ f("matchExpressions", 1, List(&List { element: Struct(&core_v1_NodeSelectorRequi
 f("matchFields", 2, List(&List { element: Struct(&core_v1_NodeSelectorRequirement), kind: A }), &[]),
 ]);
 pub static core_v1_NodeSpec: Struct = s("io.k8s.api.core.v1.NodeSpec", false, &[
-f("configSource", 6, Struct(&core_v1_NodeConfigSource), &[]),
+f("configSource", 6, Struct(&core_v1_NodeConfigSource), &[Pointer]),
 f("externalID", 2, String, &[]),
 f("podCIDR", 1, String, &[]),
 f("podCIDRs", 7, List(&List { element: String, kind: ListKind::Set }), &[Patch("merge", "")]),
-f("podPreemptionPolicy", 8, Struct(&core_v1_NodePodPreemptionPolicy), &[]),
+f("podPreemptionPolicy", 8, Struct(&core_v1_NodePodPreemptionPolicy), &[Pointer]),
 f("providerID", 3, String, &[]),
 f("taints", 5, List(&List { element: Struct(&core_v1_Taint), kind: A }), &[]),
 f("unschedulable", 4, Bool, &[]),
@@ -2037,10 +2037,10 @@ f("addresses", 5, List(&List { element: Struct(&core_v1_NodeAddress), kind: List
 f("allocatable", 2, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
 f("capacity", 1, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
 f("conditions", 4, List(&List { element: Struct(&core_v1_NodeCondition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
-f("config", 11, Struct(&core_v1_NodeConfigStatus), &[]),
+f("config", 11, Struct(&core_v1_NodeConfigStatus), &[Pointer]),
 f("daemonEndpoints", 6, Struct(&core_v1_NodeDaemonEndpoints), &[Always, Default("{}")]),
 f("declaredFeatures", 14, List(&List { element: String, kind: A }), &[]),
-f("features", 13, Struct(&core_v1_NodeFeatures), &[]),
+f("features", 13, Struct(&core_v1_NodeFeatures), &[Pointer]),
 f("images", 8, List(&List { element: Struct(&core_v1_ContainerImage), kind: A }), &[]),
 f("nodeInfo", 7, Struct(&core_v1_NodeSystemInfo), &[Always, Default("{}")]),
 f("phase", 3, String, &[Go("v1.NodePhase"), Enum(&["Pending", "Running", "Terminated"])]),
@@ -2049,7 +2049,7 @@ f("volumesAttached", 10, List(&List { element: Struct(&core_v1_AttachedVolume), 
 f("volumesInUse", 9, List(&List { element: String, kind: A }), &[Go("[]v1.UniqueVolumeName")]),
 ]);
 pub static core_v1_NodeSwapStatus: Struct = s("io.k8s.api.core.v1.NodeSwapStatus", false, &[
-f("capacity", 1, Int64, &[]),
+f("capacity", 1, Int64, &[Pointer]),
 ]);
 pub static core_v1_NodeSystemInfo: Struct = s("io.k8s.api.core.v1.NodeSystemInfo", false, &[
 f("architecture", 10, String, &[Required, Always, Default("\"\"")]),
@@ -2061,8 +2061,8 @@ f("kubeletVersion", 7, String, &[Required, Always, Default("\"\"")]),
 f("machineID", 1, String, &[Required, Always, Default("\"\"")]),
 f("operatingSystem", 9, String, &[Required, Always, Default("\"\"")]),
 f("osImage", 5, String, &[Required, Always, Default("\"\"")]),
-f("runningInUserNamespace", 12, Bool, &[]),
-f("swap", 11, Struct(&core_v1_NodeSwapStatus), &[]),
+f("runningInUserNamespace", 12, Bool, &[Pointer]),
+f("swap", 11, Struct(&core_v1_NodeSwapStatus), &[Pointer]),
 f("systemUUID", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_ObjectFieldSelector: Struct = s("io.k8s.api.core.v1.ObjectFieldSelector", true, &[
@@ -2079,15 +2079,15 @@ f("resourceVersion", 6, String, &[]),
 f("uid", 4, String, &[Go("types.UID")]),
 ]);
 pub static core_v1_PersistentVolume: Struct = s("io.k8s.api.core.v1.PersistentVolume", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_PersistentVolumeSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&core_v1_PersistentVolumeStatus), &[Always, Default("{}")]),
 ]);
 pub static core_v1_PersistentVolumeClaim: Struct = s("io.k8s.api.core.v1.PersistentVolumeClaim", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_PersistentVolumeClaimSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&core_v1_PersistentVolumeClaimStatus), &[Always, Default("{}")]),
@@ -2101,20 +2101,20 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.PersistentVolumeClaimConditionType"), Default("\"\"")]),
 ]);
 pub static core_v1_PersistentVolumeClaimList: Struct = s("io.k8s.api.core.v1.PersistentVolumeClaimList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_PersistentVolumeClaim), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_PersistentVolumeClaimSpec: Struct = s("io.k8s.api.core.v1.PersistentVolumeClaimSpec", false, &[
 f("accessModes", 1, List(&List { element: String, kind: A }), &[Go("[]v1.PersistentVolumeAccessMode"), Enum(&["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"])]),
-f("dataSource", 7, Struct(&core_v1_TypedLocalObjectReference), &[]),
-f("dataSourceRef", 8, Struct(&core_v1_TypedObjectReference), &[]),
+f("dataSource", 7, Struct(&core_v1_TypedLocalObjectReference), &[Pointer]),
+f("dataSourceRef", 8, Struct(&core_v1_TypedObjectReference), &[Pointer]),
 f("resources", 2, Struct(&core_v1_VolumeResourceRequirements), &[Always, Default("{}")]),
-f("selector", 4, Struct(&meta_v1_LabelSelector), &[]),
-f("storageClassName", 5, String, &[]),
-f("volumeAttributesClassName", 9, String, &[]),
-f("volumeMode", 6, String, &[Go("v1.PersistentVolumeMode"), Enum(&["Block", "Filesystem"])]),
+f("selector", 4, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("storageClassName", 5, String, &[Pointer]),
+f("volumeAttributesClassName", 9, String, &[Pointer]),
+f("volumeMode", 6, String, &[Go("v1.PersistentVolumeMode"), Pointer, Enum(&["Block", "Filesystem"])]),
 f("volumeName", 3, String, &[]),
 ]);
 pub static core_v1_PersistentVolumeClaimStatus: Struct = s("io.k8s.api.core.v1.PersistentVolumeClaimStatus", false, &[
@@ -2123,9 +2123,9 @@ f("allocatedResourceStatuses", 7, Map(&Map { value: String, atomic: false }), &[
 f("allocatedResources", 5, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
 f("capacity", 3, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
 f("conditions", 4, List(&List { element: Struct(&core_v1_PersistentVolumeClaimCondition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
-f("currentVolumeAttributesClassName", 8, String, &[]),
-f("healthStatus", 10, Struct(&core_v1_VolumeHealthStatus), &[]),
-f("modifyVolumeStatus", 9, Struct(&core_v1_ModifyVolumeStatus), &[]),
+f("currentVolumeAttributesClassName", 8, String, &[Pointer]),
+f("healthStatus", 10, Struct(&core_v1_VolumeHealthStatus), &[Pointer]),
+f("modifyVolumeStatus", 9, Struct(&core_v1_ModifyVolumeStatus), &[Pointer]),
 f("phase", 1, String, &[Go("v1.PersistentVolumeClaimPhase"), Enum(&["Bound", "Lost", "Pending"])]),
 ]);
 pub static core_v1_PersistentVolumeClaimTemplate: Struct = s("io.k8s.api.core.v1.PersistentVolumeClaimTemplate", false, &[
@@ -2137,46 +2137,46 @@ f("claimName", 1, String, &[Required, Always, Default("\"\"")]),
 f("readOnly", 2, Bool, &[]),
 ]);
 pub static core_v1_PersistentVolumeList: Struct = s("io.k8s.api.core.v1.PersistentVolumeList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_PersistentVolume), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_PersistentVolumeSpec: Struct = s("io.k8s.api.core.v1.PersistentVolumeSpec", false, &[
 f("accessModes", 3, List(&List { element: String, kind: A }), &[Go("[]v1.PersistentVolumeAccessMode"), Enum(&["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"])]),
-f("awsElasticBlockStore", 2, Struct(&core_v1_AWSElasticBlockStoreVolumeSource), &[Inlined(&[2])]),
-f("azureDisk", 16, Struct(&core_v1_AzureDiskVolumeSource), &[Inlined(&[2])]),
-f("azureFile", 13, Struct(&core_v1_AzureFilePersistentVolumeSource), &[Inlined(&[2])]),
+f("awsElasticBlockStore", 2, Struct(&core_v1_AWSElasticBlockStoreVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("azureDisk", 16, Struct(&core_v1_AzureDiskVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("azureFile", 13, Struct(&core_v1_AzureFilePersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
 f("capacity", 1, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
-f("cephfs", 9, Struct(&core_v1_CephFSPersistentVolumeSource), &[Inlined(&[2])]),
-f("cinder", 8, Struct(&core_v1_CinderPersistentVolumeSource), &[Inlined(&[2])]),
-f("claimRef", 4, Struct(&core_v1_ObjectReference), &[]),
-f("csi", 22, Struct(&core_v1_CSIPersistentVolumeSource), &[Inlined(&[2])]),
-f("fc", 10, Struct(&core_v1_FCVolumeSource), &[Inlined(&[2])]),
-f("flexVolume", 12, Struct(&core_v1_FlexPersistentVolumeSource), &[Inlined(&[2])]),
-f("flocker", 11, Struct(&core_v1_FlockerVolumeSource), &[Inlined(&[2])]),
-f("gcePersistentDisk", 1, Struct(&core_v1_GCEPersistentDiskVolumeSource), &[Inlined(&[2])]),
-f("glusterfs", 4, Struct(&core_v1_GlusterfsPersistentVolumeSource), &[Inlined(&[2])]),
-f("hostPath", 3, Struct(&core_v1_HostPathVolumeSource), &[Inlined(&[2])]),
-f("iscsi", 7, Struct(&core_v1_ISCSIPersistentVolumeSource), &[Inlined(&[2])]),
-f("local", 20, Struct(&core_v1_LocalVolumeSource), &[Inlined(&[2])]),
+f("cephfs", 9, Struct(&core_v1_CephFSPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("cinder", 8, Struct(&core_v1_CinderPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("claimRef", 4, Struct(&core_v1_ObjectReference), &[Pointer]),
+f("csi", 22, Struct(&core_v1_CSIPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("fc", 10, Struct(&core_v1_FCVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("flexVolume", 12, Struct(&core_v1_FlexPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("flocker", 11, Struct(&core_v1_FlockerVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("gcePersistentDisk", 1, Struct(&core_v1_GCEPersistentDiskVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("glusterfs", 4, Struct(&core_v1_GlusterfsPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("hostPath", 3, Struct(&core_v1_HostPathVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("iscsi", 7, Struct(&core_v1_ISCSIPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("local", 20, Struct(&core_v1_LocalVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
 f("mountOptions", 7, List(&List { element: String, kind: A }), &[]),
-f("nfs", 5, Struct(&core_v1_NFSVolumeSource), &[Inlined(&[2])]),
-f("nodeAffinity", 9, Struct(&core_v1_VolumeNodeAffinity), &[]),
+f("nfs", 5, Struct(&core_v1_NFSVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("nodeAffinity", 9, Struct(&core_v1_VolumeNodeAffinity), &[Pointer]),
 f("persistentVolumeReclaimPolicy", 5, String, &[Go("v1.PersistentVolumeReclaimPolicy"), Enum(&["Delete", "Recycle", "Retain"])]),
-f("photonPersistentDisk", 17, Struct(&core_v1_PhotonPersistentDiskVolumeSource), &[Inlined(&[2])]),
-f("portworxVolume", 18, Struct(&core_v1_PortworxVolumeSource), &[Inlined(&[2])]),
-f("quobyte", 15, Struct(&core_v1_QuobyteVolumeSource), &[Inlined(&[2])]),
-f("rbd", 6, Struct(&core_v1_RBDPersistentVolumeSource), &[Inlined(&[2])]),
-f("scaleIO", 19, Struct(&core_v1_ScaleIOPersistentVolumeSource), &[Inlined(&[2])]),
+f("photonPersistentDisk", 17, Struct(&core_v1_PhotonPersistentDiskVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("portworxVolume", 18, Struct(&core_v1_PortworxVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("quobyte", 15, Struct(&core_v1_QuobyteVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("rbd", 6, Struct(&core_v1_RBDPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("scaleIO", 19, Struct(&core_v1_ScaleIOPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
 f("storageClassName", 6, String, &[]),
-f("storageos", 21, Struct(&core_v1_StorageOSPersistentVolumeSource), &[Inlined(&[2])]),
-f("volumeAttributesClassName", 10, String, &[]),
-f("volumeMode", 8, String, &[Go("v1.PersistentVolumeMode"), Enum(&["Block", "Filesystem"])]),
-f("vsphereVolume", 14, Struct(&core_v1_VsphereVirtualDiskVolumeSource), &[Inlined(&[2])]),
+f("storageos", 21, Struct(&core_v1_StorageOSPersistentVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
+f("volumeAttributesClassName", 10, String, &[Pointer]),
+f("volumeMode", 8, String, &[Go("v1.PersistentVolumeMode"), Pointer, Enum(&["Block", "Filesystem"])]),
+f("vsphereVolume", 14, Struct(&core_v1_VsphereVirtualDiskVolumeSource), &[Pointer, Inlined("PersistentVolumeSource", &[2])]),
 ]);
 pub static core_v1_PersistentVolumeStatus: Struct = s("io.k8s.api.core.v1.PersistentVolumeStatus", false, &[
-f("lastPhaseTransitionTime", 4, Time, &[]),
+f("lastPhaseTransitionTime", 4, Time, &[Pointer]),
 f("message", 2, String, &[]),
 f("phase", 1, String, &[Go("v1.PersistentVolumePhase"), Enum(&["Available", "Bound", "Failed", "Pending", "Released"])]),
 f("reason", 3, String, &[]),
@@ -2186,8 +2186,8 @@ f("fsType", 2, String, &[]),
 f("pdID", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_Pod: Struct = s("io.k8s.api.core.v1.Pod", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_PodSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&core_v1_PodStatus), &[Always, Default("{}")]),
@@ -2197,10 +2197,10 @@ f("preferredDuringSchedulingIgnoredDuringExecution", 2, List(&List { element: St
 f("requiredDuringSchedulingIgnoredDuringExecution", 1, List(&List { element: Struct(&core_v1_PodAffinityTerm), kind: A }), &[]),
 ]);
 pub static core_v1_PodAffinityTerm: Struct = s("io.k8s.api.core.v1.PodAffinityTerm", false, &[
-f("labelSelector", 1, Struct(&meta_v1_LabelSelector), &[]),
+f("labelSelector", 1, Struct(&meta_v1_LabelSelector), &[Pointer]),
 f("matchLabelKeys", 5, List(&List { element: String, kind: A }), &[]),
 f("mismatchLabelKeys", 6, List(&List { element: String, kind: A }), &[]),
-f("namespaceSelector", 4, Struct(&meta_v1_LabelSelector), &[]),
+f("namespaceSelector", 4, Struct(&meta_v1_LabelSelector), &[Pointer]),
 f("namespaces", 2, List(&List { element: String, kind: A }), &[]),
 f("topologyKey", 3, String, &[Required, Always, Default("\"\"")]),
 ]);
@@ -2209,9 +2209,9 @@ f("preferredDuringSchedulingIgnoredDuringExecution", 2, List(&List { element: St
 f("requiredDuringSchedulingIgnoredDuringExecution", 1, List(&List { element: Struct(&core_v1_PodAffinityTerm), kind: A }), &[]),
 ]);
 pub static core_v1_PodAttachOptions: Struct = s("io.k8s.api.core.v1.PodAttachOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("container", 5, String, &[]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("stderr", 3, Bool, &[]),
 f("stdin", 1, Bool, &[]),
 f("stdout", 2, Bool, &[]),
@@ -2222,9 +2222,9 @@ f("certificateChainPath", 6, String, &[]),
 f("credentialBundlePath", 4, String, &[]),
 f("keyPath", 5, String, &[]),
 f("keyType", 2, String, &[Required]),
-f("maxExpirationSeconds", 3, Int32, &[]),
+f("maxExpirationSeconds", 3, Int32, &[Pointer]),
 f("signerName", 1, String, &[Required]),
-f("user", 8, Int64, &[]),
+f("user", 8, Int64, &[Pointer]),
 f("userAnnotations", 7, Map(&Map { value: String, atomic: false }), &[]),
 ]);
 pub static core_v1_PodCondition: Struct = s("io.k8s.api.core.v1.PodCondition", false, &[
@@ -2243,13 +2243,13 @@ f("searches", 2, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static core_v1_PodDNSConfigOption: Struct = s("io.k8s.api.core.v1.PodDNSConfigOption", false, &[
 f("name", 1, String, &[]),
-f("value", 2, String, &[]),
+f("value", 2, String, &[Pointer]),
 ]);
 pub static core_v1_PodExecOptions: Struct = s("io.k8s.api.core.v1.PodExecOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("command", 6, List(&List { element: String, kind: A }), &[Required, Always]),
 f("container", 5, String, &[]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("stderr", 3, Bool, &[]),
 f("stdin", 1, Bool, &[]),
 f("stdout", 2, Bool, &[]),
@@ -2263,36 +2263,36 @@ pub static core_v1_PodIP: Struct = s("io.k8s.api.core.v1.PodIP", false, &[
 f("ip", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_PodList: Struct = s("io.k8s.api.core.v1.PodList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_Pod), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_PodLogOptions: Struct = s("io.k8s.api.core.v1.PodLogOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("container", 1, String, &[]),
 f("follow", 2, Bool, &[]),
 f("insecureSkipTLSVerifyBackend", 9, Bool, &[]),
-f("kind", 0, String, &[]),
-f("limitBytes", 8, Int64, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
+f("limitBytes", 8, Int64, &[Pointer]),
 f("previous", 3, Bool, &[]),
-f("sinceSeconds", 4, Int64, &[]),
-f("sinceTime", 5, Time, &[]),
-f("stream", 10, String, &[]),
-f("tailLines", 7, Int64, &[]),
+f("sinceSeconds", 4, Int64, &[Pointer]),
+f("sinceTime", 5, Time, &[Pointer]),
+f("stream", 10, String, &[Pointer]),
+f("tailLines", 7, Int64, &[Pointer]),
 f("timestamps", 6, Bool, &[]),
 ]);
 pub static core_v1_PodOS: Struct = s("io.k8s.api.core.v1.PodOS", false, &[
 f("name", 1, String, &[Required, Always, Go("v1.OSName"), Default("\"\"")]),
 ]);
 pub static core_v1_PodPortForwardOptions: Struct = s("io.k8s.api.core.v1.PodPortForwardOptions", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("ports", 1, List(&List { element: Int32, kind: A }), &[]),
 ]);
 pub static core_v1_PodProxyOptions: Struct = s("io.k8s.api.core.v1.PodProxyOptions", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("path", 1, String, &[]),
 ]);
 pub static core_v1_PodReadinessGate: Struct = s("io.k8s.api.core.v1.PodReadinessGate", false, &[
@@ -2300,75 +2300,75 @@ f("conditionType", 1, String, &[Required, Always, Go("v1.PodConditionType"), Def
 ]);
 pub static core_v1_PodResourceClaim: Struct = s("io.k8s.api.core.v1.PodResourceClaim", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("resourceClaimName", 3, String, &[]),
-f("resourceClaimTemplateName", 4, String, &[]),
+f("resourceClaimName", 3, String, &[Pointer]),
+f("resourceClaimTemplateName", 4, String, &[Pointer]),
 ]);
 pub static core_v1_PodResourceClaimStatus: Struct = s("io.k8s.api.core.v1.PodResourceClaimStatus", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("resourceClaimName", 2, String, &[]),
+f("resourceClaimName", 2, String, &[Pointer]),
 ]);
 pub static core_v1_PodSchedulingGate: Struct = s("io.k8s.api.core.v1.PodSchedulingGate", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_PodSchedulingGroup: Struct = s("io.k8s.api.core.v1.PodSchedulingGroup", false, &[
-f("podGroupName", 1, String, &[]),
+f("podGroupName", 1, String, &[Pointer]),
 ]);
 pub static core_v1_PodSecurityContext: Struct = s("io.k8s.api.core.v1.PodSecurityContext", false, &[
-f("appArmorProfile", 11, Struct(&core_v1_AppArmorProfile), &[]),
-f("fsGroup", 5, Int64, &[]),
-f("fsGroupChangePolicy", 9, String, &[Go("v1.PodFSGroupChangePolicy"), Enum(&["Always", "OnRootMismatch"])]),
-f("runAsGroup", 6, Int64, &[]),
-f("runAsNonRoot", 3, Bool, &[]),
-f("runAsUser", 2, Int64, &[]),
-f("seLinuxChangePolicy", 13, String, &[Go("v1.PodSELinuxChangePolicy")]),
-f("seLinuxOptions", 1, Struct(&core_v1_SELinuxOptions), &[]),
-f("seccompProfile", 10, Struct(&core_v1_SeccompProfile), &[]),
+f("appArmorProfile", 11, Struct(&core_v1_AppArmorProfile), &[Pointer]),
+f("fsGroup", 5, Int64, &[Pointer]),
+f("fsGroupChangePolicy", 9, String, &[Go("v1.PodFSGroupChangePolicy"), Pointer, Enum(&["Always", "OnRootMismatch"])]),
+f("runAsGroup", 6, Int64, &[Pointer]),
+f("runAsNonRoot", 3, Bool, &[Pointer]),
+f("runAsUser", 2, Int64, &[Pointer]),
+f("seLinuxChangePolicy", 13, String, &[Go("v1.PodSELinuxChangePolicy"), Pointer]),
+f("seLinuxOptions", 1, Struct(&core_v1_SELinuxOptions), &[Pointer]),
+f("seccompProfile", 10, Struct(&core_v1_SeccompProfile), &[Pointer]),
 f("supplementalGroups", 4, List(&List { element: Int64, kind: A }), &[]),
-f("supplementalGroupsPolicy", 12, String, &[Go("v1.SupplementalGroupsPolicy"), Enum(&["Merge", "Strict"])]),
+f("supplementalGroupsPolicy", 12, String, &[Go("v1.SupplementalGroupsPolicy"), Pointer, Enum(&["Merge", "Strict"])]),
 f("sysctls", 7, List(&List { element: Struct(&core_v1_Sysctl), kind: A }), &[]),
-f("windowsOptions", 8, Struct(&core_v1_WindowsSecurityContextOptions), &[]),
+f("windowsOptions", 8, Struct(&core_v1_WindowsSecurityContextOptions), &[Pointer]),
 ]);
 pub static core_v1_PodSpec: Struct = s("io.k8s.api.core.v1.PodSpec", false, &[
-f("activeDeadlineSeconds", 5, Int64, &[]),
-f("affinity", 18, Struct(&core_v1_Affinity), &[]),
-f("automountServiceAccountToken", 21, Bool, &[]),
+f("activeDeadlineSeconds", 5, Int64, &[Pointer]),
+f("affinity", 18, Struct(&core_v1_Affinity), &[Pointer]),
+f("automountServiceAccountToken", 21, Bool, &[Pointer]),
 f("containers", 2, List(&List { element: Struct(&core_v1_Container), kind: ListKind::Map(&["name"]) }), &[Required, Always, Patch("merge", "name")]),
-f("dnsConfig", 26, Struct(&core_v1_PodDNSConfig), &[]),
+f("dnsConfig", 26, Struct(&core_v1_PodDNSConfig), &[Pointer]),
 f("dnsPolicy", 6, String, &[Go("v1.DNSPolicy"), Enum(&["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"])]),
-f("enableServiceLinks", 30, Bool, &[]),
+f("enableServiceLinks", 30, Bool, &[Pointer]),
 f("ephemeralContainers", 34, List(&List { element: Struct(&core_v1_EphemeralContainer), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 f("evictionResponders", 44, List(&List { element: Struct(&core_v1_EvictionResponder), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 f("hostAliases", 23, List(&List { element: Struct(&core_v1_HostAlias), kind: ListKind::Map(&["ip"]) }), &[Patch("merge", "ip")]),
 f("hostIPC", 13, Bool, &[]),
 f("hostNetwork", 11, Bool, &[]),
 f("hostPID", 12, Bool, &[]),
-f("hostUsers", 37, Bool, &[]),
+f("hostUsers", 37, Bool, &[Pointer]),
 f("hostname", 16, String, &[]),
-f("hostnameOverride", 41, String, &[]),
+f("hostnameOverride", 41, String, &[Pointer]),
 f("imagePullSecrets", 15, List(&List { element: Struct(&core_v1_LocalObjectReference), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 f("initContainers", 20, List(&List { element: Struct(&core_v1_Container), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 f("nodeName", 10, String, &[]),
 f("nodeSelector", 7, Map(&Map { value: String, atomic: true }), &[]),
-f("os", 36, Struct(&core_v1_PodOS), &[]),
+f("os", 36, Struct(&core_v1_PodOS), &[Pointer]),
 f("overhead", 32, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
-f("preemptionPolicy", 31, String, &[Go("v1.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
-f("priority", 25, Int32, &[]),
+f("preemptionPolicy", 31, String, &[Go("v1.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
+f("priority", 25, Int32, &[Pointer]),
 f("priorityClassName", 24, String, &[]),
 f("readinessGates", 28, List(&List { element: Struct(&core_v1_PodReadinessGate), kind: A }), &[]),
 f("resourceClaims", 39, List(&List { element: Struct(&core_v1_PodResourceClaim), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
-f("resources", 40, Struct(&core_v1_ResourceRequirements), &[]),
+f("resources", 40, Struct(&core_v1_ResourceRequirements), &[Pointer]),
 f("restartPolicy", 3, String, &[Go("v1.RestartPolicy"), Enum(&["Always", "Never", "OnFailure"])]),
-f("runtimeClassName", 29, String, &[]),
+f("runtimeClassName", 29, String, &[Pointer]),
 f("schedulerName", 19, String, &[]),
 f("schedulingGates", 38, List(&List { element: Struct(&core_v1_PodSchedulingGate), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
-f("schedulingGroup", 43, Struct(&core_v1_PodSchedulingGroup), &[]),
-f("securityContext", 14, Struct(&core_v1_PodSecurityContext), &[]),
+f("schedulingGroup", 43, Struct(&core_v1_PodSchedulingGroup), &[Pointer]),
+f("securityContext", 14, Struct(&core_v1_PodSecurityContext), &[Pointer]),
 f("serviceAccount", 9, String, &[]),
 f("serviceAccountName", 8, String, &[]),
-f("setHostnameAsFQDN", 35, Bool, &[]),
-f("shareProcessNamespace", 27, Bool, &[]),
+f("setHostnameAsFQDN", 35, Bool, &[Pointer]),
+f("shareProcessNamespace", 27, Bool, &[Pointer]),
 f("subdomain", 17, String, &[]),
-f("terminationGracePeriodSeconds", 4, Int64, &[]),
+f("terminationGracePeriodSeconds", 4, Int64, &[Pointer]),
 f("tolerations", 22, List(&List { element: Struct(&core_v1_Toleration), kind: A }), &[]),
 f("topologySpreadConstraints", 33, List(&List { element: Struct(&core_v1_TopologySpreadConstraint), kind: ListKind::Map(&["topologyKey", "whenUnsatisfiable"]) }), &[Patch("merge", "topologyKey")]),
 f("volumes", 1, List(&List { element: Struct(&core_v1_Volume), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
@@ -2378,7 +2378,7 @@ f("allocatedResources", 19, Map(&Map { value: Quantity, atomic: false }), &[Go("
 f("conditions", 2, List(&List { element: Struct(&core_v1_PodCondition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 f("containerStatuses", 8, List(&List { element: Struct(&core_v1_ContainerStatus), kind: A }), &[]),
 f("ephemeralContainerStatuses", 13, List(&List { element: Struct(&core_v1_ContainerStatus), kind: A }), &[]),
-f("extendedResourceClaimStatus", 18, Struct(&core_v1_PodExtendedResourceClaimStatus), &[]),
+f("extendedResourceClaimStatus", 18, Struct(&core_v1_PodExtendedResourceClaimStatus), &[Pointer]),
 f("hostIP", 5, String, &[]),
 f("hostIPs", 16, List(&List { element: Struct(&core_v1_HostIP), kind: A }), &[Patch("merge", "ip")]),
 f("initContainerStatuses", 10, List(&List { element: Struct(&core_v1_ContainerStatus), kind: A }), &[]),
@@ -2393,20 +2393,20 @@ f("qosClass", 9, String, &[Go("v1.PodQOSClass"), Enum(&["BestEffort", "Burstable
 f("reason", 4, String, &[]),
 f("resize", 14, String, &[Go("v1.PodResizeStatus")]),
 f("resourceClaimStatuses", 15, List(&List { element: Struct(&core_v1_PodResourceClaimStatus), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
-f("resources", 20, Struct(&core_v1_ResourceRequirements), &[]),
-f("startTime", 7, Time, &[]),
+f("resources", 20, Struct(&core_v1_ResourceRequirements), &[Pointer]),
+f("startTime", 7, Time, &[Pointer]),
 f("volumeHealth", 22, List(&List { element: Struct(&core_v1_PodVolumeHealth), kind: ListKind::Map(&["name"]) }), &[]),
 ]);
 pub static core_v1_PodTemplate: Struct = s("io.k8s.api.core.v1.PodTemplate", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("template", 2, Struct(&core_v1_PodTemplateSpec), &[Always, Default("{}")]),
 ]);
 pub static core_v1_PodTemplateList: Struct = s("io.k8s.api.core.v1.PodTemplateList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_PodTemplate), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_PodTemplateSpec: Struct = s("io.k8s.api.core.v1.PodTemplateSpec", false, &[
@@ -2419,7 +2419,7 @@ f("lastTransitionTime", 3, Time, &[Always]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_PortStatus: Struct = s("io.k8s.api.core.v1.PortStatus", false, &[
-f("error", 3, String, &[]),
+f("error", 3, String, &[Pointer]),
 f("port", 1, Int32, &[Required, Always, Default("0")]),
 f("protocol", 2, String, &[Required, Always, Go("v1.Protocol"), Default("\"\""), Enum(&["SCTP", "TCP", "UDP"])]),
 ]);
@@ -2433,20 +2433,20 @@ f("preference", 2, Struct(&core_v1_NodeSelectorTerm), &[Required, Always, Defaul
 f("weight", 1, Int32, &[Required, Always, Default("0")]),
 ]);
 pub static core_v1_Probe: Struct = s("io.k8s.api.core.v1.Probe", false, &[
-f("exec", 1, Struct(&core_v1_ExecAction), &[Inlined(&[1])]),
+f("exec", 1, Struct(&core_v1_ExecAction), &[Pointer, Inlined("ProbeHandler", &[1])]),
 f("failureThreshold", 6, Int32, &[]),
-f("grpc", 4, Struct(&core_v1_GRPCAction), &[Inlined(&[1])]),
-f("httpGet", 2, Struct(&core_v1_HTTPGetAction), &[Inlined(&[1])]),
+f("grpc", 4, Struct(&core_v1_GRPCAction), &[Pointer, Inlined("ProbeHandler", &[1])]),
+f("httpGet", 2, Struct(&core_v1_HTTPGetAction), &[Pointer, Inlined("ProbeHandler", &[1])]),
 f("initialDelaySeconds", 2, Int32, &[]),
 f("periodSeconds", 4, Int32, &[]),
 f("successThreshold", 5, Int32, &[]),
-f("tcpSocket", 3, Struct(&core_v1_TCPSocketAction), &[Inlined(&[1])]),
-f("terminationGracePeriodSeconds", 7, Int64, &[]),
+f("tcpSocket", 3, Struct(&core_v1_TCPSocketAction), &[Pointer, Inlined("ProbeHandler", &[1])]),
+f("terminationGracePeriodSeconds", 7, Int64, &[Pointer]),
 f("timeoutSeconds", 3, Int32, &[]),
 ]);
 pub static core_v1_ProjectedVolumeSource: Struct = s("io.k8s.api.core.v1.ProjectedVolumeSource", false, &[
-f("defaultMode", 2, Int32, &[]),
-f("defaultUser", 3, Int64, &[]),
+f("defaultMode", 2, Int32, &[Pointer]),
+f("defaultUser", 3, Int64, &[Pointer]),
 f("sources", 1, List(&List { element: Struct(&core_v1_VolumeProjection), kind: A }), &[Always]),
 ]);
 pub static core_v1_QuobyteVolumeSource: Struct = s("io.k8s.api.core.v1.QuobyteVolumeSource", false, &[
@@ -2464,7 +2464,7 @@ f("keyring", 6, String, &[Default("\"/etc/ceph/keyring\"")]),
 f("monitors", 1, List(&List { element: String, kind: A }), &[Required, Always]),
 f("pool", 4, String, &[Default("\"rbd\"")]),
 f("readOnly", 8, Bool, &[]),
-f("secretRef", 7, Struct(&core_v1_SecretReference), &[]),
+f("secretRef", 7, Struct(&core_v1_SecretReference), &[Pointer]),
 f("user", 5, String, &[Default("\"admin\"")]),
 ]);
 pub static core_v1_RBDVolumeSource: Struct = s("io.k8s.api.core.v1.RBDVolumeSource", false, &[
@@ -2474,19 +2474,19 @@ f("keyring", 6, String, &[Default("\"/etc/ceph/keyring\"")]),
 f("monitors", 1, List(&List { element: String, kind: A }), &[Required, Always]),
 f("pool", 4, String, &[Default("\"rbd\"")]),
 f("readOnly", 8, Bool, &[]),
-f("secretRef", 7, Struct(&core_v1_LocalObjectReference), &[]),
+f("secretRef", 7, Struct(&core_v1_LocalObjectReference), &[Pointer]),
 f("user", 5, String, &[Default("\"admin\"")]),
 ]);
 pub static core_v1_RangeAllocation: Struct = s("io.k8s.api.core.v1.RangeAllocation", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("data", 3, Bytes, &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always]),
 f("range", 2, String, &[Required, Always]),
 ]);
 pub static core_v1_ReplicationController: Struct = s("io.k8s.api.core.v1.ReplicationController", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_ReplicationControllerSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&core_v1_ReplicationControllerStatus), &[Always, Default("{}")]),
@@ -2499,16 +2499,16 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.ReplicationControllerConditionType"), Default("\"\"")]),
 ]);
 pub static core_v1_ReplicationControllerList: Struct = s("io.k8s.api.core.v1.ReplicationControllerList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_ReplicationController), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ReplicationControllerSpec: Struct = s("io.k8s.api.core.v1.ReplicationControllerSpec", false, &[
 f("minReadySeconds", 4, Int32, &[Default("0")]),
-f("replicas", 1, Int32, &[Default("1")]),
+f("replicas", 1, Int32, &[Pointer, Default("1")]),
 f("selector", 2, Map(&Map { value: String, atomic: true }), &[]),
-f("template", 3, Struct(&core_v1_PodTemplateSpec), &[]),
+f("template", 3, Struct(&core_v1_PodTemplateSpec), &[Pointer]),
 ]);
 pub static core_v1_ReplicationControllerStatus: Struct = s("io.k8s.api.core.v1.ReplicationControllerStatus", false, &[
 f("availableReplicas", 5, Int32, &[]),
@@ -2529,25 +2529,25 @@ f("resource", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_ResourceHealth: Struct = s("io.k8s.api.core.v1.ResourceHealth", false, &[
 f("health", 2, String, &[Go("v1.ResourceHealthStatus")]),
-f("message", 6, String, &[]),
+f("message", 6, String, &[Pointer]),
 f("resourceID", 1, String, &[Required, Always, Go("v1.ResourceID"), Default("\"\"")]),
 ]);
 pub static core_v1_ResourceQuota: Struct = s("io.k8s.api.core.v1.ResourceQuota", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_ResourceQuotaSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&core_v1_ResourceQuotaStatus), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ResourceQuotaList: Struct = s("io.k8s.api.core.v1.ResourceQuotaList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_ResourceQuota), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ResourceQuotaSpec: Struct = s("io.k8s.api.core.v1.ResourceQuotaSpec", false, &[
 f("hard", 1, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
-f("scopeSelector", 3, Struct(&core_v1_ScopeSelector), &[]),
+f("scopeSelector", 3, Struct(&core_v1_ScopeSelector), &[Pointer]),
 f("scopes", 2, List(&List { element: String, kind: A }), &[Go("[]v1.ResourceQuotaScope"), Enum(&["BestEffort", "CrossNamespacePodAffinity", "NotBestEffort", "NotTerminating", "PriorityClass", "Terminating", "VolumeAttributesClass"])]),
 ]);
 pub static core_v1_ResourceQuotaStatus: Struct = s("io.k8s.api.core.v1.ResourceQuotaStatus", false, &[
@@ -2574,7 +2574,7 @@ f("fsType", 9, String, &[Default("\"xfs\"")]),
 f("gateway", 1, String, &[Required, Always, Default("\"\"")]),
 f("protectionDomain", 5, String, &[]),
 f("readOnly", 10, Bool, &[]),
-f("secretRef", 3, Struct(&core_v1_SecretReference), &[Required, Always]),
+f("secretRef", 3, Struct(&core_v1_SecretReference), &[Required, Always, Pointer]),
 f("sslEnabled", 4, Bool, &[]),
 f("storageMode", 7, String, &[Default("\"ThinProvisioned\"")]),
 f("storagePool", 6, String, &[]),
@@ -2586,7 +2586,7 @@ f("fsType", 9, String, &[Default("\"xfs\"")]),
 f("gateway", 1, String, &[Required, Always, Default("\"\"")]),
 f("protectionDomain", 5, String, &[]),
 f("readOnly", 10, Bool, &[]),
-f("secretRef", 3, Struct(&core_v1_LocalObjectReference), &[Required, Always]),
+f("secretRef", 3, Struct(&core_v1_LocalObjectReference), &[Required, Always, Pointer]),
 f("sslEnabled", 4, Bool, &[]),
 f("storageMode", 7, String, &[Default("\"ThinProvisioned\"")]),
 f("storagePool", 6, String, &[]),
@@ -2602,103 +2602,103 @@ f("scopeName", 1, String, &[Required, Always, Go("v1.ResourceQuotaScope"), Defau
 f("values", 3, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static core_v1_SeccompProfile: Struct = s("io.k8s.api.core.v1.SeccompProfile", false, &[
-f("localhostProfile", 2, String, &[]),
+f("localhostProfile", 2, String, &[Pointer]),
 f("type", 1, String, &[Required, Always, Go("v1.SeccompProfileType"), Default("\"\""), Enum(&["Localhost", "RuntimeDefault", "Unconfined"])]),
 ]);
 pub static core_v1_Secret: Struct = s("io.k8s.api.core.v1.Secret", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("data", 2, Map(&Map { value: Bytes, atomic: false }), &[]),
-f("immutable", 5, Bool, &[]),
-f("kind", 0, String, &[]),
+f("immutable", 5, Bool, &[Pointer]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("stringData", 4, Map(&Map { value: String, atomic: false }), &[]),
 f("type", 3, String, &[Go("v1.SecretType")]),
 ]);
 pub static core_v1_SecretEnvSource: Struct = s("io.k8s.api.core.v1.SecretEnvSource", false, &[
-f("name", 1, String, &[Inlined(&[1]), Default("\"\"")]),
-f("optional", 2, Bool, &[]),
+f("name", 1, String, &[Inlined("LocalObjectReference", &[1]), Default("\"\"")]),
+f("optional", 2, Bool, &[Pointer]),
 ]);
 pub static core_v1_SecretKeySelector: Struct = s("io.k8s.api.core.v1.SecretKeySelector", true, &[
 f("key", 2, String, &[Required, Always, Default("\"\"")]),
-f("name", 1, String, &[Inlined(&[1]), Default("\"\"")]),
-f("optional", 3, Bool, &[]),
+f("name", 1, String, &[Inlined("LocalObjectReference", &[1]), Default("\"\"")]),
+f("optional", 3, Bool, &[Pointer]),
 ]);
 pub static core_v1_SecretList: Struct = s("io.k8s.api.core.v1.SecretList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_Secret), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_SecretProjection: Struct = s("io.k8s.api.core.v1.SecretProjection", false, &[
 f("items", 2, List(&List { element: Struct(&core_v1_KeyToPath), kind: A }), &[]),
-f("name", 1, String, &[Inlined(&[1]), Default("\"\"")]),
-f("optional", 4, Bool, &[]),
+f("name", 1, String, &[Inlined("LocalObjectReference", &[1]), Default("\"\"")]),
+f("optional", 4, Bool, &[Pointer]),
 ]);
 pub static core_v1_SecretReference: Struct = s("io.k8s.api.core.v1.SecretReference", true, &[
 f("name", 1, String, &[]),
 f("namespace", 2, String, &[]),
 ]);
 pub static core_v1_SecretVolumeSource: Struct = s("io.k8s.api.core.v1.SecretVolumeSource", false, &[
-f("defaultMode", 3, Int32, &[]),
-f("defaultUser", 5, Int64, &[]),
+f("defaultMode", 3, Int32, &[Pointer]),
+f("defaultUser", 5, Int64, &[Pointer]),
 f("items", 2, List(&List { element: Struct(&core_v1_KeyToPath), kind: A }), &[]),
-f("optional", 4, Bool, &[]),
+f("optional", 4, Bool, &[Pointer]),
 f("secretName", 1, String, &[]),
 ]);
 pub static core_v1_SecurityContext: Struct = s("io.k8s.api.core.v1.SecurityContext", false, &[
-f("allowPrivilegeEscalation", 7, Bool, &[]),
-f("appArmorProfile", 12, Struct(&core_v1_AppArmorProfile), &[]),
-f("capabilities", 1, Struct(&core_v1_Capabilities), &[]),
-f("privileged", 2, Bool, &[]),
-f("procMount", 9, String, &[Go("v1.ProcMountType"), Enum(&["Default", "Unmasked"])]),
-f("readOnlyRootFilesystem", 6, Bool, &[]),
-f("runAsGroup", 8, Int64, &[]),
-f("runAsNonRoot", 5, Bool, &[]),
-f("runAsUser", 4, Int64, &[]),
-f("seLinuxOptions", 3, Struct(&core_v1_SELinuxOptions), &[]),
-f("seccompProfile", 11, Struct(&core_v1_SeccompProfile), &[]),
-f("windowsOptions", 10, Struct(&core_v1_WindowsSecurityContextOptions), &[]),
+f("allowPrivilegeEscalation", 7, Bool, &[Pointer]),
+f("appArmorProfile", 12, Struct(&core_v1_AppArmorProfile), &[Pointer]),
+f("capabilities", 1, Struct(&core_v1_Capabilities), &[Pointer]),
+f("privileged", 2, Bool, &[Pointer]),
+f("procMount", 9, String, &[Go("v1.ProcMountType"), Pointer, Enum(&["Default", "Unmasked"])]),
+f("readOnlyRootFilesystem", 6, Bool, &[Pointer]),
+f("runAsGroup", 8, Int64, &[Pointer]),
+f("runAsNonRoot", 5, Bool, &[Pointer]),
+f("runAsUser", 4, Int64, &[Pointer]),
+f("seLinuxOptions", 3, Struct(&core_v1_SELinuxOptions), &[Pointer]),
+f("seccompProfile", 11, Struct(&core_v1_SeccompProfile), &[Pointer]),
+f("windowsOptions", 10, Struct(&core_v1_WindowsSecurityContextOptions), &[Pointer]),
 ]);
 pub static core_v1_SerializedReference: Struct = s("io.k8s.api.core.v1.SerializedReference", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("reference", 1, Struct(&core_v1_ObjectReference), &[Always]),
 ]);
 pub static core_v1_Service: Struct = s("io.k8s.api.core.v1.Service", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&core_v1_ServiceSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&core_v1_ServiceStatus), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ServiceAccount: Struct = s("io.k8s.api.core.v1.ServiceAccount", false, &[
-f("apiVersion", 0, String, &[]),
-f("automountServiceAccountToken", 4, Bool, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("automountServiceAccountToken", 4, Bool, &[Pointer]),
 f("imagePullSecrets", 3, List(&List { element: Struct(&core_v1_LocalObjectReference), kind: A }), &[]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("secrets", 2, List(&List { element: Struct(&core_v1_ObjectReference), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 ]);
 pub static core_v1_ServiceAccountList: Struct = s("io.k8s.api.core.v1.ServiceAccountList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_ServiceAccount), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ServiceAccountTokenProjection: Struct = s("io.k8s.api.core.v1.ServiceAccountTokenProjection", false, &[
 f("audience", 1, String, &[]),
-f("expirationSeconds", 2, Int64, &[]),
+f("expirationSeconds", 2, Int64, &[Pointer]),
 f("path", 3, String, &[Required, Always, Default("\"\"")]),
-f("user", 4, Int64, &[]),
+f("user", 4, Int64, &[Pointer]),
 ]);
 pub static core_v1_ServiceList: Struct = s("io.k8s.api.core.v1.ServiceList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&core_v1_Service), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static core_v1_ServicePort: Struct = s("io.k8s.api.core.v1.ServicePort", false, &[
-f("appProtocol", 6, String, &[]),
+f("appProtocol", 6, String, &[Pointer]),
 f("name", 1, String, &[]),
 f("nodePort", 5, Int32, &[]),
 f("port", 3, Int32, &[Required, Always, Default("0")]),
@@ -2706,30 +2706,30 @@ f("protocol", 2, String, &[Go("v1.Protocol"), Default("\"TCP\""), Enum(&["SCTP",
 f("targetPort", 4, IntOrString, &[Always]),
 ]);
 pub static core_v1_ServiceProxyOptions: Struct = s("io.k8s.api.core.v1.ServiceProxyOptions", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("path", 1, String, &[]),
 ]);
 pub static core_v1_ServiceSpec: Struct = s("io.k8s.api.core.v1.ServiceSpec", false, &[
-f("allocateLoadBalancerNodePorts", 20, Bool, &[]),
+f("allocateLoadBalancerNodePorts", 20, Bool, &[Pointer]),
 f("clusterIP", 3, String, &[]),
 f("clusterIPs", 18, List(&List { element: String, kind: A }), &[]),
 f("externalIPs", 5, List(&List { element: String, kind: A }), &[]),
 f("externalName", 10, String, &[]),
 f("externalTrafficPolicy", 11, String, &[Go("v1.ServiceExternalTrafficPolicy"), Enum(&["Cluster", "Local"])]),
 f("healthCheckNodePort", 12, Int32, &[]),
-f("internalTrafficPolicy", 22, String, &[Go("v1.ServiceInternalTrafficPolicy"), Enum(&["Cluster", "Local"])]),
+f("internalTrafficPolicy", 22, String, &[Go("v1.ServiceInternalTrafficPolicy"), Pointer, Enum(&["Cluster", "Local"])]),
 f("ipFamilies", 19, List(&List { element: String, kind: A }), &[Go("[]v1.IPFamily"), Enum(&["", "IPv4", "IPv6"])]),
-f("ipFamilyPolicy", 17, String, &[Go("v1.IPFamilyPolicy"), Enum(&["PreferDualStack", "RequireDualStack", "SingleStack"])]),
-f("loadBalancerClass", 21, String, &[]),
+f("ipFamilyPolicy", 17, String, &[Go("v1.IPFamilyPolicy"), Pointer, Enum(&["PreferDualStack", "RequireDualStack", "SingleStack"])]),
+f("loadBalancerClass", 21, String, &[Pointer]),
 f("loadBalancerIP", 8, String, &[]),
 f("loadBalancerSourceRanges", 9, List(&List { element: String, kind: A }), &[]),
 f("ports", 1, List(&List { element: Struct(&core_v1_ServicePort), kind: ListKind::Map(&["port", "protocol"]) }), &[Patch("merge", "port")]),
 f("publishNotReadyAddresses", 13, Bool, &[]),
 f("selector", 2, Map(&Map { value: String, atomic: true }), &[]),
 f("sessionAffinity", 7, String, &[Go("v1.ServiceAffinity"), Enum(&["ClientIP", "None"])]),
-f("sessionAffinityConfig", 14, Struct(&core_v1_SessionAffinityConfig), &[]),
-f("trafficDistribution", 23, String, &[]),
+f("sessionAffinityConfig", 14, Struct(&core_v1_SessionAffinityConfig), &[Pointer]),
+f("trafficDistribution", 23, String, &[Pointer]),
 f("type", 4, String, &[Go("v1.ServiceType"), Enum(&["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"])]),
 ]);
 pub static core_v1_ServiceStatus: Struct = s("io.k8s.api.core.v1.ServiceStatus", false, &[
@@ -2737,7 +2737,7 @@ f("conditions", 2, List(&List { element: Struct(&meta_v1_Condition), kind: ListK
 f("loadBalancer", 1, Struct(&core_v1_LoadBalancerStatus), &[Always, Default("{}")]),
 ]);
 pub static core_v1_SessionAffinityConfig: Struct = s("io.k8s.api.core.v1.SessionAffinityConfig", false, &[
-f("clientIP", 1, Struct(&core_v1_ClientIPConfig), &[]),
+f("clientIP", 1, Struct(&core_v1_ClientIPConfig), &[Pointer]),
 ]);
 pub static core_v1_SleepAction: Struct = s("io.k8s.api.core.v1.SleepAction", false, &[
 f("seconds", 1, Int64, &[Required, Always, Default("0")]),
@@ -2745,14 +2745,14 @@ f("seconds", 1, Int64, &[Required, Always, Default("0")]),
 pub static core_v1_StorageOSPersistentVolumeSource: Struct = s("io.k8s.api.core.v1.StorageOSPersistentVolumeSource", false, &[
 f("fsType", 3, String, &[]),
 f("readOnly", 4, Bool, &[]),
-f("secretRef", 5, Struct(&core_v1_ObjectReference), &[]),
+f("secretRef", 5, Struct(&core_v1_ObjectReference), &[Pointer]),
 f("volumeName", 1, String, &[]),
 f("volumeNamespace", 2, String, &[]),
 ]);
 pub static core_v1_StorageOSVolumeSource: Struct = s("io.k8s.api.core.v1.StorageOSVolumeSource", false, &[
 f("fsType", 3, String, &[]),
 f("readOnly", 4, Bool, &[]),
-f("secretRef", 5, Struct(&core_v1_LocalObjectReference), &[]),
+f("secretRef", 5, Struct(&core_v1_LocalObjectReference), &[Pointer]),
 f("volumeName", 1, String, &[]),
 f("volumeNamespace", 2, String, &[]),
 ]);
@@ -2767,14 +2767,14 @@ f("port", 1, IntOrString, &[Required, Always]),
 pub static core_v1_Taint: Struct = s("io.k8s.api.core.v1.Taint", false, &[
 f("effect", 3, String, &[Required, Always, Go("v1.TaintEffect"), Default("\"\""), Enum(&["NoExecute", "NoSchedule", "PreferNoSchedule"])]),
 f("key", 1, String, &[Required, Always, Default("\"\"")]),
-f("timeAdded", 4, Time, &[]),
+f("timeAdded", 4, Time, &[Pointer]),
 f("value", 2, String, &[]),
 ]);
 pub static core_v1_Toleration: Struct = s("io.k8s.api.core.v1.Toleration", false, &[
 f("effect", 4, String, &[Go("v1.TaintEffect"), Enum(&["NoExecute", "NoSchedule", "PreferNoSchedule"])]),
 f("key", 1, String, &[]),
 f("operator", 2, String, &[Go("v1.TolerationOperator"), Enum(&["Equal", "Exists", "Gt", "Lt"])]),
-f("tolerationSeconds", 5, Int64, &[]),
+f("tolerationSeconds", 5, Int64, &[Pointer]),
 f("value", 3, String, &[]),
 ]);
 pub static core_v1_TopologySelectorLabelRequirement: Struct = s("io.k8s.api.core.v1.TopologySelectorLabelRequirement", false, &[
@@ -2785,58 +2785,58 @@ pub static core_v1_TopologySelectorTerm: Struct = s("io.k8s.api.core.v1.Topology
 f("matchLabelExpressions", 1, List(&List { element: Struct(&core_v1_TopologySelectorLabelRequirement), kind: A }), &[]),
 ]);
 pub static core_v1_TopologySpreadConstraint: Struct = s("io.k8s.api.core.v1.TopologySpreadConstraint", false, &[
-f("labelSelector", 4, Struct(&meta_v1_LabelSelector), &[]),
+f("labelSelector", 4, Struct(&meta_v1_LabelSelector), &[Pointer]),
 f("matchLabelKeys", 8, List(&List { element: String, kind: A }), &[]),
 f("maxSkew", 1, Int32, &[Required, Always, Default("0")]),
-f("minDomains", 5, Int32, &[]),
-f("nodeAffinityPolicy", 6, String, &[Go("v1.NodeInclusionPolicy"), Enum(&["Honor", "Ignore"])]),
-f("nodeTaintsPolicy", 7, String, &[Go("v1.NodeInclusionPolicy"), Enum(&["Honor", "Ignore"])]),
+f("minDomains", 5, Int32, &[Pointer]),
+f("nodeAffinityPolicy", 6, String, &[Go("v1.NodeInclusionPolicy"), Pointer, Enum(&["Honor", "Ignore"])]),
+f("nodeTaintsPolicy", 7, String, &[Go("v1.NodeInclusionPolicy"), Pointer, Enum(&["Honor", "Ignore"])]),
 f("topologyKey", 2, String, &[Required, Always, Default("\"\"")]),
 f("whenUnsatisfiable", 3, String, &[Required, Always, Go("v1.UnsatisfiableConstraintAction"), Default("\"\""), Enum(&["DoNotSchedule", "ScheduleAnyway"])]),
 ]);
 pub static core_v1_TypedLocalObjectReference: Struct = s("io.k8s.api.core.v1.TypedLocalObjectReference", true, &[
-f("apiGroup", 1, String, &[Always]),
+f("apiGroup", 1, String, &[Always, Pointer]),
 f("kind", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 3, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static core_v1_TypedObjectReference: Struct = s("io.k8s.api.core.v1.TypedObjectReference", false, &[
-f("apiGroup", 1, String, &[Always]),
+f("apiGroup", 1, String, &[Always, Pointer]),
 f("kind", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 3, String, &[Required, Always, Default("\"\"")]),
-f("namespace", 4, String, &[]),
+f("namespace", 4, String, &[Pointer]),
 ]);
 pub static core_v1_Volume: Struct = s("io.k8s.api.core.v1.Volume", false, &[
-f("awsElasticBlockStore", 4, Struct(&core_v1_AWSElasticBlockStoreVolumeSource), &[Inlined(&[2])]),
-f("azureDisk", 22, Struct(&core_v1_AzureDiskVolumeSource), &[Inlined(&[2])]),
-f("azureFile", 18, Struct(&core_v1_AzureFileVolumeSource), &[Inlined(&[2])]),
-f("cephfs", 14, Struct(&core_v1_CephFSVolumeSource), &[Inlined(&[2])]),
-f("cinder", 13, Struct(&core_v1_CinderVolumeSource), &[Inlined(&[2])]),
-f("configMap", 19, Struct(&core_v1_ConfigMapVolumeSource), &[Inlined(&[2])]),
-f("csi", 28, Struct(&core_v1_CSIVolumeSource), &[Inlined(&[2])]),
-f("downwardAPI", 16, Struct(&core_v1_DownwardAPIVolumeSource), &[Inlined(&[2])]),
-f("emptyDir", 2, Struct(&core_v1_EmptyDirVolumeSource), &[Inlined(&[2])]),
-f("ephemeral", 29, Struct(&core_v1_EphemeralVolumeSource), &[Inlined(&[2])]),
-f("fc", 17, Struct(&core_v1_FCVolumeSource), &[Inlined(&[2])]),
-f("flexVolume", 12, Struct(&core_v1_FlexVolumeSource), &[Inlined(&[2])]),
-f("flocker", 15, Struct(&core_v1_FlockerVolumeSource), &[Inlined(&[2])]),
-f("gcePersistentDisk", 3, Struct(&core_v1_GCEPersistentDiskVolumeSource), &[Inlined(&[2])]),
-f("gitRepo", 5, Struct(&core_v1_GitRepoVolumeSource), &[Inlined(&[2])]),
-f("glusterfs", 9, Struct(&core_v1_GlusterfsVolumeSource), &[Inlined(&[2])]),
-f("hostPath", 1, Struct(&core_v1_HostPathVolumeSource), &[Inlined(&[2])]),
-f("image", 30, Struct(&core_v1_ImageVolumeSource), &[Inlined(&[2])]),
-f("iscsi", 8, Struct(&core_v1_ISCSIVolumeSource), &[Inlined(&[2])]),
+f("awsElasticBlockStore", 4, Struct(&core_v1_AWSElasticBlockStoreVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("azureDisk", 22, Struct(&core_v1_AzureDiskVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("azureFile", 18, Struct(&core_v1_AzureFileVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("cephfs", 14, Struct(&core_v1_CephFSVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("cinder", 13, Struct(&core_v1_CinderVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("configMap", 19, Struct(&core_v1_ConfigMapVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("csi", 28, Struct(&core_v1_CSIVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("downwardAPI", 16, Struct(&core_v1_DownwardAPIVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("emptyDir", 2, Struct(&core_v1_EmptyDirVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("ephemeral", 29, Struct(&core_v1_EphemeralVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("fc", 17, Struct(&core_v1_FCVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("flexVolume", 12, Struct(&core_v1_FlexVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("flocker", 15, Struct(&core_v1_FlockerVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("gcePersistentDisk", 3, Struct(&core_v1_GCEPersistentDiskVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("gitRepo", 5, Struct(&core_v1_GitRepoVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("glusterfs", 9, Struct(&core_v1_GlusterfsVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("hostPath", 1, Struct(&core_v1_HostPathVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("image", 30, Struct(&core_v1_ImageVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("iscsi", 8, Struct(&core_v1_ISCSIVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("nfs", 7, Struct(&core_v1_NFSVolumeSource), &[Inlined(&[2])]),
-f("persistentVolumeClaim", 10, Struct(&core_v1_PersistentVolumeClaimVolumeSource), &[Inlined(&[2])]),
-f("photonPersistentDisk", 23, Struct(&core_v1_PhotonPersistentDiskVolumeSource), &[Inlined(&[2])]),
-f("portworxVolume", 24, Struct(&core_v1_PortworxVolumeSource), &[Inlined(&[2])]),
-f("projected", 26, Struct(&core_v1_ProjectedVolumeSource), &[Inlined(&[2])]),
-f("quobyte", 21, Struct(&core_v1_QuobyteVolumeSource), &[Inlined(&[2])]),
-f("rbd", 11, Struct(&core_v1_RBDVolumeSource), &[Inlined(&[2])]),
-f("scaleIO", 25, Struct(&core_v1_ScaleIOVolumeSource), &[Inlined(&[2])]),
-f("secret", 6, Struct(&core_v1_SecretVolumeSource), &[Inlined(&[2])]),
-f("storageos", 27, Struct(&core_v1_StorageOSVolumeSource), &[Inlined(&[2])]),
-f("vsphereVolume", 20, Struct(&core_v1_VsphereVirtualDiskVolumeSource), &[Inlined(&[2])]),
+f("nfs", 7, Struct(&core_v1_NFSVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("persistentVolumeClaim", 10, Struct(&core_v1_PersistentVolumeClaimVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("photonPersistentDisk", 23, Struct(&core_v1_PhotonPersistentDiskVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("portworxVolume", 24, Struct(&core_v1_PortworxVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("projected", 26, Struct(&core_v1_ProjectedVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("quobyte", 21, Struct(&core_v1_QuobyteVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("rbd", 11, Struct(&core_v1_RBDVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("scaleIO", 25, Struct(&core_v1_ScaleIOVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("secret", 6, Struct(&core_v1_SecretVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("storageos", 27, Struct(&core_v1_StorageOSVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
+f("vsphereVolume", 20, Struct(&core_v1_VsphereVirtualDiskVolumeSource), &[Pointer, Inlined("VolumeSource", &[2])]),
 ]);
 pub static core_v1_VolumeDevice: Struct = s("io.k8s.api.core.v1.VolumeDevice", false, &[
 f("devicePath", 2, String, &[Required, Always, Default("\"\"")]),
@@ -2854,10 +2854,10 @@ f("lastTransitionTime", 2, Time, &[Always]),
 pub static core_v1_VolumeMount: Struct = s("io.k8s.api.core.v1.VolumeMount", false, &[
 f("bindMountOptions", 8, List(&List { element: String, kind: ListKind::Set }), &[]),
 f("mountPath", 3, String, &[Required, Always, Default("\"\"")]),
-f("mountPropagation", 5, String, &[Go("v1.MountPropagationMode"), Enum(&["Bidirectional", "HostToContainer", "None"])]),
+f("mountPropagation", 5, String, &[Go("v1.MountPropagationMode"), Pointer, Enum(&["Bidirectional", "HostToContainer", "None"])]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("readOnly", 2, Bool, &[]),
-f("recursiveReadOnly", 7, String, &[Go("v1.RecursiveReadOnlyMode")]),
+f("recursiveReadOnly", 7, String, &[Go("v1.RecursiveReadOnlyMode"), Pointer]),
 f("subPath", 4, String, &[]),
 f("subPathExpr", 6, String, &[]),
 ]);
@@ -2865,26 +2865,26 @@ pub static core_v1_VolumeMountStatus: Struct = s("io.k8s.api.core.v1.VolumeMount
 f("mountPath", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("readOnly", 3, Bool, &[]),
-f("recursiveReadOnly", 4, String, &[Go("v1.RecursiveReadOnlyMode")]),
-f("volumeStatus", 5, Struct(&core_v1_VolumeStatus), &[]),
+f("recursiveReadOnly", 4, String, &[Go("v1.RecursiveReadOnlyMode"), Pointer]),
+f("volumeStatus", 5, Struct(&core_v1_VolumeStatus), &[Pointer]),
 ]);
 pub static core_v1_VolumeNodeAffinity: Struct = s("io.k8s.api.core.v1.VolumeNodeAffinity", false, &[
-f("required", 1, Struct(&core_v1_NodeSelector), &[]),
+f("required", 1, Struct(&core_v1_NodeSelector), &[Pointer]),
 ]);
 pub static core_v1_VolumeProjection: Struct = s("io.k8s.api.core.v1.VolumeProjection", false, &[
-f("clusterTrustBundle", 5, Struct(&core_v1_ClusterTrustBundleProjection), &[]),
-f("configMap", 3, Struct(&core_v1_ConfigMapProjection), &[]),
-f("downwardAPI", 2, Struct(&core_v1_DownwardAPIProjection), &[]),
-f("podCertificate", 6, Struct(&core_v1_PodCertificateProjection), &[]),
-f("secret", 1, Struct(&core_v1_SecretProjection), &[]),
-f("serviceAccountToken", 4, Struct(&core_v1_ServiceAccountTokenProjection), &[]),
+f("clusterTrustBundle", 5, Struct(&core_v1_ClusterTrustBundleProjection), &[Pointer]),
+f("configMap", 3, Struct(&core_v1_ConfigMapProjection), &[Pointer]),
+f("downwardAPI", 2, Struct(&core_v1_DownwardAPIProjection), &[Pointer]),
+f("podCertificate", 6, Struct(&core_v1_PodCertificateProjection), &[Pointer]),
+f("secret", 1, Struct(&core_v1_SecretProjection), &[Pointer]),
+f("serviceAccountToken", 4, Struct(&core_v1_ServiceAccountTokenProjection), &[Pointer]),
 ]);
 pub static core_v1_VolumeResourceRequirements: Struct = s("io.k8s.api.core.v1.VolumeResourceRequirements", false, &[
 f("limits", 1, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
 f("requests", 2, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
 ]);
 pub static core_v1_VolumeStatus: Struct = s("io.k8s.api.core.v1.VolumeStatus", false, &[
-f("image", 1, Struct(&core_v1_ImageVolumeStatus), &[]),
+f("image", 1, Struct(&core_v1_ImageVolumeStatus), &[Pointer]),
 ]);
 pub static core_v1_VsphereVirtualDiskVolumeSource: Struct = s("io.k8s.api.core.v1.VsphereVirtualDiskVolumeSource", false, &[
 f("fsType", 2, String, &[]),
@@ -2897,48 +2897,48 @@ f("podAffinityTerm", 2, Struct(&core_v1_PodAffinityTerm), &[Required, Always, De
 f("weight", 1, Int32, &[Required, Always, Default("0")]),
 ]);
 pub static core_v1_WindowsSecurityContextOptions: Struct = s("io.k8s.api.core.v1.WindowsSecurityContextOptions", false, &[
-f("gmsaCredentialSpec", 2, String, &[]),
-f("gmsaCredentialSpecName", 1, String, &[]),
-f("hostProcess", 4, Bool, &[]),
-f("runAsUserName", 3, String, &[]),
+f("gmsaCredentialSpec", 2, String, &[Pointer]),
+f("gmsaCredentialSpecName", 1, String, &[Pointer]),
+f("hostProcess", 4, Bool, &[Pointer]),
+f("runAsUserName", 3, String, &[Pointer]),
 ]);
 pub static discovery_v1_Endpoint: Struct = s("io.k8s.api.discovery.v1.Endpoint", false, &[
 f("addresses", 1, List(&List { element: String, kind: ListKind::Set }), &[Required, Always]),
 f("conditions", 2, Struct(&discovery_v1_EndpointConditions), &[Always, Default("{}")]),
 f("deprecatedTopology", 5, Map(&Map { value: String, atomic: false }), &[]),
-f("hints", 8, Struct(&discovery_v1_EndpointHints), &[]),
-f("hostname", 3, String, &[]),
-f("nodeName", 6, String, &[]),
-f("targetRef", 4, Struct(&core_v1_ObjectReference), &[]),
-f("zone", 7, String, &[]),
+f("hints", 8, Struct(&discovery_v1_EndpointHints), &[Pointer]),
+f("hostname", 3, String, &[Pointer]),
+f("nodeName", 6, String, &[Pointer]),
+f("targetRef", 4, Struct(&core_v1_ObjectReference), &[Pointer]),
+f("zone", 7, String, &[Pointer]),
 ]);
 pub static discovery_v1_EndpointConditions: Struct = s("io.k8s.api.discovery.v1.EndpointConditions", false, &[
-f("ready", 1, Bool, &[]),
-f("serving", 2, Bool, &[]),
-f("terminating", 3, Bool, &[]),
+f("ready", 1, Bool, &[Pointer]),
+f("serving", 2, Bool, &[Pointer]),
+f("terminating", 3, Bool, &[Pointer]),
 ]);
 pub static discovery_v1_EndpointHints: Struct = s("io.k8s.api.discovery.v1.EndpointHints", false, &[
 f("forNodes", 2, List(&List { element: Struct(&discovery_v1_ForNode), kind: A }), &[]),
 f("forZones", 1, List(&List { element: Struct(&discovery_v1_ForZone), kind: A }), &[]),
 ]);
 pub static discovery_v1_EndpointPort: Struct = s("io.k8s.api.discovery.v1.EndpointPort", true, &[
-f("appProtocol", 4, String, &[]),
-f("name", 1, String, &[]),
-f("port", 3, Int32, &[]),
-f("protocol", 2, String, &[Go("v1.Protocol"), Enum(&["SCTP", "TCP", "UDP"])]),
+f("appProtocol", 4, String, &[Pointer]),
+f("name", 1, String, &[Pointer]),
+f("port", 3, Int32, &[Pointer]),
+f("protocol", 2, String, &[Go("v1.Protocol"), Pointer, Enum(&["SCTP", "TCP", "UDP"])]),
 ]);
 pub static discovery_v1_EndpointSlice: Struct = s("io.k8s.api.discovery.v1.EndpointSlice", false, &[
 f("addressType", 4, String, &[Required, Always, Go("v1.AddressType"), Default("\"\""), Enum(&["FQDN", "IPv4", "IPv6"])]),
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("endpoints", 2, List(&List { element: Struct(&discovery_v1_Endpoint), kind: A }), &[Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("ports", 3, List(&List { element: Struct(&discovery_v1_EndpointPort), kind: A }), &[Always]),
 ]);
 pub static discovery_v1_EndpointSliceList: Struct = s("io.k8s.api.discovery.v1.EndpointSliceList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&discovery_v1_EndpointSlice), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static discovery_v1_ForNode: Struct = s("io.k8s.api.discovery.v1.ForNode", false, &[
@@ -2949,27 +2949,27 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static events_v1_Event: Struct = s("io.k8s.api.events.v1.Event", false, &[
 f("action", 6, String, &[]),
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("deprecatedCount", 15, Int32, &[]),
 f("deprecatedFirstTimestamp", 13, Time, &[Always]),
 f("deprecatedLastTimestamp", 14, Time, &[Always]),
 f("deprecatedSource", 12, Struct(&core_v1_EventSource), &[Always, Default("{}")]),
 f("eventTime", 2, MicroTime, &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("note", 10, String, &[]),
 f("reason", 7, String, &[]),
 f("regarding", 8, Struct(&core_v1_ObjectReference), &[Always, Default("{}")]),
-f("related", 9, Struct(&core_v1_ObjectReference), &[]),
+f("related", 9, Struct(&core_v1_ObjectReference), &[Pointer]),
 f("reportingController", 4, String, &[]),
 f("reportingInstance", 5, String, &[]),
-f("series", 3, Struct(&events_v1_EventSeries), &[]),
+f("series", 3, Struct(&events_v1_EventSeries), &[Pointer]),
 f("type", 11, String, &[]),
 ]);
 pub static events_v1_EventList: Struct = s("io.k8s.api.events.v1.EventList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&events_v1_Event), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static events_v1_EventSeries: Struct = s("io.k8s.api.events.v1.EventSeries", false, &[
@@ -2977,15 +2977,15 @@ f("count", 1, Int32, &[Required, Always, Default("0")]),
 f("lastObservedTime", 2, MicroTime, &[Required, Always]),
 ]);
 pub static flowcontrol_v1_ExemptPriorityLevelConfiguration: Struct = s("io.k8s.api.flowcontrol.v1.ExemptPriorityLevelConfiguration", false, &[
-f("lendablePercent", 2, Int32, &[]),
-f("nominalConcurrencyShares", 1, Int32, &[]),
+f("lendablePercent", 2, Int32, &[Pointer]),
+f("nominalConcurrencyShares", 1, Int32, &[Pointer]),
 ]);
 pub static flowcontrol_v1_FlowDistinguisherMethod: Struct = s("io.k8s.api.flowcontrol.v1.FlowDistinguisherMethod", false, &[
 f("type", 1, String, &[Required, Always, Go("v1.FlowDistinguisherMethodType"), Default("\"\"")]),
 ]);
 pub static flowcontrol_v1_FlowSchema: Struct = s("io.k8s.api.flowcontrol.v1.FlowSchema", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&flowcontrol_v1_FlowSchemaSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&flowcontrol_v1_FlowSchemaStatus), &[Always, Default("{}")]),
@@ -2998,13 +2998,13 @@ f("status", 2, String, &[Go("v1.ConditionStatus")]),
 f("type", 1, String, &[Required, Go("v1.FlowSchemaConditionType")]),
 ]);
 pub static flowcontrol_v1_FlowSchemaList: Struct = s("io.k8s.api.flowcontrol.v1.FlowSchemaList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&flowcontrol_v1_FlowSchema), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static flowcontrol_v1_FlowSchemaSpec: Struct = s("io.k8s.api.flowcontrol.v1.FlowSchemaSpec", false, &[
-f("distinguisherMethod", 3, Struct(&flowcontrol_v1_FlowDistinguisherMethod), &[]),
+f("distinguisherMethod", 3, Struct(&flowcontrol_v1_FlowDistinguisherMethod), &[Pointer]),
 f("matchingPrecedence", 2, Int32, &[Always, Default("0")]),
 f("priorityLevelConfiguration", 1, Struct(&flowcontrol_v1_PriorityLevelConfigurationReference), &[Required, Always, Default("{}")]),
 f("rules", 4, List(&List { element: Struct(&flowcontrol_v1_PolicyRulesWithSubjects), kind: A }), &[]),
@@ -3016,14 +3016,14 @@ pub static flowcontrol_v1_GroupSubject: Struct = s("io.k8s.api.flowcontrol.v1.Gr
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static flowcontrol_v1_LimitResponse: Struct = s("io.k8s.api.flowcontrol.v1.LimitResponse", false, &[
-f("queuing", 2, Struct(&flowcontrol_v1_QueuingConfiguration), &[]),
+f("queuing", 2, Struct(&flowcontrol_v1_QueuingConfiguration), &[Pointer]),
 f("type", 1, String, &[Required, Always, Go("v1.LimitResponseType"), Default("\"\"")]),
 ]);
 pub static flowcontrol_v1_LimitedPriorityLevelConfiguration: Struct = s("io.k8s.api.flowcontrol.v1.LimitedPriorityLevelConfiguration", false, &[
-f("borrowingLimitPercent", 4, Int32, &[]),
-f("lendablePercent", 3, Int32, &[]),
+f("borrowingLimitPercent", 4, Int32, &[Pointer]),
+f("lendablePercent", 3, Int32, &[Pointer]),
 f("limitResponse", 2, Struct(&flowcontrol_v1_LimitResponse), &[Required, Always, Default("{}")]),
-f("nominalConcurrencyShares", 1, Int32, &[Always]),
+f("nominalConcurrencyShares", 1, Int32, &[Always, Pointer]),
 ]);
 pub static flowcontrol_v1_NonResourcePolicyRule: Struct = s("io.k8s.api.flowcontrol.v1.NonResourcePolicyRule", false, &[
 f("nonResourceURLs", 6, List(&List { element: String, kind: ListKind::Set }), &[Required, Always]),
@@ -3035,8 +3035,8 @@ f("resourceRules", 2, List(&List { element: Struct(&flowcontrol_v1_ResourcePolic
 f("subjects", 1, List(&List { element: Struct(&flowcontrol_v1_Subject), kind: A }), &[Required, Always]),
 ]);
 pub static flowcontrol_v1_PriorityLevelConfiguration: Struct = s("io.k8s.api.flowcontrol.v1.PriorityLevelConfiguration", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&flowcontrol_v1_PriorityLevelConfigurationSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&flowcontrol_v1_PriorityLevelConfigurationStatus), &[Always, Default("{}")]),
@@ -3049,17 +3049,17 @@ f("status", 2, String, &[Go("v1.ConditionStatus")]),
 f("type", 1, String, &[Required, Go("v1.PriorityLevelConfigurationConditionType")]),
 ]);
 pub static flowcontrol_v1_PriorityLevelConfigurationList: Struct = s("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&flowcontrol_v1_PriorityLevelConfiguration), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static flowcontrol_v1_PriorityLevelConfigurationReference: Struct = s("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationReference", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static flowcontrol_v1_PriorityLevelConfigurationSpec: Struct = s("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec", false, &[
-f("exempt", 3, Struct(&flowcontrol_v1_ExemptPriorityLevelConfiguration), &[]),
-f("limited", 2, Struct(&flowcontrol_v1_LimitedPriorityLevelConfiguration), &[]),
+f("exempt", 3, Struct(&flowcontrol_v1_ExemptPriorityLevelConfiguration), &[Pointer]),
+f("limited", 2, Struct(&flowcontrol_v1_LimitedPriorityLevelConfiguration), &[Pointer]),
 f("type", 1, String, &[Required, Always, Go("v1.PriorityLevelEnablement"), Default("\"\"")]),
 ]);
 pub static flowcontrol_v1_PriorityLevelConfigurationStatus: Struct = s("io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationStatus", false, &[
@@ -3082,25 +3082,25 @@ f("name", 2, String, &[Required, Always, Default("\"\"")]),
 f("namespace", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static flowcontrol_v1_Subject: Struct = s("io.k8s.api.flowcontrol.v1.Subject", false, &[
-f("group", 3, Struct(&flowcontrol_v1_GroupSubject), &[]),
+f("group", 3, Struct(&flowcontrol_v1_GroupSubject), &[Pointer]),
 f("kind", 1, String, &[Required, Always, Go("v1.SubjectKind"), Default("\"\"")]),
-f("serviceAccount", 4, Struct(&flowcontrol_v1_ServiceAccountSubject), &[]),
-f("user", 2, Struct(&flowcontrol_v1_UserSubject), &[]),
+f("serviceAccount", 4, Struct(&flowcontrol_v1_ServiceAccountSubject), &[Pointer]),
+f("user", 2, Struct(&flowcontrol_v1_UserSubject), &[Pointer]),
 ]);
 pub static flowcontrol_v1_UserSubject: Struct = s("io.k8s.api.flowcontrol.v1.UserSubject", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static lifecycle_v1alpha1_Eviction: Struct = s("io.k8s.api.lifecycle.v1alpha1.Eviction", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&lifecycle_v1alpha1_EvictionSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&lifecycle_v1alpha1_EvictionStatus), &[Always, Default("{}")]),
 ]);
 pub static lifecycle_v1alpha1_EvictionList: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&lifecycle_v1alpha1_Eviction), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static lifecycle_v1alpha1_EvictionPodReference: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionPodReference", false, &[
@@ -3108,16 +3108,16 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("uid", 2, String, &[Required, Always, Go("types.UID"), Default("\"\"")]),
 ]);
 pub static lifecycle_v1alpha1_EvictionRequest: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionRequest", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&lifecycle_v1alpha1_EvictionRequestSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&lifecycle_v1alpha1_EvictionRequestStatus), &[Always, Default("{}")]),
 ]);
 pub static lifecycle_v1alpha1_EvictionRequestList: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionRequestList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&lifecycle_v1alpha1_EvictionRequest), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static lifecycle_v1alpha1_EvictionRequestPodReference: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionRequestPodReference", false, &[
@@ -3131,106 +3131,106 @@ f("target", 1, Struct(&lifecycle_v1alpha1_EvictionRequestTarget), &[Required, Al
 ]);
 pub static lifecycle_v1alpha1_EvictionRequestStatus: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionRequestStatus", false, &[
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
-f("observedGeneration", 2, Int64, &[]),
+f("observedGeneration", 2, Int64, &[Pointer]),
 ]);
 pub static lifecycle_v1alpha1_EvictionRequestTarget: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionRequestTarget", false, &[
-f("pod", 1, Struct(&lifecycle_v1alpha1_EvictionRequestPodReference), &[]),
+f("pod", 1, Struct(&lifecycle_v1alpha1_EvictionRequestPodReference), &[Pointer]),
 ]);
 pub static lifecycle_v1alpha1_EvictionSpec: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionSpec", false, &[
 f("target", 1, Struct(&lifecycle_v1alpha1_EvictionTarget), &[Required, Always, Default("{}")]),
 ]);
 pub static lifecycle_v1alpha1_EvictionStatus: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionStatus", false, &[
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
-f("observedGeneration", 2, Int64, &[]),
+f("observedGeneration", 2, Int64, &[Pointer]),
 f("requesters", 3, List(&List { element: Struct(&lifecycle_v1alpha1_Requester), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 f("responders", 5, List(&List { element: Struct(&lifecycle_v1alpha1_ResponderStatus), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 f("targetResponders", 4, List(&List { element: Struct(&lifecycle_v1alpha1_TargetResponder), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 ]);
 pub static lifecycle_v1alpha1_EvictionTarget: Struct = s("io.k8s.api.lifecycle.v1alpha1.EvictionTarget", false, &[
-f("pod", 1, Struct(&lifecycle_v1alpha1_EvictionPodReference), &[]),
+f("pod", 1, Struct(&lifecycle_v1alpha1_EvictionPodReference), &[Pointer]),
 ]);
 pub static lifecycle_v1alpha1_Requester: Struct = s("io.k8s.api.lifecycle.v1alpha1.Requester", true, &[
 f("intent", 2, String, &[Required, Always, Go("v1alpha1.RequesterIntent"), Default("\"\""), Enum(&["Eviction", "Withdrawn"])]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static lifecycle_v1alpha1_ResponderStatus: Struct = s("io.k8s.api.lifecycle.v1alpha1.ResponderStatus", false, &[
-f("completionTime", 5, Time, &[]),
-f("expectedCompletionTime", 4, Time, &[]),
-f("heartbeatTime", 3, Time, &[]),
-f("message", 6, String, &[]),
+f("completionTime", 5, Time, &[Pointer]),
+f("expectedCompletionTime", 4, Time, &[Pointer]),
+f("heartbeatTime", 3, Time, &[Pointer]),
+f("message", 6, String, &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("startTime", 2, Time, &[]),
+f("startTime", 2, Time, &[Pointer]),
 ]);
 pub static lifecycle_v1alpha1_TargetResponder: Struct = s("io.k8s.api.lifecycle.v1alpha1.TargetResponder", true, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("priority", 2, Int32, &[Required, Always]),
+f("priority", 2, Int32, &[Required, Always, Pointer]),
 f("state", 3, String, &[Required, Always, Go("v1alpha1.ResponderStateType"), Default("\"\""), Enum(&["Active", "Canceled", "Completed", "Inactive", "Interrupted"])]),
 ]);
 pub static networking_v1_HTTPIngressPath: Struct = s("io.k8s.api.networking.v1.HTTPIngressPath", false, &[
 f("backend", 2, Struct(&networking_v1_IngressBackend), &[Required, Always, Default("{}")]),
 f("path", 1, String, &[]),
-f("pathType", 3, String, &[Required, Always, Go("v1.PathType"), Enum(&["Exact", "ImplementationSpecific", "Prefix"])]),
+f("pathType", 3, String, &[Required, Always, Go("v1.PathType"), Pointer, Enum(&["Exact", "ImplementationSpecific", "Prefix"])]),
 ]);
 pub static networking_v1_HTTPIngressRuleValue: Struct = s("io.k8s.api.networking.v1.HTTPIngressRuleValue", false, &[
 f("paths", 1, List(&List { element: Struct(&networking_v1_HTTPIngressPath), kind: A }), &[Required, Always]),
 ]);
 pub static networking_v1_IPAddress: Struct = s("io.k8s.api.networking.v1.IPAddress", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&networking_v1_IPAddressSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static networking_v1_IPAddressList: Struct = s("io.k8s.api.networking.v1.IPAddressList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&networking_v1_IPAddress), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_IPAddressSpec: Struct = s("io.k8s.api.networking.v1.IPAddressSpec", false, &[
-f("parentRef", 1, Struct(&networking_v1_ParentReference), &[Required]),
+f("parentRef", 1, Struct(&networking_v1_ParentReference), &[Required, Pointer]),
 ]);
 pub static networking_v1_IPBlock: Struct = s("io.k8s.api.networking.v1.IPBlock", false, &[
 f("cidr", 1, String, &[Required, Always, Default("\"\"")]),
 f("except", 2, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static networking_v1_Ingress: Struct = s("io.k8s.api.networking.v1.Ingress", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&networking_v1_IngressSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&networking_v1_IngressStatus), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_IngressBackend: Struct = s("io.k8s.api.networking.v1.IngressBackend", false, &[
-f("resource", 3, Struct(&core_v1_TypedLocalObjectReference), &[]),
-f("service", 4, Struct(&networking_v1_IngressServiceBackend), &[]),
+f("resource", 3, Struct(&core_v1_TypedLocalObjectReference), &[Pointer]),
+f("service", 4, Struct(&networking_v1_IngressServiceBackend), &[Pointer]),
 ]);
 pub static networking_v1_IngressClass: Struct = s("io.k8s.api.networking.v1.IngressClass", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&networking_v1_IngressClassSpec), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_IngressClassList: Struct = s("io.k8s.api.networking.v1.IngressClassList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&networking_v1_IngressClass), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_IngressClassParametersReference: Struct = s("io.k8s.api.networking.v1.IngressClassParametersReference", false, &[
-f("apiGroup", 1, String, &[]),
+f("apiGroup", 1, String, &[Pointer]),
 f("kind", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 3, String, &[Required, Always, Default("\"\"")]),
-f("namespace", 5, String, &[]),
-f("scope", 4, String, &[Always]),
+f("namespace", 5, String, &[Pointer]),
+f("scope", 4, String, &[Always, Pointer]),
 ]);
 pub static networking_v1_IngressClassSpec: Struct = s("io.k8s.api.networking.v1.IngressClassSpec", false, &[
 f("controller", 1, String, &[]),
-f("parameters", 2, Struct(&networking_v1_IngressClassParametersReference), &[]),
+f("parameters", 2, Struct(&networking_v1_IngressClassParametersReference), &[Pointer]),
 ]);
 pub static networking_v1_IngressList: Struct = s("io.k8s.api.networking.v1.IngressList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&networking_v1_Ingress), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_IngressLoadBalancerIngress: Struct = s("io.k8s.api.networking.v1.IngressLoadBalancerIngress", false, &[
@@ -3242,21 +3242,21 @@ pub static networking_v1_IngressLoadBalancerStatus: Struct = s("io.k8s.api.netwo
 f("ingress", 1, List(&List { element: Struct(&networking_v1_IngressLoadBalancerIngress), kind: A }), &[]),
 ]);
 pub static networking_v1_IngressPortStatus: Struct = s("io.k8s.api.networking.v1.IngressPortStatus", false, &[
-f("error", 3, String, &[]),
+f("error", 3, String, &[Pointer]),
 f("port", 1, Int32, &[Required, Always, Default("0")]),
 f("protocol", 2, String, &[Required, Always, Go("v1.Protocol"), Default("\"\""), Enum(&["SCTP", "TCP", "UDP"])]),
 ]);
 pub static networking_v1_IngressRule: Struct = s("io.k8s.api.networking.v1.IngressRule", false, &[
 f("host", 1, String, &[]),
-f("http", 1, Struct(&networking_v1_HTTPIngressRuleValue), &[Inlined(&[2])]),
+f("http", 1, Struct(&networking_v1_HTTPIngressRuleValue), &[Pointer, Inlined("IngressRuleValue", &[2])]),
 ]);
 pub static networking_v1_IngressServiceBackend: Struct = s("io.k8s.api.networking.v1.IngressServiceBackend", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("port", 2, Struct(&networking_v1_ServiceBackendPort), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_IngressSpec: Struct = s("io.k8s.api.networking.v1.IngressSpec", false, &[
-f("defaultBackend", 1, Struct(&networking_v1_IngressBackend), &[]),
-f("ingressClassName", 4, String, &[]),
+f("defaultBackend", 1, Struct(&networking_v1_IngressBackend), &[Pointer]),
+f("ingressClassName", 4, String, &[Pointer]),
 f("rules", 3, List(&List { element: Struct(&networking_v1_IngressRule), kind: A }), &[]),
 f("tls", 2, List(&List { element: Struct(&networking_v1_IngressTLS), kind: A }), &[]),
 ]);
@@ -3268,8 +3268,8 @@ f("hosts", 1, List(&List { element: String, kind: A }), &[]),
 f("secretName", 2, String, &[]),
 ]);
 pub static networking_v1_NetworkPolicy: Struct = s("io.k8s.api.networking.v1.NetworkPolicy", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&networking_v1_NetworkPolicySpec), &[Always, Default("{}")]),
 ]);
@@ -3282,20 +3282,20 @@ f("from", 2, List(&List { element: Struct(&networking_v1_NetworkPolicyPeer), kin
 f("ports", 1, List(&List { element: Struct(&networking_v1_NetworkPolicyPort), kind: A }), &[]),
 ]);
 pub static networking_v1_NetworkPolicyList: Struct = s("io.k8s.api.networking.v1.NetworkPolicyList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&networking_v1_NetworkPolicy), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_NetworkPolicyPeer: Struct = s("io.k8s.api.networking.v1.NetworkPolicyPeer", false, &[
-f("ipBlock", 3, Struct(&networking_v1_IPBlock), &[]),
-f("namespaceSelector", 2, Struct(&meta_v1_LabelSelector), &[]),
-f("podSelector", 1, Struct(&meta_v1_LabelSelector), &[]),
+f("ipBlock", 3, Struct(&networking_v1_IPBlock), &[Pointer]),
+f("namespaceSelector", 2, Struct(&meta_v1_LabelSelector), &[Pointer]),
+f("podSelector", 1, Struct(&meta_v1_LabelSelector), &[Pointer]),
 ]);
 pub static networking_v1_NetworkPolicyPort: Struct = s("io.k8s.api.networking.v1.NetworkPolicyPort", false, &[
-f("endPort", 3, Int32, &[]),
-f("port", 2, IntOrString, &[]),
-f("protocol", 1, String, &[Go("v1.Protocol"), Enum(&["SCTP", "TCP", "UDP"])]),
+f("endPort", 3, Int32, &[Pointer]),
+f("port", 2, IntOrString, &[Pointer]),
+f("protocol", 1, String, &[Go("v1.Protocol"), Pointer, Enum(&["SCTP", "TCP", "UDP"])]),
 ]);
 pub static networking_v1_NetworkPolicySpec: Struct = s("io.k8s.api.networking.v1.NetworkPolicySpec", false, &[
 f("egress", 3, List(&List { element: Struct(&networking_v1_NetworkPolicyEgressRule), kind: A }), &[]),
@@ -3314,16 +3314,16 @@ f("name", 1, String, &[]),
 f("number", 2, Int32, &[]),
 ]);
 pub static networking_v1_ServiceCIDR: Struct = s("io.k8s.api.networking.v1.ServiceCIDR", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&networking_v1_ServiceCIDRSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&networking_v1_ServiceCIDRStatus), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_ServiceCIDRList: Struct = s("io.k8s.api.networking.v1.ServiceCIDRList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&networking_v1_ServiceCIDR), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static networking_v1_ServiceCIDRSpec: Struct = s("io.k8s.api.networking.v1.ServiceCIDRSpec", false, &[
@@ -3336,17 +3336,17 @@ pub static node_v1_Overhead: Struct = s("io.k8s.api.node.v1.Overhead", false, &[
 f("podFixed", 1, Map(&Map { value: Quantity, atomic: false }), &[Go("v1.ResourceList")]),
 ]);
 pub static node_v1_RuntimeClass: Struct = s("io.k8s.api.node.v1.RuntimeClass", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("handler", 2, String, &[Required, Always, Default("\"\"")]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
-f("overhead", 3, Struct(&node_v1_Overhead), &[]),
-f("scheduling", 4, Struct(&node_v1_Scheduling), &[]),
+f("overhead", 3, Struct(&node_v1_Overhead), &[Pointer]),
+f("scheduling", 4, Struct(&node_v1_Scheduling), &[Pointer]),
 ]);
 pub static node_v1_RuntimeClassList: Struct = s("io.k8s.api.node.v1.RuntimeClassList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&node_v1_RuntimeClass), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static node_v1_Scheduling: Struct = s("io.k8s.api.node.v1.Scheduling", false, &[
@@ -3354,29 +3354,29 @@ f("nodeSelector", 1, Map(&Map { value: String, atomic: true }), &[]),
 f("tolerations", 2, List(&List { element: Struct(&core_v1_Toleration), kind: A }), &[]),
 ]);
 pub static policy_v1_Eviction: Struct = s("io.k8s.api.policy.v1.Eviction", false, &[
-f("apiVersion", 0, String, &[]),
-f("deleteOptions", 2, Struct(&meta_v1_DeleteOptions), &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("deleteOptions", 2, Struct(&meta_v1_DeleteOptions), &[Pointer]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 ]);
 pub static policy_v1_PodDisruptionBudget: Struct = s("io.k8s.api.policy.v1.PodDisruptionBudget", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&policy_v1_PodDisruptionBudgetSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&policy_v1_PodDisruptionBudgetStatus), &[Always, Default("{}")]),
 ]);
 pub static policy_v1_PodDisruptionBudgetList: Struct = s("io.k8s.api.policy.v1.PodDisruptionBudgetList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&policy_v1_PodDisruptionBudget), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static policy_v1_PodDisruptionBudgetSpec: Struct = s("io.k8s.api.policy.v1.PodDisruptionBudgetSpec", false, &[
-f("maxUnavailable", 3, IntOrString, &[]),
-f("minAvailable", 1, IntOrString, &[]),
-f("selector", 2, Struct(&meta_v1_LabelSelector), &[Patch("replace", "")]),
-f("unhealthyPodEvictionPolicy", 4, String, &[Go("v1.UnhealthyPodEvictionPolicyType"), Enum(&["AlwaysAllow", "IfHealthyBudget"])]),
+f("maxUnavailable", 3, IntOrString, &[Pointer]),
+f("minAvailable", 1, IntOrString, &[Pointer]),
+f("selector", 2, Struct(&meta_v1_LabelSelector), &[Pointer, Patch("replace", "")]),
+f("unhealthyPodEvictionPolicy", 4, String, &[Go("v1.UnhealthyPodEvictionPolicyType"), Pointer, Enum(&["AlwaysAllow", "IfHealthyBudget"])]),
 ]);
 pub static policy_v1_PodDisruptionBudgetStatus: Struct = s("io.k8s.api.policy.v1.PodDisruptionBudgetStatus", false, &[
 f("conditions", 7, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
@@ -3391,29 +3391,29 @@ pub static rbac_v1_AggregationRule: Struct = s("io.k8s.api.rbac.v1.AggregationRu
 f("clusterRoleSelectors", 1, List(&List { element: Struct(&meta_v1_LabelSelector), kind: A }), &[]),
 ]);
 pub static rbac_v1_ClusterRole: Struct = s("io.k8s.api.rbac.v1.ClusterRole", false, &[
-f("aggregationRule", 3, Struct(&rbac_v1_AggregationRule), &[]),
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("aggregationRule", 3, Struct(&rbac_v1_AggregationRule), &[Pointer]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("rules", 2, List(&List { element: Struct(&rbac_v1_PolicyRule), kind: A }), &[Always]),
 ]);
 pub static rbac_v1_ClusterRoleBinding: Struct = s("io.k8s.api.rbac.v1.ClusterRoleBinding", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("roleRef", 3, Struct(&rbac_v1_RoleRef), &[Required, Always, Default("{}")]),
 f("subjects", 2, List(&List { element: Struct(&rbac_v1_Subject), kind: A }), &[]),
 ]);
 pub static rbac_v1_ClusterRoleBindingList: Struct = s("io.k8s.api.rbac.v1.ClusterRoleBindingList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&rbac_v1_ClusterRoleBinding), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static rbac_v1_ClusterRoleList: Struct = s("io.k8s.api.rbac.v1.ClusterRoleList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&rbac_v1_ClusterRole), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static rbac_v1_PolicyRule: Struct = s("io.k8s.api.rbac.v1.PolicyRule", false, &[
@@ -3424,28 +3424,28 @@ f("resources", 3, List(&List { element: String, kind: A }), &[]),
 f("verbs", 1, List(&List { element: String, kind: A }), &[Required, Always]),
 ]);
 pub static rbac_v1_Role: Struct = s("io.k8s.api.rbac.v1.Role", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("rules", 2, List(&List { element: Struct(&rbac_v1_PolicyRule), kind: A }), &[Always]),
 ]);
 pub static rbac_v1_RoleBinding: Struct = s("io.k8s.api.rbac.v1.RoleBinding", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("roleRef", 3, Struct(&rbac_v1_RoleRef), &[Required, Always, Default("{}")]),
 f("subjects", 2, List(&List { element: Struct(&rbac_v1_Subject), kind: A }), &[]),
 ]);
 pub static rbac_v1_RoleBindingList: Struct = s("io.k8s.api.rbac.v1.RoleBindingList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&rbac_v1_RoleBinding), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static rbac_v1_RoleList: Struct = s("io.k8s.api.rbac.v1.RoleList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&rbac_v1_Role), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static rbac_v1_RoleRef: Struct = s("io.k8s.api.rbac.v1.RoleRef", true, &[
@@ -3461,30 +3461,30 @@ f("namespace", 4, String, &[]),
 ]);
 pub static resource_v1_AllocatedDeviceStatus: Struct = s("io.k8s.api.resource.v1.AllocatedDeviceStatus", false, &[
 f("conditions", 4, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Always]),
-f("data", 5, Any, &[Go("runtime.RawExtension")]),
+f("data", 5, Any, &[Go("runtime.RawExtension"), Pointer]),
 f("device", 3, String, &[Required, Always, Default("\"\"")]),
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
-f("networkData", 6, Struct(&resource_v1_NetworkDeviceData), &[]),
+f("networkData", 6, Struct(&resource_v1_NetworkDeviceData), &[Pointer]),
 f("pool", 2, String, &[Required, Always, Default("\"\"")]),
-f("shareID", 7, String, &[]),
+f("shareID", 7, String, &[Pointer]),
 ]);
 pub static resource_v1_AllocationResult: Struct = s("io.k8s.api.resource.v1.AllocationResult", false, &[
-f("allocationTimestamp", 5, Time, &[]),
+f("allocationTimestamp", 5, Time, &[Pointer]),
 f("devices", 1, Struct(&resource_v1_DeviceAllocationResult), &[Always, Default("{}")]),
-f("nodeSelector", 3, Struct(&core_v1_NodeSelector), &[]),
+f("nodeSelector", 3, Struct(&core_v1_NodeSelector), &[Pointer]),
 ]);
 pub static resource_v1_CELDeviceSelector: Struct = s("io.k8s.api.resource.v1.CELDeviceSelector", false, &[
 f("expression", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1_CapacityRequestPolicy: Struct = s("io.k8s.api.resource.v1.CapacityRequestPolicy", false, &[
-f("default", 1, Quantity, &[Always]),
-f("validRange", 4, Struct(&resource_v1_CapacityRequestPolicyRange), &[]),
+f("default", 1, Quantity, &[Always, Pointer]),
+f("validRange", 4, Struct(&resource_v1_CapacityRequestPolicyRange), &[Pointer]),
 f("validValues", 3, List(&List { element: Quantity, kind: A }), &[]),
 ]);
 pub static resource_v1_CapacityRequestPolicyRange: Struct = s("io.k8s.api.resource.v1.CapacityRequestPolicyRange", false, &[
-f("max", 2, Quantity, &[]),
-f("min", 1, Quantity, &[Required]),
-f("step", 3, Quantity, &[]),
+f("max", 2, Quantity, &[Pointer]),
+f("min", 1, Quantity, &[Required, Pointer]),
+f("step", 3, Quantity, &[Pointer]),
 ]);
 pub static resource_v1_CapacityRequirements: Struct = s("io.k8s.api.resource.v1.CapacityRequirements", false, &[
 f("requests", 1, Map(&Map { value: Quantity, atomic: false }), &[Go("map[v1.QualifiedName]resource.Quantity")]),
@@ -3497,22 +3497,22 @@ f("counters", 2, Map(&Map { value: Struct(&resource_v1_Counter), atomic: false }
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1_Device: Struct = s("io.k8s.api.resource.v1.Device", false, &[
-f("allNodes", 7, Bool, &[]),
-f("allowMultipleAllocations", 12, Bool, &[]),
+f("allNodes", 7, Bool, &[Pointer]),
+f("allowMultipleAllocations", 12, Bool, &[Pointer]),
 f("attributes", 2, Map(&Map { value: Struct(&resource_v1_DeviceAttribute), atomic: false }), &[Go("map[v1.QualifiedName]v1.DeviceAttribute")]),
 f("bindingConditions", 10, List(&List { element: String, kind: A }), &[]),
 f("bindingFailureConditions", 11, List(&List { element: String, kind: A }), &[]),
-f("bindsToNode", 9, Bool, &[]),
+f("bindsToNode", 9, Bool, &[Pointer]),
 f("capacity", 3, Map(&Map { value: Struct(&resource_v1_DeviceCapacity), atomic: false }), &[Go("map[v1.QualifiedName]v1.DeviceCapacity")]),
 f("consumesCounters", 4, List(&List { element: Struct(&resource_v1_DeviceCounterConsumption), kind: A }), &[]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("nodeAllocatableResources", 14, Map(&Map { value: Struct(&resource_v1_NodeAllocatableResource), atomic: false }), &[Go("map[v1.ResourceName]v1.NodeAllocatableResource")]),
-f("nodeName", 5, String, &[]),
-f("nodeSelector", 6, Struct(&core_v1_NodeSelector), &[]),
+f("nodeName", 5, String, &[Pointer]),
+f("nodeSelector", 6, Struct(&core_v1_NodeSelector), &[Pointer]),
 f("taints", 8, List(&List { element: Struct(&resource_v1_DeviceTaint), kind: A }), &[]),
 ]);
 pub static resource_v1_DeviceAllocationConfiguration: Struct = s("io.k8s.api.resource.v1.DeviceAllocationConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1_OpaqueDeviceConfiguration), &[Inlined(&[3])]),
+f("opaque", 1, Struct(&resource_v1_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[3])]),
 f("requests", 2, List(&List { element: String, kind: A }), &[]),
 f("source", 1, String, &[Required, Always, Go("v1.AllocationConfigSource"), Default("\"\""), Enum(&["FromClaim", "FromClass"])]),
 ]);
@@ -3521,17 +3521,17 @@ f("config", 2, List(&List { element: Struct(&resource_v1_DeviceAllocationConfigu
 f("results", 1, List(&List { element: Struct(&resource_v1_DeviceRequestAllocationResult), kind: A }), &[]),
 ]);
 pub static resource_v1_DeviceAttribute: Struct = s("io.k8s.api.resource.v1.DeviceAttribute", false, &[
-f("bool", 3, Bool, &[]),
+f("bool", 3, Bool, &[Pointer]),
 f("bools", 7, List(&List { element: Bool, kind: A }), &[]),
-f("int", 2, Int64, &[]),
+f("int", 2, Int64, &[Pointer]),
 f("ints", 6, List(&List { element: Int64, kind: A }), &[]),
-f("string", 4, String, &[]),
+f("string", 4, String, &[Pointer]),
 f("strings", 8, List(&List { element: String, kind: A }), &[]),
-f("version", 5, String, &[]),
+f("version", 5, String, &[Pointer]),
 f("versions", 9, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1_DeviceCapacity: Struct = s("io.k8s.api.resource.v1.DeviceCapacity", false, &[
-f("requestPolicy", 2, Struct(&resource_v1_CapacityRequestPolicy), &[]),
+f("requestPolicy", 2, Struct(&resource_v1_CapacityRequestPolicy), &[Pointer]),
 f("value", 1, Quantity, &[Required, Always]),
 ]);
 pub static resource_v1_DeviceClaim: Struct = s("io.k8s.api.resource.v1.DeviceClaim", false, &[
@@ -3540,32 +3540,32 @@ f("constraints", 2, List(&List { element: Struct(&resource_v1_DeviceConstraint),
 f("requests", 1, List(&List { element: Struct(&resource_v1_DeviceRequest), kind: A }), &[Always]),
 ]);
 pub static resource_v1_DeviceClaimConfiguration: Struct = s("io.k8s.api.resource.v1.DeviceClaimConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1_OpaqueDeviceConfiguration), &[Inlined(&[2])]),
+f("opaque", 1, Struct(&resource_v1_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[2])]),
 f("requests", 1, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1_DeviceClass: Struct = s("io.k8s.api.resource.v1.DeviceClass", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1_DeviceClassSpec), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_DeviceClassConfiguration: Struct = s("io.k8s.api.resource.v1.DeviceClassConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1_OpaqueDeviceConfiguration), &[Inlined(&[1])]),
+f("opaque", 1, Struct(&resource_v1_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[1])]),
 ]);
 pub static resource_v1_DeviceClassList: Struct = s("io.k8s.api.resource.v1.DeviceClassList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1_DeviceClass), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_DeviceClassSpec: Struct = s("io.k8s.api.resource.v1.DeviceClassSpec", false, &[
 f("config", 2, List(&List { element: Struct(&resource_v1_DeviceClassConfiguration), kind: A }), &[]),
-f("extendedResourceName", 4, String, &[]),
+f("extendedResourceName", 4, String, &[Pointer]),
 f("selectors", 1, List(&List { element: Struct(&resource_v1_DeviceSelector), kind: A }), &[]),
 ]);
 pub static resource_v1_DeviceConstraint: Struct = s("io.k8s.api.resource.v1.DeviceConstraint", false, &[
-f("distinctAttribute", 3, String, &[Go("v1.FullyQualifiedName")]),
-f("matchAttribute", 2, String, &[Go("v1.FullyQualifiedName")]),
+f("distinctAttribute", 3, String, &[Go("v1.FullyQualifiedName"), Pointer]),
+f("matchAttribute", 2, String, &[Go("v1.FullyQualifiedName"), Pointer]),
 f("requests", 1, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1_DeviceCounterConsumption: Struct = s("io.k8s.api.resource.v1.DeviceCounterConsumption", false, &[
@@ -3578,12 +3578,12 @@ f("expression", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 1, String, &[Required, Always, Go("v1.FullyQualifiedName"), Default("\"\"")]),
 ]);
 pub static resource_v1_DeviceRequest: Struct = s("io.k8s.api.resource.v1.DeviceRequest", false, &[
-f("exactly", 2, Struct(&resource_v1_ExactDeviceRequest), &[]),
+f("exactly", 2, Struct(&resource_v1_ExactDeviceRequest), &[Pointer]),
 f("firstAvailable", 3, List(&List { element: Struct(&resource_v1_DeviceSubRequest), kind: A }), &[]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1_DeviceRequestAllocationResult: Struct = s("io.k8s.api.resource.v1.DeviceRequestAllocationResult", false, &[
-f("adminAccess", 5, Bool, &[]),
+f("adminAccess", 5, Bool, &[Pointer]),
 f("bindingConditions", 7, List(&List { element: String, kind: A }), &[]),
 f("bindingFailureConditions", 8, List(&List { element: String, kind: A }), &[]),
 f("consumedCapacity", 10, Map(&Map { value: Quantity, atomic: false }), &[Go("map[v1.QualifiedName]resource.Quantity")]),
@@ -3591,16 +3591,16 @@ f("device", 4, String, &[Required, Always, Default("\"\"")]),
 f("driver", 2, String, &[Required, Always, Default("\"\"")]),
 f("pool", 3, String, &[Required, Always, Default("\"\"")]),
 f("request", 1, String, &[Required, Always, Default("\"\"")]),
-f("shareID", 9, String, &[Go("types.UID")]),
+f("shareID", 9, String, &[Go("types.UID"), Pointer]),
 f("skipNodeOperations", 11, List(&List { element: String, kind: ListKind::Set }), &[Go("[]v1.SkipNodeOperation"), Enum(&["*", "NodePrepareResources", "NodeUnprepareResources"])]),
 f("tolerations", 6, List(&List { element: Struct(&resource_v1_DeviceToleration), kind: A }), &[]),
 ]);
 pub static resource_v1_DeviceSelector: Struct = s("io.k8s.api.resource.v1.DeviceSelector", false, &[
-f("cel", 1, Struct(&resource_v1_CELDeviceSelector), &[]),
+f("cel", 1, Struct(&resource_v1_CELDeviceSelector), &[Pointer]),
 ]);
 pub static resource_v1_DeviceSubRequest: Struct = s("io.k8s.api.resource.v1.DeviceSubRequest", false, &[
 f("allocationMode", 4, String, &[Go("v1.DeviceAllocationMode"), Enum(&["All", "ExactCount"])]),
-f("capacity", 7, Struct(&resource_v1_CapacityRequirements), &[]),
+f("capacity", 7, Struct(&resource_v1_CapacityRequirements), &[Pointer]),
 f("count", 5, Int64, &[]),
 f("derivedAttributes", 8, List(&List { element: Struct(&resource_v1_DeviceDerivedAttribute), kind: A }), &[]),
 f("deviceClassName", 2, String, &[Required, Always, Default("\"\"")]),
@@ -3611,45 +3611,45 @@ f("tolerations", 6, List(&List { element: Struct(&resource_v1_DeviceToleration),
 pub static resource_v1_DeviceTaint: Struct = s("io.k8s.api.resource.v1.DeviceTaint", false, &[
 f("effect", 3, String, &[Required, Always, Go("v1.DeviceTaintEffect"), Default("\"\""), Enum(&["NoExecute", "NoSchedule", "None"])]),
 f("key", 1, String, &[Required, Always, Default("\"\"")]),
-f("timeAdded", 4, Time, &[]),
+f("timeAdded", 4, Time, &[Pointer]),
 f("value", 2, String, &[]),
 ]);
 pub static resource_v1_DeviceTaintRule: Struct = s("io.k8s.api.resource.v1.DeviceTaintRule", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1_DeviceTaintRuleSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&resource_v1_DeviceTaintRuleStatus), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_DeviceTaintRuleList: Struct = s("io.k8s.api.resource.v1.DeviceTaintRuleList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1_DeviceTaintRule), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_DeviceTaintRuleSpec: Struct = s("io.k8s.api.resource.v1.DeviceTaintRuleSpec", false, &[
-f("deviceSelector", 1, Struct(&resource_v1_DeviceTaintSelector), &[]),
+f("deviceSelector", 1, Struct(&resource_v1_DeviceTaintSelector), &[Pointer]),
 f("taint", 2, Struct(&resource_v1_DeviceTaint), &[Required, Always, Default("{}")]),
 ]);
 pub static resource_v1_DeviceTaintRuleStatus: Struct = s("io.k8s.api.resource.v1.DeviceTaintRuleStatus", false, &[
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 ]);
 pub static resource_v1_DeviceTaintSelector: Struct = s("io.k8s.api.resource.v1.DeviceTaintSelector", false, &[
-f("device", 4, String, &[]),
-f("driver", 2, String, &[]),
-f("pool", 3, String, &[]),
+f("device", 4, String, &[Pointer]),
+f("driver", 2, String, &[Pointer]),
+f("pool", 3, String, &[Pointer]),
 ]);
 pub static resource_v1_DeviceToleration: Struct = s("io.k8s.api.resource.v1.DeviceToleration", false, &[
 f("effect", 4, String, &[Go("v1.DeviceTaintEffect"), Enum(&["NoExecute", "NoSchedule", "None"])]),
 f("key", 1, String, &[]),
 f("operator", 2, String, &[Go("v1.DeviceTolerationOperator"), Default("\"Equal\""), Enum(&["Equal", "Exists"])]),
-f("tolerationSeconds", 5, Int64, &[]),
+f("tolerationSeconds", 5, Int64, &[Pointer]),
 f("value", 3, String, &[]),
 ]);
 pub static resource_v1_ExactDeviceRequest: Struct = s("io.k8s.api.resource.v1.ExactDeviceRequest", false, &[
-f("adminAccess", 5, Bool, &[]),
+f("adminAccess", 5, Bool, &[Pointer]),
 f("allocationMode", 3, String, &[Go("v1.DeviceAllocationMode"), Enum(&["All", "ExactCount"])]),
-f("capacity", 7, Struct(&resource_v1_CapacityRequirements), &[]),
+f("capacity", 7, Struct(&resource_v1_CapacityRequirements), &[Pointer]),
 f("count", 4, Int64, &[]),
 f("derivedAttributes", 8, List(&List { element: Struct(&resource_v1_DeviceDerivedAttribute), kind: A }), &[]),
 f("deviceClassName", 1, String, &[Required, Always, Default("\"\"")]),
@@ -3662,25 +3662,25 @@ f("interfaceName", 1, String, &[]),
 f("ips", 2, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1_NodeAllocatableMapping: Struct = s("io.k8s.api.resource.v1.NodeAllocatableMapping", false, &[
-f("capacityKey", 1, String, &[Go("v1.QualifiedName")]),
-f("capacityMultiplier", 2, Quantity, &[]),
-f("deviceMultiplier", 3, Quantity, &[]),
+f("capacityKey", 1, String, &[Go("v1.QualifiedName"), Pointer]),
+f("capacityMultiplier", 2, Quantity, &[Pointer]),
+f("deviceMultiplier", 3, Quantity, &[Pointer]),
 ]);
 pub static resource_v1_NodeAllocatableOverhead: Struct = s("io.k8s.api.resource.v1.NodeAllocatableOverhead", false, &[
-f("perContainer", 2, Quantity, &[]),
-f("perPod", 1, Quantity, &[]),
+f("perContainer", 2, Quantity, &[Pointer]),
+f("perPod", 1, Quantity, &[Pointer]),
 ]);
 pub static resource_v1_NodeAllocatableResource: Struct = s("io.k8s.api.resource.v1.NodeAllocatableResource", false, &[
-f("mapping", 3, Struct(&resource_v1_NodeAllocatableMapping), &[]),
-f("overhead", 4, Struct(&resource_v1_NodeAllocatableOverhead), &[]),
+f("mapping", 3, Struct(&resource_v1_NodeAllocatableMapping), &[Pointer]),
+f("overhead", 4, Struct(&resource_v1_NodeAllocatableOverhead), &[Pointer]),
 ]);
 pub static resource_v1_OpaqueDeviceConfiguration: Struct = s("io.k8s.api.resource.v1.OpaqueDeviceConfiguration", false, &[
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
 f("parameters", 2, Any, &[Required, Always, Go("runtime.RawExtension")]),
 ]);
 pub static resource_v1_ResourceClaim: Struct = s("io.k8s.api.resource.v1.ResourceClaim", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1_ResourceClaimSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&resource_v1_ResourceClaimStatus), &[Always, Default("{}")]),
@@ -3692,29 +3692,29 @@ f("resource", 3, String, &[Required, Always, Default("\"\"")]),
 f("uid", 5, String, &[Required, Always, Go("types.UID"), Default("\"\"")]),
 ]);
 pub static resource_v1_ResourceClaimList: Struct = s("io.k8s.api.resource.v1.ResourceClaimList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1_ResourceClaim), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_ResourceClaimSpec: Struct = s("io.k8s.api.resource.v1.ResourceClaimSpec", false, &[
 f("devices", 1, Struct(&resource_v1_DeviceClaim), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_ResourceClaimStatus: Struct = s("io.k8s.api.resource.v1.ResourceClaimStatus", false, &[
-f("allocation", 1, Struct(&resource_v1_AllocationResult), &[]),
+f("allocation", 1, Struct(&resource_v1_AllocationResult), &[Pointer]),
 f("devices", 4, List(&List { element: Struct(&resource_v1_AllocatedDeviceStatus), kind: ListKind::Map(&["driver", "device", "pool", "shareID"]) }), &[]),
 f("reservedFor", 2, List(&List { element: Struct(&resource_v1_ResourceClaimConsumerReference), kind: ListKind::Map(&["uid"]) }), &[Patch("merge", "uid")]),
 ]);
 pub static resource_v1_ResourceClaimTemplate: Struct = s("io.k8s.api.resource.v1.ResourceClaimTemplate", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1_ResourceClaimTemplateSpec), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_ResourceClaimTemplateList: Struct = s("io.k8s.api.resource.v1.ResourceClaimTemplateList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1_ResourceClaimTemplate), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_ResourceClaimTemplateSpec: Struct = s("io.k8s.api.resource.v1.ResourceClaimTemplateSpec", false, &[
@@ -3727,25 +3727,25 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("resourceSliceCount", 3, Int64, &[Required, Always, Default("0")]),
 ]);
 pub static resource_v1_ResourceSlice: Struct = s("io.k8s.api.resource.v1.ResourceSlice", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1_ResourceSliceSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static resource_v1_ResourceSliceList: Struct = s("io.k8s.api.resource.v1.ResourceSliceList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1_ResourceSlice), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1_ResourceSliceSpec: Struct = s("io.k8s.api.resource.v1.ResourceSliceSpec", false, &[
-f("allNodes", 5, Bool, &[]),
+f("allNodes", 5, Bool, &[Pointer]),
 f("devices", 6, List(&List { element: Struct(&resource_v1_Device), kind: A }), &[]),
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
-f("nodeName", 3, String, &[]),
-f("nodeSelector", 4, Struct(&core_v1_NodeSelector), &[]),
-f("partitionTypeAttribute", 9, String, &[Go("v1.FullyQualifiedName")]),
-f("perDeviceNodeSelection", 7, Bool, &[]),
+f("nodeName", 3, String, &[Pointer]),
+f("nodeSelector", 4, Struct(&core_v1_NodeSelector), &[Pointer]),
+f("partitionTypeAttribute", 9, String, &[Go("v1.FullyQualifiedName"), Pointer]),
+f("perDeviceNodeSelection", 7, Bool, &[Pointer]),
 f("pool", 2, Struct(&resource_v1_ResourcePool), &[Required, Always, Default("{}")]),
 f("sharedCounters", 8, List(&List { element: Struct(&resource_v1_CounterSet), kind: A }), &[]),
 f("skipNodeOperations", 10, List(&List { element: String, kind: ListKind::Set }), &[Go("[]v1.SkipNodeOperation"), Enum(&["*", "NodePrepareResources", "NodeUnprepareResources"])]),
@@ -3753,129 +3753,129 @@ f("skipNodeOperations", 10, List(&List { element: String, kind: ListKind::Set })
 pub static resource_v1alpha3_DeviceTaint: Struct = s("io.k8s.api.resource.v1alpha3.DeviceTaint", false, &[
 f("effect", 3, String, &[Required, Always, Go("v1alpha3.DeviceTaintEffect"), Default("\"\""), Enum(&["NoExecute", "NoSchedule", "None"])]),
 f("key", 1, String, &[Required, Always, Default("\"\"")]),
-f("timeAdded", 4, Time, &[]),
+f("timeAdded", 4, Time, &[Pointer]),
 f("value", 2, String, &[]),
 ]);
 pub static resource_v1alpha3_DeviceTaintRule: Struct = s("io.k8s.api.resource.v1alpha3.DeviceTaintRule", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1alpha3_DeviceTaintRuleSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&resource_v1alpha3_DeviceTaintRuleStatus), &[Always, Default("{}")]),
 ]);
 pub static resource_v1alpha3_DeviceTaintRuleList: Struct = s("io.k8s.api.resource.v1alpha3.DeviceTaintRuleList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1alpha3_DeviceTaintRule), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1alpha3_DeviceTaintRuleSpec: Struct = s("io.k8s.api.resource.v1alpha3.DeviceTaintRuleSpec", false, &[
-f("deviceSelector", 1, Struct(&resource_v1alpha3_DeviceTaintSelector), &[]),
+f("deviceSelector", 1, Struct(&resource_v1alpha3_DeviceTaintSelector), &[Pointer]),
 f("taint", 2, Struct(&resource_v1alpha3_DeviceTaint), &[Required, Always, Default("{}")]),
 ]);
 pub static resource_v1alpha3_DeviceTaintRuleStatus: Struct = s("io.k8s.api.resource.v1alpha3.DeviceTaintRuleStatus", false, &[
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 ]);
 pub static resource_v1alpha3_DeviceTaintSelector: Struct = s("io.k8s.api.resource.v1alpha3.DeviceTaintSelector", false, &[
-f("device", 4, String, &[]),
-f("driver", 2, String, &[]),
-f("pool", 3, String, &[]),
+f("device", 4, String, &[Pointer]),
+f("driver", 2, String, &[Pointer]),
+f("pool", 3, String, &[Pointer]),
 ]);
 pub static resource_v1alpha3_PartitionTypeStatus: Struct = s("io.k8s.api.resource.v1alpha3.PartitionTypeStatus", false, &[
-f("allocatable", 3, Int32, &[Required]),
+f("allocatable", 3, Int32, &[Required, Pointer]),
 f("attribute", 4, String, &[Required]),
-f("total", 2, Int32, &[Required]),
+f("total", 2, Int32, &[Required, Pointer]),
 f("type", 1, String, &[Required]),
 ]);
 pub static resource_v1alpha3_PoolStatus: Struct = s("io.k8s.api.resource.v1alpha3.PoolStatus", false, &[
-f("allocatedDevices", 5, Int32, &[]),
-f("availableDevices", 6, Int32, &[]),
+f("allocatedDevices", 5, Int32, &[Pointer]),
+f("availableDevices", 6, Int32, &[Pointer]),
 f("driver", 1, String, &[Required]),
 f("generation", 9, Int64, &[Required, Always, Default("0")]),
-f("nodeName", 3, String, &[]),
+f("nodeName", 3, String, &[Pointer]),
 f("partitionSummary", 11, List(&List { element: Struct(&resource_v1alpha3_PartitionTypeStatus), kind: A }), &[]),
 f("poolName", 2, String, &[Required]),
-f("resourceSliceCount", 8, Int32, &[]),
-f("shareableSummary", 13, Struct(&resource_v1alpha3_ShareableSummaryStatus), &[]),
-f("totalDevices", 4, Int32, &[]),
-f("unavailableDevices", 7, Int32, &[]),
-f("validationError", 10, String, &[]),
+f("resourceSliceCount", 8, Int32, &[Pointer]),
+f("shareableSummary", 13, Struct(&resource_v1alpha3_ShareableSummaryStatus), &[Pointer]),
+f("totalDevices", 4, Int32, &[Pointer]),
+f("unavailableDevices", 7, Int32, &[Pointer]),
+f("validationError", 10, String, &[Pointer]),
 ]);
 pub static resource_v1alpha3_ResourcePoolStatusRequest: Struct = s("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequest", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Required, Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1alpha3_ResourcePoolStatusRequestSpec), &[Required, Always, Default("{}")]),
-f("status", 3, Struct(&resource_v1alpha3_ResourcePoolStatusRequestStatus), &[]),
+f("status", 3, Struct(&resource_v1alpha3_ResourcePoolStatusRequestStatus), &[Pointer]),
 ]);
 pub static resource_v1alpha3_ResourcePoolStatusRequestList: Struct = s("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1alpha3_ResourcePoolStatusRequest), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1alpha3_ResourcePoolStatusRequestSpec: Struct = s("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestSpec", false, &[
-f("defaultPartitionTypeAttribute", 4, String, &[]),
+f("defaultPartitionTypeAttribute", 4, String, &[Pointer]),
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
-f("limit", 3, Int32, &[Default("100")]),
-f("poolName", 2, String, &[]),
+f("limit", 3, Int32, &[Pointer, Default("100")]),
+f("poolName", 2, String, &[Pointer]),
 ]);
 pub static resource_v1alpha3_ResourcePoolStatusRequestStatus: Struct = s("io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequestStatus", false, &[
 f("conditions", 3, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
-f("poolCount", 6, Int32, &[Required]),
+f("poolCount", 6, Int32, &[Required, Pointer]),
 f("pools", 2, List(&List { element: Struct(&resource_v1alpha3_PoolStatus), kind: A }), &[]),
 ]);
 pub static resource_v1alpha3_ShareableCapacityStatus: Struct = s("io.k8s.api.resource.v1alpha3.ShareableCapacityStatus", false, &[
-f("available", 4, Quantity, &[Required]),
-f("consumed", 3, Quantity, &[Required]),
+f("available", 4, Quantity, &[Required, Pointer]),
+f("consumed", 3, Quantity, &[Required, Pointer]),
 f("name", 1, String, &[Required]),
-f("total", 2, Quantity, &[Required]),
+f("total", 2, Quantity, &[Required, Pointer]),
 ]);
 pub static resource_v1alpha3_ShareableSummaryStatus: Struct = s("io.k8s.api.resource.v1alpha3.ShareableSummaryStatus", false, &[
 f("capacity", 3, List(&List { element: Struct(&resource_v1alpha3_ShareableCapacityStatus), kind: A }), &[]),
-f("fullyAvailableDevices", 1, Int32, &[Required]),
-f("partiallyAvailableDevices", 2, Int32, &[Required]),
+f("fullyAvailableDevices", 1, Int32, &[Required, Pointer]),
+f("partiallyAvailableDevices", 2, Int32, &[Required, Pointer]),
 ]);
 pub static resource_v1beta1_AllocatedDeviceStatus: Struct = s("io.k8s.api.resource.v1beta1.AllocatedDeviceStatus", false, &[
 f("conditions", 4, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Always]),
-f("data", 5, Any, &[Go("runtime.RawExtension")]),
+f("data", 5, Any, &[Go("runtime.RawExtension"), Pointer]),
 f("device", 3, String, &[Required, Always, Default("\"\"")]),
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
-f("networkData", 6, Struct(&resource_v1beta1_NetworkDeviceData), &[]),
+f("networkData", 6, Struct(&resource_v1beta1_NetworkDeviceData), &[Pointer]),
 f("pool", 2, String, &[Required, Always, Default("\"\"")]),
-f("shareID", 7, String, &[]),
+f("shareID", 7, String, &[Pointer]),
 ]);
 pub static resource_v1beta1_AllocationResult: Struct = s("io.k8s.api.resource.v1beta1.AllocationResult", false, &[
-f("allocationTimestamp", 5, Time, &[]),
+f("allocationTimestamp", 5, Time, &[Pointer]),
 f("devices", 1, Struct(&resource_v1beta1_DeviceAllocationResult), &[Always, Default("{}")]),
-f("nodeSelector", 3, Struct(&core_v1_NodeSelector), &[]),
+f("nodeSelector", 3, Struct(&core_v1_NodeSelector), &[Pointer]),
 ]);
 pub static resource_v1beta1_BasicDevice: Struct = s("io.k8s.api.resource.v1beta1.BasicDevice", false, &[
-f("allNodes", 6, Bool, &[]),
-f("allowMultipleAllocations", 11, Bool, &[]),
+f("allNodes", 6, Bool, &[Pointer]),
+f("allowMultipleAllocations", 11, Bool, &[Pointer]),
 f("attributes", 1, Map(&Map { value: Struct(&resource_v1beta1_DeviceAttribute), atomic: false }), &[Go("map[v1beta1.QualifiedName]v1beta1.DeviceAttribute")]),
 f("bindingConditions", 9, List(&List { element: String, kind: A }), &[]),
 f("bindingFailureConditions", 10, List(&List { element: String, kind: A }), &[]),
-f("bindsToNode", 8, Bool, &[]),
+f("bindsToNode", 8, Bool, &[Pointer]),
 f("capacity", 2, Map(&Map { value: Struct(&resource_v1beta1_DeviceCapacity), atomic: false }), &[Go("map[v1beta1.QualifiedName]v1beta1.DeviceCapacity")]),
 f("consumesCounters", 3, List(&List { element: Struct(&resource_v1beta1_DeviceCounterConsumption), kind: A }), &[]),
 f("nodeAllocatableResources", 14, Map(&Map { value: Struct(&resource_v1beta1_NodeAllocatableResource), atomic: false }), &[Go("map[v1.ResourceName]v1beta1.NodeAllocatableResource")]),
-f("nodeName", 4, String, &[]),
-f("nodeSelector", 5, Struct(&core_v1_NodeSelector), &[]),
+f("nodeName", 4, String, &[Pointer]),
+f("nodeSelector", 5, Struct(&core_v1_NodeSelector), &[Pointer]),
 f("taints", 7, List(&List { element: Struct(&resource_v1beta1_DeviceTaint), kind: A }), &[]),
 ]);
 pub static resource_v1beta1_CELDeviceSelector: Struct = s("io.k8s.api.resource.v1beta1.CELDeviceSelector", false, &[
 f("expression", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1beta1_CapacityRequestPolicy: Struct = s("io.k8s.api.resource.v1beta1.CapacityRequestPolicy", false, &[
-f("default", 1, Quantity, &[Always]),
-f("validRange", 4, Struct(&resource_v1beta1_CapacityRequestPolicyRange), &[]),
+f("default", 1, Quantity, &[Always, Pointer]),
+f("validRange", 4, Struct(&resource_v1beta1_CapacityRequestPolicyRange), &[Pointer]),
 f("validValues", 3, List(&List { element: Quantity, kind: A }), &[]),
 ]);
 pub static resource_v1beta1_CapacityRequestPolicyRange: Struct = s("io.k8s.api.resource.v1beta1.CapacityRequestPolicyRange", false, &[
-f("max", 2, Quantity, &[]),
-f("min", 1, Quantity, &[Required]),
-f("step", 3, Quantity, &[]),
+f("max", 2, Quantity, &[Pointer]),
+f("min", 1, Quantity, &[Required, Pointer]),
+f("step", 3, Quantity, &[Pointer]),
 ]);
 pub static resource_v1beta1_CapacityRequirements: Struct = s("io.k8s.api.resource.v1beta1.CapacityRequirements", false, &[
 f("requests", 1, Map(&Map { value: Quantity, atomic: false }), &[Go("map[v1beta1.QualifiedName]resource.Quantity")]),
@@ -3888,11 +3888,11 @@ f("counters", 2, Map(&Map { value: Struct(&resource_v1beta1_Counter), atomic: fa
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1beta1_Device: Struct = s("io.k8s.api.resource.v1beta1.Device", false, &[
-f("basic", 2, Struct(&resource_v1beta1_BasicDevice), &[]),
+f("basic", 2, Struct(&resource_v1beta1_BasicDevice), &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1beta1_DeviceAllocationConfiguration: Struct = s("io.k8s.api.resource.v1beta1.DeviceAllocationConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1beta1_OpaqueDeviceConfiguration), &[Inlined(&[3])]),
+f("opaque", 1, Struct(&resource_v1beta1_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[3])]),
 f("requests", 2, List(&List { element: String, kind: A }), &[]),
 f("source", 1, String, &[Required, Always, Go("v1beta1.AllocationConfigSource"), Default("\"\""), Enum(&["FromClaim", "FromClass"])]),
 ]);
@@ -3901,17 +3901,17 @@ f("config", 2, List(&List { element: Struct(&resource_v1beta1_DeviceAllocationCo
 f("results", 1, List(&List { element: Struct(&resource_v1beta1_DeviceRequestAllocationResult), kind: A }), &[]),
 ]);
 pub static resource_v1beta1_DeviceAttribute: Struct = s("io.k8s.api.resource.v1beta1.DeviceAttribute", false, &[
-f("bool", 3, Bool, &[]),
+f("bool", 3, Bool, &[Pointer]),
 f("bools", 7, List(&List { element: Bool, kind: A }), &[]),
-f("int", 2, Int64, &[]),
+f("int", 2, Int64, &[Pointer]),
 f("ints", 6, List(&List { element: Int64, kind: A }), &[]),
-f("string", 4, String, &[]),
+f("string", 4, String, &[Pointer]),
 f("strings", 8, List(&List { element: String, kind: A }), &[]),
-f("version", 5, String, &[]),
+f("version", 5, String, &[Pointer]),
 f("versions", 9, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1beta1_DeviceCapacity: Struct = s("io.k8s.api.resource.v1beta1.DeviceCapacity", false, &[
-f("requestPolicy", 2, Struct(&resource_v1beta1_CapacityRequestPolicy), &[]),
+f("requestPolicy", 2, Struct(&resource_v1beta1_CapacityRequestPolicy), &[Pointer]),
 f("value", 1, Quantity, &[Required, Always]),
 ]);
 pub static resource_v1beta1_DeviceClaim: Struct = s("io.k8s.api.resource.v1beta1.DeviceClaim", false, &[
@@ -3920,32 +3920,32 @@ f("constraints", 2, List(&List { element: Struct(&resource_v1beta1_DeviceConstra
 f("requests", 1, List(&List { element: Struct(&resource_v1beta1_DeviceRequest), kind: A }), &[Always]),
 ]);
 pub static resource_v1beta1_DeviceClaimConfiguration: Struct = s("io.k8s.api.resource.v1beta1.DeviceClaimConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1beta1_OpaqueDeviceConfiguration), &[Inlined(&[2])]),
+f("opaque", 1, Struct(&resource_v1beta1_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[2])]),
 f("requests", 1, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1beta1_DeviceClass: Struct = s("io.k8s.api.resource.v1beta1.DeviceClass", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta1_DeviceClassSpec), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta1_DeviceClassConfiguration: Struct = s("io.k8s.api.resource.v1beta1.DeviceClassConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1beta1_OpaqueDeviceConfiguration), &[Inlined(&[1])]),
+f("opaque", 1, Struct(&resource_v1beta1_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[1])]),
 ]);
 pub static resource_v1beta1_DeviceClassList: Struct = s("io.k8s.api.resource.v1beta1.DeviceClassList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta1_DeviceClass), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta1_DeviceClassSpec: Struct = s("io.k8s.api.resource.v1beta1.DeviceClassSpec", false, &[
 f("config", 2, List(&List { element: Struct(&resource_v1beta1_DeviceClassConfiguration), kind: A }), &[]),
-f("extendedResourceName", 4, String, &[]),
+f("extendedResourceName", 4, String, &[Pointer]),
 f("selectors", 1, List(&List { element: Struct(&resource_v1beta1_DeviceSelector), kind: A }), &[]),
 ]);
 pub static resource_v1beta1_DeviceConstraint: Struct = s("io.k8s.api.resource.v1beta1.DeviceConstraint", false, &[
-f("distinctAttribute", 3, String, &[Go("v1beta1.FullyQualifiedName")]),
-f("matchAttribute", 2, String, &[Go("v1beta1.FullyQualifiedName")]),
+f("distinctAttribute", 3, String, &[Go("v1beta1.FullyQualifiedName"), Pointer]),
+f("matchAttribute", 2, String, &[Go("v1beta1.FullyQualifiedName"), Pointer]),
 f("requests", 1, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1beta1_DeviceCounterConsumption: Struct = s("io.k8s.api.resource.v1beta1.DeviceCounterConsumption", false, &[
@@ -3958,9 +3958,9 @@ f("expression", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 1, String, &[Required, Always, Go("v1beta1.FullyQualifiedName"), Default("\"\"")]),
 ]);
 pub static resource_v1beta1_DeviceRequest: Struct = s("io.k8s.api.resource.v1beta1.DeviceRequest", false, &[
-f("adminAccess", 6, Bool, &[]),
+f("adminAccess", 6, Bool, &[Pointer]),
 f("allocationMode", 4, String, &[Go("v1beta1.DeviceAllocationMode"), Enum(&["All", "ExactCount"])]),
-f("capacity", 9, Struct(&resource_v1beta1_CapacityRequirements), &[]),
+f("capacity", 9, Struct(&resource_v1beta1_CapacityRequirements), &[Pointer]),
 f("count", 5, Int64, &[]),
 f("derivedAttributes", 10, List(&List { element: Struct(&resource_v1beta1_DeviceDerivedAttribute), kind: A }), &[]),
 f("deviceClassName", 2, String, &[Always, Default("\"\"")]),
@@ -3970,7 +3970,7 @@ f("selectors", 3, List(&List { element: Struct(&resource_v1beta1_DeviceSelector)
 f("tolerations", 8, List(&List { element: Struct(&resource_v1beta1_DeviceToleration), kind: A }), &[]),
 ]);
 pub static resource_v1beta1_DeviceRequestAllocationResult: Struct = s("io.k8s.api.resource.v1beta1.DeviceRequestAllocationResult", false, &[
-f("adminAccess", 5, Bool, &[]),
+f("adminAccess", 5, Bool, &[Pointer]),
 f("bindingConditions", 7, List(&List { element: String, kind: A }), &[]),
 f("bindingFailureConditions", 8, List(&List { element: String, kind: A }), &[]),
 f("consumedCapacity", 10, Map(&Map { value: Quantity, atomic: false }), &[Go("map[v1beta1.QualifiedName]resource.Quantity")]),
@@ -3978,16 +3978,16 @@ f("device", 4, String, &[Required, Always, Default("\"\"")]),
 f("driver", 2, String, &[Required, Always, Default("\"\"")]),
 f("pool", 3, String, &[Required, Always, Default("\"\"")]),
 f("request", 1, String, &[Required, Always, Default("\"\"")]),
-f("shareID", 9, String, &[Go("types.UID")]),
+f("shareID", 9, String, &[Go("types.UID"), Pointer]),
 f("skipNodeOperations", 11, List(&List { element: String, kind: ListKind::Set }), &[Go("[]v1beta1.SkipNodeOperation"), Enum(&["*", "NodePrepareResources", "NodeUnprepareResources"])]),
 f("tolerations", 6, List(&List { element: Struct(&resource_v1beta1_DeviceToleration), kind: A }), &[]),
 ]);
 pub static resource_v1beta1_DeviceSelector: Struct = s("io.k8s.api.resource.v1beta1.DeviceSelector", false, &[
-f("cel", 1, Struct(&resource_v1beta1_CELDeviceSelector), &[]),
+f("cel", 1, Struct(&resource_v1beta1_CELDeviceSelector), &[Pointer]),
 ]);
 pub static resource_v1beta1_DeviceSubRequest: Struct = s("io.k8s.api.resource.v1beta1.DeviceSubRequest", false, &[
 f("allocationMode", 4, String, &[Go("v1beta1.DeviceAllocationMode"), Enum(&["All", "ExactCount"])]),
-f("capacity", 8, Struct(&resource_v1beta1_CapacityRequirements), &[]),
+f("capacity", 8, Struct(&resource_v1beta1_CapacityRequirements), &[Pointer]),
 f("count", 5, Int64, &[]),
 f("derivedAttributes", 9, List(&List { element: Struct(&resource_v1beta1_DeviceDerivedAttribute), kind: A }), &[]),
 f("deviceClassName", 2, String, &[Required, Always, Default("\"\"")]),
@@ -3998,14 +3998,14 @@ f("tolerations", 7, List(&List { element: Struct(&resource_v1beta1_DeviceTolerat
 pub static resource_v1beta1_DeviceTaint: Struct = s("io.k8s.api.resource.v1beta1.DeviceTaint", false, &[
 f("effect", 3, String, &[Required, Always, Go("v1beta1.DeviceTaintEffect"), Default("\"\""), Enum(&["NoExecute", "NoSchedule", "None"])]),
 f("key", 1, String, &[Required, Always, Default("\"\"")]),
-f("timeAdded", 4, Time, &[]),
+f("timeAdded", 4, Time, &[Pointer]),
 f("value", 2, String, &[]),
 ]);
 pub static resource_v1beta1_DeviceToleration: Struct = s("io.k8s.api.resource.v1beta1.DeviceToleration", false, &[
 f("effect", 4, String, &[Go("v1beta1.DeviceTaintEffect"), Enum(&["NoExecute", "NoSchedule", "None"])]),
 f("key", 1, String, &[]),
 f("operator", 2, String, &[Go("v1beta1.DeviceTolerationOperator"), Default("\"Equal\""), Enum(&["Equal", "Exists"])]),
-f("tolerationSeconds", 5, Int64, &[]),
+f("tolerationSeconds", 5, Int64, &[Pointer]),
 f("value", 3, String, &[]),
 ]);
 pub static resource_v1beta1_NetworkDeviceData: Struct = s("io.k8s.api.resource.v1beta1.NetworkDeviceData", false, &[
@@ -4014,25 +4014,25 @@ f("interfaceName", 1, String, &[]),
 f("ips", 2, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1beta1_NodeAllocatableMapping: Struct = s("io.k8s.api.resource.v1beta1.NodeAllocatableMapping", false, &[
-f("capacityKey", 1, String, &[Go("v1beta1.QualifiedName")]),
-f("capacityMultiplier", 2, Quantity, &[]),
-f("deviceMultiplier", 3, Quantity, &[]),
+f("capacityKey", 1, String, &[Go("v1beta1.QualifiedName"), Pointer]),
+f("capacityMultiplier", 2, Quantity, &[Pointer]),
+f("deviceMultiplier", 3, Quantity, &[Pointer]),
 ]);
 pub static resource_v1beta1_NodeAllocatableOverhead: Struct = s("io.k8s.api.resource.v1beta1.NodeAllocatableOverhead", false, &[
-f("perContainer", 2, Quantity, &[]),
-f("perPod", 1, Quantity, &[]),
+f("perContainer", 2, Quantity, &[Pointer]),
+f("perPod", 1, Quantity, &[Pointer]),
 ]);
 pub static resource_v1beta1_NodeAllocatableResource: Struct = s("io.k8s.api.resource.v1beta1.NodeAllocatableResource", false, &[
-f("mapping", 3, Struct(&resource_v1beta1_NodeAllocatableMapping), &[]),
-f("overhead", 4, Struct(&resource_v1beta1_NodeAllocatableOverhead), &[]),
+f("mapping", 3, Struct(&resource_v1beta1_NodeAllocatableMapping), &[Pointer]),
+f("overhead", 4, Struct(&resource_v1beta1_NodeAllocatableOverhead), &[Pointer]),
 ]);
 pub static resource_v1beta1_OpaqueDeviceConfiguration: Struct = s("io.k8s.api.resource.v1beta1.OpaqueDeviceConfiguration", false, &[
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
 f("parameters", 2, Any, &[Required, Always, Go("runtime.RawExtension")]),
 ]);
 pub static resource_v1beta1_ResourceClaim: Struct = s("io.k8s.api.resource.v1beta1.ResourceClaim", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta1_ResourceClaimSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&resource_v1beta1_ResourceClaimStatus), &[Always, Default("{}")]),
@@ -4044,29 +4044,29 @@ f("resource", 3, String, &[Required, Always, Default("\"\"")]),
 f("uid", 5, String, &[Required, Always, Go("types.UID"), Default("\"\"")]),
 ]);
 pub static resource_v1beta1_ResourceClaimList: Struct = s("io.k8s.api.resource.v1beta1.ResourceClaimList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta1_ResourceClaim), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta1_ResourceClaimSpec: Struct = s("io.k8s.api.resource.v1beta1.ResourceClaimSpec", false, &[
 f("devices", 1, Struct(&resource_v1beta1_DeviceClaim), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta1_ResourceClaimStatus: Struct = s("io.k8s.api.resource.v1beta1.ResourceClaimStatus", false, &[
-f("allocation", 1, Struct(&resource_v1beta1_AllocationResult), &[]),
+f("allocation", 1, Struct(&resource_v1beta1_AllocationResult), &[Pointer]),
 f("devices", 4, List(&List { element: Struct(&resource_v1beta1_AllocatedDeviceStatus), kind: ListKind::Map(&["driver", "device", "pool", "shareID"]) }), &[]),
 f("reservedFor", 2, List(&List { element: Struct(&resource_v1beta1_ResourceClaimConsumerReference), kind: ListKind::Map(&["uid"]) }), &[Patch("merge", "uid")]),
 ]);
 pub static resource_v1beta1_ResourceClaimTemplate: Struct = s("io.k8s.api.resource.v1beta1.ResourceClaimTemplate", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta1_ResourceClaimTemplateSpec), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta1_ResourceClaimTemplateList: Struct = s("io.k8s.api.resource.v1beta1.ResourceClaimTemplateList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta1_ResourceClaimTemplate), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta1_ResourceClaimTemplateSpec: Struct = s("io.k8s.api.resource.v1beta1.ResourceClaimTemplateSpec", false, &[
@@ -4079,15 +4079,15 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("resourceSliceCount", 3, Int64, &[Required, Always, Default("0")]),
 ]);
 pub static resource_v1beta1_ResourceSlice: Struct = s("io.k8s.api.resource.v1beta1.ResourceSlice", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta1_ResourceSliceSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static resource_v1beta1_ResourceSliceList: Struct = s("io.k8s.api.resource.v1beta1.ResourceSliceList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta1_ResourceSlice), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta1_ResourceSliceSpec: Struct = s("io.k8s.api.resource.v1beta1.ResourceSliceSpec", false, &[
@@ -4095,39 +4095,39 @@ f("allNodes", 5, Bool, &[]),
 f("devices", 6, List(&List { element: Struct(&resource_v1beta1_Device), kind: A }), &[]),
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
 f("nodeName", 3, String, &[]),
-f("nodeSelector", 4, Struct(&core_v1_NodeSelector), &[]),
-f("partitionTypeAttribute", 9, String, &[Go("v1beta1.FullyQualifiedName")]),
-f("perDeviceNodeSelection", 7, Bool, &[]),
+f("nodeSelector", 4, Struct(&core_v1_NodeSelector), &[Pointer]),
+f("partitionTypeAttribute", 9, String, &[Go("v1beta1.FullyQualifiedName"), Pointer]),
+f("perDeviceNodeSelection", 7, Bool, &[Pointer]),
 f("pool", 2, Struct(&resource_v1beta1_ResourcePool), &[Required, Always, Default("{}")]),
 f("sharedCounters", 8, List(&List { element: Struct(&resource_v1beta1_CounterSet), kind: A }), &[]),
 f("skipNodeOperations", 10, List(&List { element: String, kind: ListKind::Set }), &[Go("[]v1beta1.SkipNodeOperation"), Enum(&["*", "NodePrepareResources", "NodeUnprepareResources"])]),
 ]);
 pub static resource_v1beta2_AllocatedDeviceStatus: Struct = s("io.k8s.api.resource.v1beta2.AllocatedDeviceStatus", false, &[
 f("conditions", 4, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Always]),
-f("data", 5, Any, &[Go("runtime.RawExtension")]),
+f("data", 5, Any, &[Go("runtime.RawExtension"), Pointer]),
 f("device", 3, String, &[Required, Always, Default("\"\"")]),
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
-f("networkData", 6, Struct(&resource_v1beta2_NetworkDeviceData), &[]),
+f("networkData", 6, Struct(&resource_v1beta2_NetworkDeviceData), &[Pointer]),
 f("pool", 2, String, &[Required, Always, Default("\"\"")]),
-f("shareID", 7, String, &[]),
+f("shareID", 7, String, &[Pointer]),
 ]);
 pub static resource_v1beta2_AllocationResult: Struct = s("io.k8s.api.resource.v1beta2.AllocationResult", false, &[
-f("allocationTimestamp", 5, Time, &[]),
+f("allocationTimestamp", 5, Time, &[Pointer]),
 f("devices", 1, Struct(&resource_v1beta2_DeviceAllocationResult), &[Always, Default("{}")]),
-f("nodeSelector", 3, Struct(&core_v1_NodeSelector), &[]),
+f("nodeSelector", 3, Struct(&core_v1_NodeSelector), &[Pointer]),
 ]);
 pub static resource_v1beta2_CELDeviceSelector: Struct = s("io.k8s.api.resource.v1beta2.CELDeviceSelector", false, &[
 f("expression", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1beta2_CapacityRequestPolicy: Struct = s("io.k8s.api.resource.v1beta2.CapacityRequestPolicy", false, &[
-f("default", 1, Quantity, &[Always]),
-f("validRange", 4, Struct(&resource_v1beta2_CapacityRequestPolicyRange), &[]),
+f("default", 1, Quantity, &[Always, Pointer]),
+f("validRange", 4, Struct(&resource_v1beta2_CapacityRequestPolicyRange), &[Pointer]),
 f("validValues", 3, List(&List { element: Quantity, kind: A }), &[]),
 ]);
 pub static resource_v1beta2_CapacityRequestPolicyRange: Struct = s("io.k8s.api.resource.v1beta2.CapacityRequestPolicyRange", false, &[
-f("max", 2, Quantity, &[]),
-f("min", 1, Quantity, &[Required]),
-f("step", 3, Quantity, &[]),
+f("max", 2, Quantity, &[Pointer]),
+f("min", 1, Quantity, &[Required, Pointer]),
+f("step", 3, Quantity, &[Pointer]),
 ]);
 pub static resource_v1beta2_CapacityRequirements: Struct = s("io.k8s.api.resource.v1beta2.CapacityRequirements", false, &[
 f("requests", 1, Map(&Map { value: Quantity, atomic: false }), &[Go("map[v1beta2.QualifiedName]resource.Quantity")]),
@@ -4140,22 +4140,22 @@ f("counters", 2, Map(&Map { value: Struct(&resource_v1beta2_Counter), atomic: fa
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1beta2_Device: Struct = s("io.k8s.api.resource.v1beta2.Device", false, &[
-f("allNodes", 7, Bool, &[]),
-f("allowMultipleAllocations", 12, Bool, &[]),
+f("allNodes", 7, Bool, &[Pointer]),
+f("allowMultipleAllocations", 12, Bool, &[Pointer]),
 f("attributes", 2, Map(&Map { value: Struct(&resource_v1beta2_DeviceAttribute), atomic: false }), &[Go("map[v1beta2.QualifiedName]v1beta2.DeviceAttribute")]),
 f("bindingConditions", 10, List(&List { element: String, kind: A }), &[]),
 f("bindingFailureConditions", 11, List(&List { element: String, kind: A }), &[]),
-f("bindsToNode", 9, Bool, &[]),
+f("bindsToNode", 9, Bool, &[Pointer]),
 f("capacity", 3, Map(&Map { value: Struct(&resource_v1beta2_DeviceCapacity), atomic: false }), &[Go("map[v1beta2.QualifiedName]v1beta2.DeviceCapacity")]),
 f("consumesCounters", 4, List(&List { element: Struct(&resource_v1beta2_DeviceCounterConsumption), kind: A }), &[]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("nodeAllocatableResources", 14, Map(&Map { value: Struct(&resource_v1beta2_NodeAllocatableResource), atomic: false }), &[Go("map[v1.ResourceName]v1beta2.NodeAllocatableResource")]),
-f("nodeName", 5, String, &[]),
-f("nodeSelector", 6, Struct(&core_v1_NodeSelector), &[]),
+f("nodeName", 5, String, &[Pointer]),
+f("nodeSelector", 6, Struct(&core_v1_NodeSelector), &[Pointer]),
 f("taints", 8, List(&List { element: Struct(&resource_v1beta2_DeviceTaint), kind: A }), &[]),
 ]);
 pub static resource_v1beta2_DeviceAllocationConfiguration: Struct = s("io.k8s.api.resource.v1beta2.DeviceAllocationConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1beta2_OpaqueDeviceConfiguration), &[Inlined(&[3])]),
+f("opaque", 1, Struct(&resource_v1beta2_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[3])]),
 f("requests", 2, List(&List { element: String, kind: A }), &[]),
 f("source", 1, String, &[Required, Always, Go("v1beta2.AllocationConfigSource"), Default("\"\""), Enum(&["FromClaim", "FromClass"])]),
 ]);
@@ -4164,17 +4164,17 @@ f("config", 2, List(&List { element: Struct(&resource_v1beta2_DeviceAllocationCo
 f("results", 1, List(&List { element: Struct(&resource_v1beta2_DeviceRequestAllocationResult), kind: A }), &[]),
 ]);
 pub static resource_v1beta2_DeviceAttribute: Struct = s("io.k8s.api.resource.v1beta2.DeviceAttribute", false, &[
-f("bool", 3, Bool, &[]),
+f("bool", 3, Bool, &[Pointer]),
 f("bools", 7, List(&List { element: Bool, kind: A }), &[]),
-f("int", 2, Int64, &[]),
+f("int", 2, Int64, &[Pointer]),
 f("ints", 6, List(&List { element: Int64, kind: A }), &[]),
-f("string", 4, String, &[]),
+f("string", 4, String, &[Pointer]),
 f("strings", 8, List(&List { element: String, kind: A }), &[]),
-f("version", 5, String, &[]),
+f("version", 5, String, &[Pointer]),
 f("versions", 9, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1beta2_DeviceCapacity: Struct = s("io.k8s.api.resource.v1beta2.DeviceCapacity", false, &[
-f("requestPolicy", 2, Struct(&resource_v1beta2_CapacityRequestPolicy), &[]),
+f("requestPolicy", 2, Struct(&resource_v1beta2_CapacityRequestPolicy), &[Pointer]),
 f("value", 1, Quantity, &[Required, Always]),
 ]);
 pub static resource_v1beta2_DeviceClaim: Struct = s("io.k8s.api.resource.v1beta2.DeviceClaim", false, &[
@@ -4183,32 +4183,32 @@ f("constraints", 2, List(&List { element: Struct(&resource_v1beta2_DeviceConstra
 f("requests", 1, List(&List { element: Struct(&resource_v1beta2_DeviceRequest), kind: A }), &[Always]),
 ]);
 pub static resource_v1beta2_DeviceClaimConfiguration: Struct = s("io.k8s.api.resource.v1beta2.DeviceClaimConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1beta2_OpaqueDeviceConfiguration), &[Inlined(&[2])]),
+f("opaque", 1, Struct(&resource_v1beta2_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[2])]),
 f("requests", 1, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1beta2_DeviceClass: Struct = s("io.k8s.api.resource.v1beta2.DeviceClass", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta2_DeviceClassSpec), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_DeviceClassConfiguration: Struct = s("io.k8s.api.resource.v1beta2.DeviceClassConfiguration", false, &[
-f("opaque", 1, Struct(&resource_v1beta2_OpaqueDeviceConfiguration), &[Inlined(&[1])]),
+f("opaque", 1, Struct(&resource_v1beta2_OpaqueDeviceConfiguration), &[Pointer, Inlined("DeviceConfiguration", &[1])]),
 ]);
 pub static resource_v1beta2_DeviceClassList: Struct = s("io.k8s.api.resource.v1beta2.DeviceClassList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta2_DeviceClass), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_DeviceClassSpec: Struct = s("io.k8s.api.resource.v1beta2.DeviceClassSpec", false, &[
 f("config", 2, List(&List { element: Struct(&resource_v1beta2_DeviceClassConfiguration), kind: A }), &[]),
-f("extendedResourceName", 4, String, &[]),
+f("extendedResourceName", 4, String, &[Pointer]),
 f("selectors", 1, List(&List { element: Struct(&resource_v1beta2_DeviceSelector), kind: A }), &[]),
 ]);
 pub static resource_v1beta2_DeviceConstraint: Struct = s("io.k8s.api.resource.v1beta2.DeviceConstraint", false, &[
-f("distinctAttribute", 3, String, &[Go("v1beta2.FullyQualifiedName")]),
-f("matchAttribute", 2, String, &[Go("v1beta2.FullyQualifiedName")]),
+f("distinctAttribute", 3, String, &[Go("v1beta2.FullyQualifiedName"), Pointer]),
+f("matchAttribute", 2, String, &[Go("v1beta2.FullyQualifiedName"), Pointer]),
 f("requests", 1, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1beta2_DeviceCounterConsumption: Struct = s("io.k8s.api.resource.v1beta2.DeviceCounterConsumption", false, &[
@@ -4221,12 +4221,12 @@ f("expression", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 1, String, &[Required, Always, Go("v1beta2.FullyQualifiedName"), Default("\"\"")]),
 ]);
 pub static resource_v1beta2_DeviceRequest: Struct = s("io.k8s.api.resource.v1beta2.DeviceRequest", false, &[
-f("exactly", 2, Struct(&resource_v1beta2_ExactDeviceRequest), &[]),
+f("exactly", 2, Struct(&resource_v1beta2_ExactDeviceRequest), &[Pointer]),
 f("firstAvailable", 3, List(&List { element: Struct(&resource_v1beta2_DeviceSubRequest), kind: A }), &[]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static resource_v1beta2_DeviceRequestAllocationResult: Struct = s("io.k8s.api.resource.v1beta2.DeviceRequestAllocationResult", false, &[
-f("adminAccess", 5, Bool, &[]),
+f("adminAccess", 5, Bool, &[Pointer]),
 f("bindingConditions", 7, List(&List { element: String, kind: A }), &[]),
 f("bindingFailureConditions", 8, List(&List { element: String, kind: A }), &[]),
 f("consumedCapacity", 10, Map(&Map { value: Quantity, atomic: false }), &[Go("map[v1beta2.QualifiedName]resource.Quantity")]),
@@ -4234,16 +4234,16 @@ f("device", 4, String, &[Required, Always, Default("\"\"")]),
 f("driver", 2, String, &[Required, Always, Default("\"\"")]),
 f("pool", 3, String, &[Required, Always, Default("\"\"")]),
 f("request", 1, String, &[Required, Always, Default("\"\"")]),
-f("shareID", 9, String, &[Go("types.UID")]),
+f("shareID", 9, String, &[Go("types.UID"), Pointer]),
 f("skipNodeOperations", 11, List(&List { element: String, kind: ListKind::Set }), &[Go("[]v1beta2.SkipNodeOperation"), Enum(&["*", "NodePrepareResources", "NodeUnprepareResources"])]),
 f("tolerations", 6, List(&List { element: Struct(&resource_v1beta2_DeviceToleration), kind: A }), &[]),
 ]);
 pub static resource_v1beta2_DeviceSelector: Struct = s("io.k8s.api.resource.v1beta2.DeviceSelector", false, &[
-f("cel", 1, Struct(&resource_v1beta2_CELDeviceSelector), &[]),
+f("cel", 1, Struct(&resource_v1beta2_CELDeviceSelector), &[Pointer]),
 ]);
 pub static resource_v1beta2_DeviceSubRequest: Struct = s("io.k8s.api.resource.v1beta2.DeviceSubRequest", false, &[
 f("allocationMode", 4, String, &[Go("v1beta2.DeviceAllocationMode"), Enum(&["All", "ExactCount"])]),
-f("capacity", 7, Struct(&resource_v1beta2_CapacityRequirements), &[]),
+f("capacity", 7, Struct(&resource_v1beta2_CapacityRequirements), &[Pointer]),
 f("count", 5, Int64, &[]),
 f("derivedAttributes", 8, List(&List { element: Struct(&resource_v1beta2_DeviceDerivedAttribute), kind: A }), &[]),
 f("deviceClassName", 2, String, &[Required, Always, Default("\"\"")]),
@@ -4254,45 +4254,45 @@ f("tolerations", 6, List(&List { element: Struct(&resource_v1beta2_DeviceTolerat
 pub static resource_v1beta2_DeviceTaint: Struct = s("io.k8s.api.resource.v1beta2.DeviceTaint", false, &[
 f("effect", 3, String, &[Required, Always, Go("v1beta2.DeviceTaintEffect"), Default("\"\""), Enum(&["NoExecute", "NoSchedule", "None"])]),
 f("key", 1, String, &[Required, Always, Default("\"\"")]),
-f("timeAdded", 4, Time, &[]),
+f("timeAdded", 4, Time, &[Pointer]),
 f("value", 2, String, &[]),
 ]);
 pub static resource_v1beta2_DeviceTaintRule: Struct = s("io.k8s.api.resource.v1beta2.DeviceTaintRule", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta2_DeviceTaintRuleSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&resource_v1beta2_DeviceTaintRuleStatus), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_DeviceTaintRuleList: Struct = s("io.k8s.api.resource.v1beta2.DeviceTaintRuleList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta2_DeviceTaintRule), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_DeviceTaintRuleSpec: Struct = s("io.k8s.api.resource.v1beta2.DeviceTaintRuleSpec", false, &[
-f("deviceSelector", 1, Struct(&resource_v1beta2_DeviceTaintSelector), &[]),
+f("deviceSelector", 1, Struct(&resource_v1beta2_DeviceTaintSelector), &[Pointer]),
 f("taint", 2, Struct(&resource_v1beta2_DeviceTaint), &[Required, Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_DeviceTaintRuleStatus: Struct = s("io.k8s.api.resource.v1beta2.DeviceTaintRuleStatus", false, &[
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 ]);
 pub static resource_v1beta2_DeviceTaintSelector: Struct = s("io.k8s.api.resource.v1beta2.DeviceTaintSelector", false, &[
-f("device", 4, String, &[]),
-f("driver", 2, String, &[]),
-f("pool", 3, String, &[]),
+f("device", 4, String, &[Pointer]),
+f("driver", 2, String, &[Pointer]),
+f("pool", 3, String, &[Pointer]),
 ]);
 pub static resource_v1beta2_DeviceToleration: Struct = s("io.k8s.api.resource.v1beta2.DeviceToleration", false, &[
 f("effect", 4, String, &[Go("v1beta2.DeviceTaintEffect"), Enum(&["NoExecute", "NoSchedule", "None"])]),
 f("key", 1, String, &[]),
 f("operator", 2, String, &[Go("v1beta2.DeviceTolerationOperator"), Default("\"Equal\""), Enum(&["Equal", "Exists"])]),
-f("tolerationSeconds", 5, Int64, &[]),
+f("tolerationSeconds", 5, Int64, &[Pointer]),
 f("value", 3, String, &[]),
 ]);
 pub static resource_v1beta2_ExactDeviceRequest: Struct = s("io.k8s.api.resource.v1beta2.ExactDeviceRequest", false, &[
-f("adminAccess", 5, Bool, &[]),
+f("adminAccess", 5, Bool, &[Pointer]),
 f("allocationMode", 3, String, &[Go("v1beta2.DeviceAllocationMode"), Enum(&["All", "ExactCount"])]),
-f("capacity", 7, Struct(&resource_v1beta2_CapacityRequirements), &[]),
+f("capacity", 7, Struct(&resource_v1beta2_CapacityRequirements), &[Pointer]),
 f("count", 4, Int64, &[]),
 f("derivedAttributes", 8, List(&List { element: Struct(&resource_v1beta2_DeviceDerivedAttribute), kind: A }), &[]),
 f("deviceClassName", 1, String, &[Required, Always, Default("\"\"")]),
@@ -4305,25 +4305,25 @@ f("interfaceName", 1, String, &[]),
 f("ips", 2, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static resource_v1beta2_NodeAllocatableMapping: Struct = s("io.k8s.api.resource.v1beta2.NodeAllocatableMapping", false, &[
-f("capacityKey", 1, String, &[Go("v1beta2.QualifiedName")]),
-f("capacityMultiplier", 2, Quantity, &[]),
-f("deviceMultiplier", 3, Quantity, &[]),
+f("capacityKey", 1, String, &[Go("v1beta2.QualifiedName"), Pointer]),
+f("capacityMultiplier", 2, Quantity, &[Pointer]),
+f("deviceMultiplier", 3, Quantity, &[Pointer]),
 ]);
 pub static resource_v1beta2_NodeAllocatableOverhead: Struct = s("io.k8s.api.resource.v1beta2.NodeAllocatableOverhead", false, &[
-f("perContainer", 2, Quantity, &[]),
-f("perPod", 1, Quantity, &[]),
+f("perContainer", 2, Quantity, &[Pointer]),
+f("perPod", 1, Quantity, &[Pointer]),
 ]);
 pub static resource_v1beta2_NodeAllocatableResource: Struct = s("io.k8s.api.resource.v1beta2.NodeAllocatableResource", false, &[
-f("mapping", 3, Struct(&resource_v1beta2_NodeAllocatableMapping), &[]),
-f("overhead", 4, Struct(&resource_v1beta2_NodeAllocatableOverhead), &[]),
+f("mapping", 3, Struct(&resource_v1beta2_NodeAllocatableMapping), &[Pointer]),
+f("overhead", 4, Struct(&resource_v1beta2_NodeAllocatableOverhead), &[Pointer]),
 ]);
 pub static resource_v1beta2_OpaqueDeviceConfiguration: Struct = s("io.k8s.api.resource.v1beta2.OpaqueDeviceConfiguration", false, &[
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
 f("parameters", 2, Any, &[Required, Always, Go("runtime.RawExtension")]),
 ]);
 pub static resource_v1beta2_ResourceClaim: Struct = s("io.k8s.api.resource.v1beta2.ResourceClaim", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta2_ResourceClaimSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&resource_v1beta2_ResourceClaimStatus), &[Always, Default("{}")]),
@@ -4335,29 +4335,29 @@ f("resource", 3, String, &[Required, Always, Default("\"\"")]),
 f("uid", 5, String, &[Required, Always, Go("types.UID"), Default("\"\"")]),
 ]);
 pub static resource_v1beta2_ResourceClaimList: Struct = s("io.k8s.api.resource.v1beta2.ResourceClaimList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta2_ResourceClaim), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_ResourceClaimSpec: Struct = s("io.k8s.api.resource.v1beta2.ResourceClaimSpec", false, &[
 f("devices", 1, Struct(&resource_v1beta2_DeviceClaim), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_ResourceClaimStatus: Struct = s("io.k8s.api.resource.v1beta2.ResourceClaimStatus", false, &[
-f("allocation", 1, Struct(&resource_v1beta2_AllocationResult), &[]),
+f("allocation", 1, Struct(&resource_v1beta2_AllocationResult), &[Pointer]),
 f("devices", 4, List(&List { element: Struct(&resource_v1beta2_AllocatedDeviceStatus), kind: ListKind::Map(&["driver", "device", "pool", "shareID"]) }), &[]),
 f("reservedFor", 2, List(&List { element: Struct(&resource_v1beta2_ResourceClaimConsumerReference), kind: ListKind::Map(&["uid"]) }), &[Patch("merge", "uid")]),
 ]);
 pub static resource_v1beta2_ResourceClaimTemplate: Struct = s("io.k8s.api.resource.v1beta2.ResourceClaimTemplate", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta2_ResourceClaimTemplateSpec), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_ResourceClaimTemplateList: Struct = s("io.k8s.api.resource.v1beta2.ResourceClaimTemplateList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta2_ResourceClaimTemplate), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_ResourceClaimTemplateSpec: Struct = s("io.k8s.api.resource.v1beta2.ResourceClaimTemplateSpec", false, &[
@@ -4370,42 +4370,42 @@ f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("resourceSliceCount", 3, Int64, &[Required, Always, Default("0")]),
 ]);
 pub static resource_v1beta2_ResourceSlice: Struct = s("io.k8s.api.resource.v1beta2.ResourceSlice", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&resource_v1beta2_ResourceSliceSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_ResourceSliceList: Struct = s("io.k8s.api.resource.v1beta2.ResourceSliceList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&resource_v1beta2_ResourceSlice), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static resource_v1beta2_ResourceSliceSpec: Struct = s("io.k8s.api.resource.v1beta2.ResourceSliceSpec", false, &[
-f("allNodes", 5, Bool, &[]),
+f("allNodes", 5, Bool, &[Pointer]),
 f("devices", 6, List(&List { element: Struct(&resource_v1beta2_Device), kind: A }), &[]),
 f("driver", 1, String, &[Required, Always, Default("\"\"")]),
-f("nodeName", 3, String, &[]),
-f("nodeSelector", 4, Struct(&core_v1_NodeSelector), &[]),
-f("partitionTypeAttribute", 9, String, &[Go("v1beta2.FullyQualifiedName")]),
-f("perDeviceNodeSelection", 7, Bool, &[]),
+f("nodeName", 3, String, &[Pointer]),
+f("nodeSelector", 4, Struct(&core_v1_NodeSelector), &[Pointer]),
+f("partitionTypeAttribute", 9, String, &[Go("v1beta2.FullyQualifiedName"), Pointer]),
+f("perDeviceNodeSelection", 7, Bool, &[Pointer]),
 f("pool", 2, Struct(&resource_v1beta2_ResourcePool), &[Required, Always, Default("{}")]),
 f("sharedCounters", 8, List(&List { element: Struct(&resource_v1beta2_CounterSet), kind: A }), &[]),
 f("skipNodeOperations", 10, List(&List { element: String, kind: ListKind::Set }), &[Go("[]v1beta2.SkipNodeOperation"), Enum(&["*", "NodePrepareResources", "NodeUnprepareResources"])]),
 ]);
 pub static scheduling_v1_PriorityClass: Struct = s("io.k8s.api.scheduling.v1.PriorityClass", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("description", 4, String, &[]),
 f("globalDefault", 3, Bool, &[]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
-f("preemptionPolicy", 5, String, &[Go("v1.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
+f("preemptionPolicy", 5, String, &[Go("v1.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
 f("value", 2, Int32, &[Always, Default("0")]),
 ]);
 pub static scheduling_v1_PriorityClassList: Struct = s("io.k8s.api.scheduling.v1.PriorityClassList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&scheduling_v1_PriorityClass), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_AllCompositeDisruptionMode: Struct = s("io.k8s.api.scheduling.v1alpha3.AllCompositeDisruptionMode", false, &[
@@ -4417,115 +4417,115 @@ pub static scheduling_v1alpha3_BasicSchedulingPolicy: Struct = s("io.k8s.api.sch
 pub static scheduling_v1alpha3_CompositeBasicSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositeBasicSchedulingPolicy", false, &[
 ]);
 pub static scheduling_v1alpha3_CompositeDisruptionMode: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositeDisruptionMode", false, &[
-f("all", 2, Struct(&scheduling_v1alpha3_AllCompositeDisruptionMode), &[]),
-f("single", 1, Struct(&scheduling_v1alpha3_SingleCompositeDisruptionMode), &[]),
+f("all", 2, Struct(&scheduling_v1alpha3_AllCompositeDisruptionMode), &[Pointer]),
+f("single", 1, Struct(&scheduling_v1alpha3_SingleCompositeDisruptionMode), &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_CompositeGangSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositeGangSchedulingPolicy", false, &[
 f("minGroupCount", 1, Int32, &[Required, Always, Default("0")]),
 ]);
 pub static scheduling_v1alpha3_CompositePodGroup: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositePodGroup", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&scheduling_v1alpha3_CompositePodGroupSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&scheduling_v1alpha3_CompositePodGroupStatus), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_CompositePodGroupList: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositePodGroupList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&scheduling_v1alpha3_CompositePodGroup), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_CompositePodGroupSchedulingConstraints: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositePodGroupSchedulingConstraints", false, &[
 f("topology", 1, List(&List { element: Struct(&scheduling_v1alpha3_TopologyConstraint), kind: A }), &[]),
 ]);
 pub static scheduling_v1alpha3_CompositePodGroupSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositePodGroupSchedulingPolicy", false, &[
-f("basic", 1, Struct(&scheduling_v1alpha3_CompositeBasicSchedulingPolicy), &[]),
-f("gang", 2, Struct(&scheduling_v1alpha3_CompositeGangSchedulingPolicy), &[]),
+f("basic", 1, Struct(&scheduling_v1alpha3_CompositeBasicSchedulingPolicy), &[Pointer]),
+f("gang", 2, Struct(&scheduling_v1alpha3_CompositeGangSchedulingPolicy), &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_CompositePodGroupSpec: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositePodGroupSpec", false, &[
-f("disruptionMode", 5, Struct(&scheduling_v1alpha3_CompositeDisruptionMode), &[Default("{\"single\":{}}")]),
-f("parentCompositePodGroupName", 1, String, &[]),
-f("preemptionPolicy", 8, String, &[Go("v1alpha3.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
-f("priority", 7, Int32, &[]),
+f("disruptionMode", 5, Struct(&scheduling_v1alpha3_CompositeDisruptionMode), &[Pointer, Default("{\"single\":{}}")]),
+f("parentCompositePodGroupName", 1, String, &[Pointer]),
+f("preemptionPolicy", 8, String, &[Go("v1alpha3.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
+f("priority", 7, Int32, &[Pointer]),
 f("priorityClassName", 6, String, &[]),
-f("schedulingConstraints", 4, Struct(&scheduling_v1alpha3_CompositePodGroupSchedulingConstraints), &[]),
+f("schedulingConstraints", 4, Struct(&scheduling_v1alpha3_CompositePodGroupSchedulingConstraints), &[Pointer]),
 f("schedulingPolicy", 3, Struct(&scheduling_v1alpha3_CompositePodGroupSchedulingPolicy), &[Required, Always, Default("{}")]),
-f("workloadRef", 2, Struct(&scheduling_v1alpha3_WorkloadReference), &[Required, Always]),
+f("workloadRef", 2, Struct(&scheduling_v1alpha3_WorkloadReference), &[Required, Always, Pointer]),
 ]);
 pub static scheduling_v1alpha3_CompositePodGroupStatus: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositePodGroupStatus", false, &[
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 ]);
 pub static scheduling_v1alpha3_CompositePodGroupTemplate: Struct = s("io.k8s.api.scheduling.v1alpha3.CompositePodGroupTemplate", false, &[
 f("compositePodGroupTemplates", 9, List(&List { element: Struct(&scheduling_v1alpha3_CompositePodGroupTemplate), kind: ListKind::Map(&["name"]) }), &[]),
-f("disruptionMode", 4, Struct(&scheduling_v1alpha3_CompositeDisruptionMode), &[]),
+f("disruptionMode", 4, Struct(&scheduling_v1alpha3_CompositeDisruptionMode), &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("podGroupTemplates", 8, List(&List { element: Struct(&scheduling_v1alpha3_PodGroupTemplate), kind: ListKind::Map(&["name"]) }), &[]),
-f("preemptionPolicy", 7, String, &[Go("v1alpha3.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
-f("priority", 6, Int32, &[]),
+f("preemptionPolicy", 7, String, &[Go("v1alpha3.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
+f("priority", 6, Int32, &[Pointer]),
 f("priorityClassName", 5, String, &[]),
-f("schedulingConstraints", 3, Struct(&scheduling_v1alpha3_CompositePodGroupSchedulingConstraints), &[]),
+f("schedulingConstraints", 3, Struct(&scheduling_v1alpha3_CompositePodGroupSchedulingConstraints), &[Pointer]),
 f("schedulingPolicy", 2, Struct(&scheduling_v1alpha3_CompositePodGroupSchedulingPolicy), &[Required, Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_DisruptionMode: Struct = s("io.k8s.api.scheduling.v1alpha3.DisruptionMode", false, &[
-f("all", 2, Struct(&scheduling_v1alpha3_AllDisruptionMode), &[]),
-f("single", 1, Struct(&scheduling_v1alpha3_SingleDisruptionMode), &[]),
+f("all", 2, Struct(&scheduling_v1alpha3_AllDisruptionMode), &[Pointer]),
+f("single", 1, Struct(&scheduling_v1alpha3_SingleDisruptionMode), &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_GangSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1alpha3.GangSchedulingPolicy", false, &[
 f("minCount", 1, Int32, &[Required, Always, Default("0")]),
 ]);
 pub static scheduling_v1alpha3_PodGroup: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroup", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&scheduling_v1alpha3_PodGroupSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&scheduling_v1alpha3_PodGroupStatus), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_PodGroupList: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroupList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&scheduling_v1alpha3_PodGroup), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_PodGroupResourceClaim: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroupResourceClaim", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("resourceClaimName", 2, String, &[]),
-f("resourceClaimTemplateName", 3, String, &[]),
+f("resourceClaimName", 2, String, &[Pointer]),
+f("resourceClaimTemplateName", 3, String, &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_PodGroupResourceClaimStatus: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroupResourceClaimStatus", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("resourceClaimName", 2, String, &[]),
+f("resourceClaimName", 2, String, &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_PodGroupSchedulingConstraints: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroupSchedulingConstraints", false, &[
 f("topology", 1, List(&List { element: Struct(&scheduling_v1alpha3_TopologyConstraint), kind: A }), &[]),
 ]);
 pub static scheduling_v1alpha3_PodGroupSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroupSchedulingPolicy", false, &[
-f("basic", 1, Struct(&scheduling_v1alpha3_BasicSchedulingPolicy), &[]),
-f("gang", 2, Struct(&scheduling_v1alpha3_GangSchedulingPolicy), &[]),
+f("basic", 1, Struct(&scheduling_v1alpha3_BasicSchedulingPolicy), &[Pointer]),
+f("gang", 2, Struct(&scheduling_v1alpha3_GangSchedulingPolicy), &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_PodGroupSpec: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroupSpec", false, &[
-f("disruptionMode", 6, Struct(&scheduling_v1alpha3_DisruptionMode), &[Default("{\"single\":{}}")]),
-f("parentCompositePodGroupName", 1, String, &[]),
-f("preemptionPolicy", 9, String, &[Go("v1alpha3.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
-f("priority", 8, Int32, &[]),
+f("disruptionMode", 6, Struct(&scheduling_v1alpha3_DisruptionMode), &[Pointer, Default("{\"single\":{}}")]),
+f("parentCompositePodGroupName", 1, String, &[Pointer]),
+f("preemptionPolicy", 9, String, &[Go("v1alpha3.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
+f("priority", 8, Int32, &[Pointer]),
 f("priorityClassName", 7, String, &[]),
 f("resourceClaims", 5, List(&List { element: Struct(&scheduling_v1alpha3_PodGroupResourceClaim), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
-f("schedulingConstraints", 4, Struct(&scheduling_v1alpha3_PodGroupSchedulingConstraints), &[]),
+f("schedulingConstraints", 4, Struct(&scheduling_v1alpha3_PodGroupSchedulingConstraints), &[Pointer]),
 f("schedulingPolicy", 3, Struct(&scheduling_v1alpha3_PodGroupSchedulingPolicy), &[Required, Always, Default("{}")]),
-f("workloadRef", 2, Struct(&scheduling_v1alpha3_WorkloadReference), &[]),
+f("workloadRef", 2, Struct(&scheduling_v1alpha3_WorkloadReference), &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_PodGroupStatus: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroupStatus", false, &[
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 f("resourceClaimStatuses", 2, List(&List { element: Struct(&scheduling_v1alpha3_PodGroupResourceClaimStatus), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
 ]);
 pub static scheduling_v1alpha3_PodGroupTemplate: Struct = s("io.k8s.api.scheduling.v1alpha3.PodGroupTemplate", false, &[
-f("disruptionMode", 5, Struct(&scheduling_v1alpha3_DisruptionMode), &[]),
+f("disruptionMode", 5, Struct(&scheduling_v1alpha3_DisruptionMode), &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("preemptionPolicy", 8, String, &[Go("v1alpha3.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
-f("priority", 7, Int32, &[]),
+f("preemptionPolicy", 8, String, &[Go("v1alpha3.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
+f("priority", 7, Int32, &[Pointer]),
 f("priorityClassName", 6, String, &[]),
 f("resourceClaims", 4, List(&List { element: Struct(&scheduling_v1alpha3_PodGroupResourceClaim), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
-f("schedulingConstraints", 3, Struct(&scheduling_v1alpha3_PodGroupSchedulingConstraints), &[Always]),
+f("schedulingConstraints", 3, Struct(&scheduling_v1alpha3_PodGroupSchedulingConstraints), &[Always, Pointer]),
 f("schedulingPolicy", 2, Struct(&scheduling_v1alpha3_PodGroupSchedulingPolicy), &[Required, Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_SingleCompositeDisruptionMode: Struct = s("io.k8s.api.scheduling.v1alpha3.SingleCompositeDisruptionMode", false, &[
@@ -4541,15 +4541,15 @@ f("kind", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 3, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static scheduling_v1alpha3_Workload: Struct = s("io.k8s.api.scheduling.v1alpha3.Workload", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&scheduling_v1alpha3_WorkloadSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_WorkloadList: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&scheduling_v1alpha3_Workload), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1alpha3_WorkloadPodGroupAllDisruptionMode: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupAllDisruptionMode", false, &[
@@ -4557,23 +4557,23 @@ pub static scheduling_v1alpha3_WorkloadPodGroupAllDisruptionMode: Struct = s("io
 pub static scheduling_v1alpha3_WorkloadPodGroupBasicSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupBasicSchedulingPolicy", false, &[
 ]);
 pub static scheduling_v1alpha3_WorkloadPodGroupDisruptionMode: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupDisruptionMode", false, &[
-f("all", 2, Struct(&scheduling_v1alpha3_WorkloadPodGroupAllDisruptionMode), &[]),
-f("single", 1, Struct(&scheduling_v1alpha3_WorkloadPodGroupSingleDisruptionMode), &[]),
+f("all", 2, Struct(&scheduling_v1alpha3_WorkloadPodGroupAllDisruptionMode), &[Pointer]),
+f("single", 1, Struct(&scheduling_v1alpha3_WorkloadPodGroupSingleDisruptionMode), &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_WorkloadPodGroupGangSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupGangSchedulingPolicy", false, &[
-f("minCount", 1, Int32, &[]),
+f("minCount", 1, Int32, &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_WorkloadPodGroupResourceClaim: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupResourceClaim", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("resourceClaimName", 2, String, &[]),
-f("resourceClaimTemplateName", 3, String, &[]),
+f("resourceClaimName", 2, String, &[Pointer]),
+f("resourceClaimTemplateName", 3, String, &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_WorkloadPodGroupSchedulingConstraints: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupSchedulingConstraints", false, &[
 f("topology", 1, List(&List { element: Struct(&scheduling_v1alpha3_TopologyConstraint), kind: A }), &[]),
 ]);
 pub static scheduling_v1alpha3_WorkloadPodGroupSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupSchedulingPolicy", false, &[
-f("basic", 1, Struct(&scheduling_v1alpha3_WorkloadPodGroupBasicSchedulingPolicy), &[]),
-f("gang", 2, Struct(&scheduling_v1alpha3_WorkloadPodGroupGangSchedulingPolicy), &[]),
+f("basic", 1, Struct(&scheduling_v1alpha3_WorkloadPodGroupBasicSchedulingPolicy), &[Pointer]),
+f("gang", 2, Struct(&scheduling_v1alpha3_WorkloadPodGroupGangSchedulingPolicy), &[Pointer]),
 ]);
 pub static scheduling_v1alpha3_WorkloadPodGroupSingleDisruptionMode: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadPodGroupSingleDisruptionMode", false, &[
 ]);
@@ -4583,7 +4583,7 @@ f("workloadName", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static scheduling_v1alpha3_WorkloadSpec: Struct = s("io.k8s.api.scheduling.v1alpha3.WorkloadSpec", false, &[
 f("compositePodGroupTemplates", 3, List(&List { element: Struct(&scheduling_v1alpha3_CompositePodGroupTemplate), kind: ListKind::Map(&["name"]) }), &[]),
-f("controllerRef", 1, Struct(&scheduling_v1alpha3_TypedLocalObjectReference), &[]),
+f("controllerRef", 1, Struct(&scheduling_v1alpha3_TypedLocalObjectReference), &[Pointer]),
 f("podGroupTemplates", 2, List(&List { element: Struct(&scheduling_v1alpha3_PodGroupTemplate), kind: ListKind::Map(&["name"]) }), &[Always]),
 ]);
 pub static scheduling_v1beta1_AllCompositeDisruptionMode: Struct = s("io.k8s.api.scheduling.v1beta1.AllCompositeDisruptionMode", false, &[
@@ -4595,8 +4595,8 @@ pub static scheduling_v1beta1_BasicSchedulingPolicy: Struct = s("io.k8s.api.sche
 pub static scheduling_v1beta1_CompositeBasicSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1beta1.CompositeBasicSchedulingPolicy", false, &[
 ]);
 pub static scheduling_v1beta1_CompositeDisruptionMode: Struct = s("io.k8s.api.scheduling.v1beta1.CompositeDisruptionMode", false, &[
-f("all", 2, Struct(&scheduling_v1beta1_AllCompositeDisruptionMode), &[]),
-f("single", 1, Struct(&scheduling_v1beta1_SingleCompositeDisruptionMode), &[]),
+f("all", 2, Struct(&scheduling_v1beta1_AllCompositeDisruptionMode), &[Pointer]),
+f("single", 1, Struct(&scheduling_v1beta1_SingleCompositeDisruptionMode), &[Pointer]),
 ]);
 pub static scheduling_v1beta1_CompositeGangSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1beta1.CompositeGangSchedulingPolicy", false, &[
 f("minGroupCount", 1, Int32, &[Required, Always, Default("0")]),
@@ -4605,79 +4605,79 @@ pub static scheduling_v1beta1_CompositePodGroupSchedulingConstraints: Struct = s
 f("topology", 1, List(&List { element: Struct(&scheduling_v1beta1_TopologyConstraint), kind: A }), &[]),
 ]);
 pub static scheduling_v1beta1_CompositePodGroupSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1beta1.CompositePodGroupSchedulingPolicy", false, &[
-f("basic", 1, Struct(&scheduling_v1beta1_CompositeBasicSchedulingPolicy), &[]),
-f("gang", 2, Struct(&scheduling_v1beta1_CompositeGangSchedulingPolicy), &[]),
+f("basic", 1, Struct(&scheduling_v1beta1_CompositeBasicSchedulingPolicy), &[Pointer]),
+f("gang", 2, Struct(&scheduling_v1beta1_CompositeGangSchedulingPolicy), &[Pointer]),
 ]);
 pub static scheduling_v1beta1_CompositePodGroupTemplate: Struct = s("io.k8s.api.scheduling.v1beta1.CompositePodGroupTemplate", false, &[
 f("compositePodGroupTemplates", 9, List(&List { element: Struct(&scheduling_v1beta1_CompositePodGroupTemplate), kind: ListKind::Map(&["name"]) }), &[]),
-f("disruptionMode", 4, Struct(&scheduling_v1beta1_CompositeDisruptionMode), &[]),
+f("disruptionMode", 4, Struct(&scheduling_v1beta1_CompositeDisruptionMode), &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("podGroupTemplates", 8, List(&List { element: Struct(&scheduling_v1beta1_PodGroupTemplate), kind: ListKind::Map(&["name"]) }), &[]),
-f("preemptionPolicy", 7, String, &[Go("v1beta1.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
-f("priority", 6, Int32, &[]),
+f("preemptionPolicy", 7, String, &[Go("v1beta1.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
+f("priority", 6, Int32, &[Pointer]),
 f("priorityClassName", 5, String, &[]),
-f("schedulingConstraints", 3, Struct(&scheduling_v1beta1_CompositePodGroupSchedulingConstraints), &[]),
+f("schedulingConstraints", 3, Struct(&scheduling_v1beta1_CompositePodGroupSchedulingConstraints), &[Pointer]),
 f("schedulingPolicy", 2, Struct(&scheduling_v1beta1_CompositePodGroupSchedulingPolicy), &[Required, Always, Default("{}")]),
 ]);
 pub static scheduling_v1beta1_DisruptionMode: Struct = s("io.k8s.api.scheduling.v1beta1.DisruptionMode", false, &[
-f("all", 2, Struct(&scheduling_v1beta1_AllDisruptionMode), &[]),
-f("single", 1, Struct(&scheduling_v1beta1_SingleDisruptionMode), &[]),
+f("all", 2, Struct(&scheduling_v1beta1_AllDisruptionMode), &[Pointer]),
+f("single", 1, Struct(&scheduling_v1beta1_SingleDisruptionMode), &[Pointer]),
 ]);
 pub static scheduling_v1beta1_GangSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1beta1.GangSchedulingPolicy", false, &[
 f("minCount", 1, Int32, &[Required, Always, Default("0")]),
 ]);
 pub static scheduling_v1beta1_PodGroup: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroup", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&scheduling_v1beta1_PodGroupSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&scheduling_v1beta1_PodGroupStatus), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1beta1_PodGroupList: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroupList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&scheduling_v1beta1_PodGroup), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1beta1_PodGroupResourceClaim: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroupResourceClaim", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("resourceClaimName", 2, String, &[]),
-f("resourceClaimTemplateName", 3, String, &[]),
+f("resourceClaimName", 2, String, &[Pointer]),
+f("resourceClaimTemplateName", 3, String, &[Pointer]),
 ]);
 pub static scheduling_v1beta1_PodGroupResourceClaimStatus: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroupResourceClaimStatus", false, &[
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("resourceClaimName", 2, String, &[]),
+f("resourceClaimName", 2, String, &[Pointer]),
 ]);
 pub static scheduling_v1beta1_PodGroupSchedulingConstraints: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroupSchedulingConstraints", false, &[
 f("topology", 1, List(&List { element: Struct(&scheduling_v1beta1_TopologyConstraint), kind: A }), &[]),
 ]);
 pub static scheduling_v1beta1_PodGroupSchedulingPolicy: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroupSchedulingPolicy", false, &[
-f("basic", 1, Struct(&scheduling_v1beta1_BasicSchedulingPolicy), &[]),
-f("gang", 2, Struct(&scheduling_v1beta1_GangSchedulingPolicy), &[]),
+f("basic", 1, Struct(&scheduling_v1beta1_BasicSchedulingPolicy), &[Pointer]),
+f("gang", 2, Struct(&scheduling_v1beta1_GangSchedulingPolicy), &[Pointer]),
 ]);
 pub static scheduling_v1beta1_PodGroupSpec: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroupSpec", false, &[
-f("disruptionMode", 6, Struct(&scheduling_v1beta1_DisruptionMode), &[Default("{\"single\":{}}")]),
-f("parentCompositePodGroupName", 1, String, &[]),
-f("preemptionPolicy", 9, String, &[Go("v1beta1.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
-f("priority", 8, Int32, &[]),
+f("disruptionMode", 6, Struct(&scheduling_v1beta1_DisruptionMode), &[Pointer, Default("{\"single\":{}}")]),
+f("parentCompositePodGroupName", 1, String, &[Pointer]),
+f("preemptionPolicy", 9, String, &[Go("v1beta1.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
+f("priority", 8, Int32, &[Pointer]),
 f("priorityClassName", 7, String, &[]),
 f("resourceClaims", 5, List(&List { element: Struct(&scheduling_v1beta1_PodGroupResourceClaim), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
-f("schedulingConstraints", 4, Struct(&scheduling_v1beta1_PodGroupSchedulingConstraints), &[]),
+f("schedulingConstraints", 4, Struct(&scheduling_v1beta1_PodGroupSchedulingConstraints), &[Pointer]),
 f("schedulingPolicy", 3, Struct(&scheduling_v1beta1_PodGroupSchedulingPolicy), &[Required, Always, Default("{}")]),
-f("workloadRef", 2, Struct(&scheduling_v1beta1_WorkloadReference), &[]),
+f("workloadRef", 2, Struct(&scheduling_v1beta1_WorkloadReference), &[Pointer]),
 ]);
 pub static scheduling_v1beta1_PodGroupStatus: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroupStatus", false, &[
 f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListKind::Map(&["type"]) }), &[Patch("merge", "type")]),
 f("resourceClaimStatuses", 2, List(&List { element: Struct(&scheduling_v1beta1_PodGroupResourceClaimStatus), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
 ]);
 pub static scheduling_v1beta1_PodGroupTemplate: Struct = s("io.k8s.api.scheduling.v1beta1.PodGroupTemplate", false, &[
-f("disruptionMode", 5, Struct(&scheduling_v1beta1_DisruptionMode), &[]),
+f("disruptionMode", 5, Struct(&scheduling_v1beta1_DisruptionMode), &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("preemptionPolicy", 8, String, &[Go("v1beta1.PreemptionPolicy"), Enum(&["Never", "PreemptLowerPriority"])]),
-f("priority", 7, Int32, &[]),
+f("preemptionPolicy", 8, String, &[Go("v1beta1.PreemptionPolicy"), Pointer, Enum(&["Never", "PreemptLowerPriority"])]),
+f("priority", 7, Int32, &[Pointer]),
 f("priorityClassName", 6, String, &[]),
 f("resourceClaims", 4, List(&List { element: Struct(&scheduling_v1beta1_PodGroupResourceClaim), kind: ListKind::Map(&["name"]) }), &[Patch("merge,retainKeys", "name")]),
-f("schedulingConstraints", 3, Struct(&scheduling_v1beta1_PodGroupSchedulingConstraints), &[Always]),
+f("schedulingConstraints", 3, Struct(&scheduling_v1beta1_PodGroupSchedulingConstraints), &[Always, Pointer]),
 f("schedulingPolicy", 2, Struct(&scheduling_v1beta1_PodGroupSchedulingPolicy), &[Required, Always, Default("{}")]),
 ]);
 pub static scheduling_v1beta1_SingleCompositeDisruptionMode: Struct = s("io.k8s.api.scheduling.v1beta1.SingleCompositeDisruptionMode", false, &[
@@ -4693,15 +4693,15 @@ f("kind", 2, String, &[Required, Always, Default("\"\"")]),
 f("name", 3, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static scheduling_v1beta1_Workload: Struct = s("io.k8s.api.scheduling.v1beta1.Workload", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&scheduling_v1beta1_WorkloadSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static scheduling_v1beta1_WorkloadList: Struct = s("io.k8s.api.scheduling.v1beta1.WorkloadList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&scheduling_v1beta1_Workload), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static scheduling_v1beta1_WorkloadReference: Struct = s("io.k8s.api.scheduling.v1beta1.WorkloadReference", false, &[
@@ -4710,51 +4710,51 @@ f("workloadName", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static scheduling_v1beta1_WorkloadSpec: Struct = s("io.k8s.api.scheduling.v1beta1.WorkloadSpec", false, &[
 f("compositePodGroupTemplates", 3, List(&List { element: Struct(&scheduling_v1beta1_CompositePodGroupTemplate), kind: ListKind::Map(&["name"]) }), &[]),
-f("controllerRef", 1, Struct(&scheduling_v1beta1_TypedLocalObjectReference), &[]),
+f("controllerRef", 1, Struct(&scheduling_v1beta1_TypedLocalObjectReference), &[Pointer]),
 f("podGroupTemplates", 2, List(&List { element: Struct(&scheduling_v1beta1_PodGroupTemplate), kind: ListKind::Map(&["name"]) }), &[Always]),
 ]);
 pub static storage_v1_CSIDriver: Struct = s("io.k8s.api.storage.v1.CSIDriver", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&storage_v1_CSIDriverSpec), &[Required, Always, Default("{}")]),
 ]);
 pub static storage_v1_CSIDriverList: Struct = s("io.k8s.api.storage.v1.CSIDriverList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&storage_v1_CSIDriver), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static storage_v1_CSIDriverSpec: Struct = s("io.k8s.api.storage.v1.CSIDriverSpec", false, &[
-f("attachRequired", 1, Bool, &[]),
-f("fsGroupPolicy", 5, String, &[Go("v1.FSGroupPolicy")]),
-f("nodeAllocatableUpdatePeriodSeconds", 9, Int64, &[]),
-f("podInfoOnMount", 2, Bool, &[]),
-f("preventPodSchedulingIfMissing", 11, Bool, &[]),
-f("requiresRepublish", 7, Bool, &[]),
-f("seLinuxMount", 8, Bool, &[]),
-f("serviceAccountTokenInSecrets", 10, Bool, &[]),
-f("storageCapacity", 4, Bool, &[]),
+f("attachRequired", 1, Bool, &[Pointer]),
+f("fsGroupPolicy", 5, String, &[Go("v1.FSGroupPolicy"), Pointer]),
+f("nodeAllocatableUpdatePeriodSeconds", 9, Int64, &[Pointer]),
+f("podInfoOnMount", 2, Bool, &[Pointer]),
+f("preventPodSchedulingIfMissing", 11, Bool, &[Pointer]),
+f("requiresRepublish", 7, Bool, &[Pointer]),
+f("seLinuxMount", 8, Bool, &[Pointer]),
+f("serviceAccountTokenInSecrets", 10, Bool, &[Pointer]),
+f("storageCapacity", 4, Bool, &[Pointer]),
 f("tokenRequests", 6, List(&List { element: Struct(&storage_v1_TokenRequest), kind: A }), &[]),
 f("volumeLifecycleModes", 3, List(&List { element: String, kind: ListKind::Set }), &[Go("[]v1.VolumeLifecycleMode")]),
 ]);
 pub static storage_v1_CSINode: Struct = s("io.k8s.api.storage.v1.CSINode", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&storage_v1_CSINodeSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&storage_v1_CSINodeStatus), &[Always, Default("{}")]),
 ]);
 pub static storage_v1_CSINodeDriver: Struct = s("io.k8s.api.storage.v1.CSINodeDriver", false, &[
-f("allocatable", 4, Struct(&storage_v1_VolumeNodeResources), &[]),
+f("allocatable", 4, Struct(&storage_v1_VolumeNodeResources), &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("nodeID", 2, String, &[Required, Always, Default("\"\"")]),
 f("topologyKeys", 3, List(&List { element: String, kind: A }), &[Always]),
 ]);
 pub static storage_v1_CSINodeList: Struct = s("io.k8s.api.storage.v1.CSINodeList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&storage_v1_CSINode), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static storage_v1_CSINodeSpec: Struct = s("io.k8s.api.storage.v1.CSINodeSpec", false, &[
@@ -4764,36 +4764,36 @@ pub static storage_v1_CSINodeStatus: Struct = s("io.k8s.api.storage.v1.CSINodeSt
 f("storageHealth", 1, List(&List { element: Struct(&storage_v1_StorageHealth), kind: ListKind::Map(&["name"]) }), &[Patch("merge", "name")]),
 ]);
 pub static storage_v1_CSIStorageCapacity: Struct = s("io.k8s.api.storage.v1.CSIStorageCapacity", false, &[
-f("apiVersion", 0, String, &[]),
-f("capacity", 4, Quantity, &[]),
-f("kind", 0, String, &[]),
-f("maximumVolumeSize", 5, Quantity, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("capacity", 4, Quantity, &[Pointer]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
+f("maximumVolumeSize", 5, Quantity, &[Pointer]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
-f("nodeTopology", 2, Struct(&meta_v1_LabelSelector), &[]),
+f("nodeTopology", 2, Struct(&meta_v1_LabelSelector), &[Pointer]),
 f("storageClassName", 3, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static storage_v1_CSIStorageCapacityList: Struct = s("io.k8s.api.storage.v1.CSIStorageCapacityList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&storage_v1_CSIStorageCapacity), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static storage_v1_StorageClass: Struct = s("io.k8s.api.storage.v1.StorageClass", false, &[
-f("allowVolumeExpansion", 6, Bool, &[]),
+f("allowVolumeExpansion", 6, Bool, &[Pointer]),
 f("allowedTopologies", 8, List(&List { element: Struct(&core_v1_TopologySelectorTerm), kind: A }), &[]),
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("mountOptions", 5, List(&List { element: String, kind: A }), &[]),
 f("parameters", 3, Map(&Map { value: String, atomic: false }), &[]),
 f("provisioner", 2, String, &[Required, Always, Default("\"\"")]),
-f("reclaimPolicy", 4, String, &[Go("v1.PersistentVolumeReclaimPolicy"), Enum(&["Delete", "Recycle", "Retain"])]),
-f("volumeBindingMode", 7, String, &[Go("v1.VolumeBindingMode"), Enum(&["Immediate", "WaitForFirstConsumer"])]),
+f("reclaimPolicy", 4, String, &[Go("v1.PersistentVolumeReclaimPolicy"), Pointer, Enum(&["Delete", "Recycle", "Retain"])]),
+f("volumeBindingMode", 7, String, &[Go("v1.VolumeBindingMode"), Pointer, Enum(&["Immediate", "WaitForFirstConsumer"])]),
 ]);
 pub static storage_v1_StorageClassList: Struct = s("io.k8s.api.storage.v1.StorageClassList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&storage_v1_StorageClass), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static storage_v1_StorageHealth: Struct = s("io.k8s.api.storage.v1.StorageHealth", false, &[
@@ -4801,33 +4801,33 @@ f("healthConditions", 2, List(&List { element: Struct(&storage_v1_StorageHealthC
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static storage_v1_StorageHealthCondition: Struct = s("io.k8s.api.storage.v1.StorageHealthCondition", false, &[
-f("accessMode", 4, String, &[Go("v1.PersistentVolumeAccessMode"), Enum(&["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"])]),
+f("accessMode", 4, String, &[Go("v1.PersistentVolumeAccessMode"), Pointer, Enum(&["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"])]),
 f("lastTransitionTime", 6, Time, &[Always]),
 f("message", 3, String, &[]),
 f("reason", 2, String, &[Required, Always, Default("\"\"")]),
 f("status", 1, String, &[Required, Always, Go("v1.StorageHealthStatusType"), Default("\"\""), Enum(&["StorageDegraded", "StorageUnreachable"])]),
-f("volumeMode", 5, String, &[Go("v1.PersistentVolumeMode"), Enum(&["Block", "Filesystem"])]),
+f("volumeMode", 5, String, &[Go("v1.PersistentVolumeMode"), Pointer, Enum(&["Block", "Filesystem"])]),
 ]);
 pub static storage_v1_TokenRequest: Struct = s("io.k8s.api.storage.v1.TokenRequest", false, &[
 f("audience", 1, String, &[Required, Always, Default("\"\"")]),
-f("expirationSeconds", 2, Int64, &[]),
+f("expirationSeconds", 2, Int64, &[Pointer]),
 ]);
 pub static storage_v1_VolumeAttachment: Struct = s("io.k8s.api.storage.v1.VolumeAttachment", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&storage_v1_VolumeAttachmentSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&storage_v1_VolumeAttachmentStatus), &[Always, Default("{}")]),
 ]);
 pub static storage_v1_VolumeAttachmentList: Struct = s("io.k8s.api.storage.v1.VolumeAttachmentList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&storage_v1_VolumeAttachment), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static storage_v1_VolumeAttachmentSource: Struct = s("io.k8s.api.storage.v1.VolumeAttachmentSource", false, &[
-f("inlineVolumeSpec", 2, Struct(&core_v1_PersistentVolumeSpec), &[]),
-f("persistentVolumeName", 1, String, &[]),
+f("inlineVolumeSpec", 2, Struct(&core_v1_PersistentVolumeSpec), &[Pointer]),
+f("persistentVolumeName", 1, String, &[Pointer]),
 ]);
 pub static storage_v1_VolumeAttachmentSpec: Struct = s("io.k8s.api.storage.v1.VolumeAttachmentSpec", false, &[
 f("attacher", 1, String, &[Required, Always, Default("\"\"")]),
@@ -4835,43 +4835,43 @@ f("nodeName", 3, String, &[Required, Always, Default("\"\"")]),
 f("source", 2, Struct(&storage_v1_VolumeAttachmentSource), &[Required, Always, Default("{}")]),
 ]);
 pub static storage_v1_VolumeAttachmentStatus: Struct = s("io.k8s.api.storage.v1.VolumeAttachmentStatus", false, &[
-f("attachError", 3, Struct(&storage_v1_VolumeError), &[]),
+f("attachError", 3, Struct(&storage_v1_VolumeError), &[Pointer]),
 f("attached", 1, Bool, &[Required, Always, Default("false")]),
 f("attachmentMetadata", 2, Map(&Map { value: String, atomic: false }), &[]),
-f("detachError", 4, Struct(&storage_v1_VolumeError), &[]),
+f("detachError", 4, Struct(&storage_v1_VolumeError), &[Pointer]),
 ]);
 pub static storage_v1_VolumeAttributesClass: Struct = s("io.k8s.api.storage.v1.VolumeAttributesClass", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("driverName", 2, String, &[Required, Always, Default("\"\"")]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("parameters", 3, Map(&Map { value: String, atomic: false }), &[]),
 ]);
 pub static storage_v1_VolumeAttributesClassList: Struct = s("io.k8s.api.storage.v1.VolumeAttributesClassList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&storage_v1_VolumeAttributesClass), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static storage_v1_VolumeError: Struct = s("io.k8s.api.storage.v1.VolumeError", false, &[
-f("errorCode", 3, Int32, &[]),
+f("errorCode", 3, Int32, &[Pointer]),
 f("message", 2, String, &[]),
 f("time", 1, Time, &[Always]),
 ]);
 pub static storage_v1_VolumeNodeResources: Struct = s("io.k8s.api.storage.v1.VolumeNodeResources", false, &[
-f("count", 1, Int32, &[]),
+f("count", 1, Int32, &[Pointer]),
 ]);
 pub static storagemigration_v1_StorageVersionMigration: Struct = s("io.k8s.api.storagemigration.v1.StorageVersionMigration", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&storagemigration_v1_StorageVersionMigrationSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&storagemigration_v1_StorageVersionMigrationStatus), &[Always, Default("{}")]),
 ]);
 pub static storagemigration_v1_StorageVersionMigrationList: Struct = s("io.k8s.api.storagemigration.v1.StorageVersionMigrationList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&storagemigration_v1_StorageVersionMigration), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static storagemigration_v1_StorageVersionMigrationSpec: Struct = s("io.k8s.api.storagemigration.v1.StorageVersionMigrationSpec", false, &[
@@ -4882,16 +4882,16 @@ f("conditions", 1, List(&List { element: Struct(&meta_v1_Condition), kind: ListK
 f("resourceVersion", 2, String, &[]),
 ]);
 pub static storagemigration_v1beta1_StorageVersionMigration: Struct = s("io.k8s.api.storagemigration.v1beta1.StorageVersionMigration", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&storagemigration_v1beta1_StorageVersionMigrationSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&storagemigration_v1beta1_StorageVersionMigrationStatus), &[Always, Default("{}")]),
 ]);
 pub static storagemigration_v1beta1_StorageVersionMigrationList: Struct = s("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&storagemigration_v1beta1_StorageVersionMigration), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static storagemigration_v1beta1_StorageVersionMigrationSpec: Struct = s("io.k8s.api.storagemigration.v1beta1.StorageVersionMigrationSpec", false, &[
@@ -4912,10 +4912,10 @@ f("result", 3, Struct(&meta_v1_Status), &[Required, Always]),
 f("uid", 1, String, &[Required, Always, Go("types.UID")]),
 ]);
 pub static apiextensions_v1_ConversionReview: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ConversionReview", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
-f("request", 1, Struct(&apiextensions_v1_ConversionRequest), &[]),
-f("response", 2, Struct(&apiextensions_v1_ConversionResponse), &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
+f("request", 1, Struct(&apiextensions_v1_ConversionRequest), &[Pointer]),
+f("response", 2, Struct(&apiextensions_v1_ConversionResponse), &[Pointer]),
 ]);
 pub static apiextensions_v1_CustomResourceColumnDefinition: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceColumnDefinition", false, &[
 f("description", 4, String, &[]),
@@ -4927,11 +4927,11 @@ f("type", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static apiextensions_v1_CustomResourceConversion: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceConversion", false, &[
 f("strategy", 1, String, &[Required, Always, Go("v1.ConversionStrategyType"), Default("\"\"")]),
-f("webhook", 2, Struct(&apiextensions_v1_WebhookConversion), &[]),
+f("webhook", 2, Struct(&apiextensions_v1_WebhookConversion), &[Pointer]),
 ]);
 pub static apiextensions_v1_CustomResourceDefinition: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&apiextensions_v1_CustomResourceDefinitionSpec), &[Required, Always, Default("{}")]),
 f("status", 3, Struct(&apiextensions_v1_CustomResourceDefinitionStatus), &[Always, Default("{}")]),
@@ -4945,9 +4945,9 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.CustomResourceDefinitionConditionType"), Default("\"\"")]),
 ]);
 pub static apiextensions_v1_CustomResourceDefinitionList: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apiextensions_v1_CustomResourceDefinition), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static apiextensions_v1_CustomResourceDefinitionNames: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionNames", false, &[
@@ -4959,7 +4959,7 @@ f("shortNames", 3, List(&List { element: String, kind: A }), &[]),
 f("singular", 2, String, &[]),
 ]);
 pub static apiextensions_v1_CustomResourceDefinitionSpec: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec", false, &[
-f("conversion", 9, Struct(&apiextensions_v1_CustomResourceConversion), &[]),
+f("conversion", 9, Struct(&apiextensions_v1_CustomResourceConversion), &[Pointer]),
 f("group", 1, String, &[Required, Always, Default("\"\"")]),
 f("names", 3, Struct(&apiextensions_v1_CustomResourceDefinitionNames), &[Required, Always, Default("{}")]),
 f("preserveUnknownFields", 10, Bool, &[]),
@@ -4975,61 +4975,61 @@ f("storedVersions", 3, List(&List { element: String, kind: A }), &[Always]),
 pub static apiextensions_v1_CustomResourceDefinitionVersion: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionVersion", false, &[
 f("additionalPrinterColumns", 6, List(&List { element: Struct(&apiextensions_v1_CustomResourceColumnDefinition), kind: A }), &[]),
 f("deprecated", 7, Bool, &[]),
-f("deprecationWarning", 8, String, &[]),
+f("deprecationWarning", 8, String, &[Pointer]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
-f("schema", 4, Struct(&apiextensions_v1_CustomResourceValidation), &[]),
+f("schema", 4, Struct(&apiextensions_v1_CustomResourceValidation), &[Pointer]),
 f("selectableFields", 9, List(&List { element: Struct(&apiextensions_v1_SelectableField), kind: A }), &[]),
 f("served", 2, Bool, &[Required, Always, Default("false")]),
 f("storage", 3, Bool, &[Required, Always, Default("false")]),
-f("subresources", 5, Struct(&apiextensions_v1_CustomResourceSubresources), &[]),
+f("subresources", 5, Struct(&apiextensions_v1_CustomResourceSubresources), &[Pointer]),
 ]);
 pub static apiextensions_v1_CustomResourceSubresourceScale: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceScale", false, &[
-f("labelSelectorPath", 3, String, &[]),
+f("labelSelectorPath", 3, String, &[Pointer]),
 f("specReplicasPath", 1, String, &[Required, Always, Default("\"\"")]),
 f("statusReplicasPath", 2, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static apiextensions_v1_CustomResourceSubresourceStatus: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceStatus", false, &[
 ]);
 pub static apiextensions_v1_CustomResourceSubresources: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresources", false, &[
-f("scale", 2, Struct(&apiextensions_v1_CustomResourceSubresourceScale), &[]),
-f("status", 1, Struct(&apiextensions_v1_CustomResourceSubresourceStatus), &[]),
+f("scale", 2, Struct(&apiextensions_v1_CustomResourceSubresourceScale), &[Pointer]),
+f("status", 1, Struct(&apiextensions_v1_CustomResourceSubresourceStatus), &[Pointer]),
 ]);
 pub static apiextensions_v1_CustomResourceValidation: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceValidation", false, &[
-f("openAPIV3Schema", 1, Struct(&apiextensions_v1_JSONSchemaProps), &[]),
+f("openAPIV3Schema", 1, Struct(&apiextensions_v1_JSONSchemaProps), &[Pointer]),
 ]);
 pub static apiextensions_v1_ExternalDocumentation: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ExternalDocumentation", false, &[
 f("description", 1, String, &[]),
 f("url", 2, String, &[]),
 ]);
 pub static apiextensions_v1_JSONSchemaProps: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps", false, &[
-f("$ref", 3, String, &[]),
+f("$ref", 3, String, &[Pointer]),
 f("$schema", 2, String, &[Go("v1.JSONSchemaURL")]),
-f("additionalItems", 33, Any, &[Go("v1.JSONSchemaPropsOrBool")]),
-f("additionalProperties", 30, Any, &[Go("v1.JSONSchemaPropsOrBool")]),
+f("additionalItems", 33, Any, &[Go("v1.JSONSchemaPropsOrBool"), Pointer]),
+f("additionalProperties", 30, Any, &[Go("v1.JSONSchemaPropsOrBool"), Pointer]),
 f("allOf", 25, List(&List { element: Struct(&apiextensions_v1_JSONSchemaProps), kind: A }), &[]),
 f("anyOf", 27, List(&List { element: Struct(&apiextensions_v1_JSONSchemaProps), kind: A }), &[]),
-f("default", 8, Any, &[Go("v1.JSON")]),
+f("default", 8, Any, &[Go("v1.JSON"), Pointer]),
 f("definitions", 34, Map(&Map { value: Struct(&apiextensions_v1_JSONSchemaProps), atomic: false }), &[Go("v1.JSONSchemaDefinitions")]),
 f("dependencies", 32, Map(&Map { value: Any, atomic: false }), &[Go("v1.JSONSchemaDependencies")]),
 f("description", 4, String, &[]),
 f("enum", 20, List(&List { element: Any, kind: A }), &[Go("[]v1.JSON")]),
-f("example", 36, Any, &[Go("v1.JSON")]),
+f("example", 36, Any, &[Go("v1.JSON"), Pointer]),
 f("exclusiveMaximum", 10, Bool, &[]),
 f("exclusiveMinimum", 12, Bool, &[]),
-f("externalDocs", 35, Struct(&apiextensions_v1_ExternalDocumentation), &[]),
+f("externalDocs", 35, Struct(&apiextensions_v1_ExternalDocumentation), &[Pointer]),
 f("format", 6, String, &[]),
 f("id", 1, String, &[]),
-f("items", 24, Any, &[Go("v1.JSONSchemaPropsOrArray")]),
-f("maxItems", 16, Int64, &[]),
-f("maxLength", 13, Int64, &[]),
-f("maxProperties", 21, Int64, &[]),
-f("maximum", 9, Float64, &[]),
-f("minItems", 17, Int64, &[]),
-f("minLength", 14, Int64, &[]),
-f("minProperties", 22, Int64, &[]),
-f("minimum", 11, Float64, &[]),
-f("multipleOf", 19, Float64, &[]),
-f("not", 28, Struct(&apiextensions_v1_JSONSchemaProps), &[]),
+f("items", 24, Any, &[Go("v1.JSONSchemaPropsOrArray"), Pointer]),
+f("maxItems", 16, Int64, &[Pointer]),
+f("maxLength", 13, Int64, &[Pointer]),
+f("maxProperties", 21, Int64, &[Pointer]),
+f("maximum", 9, Float64, &[Pointer]),
+f("minItems", 17, Int64, &[Pointer]),
+f("minLength", 14, Int64, &[Pointer]),
+f("minProperties", 22, Int64, &[Pointer]),
+f("minimum", 11, Float64, &[Pointer]),
+f("multipleOf", 19, Float64, &[Pointer]),
+f("not", 28, Struct(&apiextensions_v1_JSONSchemaProps), &[Pointer]),
 f("nullable", 37, Bool, &[]),
 f("oneOf", 26, List(&List { element: Struct(&apiextensions_v1_JSONSchemaProps), kind: A }), &[]),
 f("pattern", 15, String, &[]),
@@ -5042,9 +5042,9 @@ f("uniqueItems", 18, Bool, &[]),
 f("x-kubernetes-embedded-resource", 39, Bool, &[]),
 f("x-kubernetes-int-or-string", 40, Bool, &[]),
 f("x-kubernetes-list-map-keys", 41, List(&List { element: String, kind: A }), &[]),
-f("x-kubernetes-list-type", 42, String, &[]),
-f("x-kubernetes-map-type", 43, String, &[]),
-f("x-kubernetes-preserve-unknown-fields", 38, Bool, &[]),
+f("x-kubernetes-list-type", 42, String, &[Pointer]),
+f("x-kubernetes-map-type", 43, String, &[Pointer]),
+f("x-kubernetes-preserve-unknown-fields", 38, Bool, &[Pointer]),
 f("x-kubernetes-validations", 44, List(&List { element: Struct(&apiextensions_v1_ValidationRule), kind: ListKind::Map(&["rule"]) }), &[Go("v1.ValidationRules"), Patch("merge", "rule")]),
 ]);
 pub static apiextensions_v1_SelectableField: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.SelectableField", false, &[
@@ -5053,38 +5053,38 @@ f("jsonPath", 1, String, &[Required, Always, Default("\"\"")]),
 pub static apiextensions_v1_ServiceReference: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ServiceReference", false, &[
 f("name", 2, String, &[Required, Always, Default("\"\"")]),
 f("namespace", 1, String, &[Required, Always, Default("\"\"")]),
-f("path", 3, String, &[]),
-f("port", 4, Int32, &[]),
+f("path", 3, String, &[Pointer]),
+f("port", 4, Int32, &[Pointer]),
 ]);
 pub static apiextensions_v1_ValidationRule: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule", false, &[
 f("fieldPath", 5, String, &[]),
 f("message", 2, String, &[]),
 f("messageExpression", 3, String, &[]),
-f("optionalOldSelf", 6, Bool, &[]),
-f("reason", 4, String, &[Go("v1.FieldValueErrorReason"), Enum(&["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"])]),
+f("optionalOldSelf", 6, Bool, &[Pointer]),
+f("reason", 4, String, &[Go("v1.FieldValueErrorReason"), Pointer, Enum(&["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"])]),
 f("rule", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static apiextensions_v1_WebhookClientConfig: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookClientConfig", false, &[
 f("caBundle", 2, Bytes, &[]),
-f("service", 1, Struct(&apiextensions_v1_ServiceReference), &[]),
-f("url", 3, String, &[]),
+f("service", 1, Struct(&apiextensions_v1_ServiceReference), &[Pointer]),
+f("url", 3, String, &[Pointer]),
 ]);
 pub static apiextensions_v1_WebhookConversion: Struct = s("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.WebhookConversion", false, &[
-f("clientConfig", 2, Struct(&apiextensions_v1_WebhookClientConfig), &[]),
+f("clientConfig", 2, Struct(&apiextensions_v1_WebhookClientConfig), &[Pointer]),
 f("conversionReviewVersions", 3, List(&List { element: String, kind: A }), &[Required, Always]),
 ]);
 pub static meta_v1_APIGroup: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("name", 1, String, &[Required, Always, Default("\"\"")]),
 f("preferredVersion", 3, Struct(&meta_v1_GroupVersionForDiscovery), &[Always, Default("{}")]),
 f("serverAddressByClientCIDRs", 4, List(&List { element: Struct(&meta_v1_ServerAddressByClientCIDR), kind: A }), &[]),
 f("versions", 2, List(&List { element: Struct(&meta_v1_GroupVersionForDiscovery), kind: A }), &[Required, Always]),
 ]);
 pub static meta_v1_APIGroupList: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("groups", 1, List(&List { element: Struct(&meta_v1_APIGroup), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 ]);
 pub static meta_v1_APIResource: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.APIResource", false, &[
 f("categories", 7, List(&List { element: String, kind: A }), &[]),
@@ -5099,23 +5099,23 @@ f("verbs", 4, List(&List { element: String, kind: A }), &[Required, Always, Go("
 f("version", 9, String, &[]),
 ]);
 pub static meta_v1_APIResourceList: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.APIResourceList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("groupVersion", 1, String, &[Required, Always, Default("\"\"")]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("resources", 2, List(&List { element: Struct(&meta_v1_APIResource), kind: A }), &[Required, Always]),
 ]);
 pub static meta_v1_APIVersions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.APIVersions", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("serverAddressByClientCIDRs", 2, List(&List { element: Struct(&meta_v1_ServerAddressByClientCIDR), kind: A }), &[Required, Always]),
 f("versions", 1, List(&List { element: String, kind: A }), &[Required, Always]),
 ]);
 pub static meta_v1_ApplyOptions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.ApplyOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("dryRun", 1, List(&List { element: String, kind: A }), &[]),
 f("fieldManager", 3, String, &[Required, Always]),
 f("force", 2, Bool, &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 ]);
 pub static meta_v1_Condition: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.Condition", false, &[
 f("lastTransitionTime", 4, Time, &[Required, Always]),
@@ -5126,21 +5126,21 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static meta_v1_CreateOptions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.CreateOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("dryRun", 1, List(&List { element: String, kind: A }), &[]),
 f("fieldManager", 3, String, &[]),
 f("fieldValidation", 4, String, &[]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 ]);
 pub static meta_v1_DeleteOptions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("dryRun", 5, List(&List { element: String, kind: A }), &[]),
-f("gracePeriodSeconds", 1, Int64, &[]),
-f("ignoreStoreReadErrorWithClusterBreakingPotential", 6, Bool, &[]),
-f("kind", 0, String, &[]),
-f("orphanDependents", 3, Bool, &[]),
-f("preconditions", 2, Struct(&meta_v1_Preconditions), &[]),
-f("propagationPolicy", 4, String, &[Go("v1.DeletionPropagation")]),
+f("gracePeriodSeconds", 1, Int64, &[Pointer]),
+f("ignoreStoreReadErrorWithClusterBreakingPotential", 6, Bool, &[Pointer]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
+f("orphanDependents", 3, Bool, &[Pointer]),
+f("preconditions", 2, Struct(&meta_v1_Preconditions), &[Pointer]),
+f("propagationPolicy", 4, String, &[Go("v1.DeletionPropagation"), Pointer]),
 ]);
 pub static meta_v1_FieldSelectorRequirement: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.FieldSelectorRequirement", false, &[
 f("key", 1, String, &[Required, Always, Default("\"\"")]),
@@ -5148,8 +5148,8 @@ f("operator", 2, String, &[Required, Always, Go("v1.FieldSelectorOperator"), Def
 f("values", 3, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static meta_v1_GetOptions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.GetOptions", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("resourceVersion", 1, String, &[]),
 ]);
 pub static meta_v1_GroupResource: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.GroupResource", false, &[
@@ -5180,47 +5180,47 @@ f("operator", 2, String, &[Required, Always, Go("v1.LabelSelectorOperator"), Def
 f("values", 3, List(&List { element: String, kind: A }), &[]),
 ]);
 pub static meta_v1_List: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.List", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Any, kind: A }), &[Required, Always, Go("[]runtime.RawExtension")]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always]),
 ]);
 pub static meta_v1_ListMeta: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta", false, &[
 f("continue", 3, String, &[]),
-f("remainingItemCount", 4, Int64, &[]),
+f("remainingItemCount", 4, Int64, &[Pointer]),
 f("resourceVersion", 2, String, &[]),
 f("selfLink", 1, String, &[]),
-f("shardInfo", 5, Struct(&meta_v1_ShardInfo), &[]),
+f("shardInfo", 5, Struct(&meta_v1_ShardInfo), &[Pointer]),
 ]);
 pub static meta_v1_ListOptions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.ListOptions", false, &[
 f("allowWatchBookmarks", 9, Bool, &[]),
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("continue", 8, String, &[]),
 f("fieldSelector", 2, String, &[]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("labelSelector", 1, String, &[]),
 f("limit", 7, Int64, &[]),
 f("resourceVersion", 4, String, &[]),
 f("resourceVersionMatch", 10, String, &[Go("v1.ResourceVersionMatch")]),
-f("sendInitialEvents", 11, Bool, &[]),
+f("sendInitialEvents", 11, Bool, &[Pointer]),
 f("shardSelector", 15, String, &[]),
-f("timeoutSeconds", 5, Int64, &[]),
+f("timeoutSeconds", 5, Int64, &[Pointer]),
 f("watch", 3, Bool, &[]),
 ]);
 pub static meta_v1_ManagedFieldsEntry: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry", false, &[
 f("apiVersion", 3, String, &[]),
 f("fieldsType", 6, String, &[]),
-f("fieldsV1", 7, Any, &[Go("v1.FieldsV1")]),
+f("fieldsV1", 7, Any, &[Go("v1.FieldsV1"), Pointer]),
 f("manager", 1, String, &[]),
 f("operation", 2, String, &[Go("v1.ManagedFieldsOperationType")]),
 f("subresource", 8, String, &[]),
-f("time", 4, Time, &[]),
+f("time", 4, Time, &[Pointer]),
 ]);
 pub static meta_v1_ObjectMeta: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta", false, &[
 f("annotations", 12, Map(&Map { value: String, atomic: false }), &[]),
 f("creationTimestamp", 8, Time, &[]),
-f("deletionGracePeriodSeconds", 10, Int64, &[]),
-f("deletionTimestamp", 9, Time, &[]),
+f("deletionGracePeriodSeconds", 10, Int64, &[Pointer]),
+f("deletionTimestamp", 9, Time, &[Pointer]),
 f("finalizers", 14, List(&List { element: String, kind: ListKind::Set }), &[Patch("merge", "")]),
 f("generateName", 2, String, &[]),
 f("generation", 7, Int64, &[]),
@@ -5235,36 +5235,36 @@ f("uid", 5, String, &[Go("types.UID")]),
 ]);
 pub static meta_v1_OwnerReference: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference", true, &[
 f("apiVersion", 5, String, &[Required, Always, Default("\"\"")]),
-f("blockOwnerDeletion", 7, Bool, &[]),
-f("controller", 6, Bool, &[]),
+f("blockOwnerDeletion", 7, Bool, &[Pointer]),
+f("controller", 6, Bool, &[Pointer]),
 f("kind", 1, String, &[Required, Always, Default("\"\"")]),
 f("name", 3, String, &[Required, Always, Default("\"\"")]),
 f("uid", 4, String, &[Required, Always, Go("types.UID"), Default("\"\"")]),
 ]);
 pub static meta_v1_PartialObjectMetadata: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadata", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always]),
 ]);
 pub static meta_v1_PartialObjectMetadataList: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadataList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&meta_v1_PartialObjectMetadata), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always]),
 ]);
 pub static meta_v1_Patch: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.Patch", false, &[
 ]);
 pub static meta_v1_PatchOptions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.PatchOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("dryRun", 1, List(&List { element: String, kind: A }), &[]),
 f("fieldManager", 3, String, &[]),
 f("fieldValidation", 4, String, &[]),
-f("force", 2, Bool, &[]),
-f("kind", 0, String, &[]),
+f("force", 2, Bool, &[Pointer]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 ]);
 pub static meta_v1_Preconditions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions", false, &[
-f("resourceVersion", 2, String, &[]),
-f("uid", 1, String, &[Go("types.UID")]),
+f("resourceVersion", 2, String, &[Pointer]),
+f("uid", 1, String, &[Go("types.UID"), Pointer]),
 ]);
 pub static meta_v1_ServerAddressByClientCIDR: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.ServerAddressByClientCIDR", false, &[
 f("clientCIDR", 1, String, &[Required, Always, Default("\"\"")]),
@@ -5274,10 +5274,10 @@ pub static meta_v1_ShardInfo: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.S
 f("selector", 1, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static meta_v1_Status: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.Status", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("code", 6, Int32, &[]),
-f("details", 5, Struct(&meta_v1_StatusDetails), &[]),
-f("kind", 0, String, &[]),
+f("details", 5, Struct(&meta_v1_StatusDetails), &[Pointer]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("message", 3, String, &[]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 f("reason", 4, String, &[Go("v1.StatusReason")]),
@@ -5297,9 +5297,9 @@ f("retryAfterSeconds", 5, Int32, &[]),
 f("uid", 6, String, &[Go("types.UID")]),
 ]);
 pub static meta_v1_Table: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.Table", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("columnDefinitions", 0, List(&List { element: Struct(&meta_v1_TableColumnDefinition), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 0, Struct(&meta_v1_ListMeta), &[Always]),
 f("rows", 0, List(&List { element: Struct(&meta_v1_TableRow), kind: A }), &[Required, Always]),
 ]);
@@ -5311,9 +5311,9 @@ f("priority", 0, Int32, &[Required, Always]),
 f("type", 0, String, &[Required, Always]),
 ]);
 pub static meta_v1_TableOptions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.TableOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("includeObject", 1, String, &[Go("v1.IncludeObjectPolicy")]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 ]);
 pub static meta_v1_TableRow: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.TableRow", false, &[
 f("cells", 0, List(&List { element: Any, kind: A }), &[Required, Always]),
@@ -5327,11 +5327,11 @@ f("status", 0, String, &[Required, Always, Go("v1.ConditionStatus")]),
 f("type", 0, String, &[Required, Always, Go("v1.RowConditionType")]),
 ]);
 pub static meta_v1_UpdateOptions: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.UpdateOptions", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("dryRun", 1, List(&List { element: String, kind: A }), &[]),
 f("fieldManager", 2, String, &[]),
 f("fieldValidation", 3, String, &[]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 ]);
 pub static meta_v1_WatchEvent: Struct = s("io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent", false, &[
 f("object", 2, Any, &[Required, Always, Go("runtime.RawExtension")]),
@@ -5353,8 +5353,8 @@ f("minor", 0, String, &[Required, Always, Default("\"\"")]),
 f("platform", 0, String, &[Required, Always, Default("\"\"")]),
 ]);
 pub static apiregistration_v1_APIService: Struct = s("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIService", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always, Default("{}")]),
 f("spec", 2, Struct(&apiregistration_v1_APIServiceSpec), &[Always, Default("{}")]),
 f("status", 3, Struct(&apiregistration_v1_APIServiceStatus), &[Always, Default("{}")]),
@@ -5367,9 +5367,9 @@ f("status", 2, String, &[Required, Always, Go("v1.ConditionStatus"), Default("\"
 f("type", 1, String, &[Required, Always, Go("v1.APIServiceConditionType"), Default("\"\"")]),
 ]);
 pub static apiregistration_v1_APIServiceList: Struct = s("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&apiregistration_v1_APIService), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always, Default("{}")]),
 ]);
 pub static apiregistration_v1_APIServiceSpec: Struct = s("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec", false, &[
@@ -5377,7 +5377,7 @@ f("caBundle", 5, Bytes, &[]),
 f("group", 2, String, &[]),
 f("groupPriorityMinimum", 7, Int32, &[Required, Always, Default("0")]),
 f("insecureSkipTLSVerify", 4, Bool, &[]),
-f("service", 1, Struct(&apiregistration_v1_ServiceReference), &[]),
+f("service", 1, Struct(&apiregistration_v1_ServiceReference), &[Pointer]),
 f("version", 3, String, &[]),
 f("versionPriority", 8, Int32, &[Required, Always, Default("0")]),
 ]);
@@ -5387,38 +5387,38 @@ f("conditions", 1, List(&List { element: Struct(&apiregistration_v1_APIServiceCo
 pub static apiregistration_v1_ServiceReference: Struct = s("io.k8s.kube-aggregator.pkg.apis.apiregistration.v1.ServiceReference", false, &[
 f("name", 2, String, &[]),
 f("namespace", 1, String, &[]),
-f("port", 3, Int32, &[]),
+f("port", 3, Int32, &[Pointer]),
 ]);
 pub static metrics_v1beta1_ContainerMetrics: Struct = s("io.k8s.metrics.pkg.apis.metrics.v1beta1.ContainerMetrics", false, &[
 f("name", 1, String, &[Required, Always]),
 f("usage", 2, Map(&Map { value: Quantity, atomic: false }), &[Required, Always, Go("v1.ResourceList")]),
 ]);
 pub static metrics_v1beta1_NodeMetrics: Struct = s("io.k8s.metrics.pkg.apis.metrics.v1beta1.NodeMetrics", false, &[
-f("apiVersion", 0, String, &[]),
-f("kind", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always]),
 f("timestamp", 2, Time, &[Required, Always]),
 f("usage", 4, Map(&Map { value: Quantity, atomic: false }), &[Required, Always, Go("v1.ResourceList")]),
 f("window", 3, Duration, &[Required, Always]),
 ]);
 pub static metrics_v1beta1_NodeMetricsList: Struct = s("io.k8s.metrics.pkg.apis.metrics.v1beta1.NodeMetricsList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&metrics_v1beta1_NodeMetrics), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always]),
 ]);
 pub static metrics_v1beta1_PodMetrics: Struct = s("io.k8s.metrics.pkg.apis.metrics.v1beta1.PodMetrics", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("containers", 4, List(&List { element: Struct(&metrics_v1beta1_ContainerMetrics), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ObjectMeta), &[Always]),
 f("timestamp", 2, Time, &[Required, Always]),
 f("window", 3, Duration, &[Required, Always]),
 ]);
 pub static metrics_v1beta1_PodMetricsList: Struct = s("io.k8s.metrics.pkg.apis.metrics.v1beta1.PodMetricsList", false, &[
-f("apiVersion", 0, String, &[]),
+f("apiVersion", 0, String, &[Inlined("TypeMeta", &[])]),
 f("items", 2, List(&List { element: Struct(&metrics_v1beta1_PodMetrics), kind: A }), &[Required, Always]),
-f("kind", 0, String, &[]),
+f("kind", 0, String, &[Inlined("TypeMeta", &[])]),
 f("metadata", 1, Struct(&meta_v1_ListMeta), &[Always]),
 ]);
 

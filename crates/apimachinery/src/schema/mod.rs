@@ -6,6 +6,7 @@
 mod build;
 #[rustfmt::skip]
 mod generated;
+pub mod validate;
 
 use crate::gvk::GroupVersionKind;
 
@@ -29,6 +30,8 @@ pub struct Field {
     pub number: u32,
     /// Protobuf field numbers of the messages around this field that JSON inlines, outermost first; mostly empty.
     pub inlined: &'static [u32],
+    /// Go names of the structs around this field that JSON inlines, joined by dots; mostly empty.
+    inlined_names: &'static str,
     pub ty: Type,
     /// The Go type as error messages name it, where it does not follow from `ty`.
     go_name: &'static str,
@@ -36,6 +39,8 @@ pub struct Field {
     pub required: bool,
     /// Upstream writes the field into JSON even when it is empty: `{}`, `""`, `0`, `null`.
     pub always: bool,
+    /// Upstream tells an unset field from a zero one; otherwise an explicit zero value counts as unset.
+    pub pointer: bool,
     /// The default of the published OpenAPI, as JSON text.
     pub default: Option<&'static str>,
     /// Permitted values, where OpenAPI lists them (of the elements, for a list); empty otherwise.
