@@ -50,7 +50,7 @@ pub(super) fn load(database: &Database) -> Result<State, LoadError> {
     let txn = database.begin_read()?;
     let meta = txn.open_table(META)?;
     let number = |name| -> Result<u64, LoadError> {
-        Ok(meta.get(name)?.map(|number| number.value()).ok_or(LoadError::Foreign)?)
+        meta.get(name)?.map(|number| number.value()).ok_or(LoadError::Foreign)
     };
     let (revision, compacted) = (number(META_REVISION)?, number(META_COMPACTED)?);
     let last_lease = number(META_LAST_LEASE)?;
@@ -69,7 +69,7 @@ pub(super) fn load(database: &Database) -> Result<State, LoadError> {
     let base = compacted.max(FIRST_REVISION);
     let mut commits = Vec::new();
     let mut expected = revision;
-    for row in txn.open_table(LOG)?.range(base + 1..)?.rev() {
+    for row in txn.open_table(LOG)?.range(base.saturating_add(1)..)?.rev() {
         let (at, row) = row?;
         if at.value() != expected || expected <= base {
             return Err(LoadError::Gap(expected));

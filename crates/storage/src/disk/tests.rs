@@ -46,11 +46,8 @@ async fn contents(store: &Embedded) -> (u64, u64, Vec<crate::KeyValue>, Vec<Even
     let request = WatchRequest::new(KeyRange::all()).after(status.compacted_revision);
     let mut watch = store.watch(request).await.unwrap();
     let mut events = Vec::new();
-    loop {
-        match watch.next().await.unwrap().unwrap() {
-            WatchItem::Events(batch) => events.extend(batch.events),
-            WatchItem::Progress(_) => break,
-        }
+    while let WatchItem::Events(batch) = watch.next().await.unwrap().unwrap() {
+        events.extend(batch.events);
     }
     (status.revision, status.compacted_revision, kvs, events)
 }

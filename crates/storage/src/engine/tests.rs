@@ -171,3 +171,90 @@ async fn sizes_are_limited() {
     let ops = ["a", "b", "c"].map(|key| Op::Delete { key: key.into() });
     assert!(matches!(store.txn(vec![], ops.into()).await, Err(Error::TooLarge { .. })));
 }
+
+/// A journal that takes as long as it is told to and counts what it is given.
+struct GatedJournal {
+    gate: std::sync::mpsc::Receiver<()>,
+    batches: Arc<AtomicU64>,
+}
+
+impl Journal for GatedJournal {
+    fn commit(&mut self, _batch: &batch::Batch) -> std::result::Result<(), String> {
+        self.gate.recv().map_err(|_| "the gate is gone".to_owned())?;
+        self.batches.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+fn gated_store() -> (Arc<Embedded>, std::sync::mpsc::SyncSender<()>, Arc<AtomicU64>) {
+    let (open_gate, gate) = std::sync::mpsc::sync_channel(100);
+    let batches = Arc::new(AtomicU64::new(0));
+    let journal = GatedJournal { gate, batches: Arc::clone(&batches) };
+    let store = Embedded::start(State::default(), journal, Options::default(), None).unwrap();
+    (Arc::new(store), open_gate, batches)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_shows_before_it_is_durable() {
+    let (store, open_gate, _) = gated_store();
+    let mut watch = store.watch(WatchRequest::prefix("k")).await.unwrap();
+    let start = watch.next().await.unwrap().unwrap().revision();
+    let writer = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { write(&store, "k", Bytes::new()).await })
+    };
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!writer.is_finished());
+    assert_eq!(store.get(b"k").await, Ok(None));
+    assert_eq!(store.current_revision().await, Ok(start));
+    let early = tokio::time::timeout(Duration::from_millis(20), watch.next()).await;
+    assert!(early.is_err(), "{early:?}");
+
+    open_gate.send(()).unwrap();
+    assert_eq!(writer.await.unwrap(), start + 1);
+    assert_eq!(watch.next().await.unwrap().unwrap().revision(), start + 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_that_wait_together_share_one_commit() {
+    const WRITERS: u64 = 50;
+    let (store, open_gate, batches) = gated_store();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|i| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { write(&store, &format!("k{i}"), Bytes::new()).await })
+        })
+        .collect();
+    // The first batch waits at the gate while the others queue up behind it.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for _ in 0..WRITERS {
+        open_gate.send(()).unwrap();
+    }
+    let mut revisions = Vec::new();
+    for writer in writers {
+        revisions.push(writer.await.unwrap());
+    }
+    revisions.sort_unstable();
+    assert_eq!(revisions, (2..2 + WRITERS).collect::<Vec<_>>());
+    let batches = batches.load(Ordering::SeqCst);
+    assert!(batches <= 5, "{batches} commits for {WRITERS} writers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_batch_fails_all_its_writers() {
+    let (store, open_gate, _) = gated_store();
+    let writers: Vec<_> = (0..10)
+        .map(|i| {
+            let store = Arc::clone(&store);
+            let key = Bytes::from(format!("k{i}"));
+            tokio::spawn(async move { store.put(key, Bytes::new(), Precondition::NotExists, None).await })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(open_gate);
+    for writer in writers {
+        let result = writer.await.unwrap();
+        assert!(matches!(result, Err(Error::Unavailable { .. })), "{result:?}");
+    }
+    assert_eq!(store.status().await.unwrap().keys, 0);
+}

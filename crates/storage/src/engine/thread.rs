@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
@@ -11,6 +12,10 @@ use super::committer::{Committer, Journal, Request};
 use super::shared::Shared;
 use crate::options::Options;
 use crate::{Error, Result};
+
+/// How long a batch waits to become as large as the one before: a part of what that one took.
+const PATIENCE_FRACTION: u32 = 4;
+const PATIENCE_MAX: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct CommitThread {
@@ -45,12 +50,16 @@ impl Drop for CommitThread {
     }
 }
 
-fn work(shared: Arc<Shared>, journal: impl Journal, mut receiver: mpsc::Receiver<Request>) {
+fn work(shared: Arc<Shared>, journal: impl Journal, receiver: mpsc::Receiver<Request>) {
     let closing = CloseOnExit(Arc::clone(&shared));
     let mut committer = Committer::new(Arc::clone(&shared), journal);
+    let mut queue = Queue { receiver, last_requests: 0, last_commit: Duration::ZERO };
     let mut closes = Vec::new();
-    while let Some(requests) = next_batch(&mut receiver, &shared.options, committer.has_leftovers()) {
+    while let Some(requests) = queue.next_batch(&shared.options, committer.has_leftovers()) {
+        queue.last_requests = requests.len();
+        let start = Instant::now();
         closes = committer.run(requests);
+        queue.last_commit = start.elapsed();
         if !closes.is_empty() {
             break;
         }
@@ -72,28 +81,41 @@ impl Drop for CloseOnExit {
     }
 }
 
-/// What waits now, or what comes next if nothing does; an empty batch if there is work besides.
-/// `None` once nobody can send any more.
-fn next_batch(
-    receiver: &mut mpsc::Receiver<Request>,
-    options: &Options,
-    leftovers: bool,
-) -> Option<Vec<Request>> {
-    let first = if leftovers {
-        match receiver.try_recv() {
-            Ok(request) => request,
-            Err(TryRecvError::Empty) => return Some(Vec::new()),
-            Err(TryRecvError::Disconnected) => return None,
+struct Queue {
+    receiver: mpsc::Receiver<Request>,
+    last_requests: usize,
+    last_commit: Duration,
+}
+
+impl Queue {
+    /// What waits now, or what comes next if nothing does; an empty batch if there is work besides.
+    /// `None` once nobody can send any more.
+    fn next_batch(&mut self, options: &Options, leftovers: bool) -> Option<Vec<Request>> {
+        let first = if leftovers {
+            match self.receiver.try_recv() {
+                Ok(request) => request,
+                Err(TryRecvError::Empty) => return Some(Vec::new()),
+                Err(TryRecvError::Disconnected) => return None,
+            }
+        } else {
+            self.receiver.blocking_recv()?
+        };
+        let mut bytes = first.bytes();
+        let mut requests = vec![first];
+        let start = Instant::now();
+        let patience = (self.last_commit / PATIENCE_FRACTION).min(PATIENCE_MAX);
+        while requests.len() < options.batch_requests && bytes < options.batch_bytes {
+            if let Ok(request) = self.receiver.try_recv() {
+                bytes += request.bytes();
+                requests.push(request);
+            } else if requests.len() < self.last_requests && start.elapsed() < patience {
+                // Writers that have just been answered come back in a moment. Without them every
+                // other batch would be nearly empty, and everyone would wait for its fsync.
+                std::thread::yield_now();
+            } else {
+                break;
+            }
         }
-    } else {
-        receiver.blocking_recv()?
-    };
-    let mut bytes = first.bytes();
-    let mut requests = vec![first];
-    while requests.len() < options.batch_requests && bytes < options.batch_bytes {
-        let Ok(request) = receiver.try_recv() else { break };
-        bytes += request.bytes();
-        requests.push(request);
+        Some(requests)
     }
-    Some(requests)
 }
