@@ -170,9 +170,7 @@ fn parse_fields<'a>(lines: &mut impl Iterator<Item = &'a str>) -> Result<Vec<Fie
             return Ok(fields);
         }
         let line = line.trim();
-        if in_block_comment {
-            in_block_comment = !line.ends_with("*/");
-        } else if line.starts_with("/*") {
+        if in_block_comment || line.starts_with("/*") {
             in_block_comment = !line.ends_with("*/");
         } else if let Some(comment) = line.strip_prefix("//") {
             note_marker(comment, &mut markers);

@@ -6,6 +6,7 @@
 mod build;
 #[rustfmt::skip]
 mod generated;
+pub mod openapi;
 pub mod validate;
 
 use crate::gvk::GroupVersionKind;
@@ -151,3 +152,15 @@ pub fn kinds() -> &'static [Kind] {
 pub fn structs() -> &'static [&'static Struct] {
     generated::STRUCTS
 }
+
+/// The Go name of the elements of a list or map with this name; empty when it follows from the type.
+fn go_element(go: &'static str) -> &'static str {
+    let element = match go.strip_prefix("[]") {
+        Some(element) => element,
+        None => go.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map_or("", |(_, value)| value),
+    };
+    element.strip_prefix('*').unwrap_or(element)
+}
+
+#[cfg(test)]
+mod tests;

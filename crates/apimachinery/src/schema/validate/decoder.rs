@@ -14,7 +14,7 @@ use super::quote::quote;
 use super::time::Layout;
 use super::{Abort, base64, time};
 use crate::quantity::Quantity;
-use crate::schema::{self, Field, List, Struct, Type};
+use crate::schema::{self, Field, List, Struct, Type, go_element};
 
 /// Complaints about unknown and duplicate fields that are kept, as upstream caps them.
 const MAX_STRICT_ERRORS: usize = 100;
@@ -214,7 +214,7 @@ impl<'a> Decoder<'a> {
             Value::Array(items) => items,
             _ => Vec::new(),
         };
-        let element_go = element_name(go);
+        let element_go = go_element(go);
         let mut index = 0;
         self.cursor.begin();
         while self.cursor.more() {
@@ -237,7 +237,7 @@ impl<'a> Decoder<'a> {
             Value::Object(map) => map,
             _ => Map::new(),
         };
-        let value_go = element_name(go);
+        let value_go = go_element(go);
         let mut seen: BTreeSet<Cow<'a, str>> = BTreeSet::new();
         self.cursor.begin();
         while self.cursor.more() {
@@ -443,15 +443,6 @@ fn zero(ty: Type) -> Value {
         Type::Struct(_) => Value::Object(Map::new()),
         Type::Bytes | Type::Time | Type::MicroTime | Type::Any | Type::List(_) | Type::Map(_) => Value::Null,
     }
-}
-
-/// The Go name of the elements of a list or map with this name; empty when it follows from the type.
-fn element_name(go: &'static str) -> &'static str {
-    let element = match go.strip_prefix("[]") {
-        Some(element) => element,
-        None => go.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map_or("", |(_, value)| value),
-    };
-    element.strip_prefix('*').unwrap_or(element)
 }
 
 /// The Go type as messages name it.

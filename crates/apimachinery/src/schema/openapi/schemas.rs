@@ -1,0 +1,207 @@
+//! `components.schemas`: every struct that the kinds of a document reach.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::Describe;
+use crate::schema::{Field, ListKind, Struct, Type, go_element, kinds};
+
+/// The schemas of `roots` and of all they reach, by definition name.
+pub fn schemas(roots: &[&'static Struct], describe: Describe<'_>) -> Map<String, Value> {
+    let mut found: BTreeMap<&'static str, Value> = BTreeMap::new();
+    let mut waiting: Vec<&'static Struct> = roots.to_vec();
+    while let Some(schema) = waiting.pop() {
+        if found.contains_key(schema.name) {
+            continue;
+        }
+        found.insert(schema.name, structure(schema, describe));
+        for field in schema.fields {
+            reach(field.ty, field.go_name, &mut waiting, &mut found, describe);
+        }
+    }
+    found.insert(PATCH, described(PATCH, json!({"type": "object"}), describe));
+    found.into_iter().map(|(name, schema)| (name.to_owned(), schema)).collect()
+}
+
+const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
+const JSON_SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+
+/// Notes what a type refers to.
+fn reach(
+    ty: Type,
+    go: &'static str,
+    waiting: &mut Vec<&'static Struct>,
+    found: &mut BTreeMap<&'static str, Value>,
+    describe: Describe<'_>,
+) {
+    match ty {
+        Type::Struct(schema) => waiting.push(schema),
+        Type::List(list) => reach(list.element, go_element(go), waiting, found, describe),
+        Type::Map(map) => reach(map.value, go_element(go), waiting, found, describe),
+        _ => {
+            if let Some((name, body)) = leaf(ty, go) {
+                if name.contains("JSONSchemaPropsOr") {
+                    waiting.extend(crate::schema::for_definition(JSON_SCHEMA_PROPS));
+                }
+                found.entry(name).or_insert_with(|| described(name, body, describe));
+            }
+        }
+    }
+}
+
+/// Types with a definition of their own that are no structs.
+fn leaf(ty: Type, go: &str) -> Option<(&'static str, Value)> {
+    let json_types = json!({});
+    Some(match (ty, go) {
+        (Type::Quantity, _) => (
+            "io.k8s.apimachinery.pkg.api.resource.Quantity",
+            json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+        ),
+        (Type::IntOrString, _) => (
+            "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+            json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]}),
+        ),
+        (Type::Time, _) => {
+            ("io.k8s.apimachinery.pkg.apis.meta.v1.Time", json!({"type": "string", "format": "date-time"}))
+        }
+        (Type::MicroTime, _) => (
+            "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime",
+            json!({"type": "string", "format": "date-time"}),
+        ),
+        (Type::Duration, _) => ("io.k8s.apimachinery.pkg.apis.meta.v1.Duration", json!({"type": "string"})),
+        (Type::Any, "runtime.RawExtension") => {
+            ("io.k8s.apimachinery.pkg.runtime.RawExtension", json!({"type": "object"}))
+        }
+        (Type::Any, "v1.FieldsV1") => {
+            ("io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1", json!({"type": "object"}))
+        }
+        (Type::Any, "v1.JSON") => {
+            ("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON", json_types)
+        }
+        (Type::Any, "v1.JSONSchemaPropsOrArray") => {
+            ("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrArray", json_types)
+        }
+        (Type::Any, "v1.JSONSchemaPropsOrBool") => {
+            ("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrBool", json_types)
+        }
+        (Type::Any, "v1.JSONSchemaPropsOrStringArray" | "v1.JSONSchemaDependencies") => (
+            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray",
+            json_types,
+        ),
+        _ => return None,
+    })
+}
+
+fn structure(schema: &'static Struct, describe: Describe<'_>) -> Value {
+    let mut body = json!({"type": "object"});
+    let properties: Map<String, Value> =
+        schema.fields.iter().map(|field| (field.name.to_owned(), property(field))).collect();
+    if !properties.is_empty() {
+        body["properties"] = Value::Object(properties);
+    }
+    let required: Vec<&str> = schema.fields.iter().filter(|f| f.required).map(|f| f.name).collect();
+    if !required.is_empty() {
+        body["required"] = json!(required);
+    }
+    if schema.atomic {
+        body["x-kubernetes-map-type"] = json!("atomic");
+    }
+    let gvks: Vec<Value> = kinds()
+        .iter()
+        .filter(|k| k.schema.name == schema.name)
+        .map(|k| json!({"group": k.group, "version": k.version, "kind": k.kind}))
+        .collect();
+    if !gvks.is_empty() {
+        body["x-kubernetes-group-version-kind"] = Value::Array(gvks);
+    }
+    described(schema.name, body, describe)
+}
+
+/// The schema with the descriptions that `describe` knows.
+fn described(name: &str, mut body: Value, describe: Describe<'_>) -> Value {
+    let Some(texts) = describe(name) else { return body };
+    if let Some(text) = texts.get("description") {
+        body["description"] = text.clone();
+    }
+    if let Some(properties) = body.get_mut("properties").and_then(Value::as_object_mut) {
+        for (field, property) in properties {
+            if let Some(text) = texts.pointer(&format!("/properties/{}/description", pointer_part(field))) {
+                property["description"] = text.clone();
+            }
+        }
+    }
+    body
+}
+
+/// A name as one part of a JSON pointer.
+fn pointer_part(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+fn property(field: &'static Field) -> Value {
+    let mut body = type_schema(field.ty, field.go_name, true);
+    if let Some(default) = field.default.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+        body["default"] = default;
+    }
+    if !field.enumeration.is_empty() {
+        let values = json!(field.enumeration);
+        match body.get_mut("items") {
+            Some(items) => items["enum"] = values,
+            None => body["enum"] = values,
+        }
+    }
+    if !field.patch_strategy.is_empty() {
+        body["x-kubernetes-patch-strategy"] = json!(field.patch_strategy);
+    }
+    if !field.patch_merge_key.is_empty() {
+        body["x-kubernetes-patch-merge-key"] = json!(field.patch_merge_key);
+    }
+    body
+}
+
+/// The schema of a type. A reference of a property stands in `allOf`, so that it may have a description beside.
+fn type_schema(ty: Type, go: &'static str, is_property: bool) -> Value {
+    let reference = |name: &str| {
+        let reference = json!({"$ref": format!("#/components/schemas/{name}")});
+        if is_property { json!({ "allOf": [reference] }) } else { reference }
+    };
+    match ty {
+        Type::Bool => json!({"type": "boolean"}),
+        Type::Int32 => json!({"type": "integer", "format": "int32"}),
+        Type::Int64 => json!({"type": "integer", "format": "int64"}),
+        Type::Float64 => json!({"type": "number", "format": "double"}),
+        Type::String => json!({"type": "string"}),
+        Type::Bytes => json!({"type": "string", "format": "byte"}),
+        Type::Struct(schema) => reference(schema.name),
+        Type::List(list) => {
+            let mut body =
+                json!({"type": "array", "items": type_schema(list.element, go_element(go), false)});
+            if is_property {
+                list_kind(list.kind, &mut body);
+            }
+            body
+        }
+        Type::Map(map) => {
+            let values = type_schema(map.value, go_element(go), false);
+            let mut body = json!({"type": "object", "additionalProperties": values});
+            if map.atomic {
+                body["x-kubernetes-map-type"] = json!("atomic");
+            }
+            body
+        }
+        _ => leaf(ty, go).map_or_else(|| json!({}), |(name, _)| reference(name)),
+    }
+}
+
+fn list_kind(kind: ListKind, body: &mut Value) {
+    let name = match kind {
+        ListKind::Atomic => "atomic",
+        ListKind::Set => "set",
+        ListKind::Map(keys) => {
+            body["x-kubernetes-list-map-keys"] = json!(keys);
+            "map"
+        }
+    };
+    body["x-kubernetes-list-type"] = json!(name);
+}
