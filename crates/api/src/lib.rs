@@ -3,6 +3,7 @@
 //! The types themselves come from `k8s-openapi`; nothing here writes a type by hand.
 
 pub mod codec;
+pub mod defaults;
 pub mod header;
 pub mod kind;
 pub mod naming;

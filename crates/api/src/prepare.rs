@@ -27,7 +27,7 @@ pub fn keep_in(new: &mut Value, old: &Value, path: &[&str]) {
         Some(before) => {
             let mut at = new;
             for field in parents {
-                at = &mut object(at)[*field];
+                at = object(at).entry(*field).or_insert(Value::Null);
             }
             object(at).insert((*last).to_owned(), before.clone());
         }

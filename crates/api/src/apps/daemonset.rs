@@ -3,6 +3,8 @@
 use k8s_openapi::api::apps::v1 as api;
 use serde_json::Value;
 
+use crate::core::pod::default_template;
+use crate::defaults::{blank, child, text, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -68,6 +70,19 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        default_template(object);
+        let spec = child(prepare::object(object), "spec");
+        let strategy = child(spec, "updateStrategy");
+        blank(strategy, "type", "RollingUpdate");
+        if text(strategy, "type") == "RollingUpdate" {
+            let rolling = child(strategy, "rollingUpdate");
+            unset(rolling, "maxUnavailable", 1);
+            unset(rolling, "maxSurge", 0);
+        }
+        unset(spec, "revisionHistoryLimit", 10);
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::create_with_status(object);
         let generation = object.get("spec").map_or(0, template_generation).max(1);

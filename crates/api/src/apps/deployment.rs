@@ -4,6 +4,8 @@ use k8s_openapi::api::apps::v1 as api;
 use knarr_apimachinery::selector::Selector;
 use serde_json::Value;
 
+use crate::core::pod::default_template;
+use crate::defaults::{blank, child, text, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -58,6 +60,21 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        default_template(object);
+        let spec = child(prepare::object(object), "spec");
+        unset(spec, "replicas", 1);
+        unset(spec, "revisionHistoryLimit", 10);
+        unset(spec, "progressDeadlineSeconds", 600);
+        let strategy = child(spec, "strategy");
+        blank(strategy, "type", "RollingUpdate");
+        if text(strategy, "type") == "RollingUpdate" {
+            let rolling = child(strategy, "rollingUpdate");
+            unset(rolling, "maxUnavailable", "25%");
+            unset(rolling, "maxSurge", "25%");
+        }
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::create_with_status(object);
     }

@@ -3,6 +3,8 @@
 use k8s_openapi::api::apps::v1 as api;
 use serde_json::Value;
 
+use crate::core::pod::default_template;
+use crate::defaults::{child, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -53,6 +55,11 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        default_template(object);
+        unset(child(prepare::object(object), "spec"), "replicas", 1);
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::create_with_status(object);
     }

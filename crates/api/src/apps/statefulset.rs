@@ -3,6 +3,9 @@
 use k8s_openapi::api::apps::v1 as api;
 use serde_json::Value;
 
+use crate::core::persistentvolumeclaim;
+use crate::core::pod::default_template;
+use crate::defaults::{blank, child, existing, items, text, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -42,6 +45,34 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        default_template(object);
+        let spec = child(prepare::object(object), "spec");
+        blank(spec, "podManagementPolicy", "OrderedReady");
+        let strategy = child(spec, "updateStrategy");
+        if text(strategy, "type").is_empty() {
+            strategy.insert("type".to_owned(), Value::from("RollingUpdate"));
+            child(strategy, "rollingUpdate");
+        }
+        if text(strategy, "type") == "RollingUpdate"
+            && let Some(rolling) = existing(strategy, "rollingUpdate")
+        {
+            unset(rolling, "partition", 0);
+            unset(rolling, "maxUnavailable", 1);
+        }
+        let retention = child(spec, "persistentVolumeClaimRetentionPolicy");
+        blank(retention, "whenDeleted", "Retain");
+        blank(retention, "whenScaled", "Retain");
+        unset(spec, "replicas", 1);
+        unset(spec, "revisionHistoryLimit", 10);
+        for claim in items(spec, "volumeClaimTemplates") {
+            blank(claim, "apiVersion", "v1");
+            blank(claim, "kind", "PersistentVolumeClaim");
+            blank(child(claim, "status"), "phase", "Pending");
+            persistentvolumeclaim::default_spec(child(claim, "spec"));
+        }
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::create_with_status(object);
     }

@@ -3,9 +3,11 @@
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
+use crate::defaults::{blank, items};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
+use crate::prepare;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
@@ -52,6 +54,14 @@ fn join(ip: &str, port: i32) -> String {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        for subset in items(prepare::object(object), "subsets") {
+            for port in items(subset, "ports") {
+                blank(port, "protocol", "TCP");
+            }
+        }
+    }
+
     fn allow_create_on_update(&self) -> bool {
         true
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
+use crate::defaults::{existing, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -100,6 +101,13 @@ fn roles(node: &api::Node) -> String {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        let Some(status) = existing(prepare::object(object), "status") else { return };
+        if let Some(capacity) = status.get("capacity").filter(|c| !c.is_null()).cloned() {
+            unset(status, "allocatable", capacity);
+        }
+    }
+
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
         prepare::update_with_status(new, old, subresource);
     }

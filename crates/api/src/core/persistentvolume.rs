@@ -4,6 +4,8 @@ use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
+use crate::core::pod::default_network_volume;
+use crate::defaults::{blank, child, existing, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -83,6 +85,18 @@ pub(crate) fn class<'a>(metadata: &'a ObjectMeta, field: Option<&'a str>) -> &'a
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        let fields = prepare::object(object);
+        blank(child(fields, "status"), "phase", "Pending");
+        let spec = child(fields, "spec");
+        blank(spec, "persistentVolumeReclaimPolicy", "Retain");
+        unset(spec, "volumeMode", "Filesystem");
+        if let Some(host_path) = existing(spec, "hostPath") {
+            unset(host_path, "type", "");
+        }
+        default_network_volume(spec);
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::object(object).insert("status".to_owned(), json!({"phase": "Pending"}));
     }

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1 as api;
 use serde_json::{Value, json};
 
 use crate::core::persistentvolume::{access_modes, class};
+use crate::defaults::{Fields, blank, child, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -64,9 +65,20 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
+/// A claim's spec, wherever it stands.
+pub fn default_spec(spec: &mut Fields) {
+    unset(spec, "volumeMode", "Filesystem");
+}
+
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        let fields = prepare::object(object);
+        blank(child(fields, "status"), "phase", "Pending");
+        default_spec(child(fields, "spec"));
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::object(object).insert("status".to_owned(), json!({"phase": "Pending"}));
     }

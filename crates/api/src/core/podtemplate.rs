@@ -3,6 +3,8 @@
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
+use crate::core::pod::default_pod_spec;
+use crate::defaults::{child, existing};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -36,6 +38,12 @@ fn cells(object: &Object, _: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        if let Some(template) = existing(prepare::object(object), "template") {
+            default_pod_spec(child(template, "spec"));
+        }
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::set_generation(object, 1);
     }

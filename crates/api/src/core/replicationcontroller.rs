@@ -3,6 +3,8 @@
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
+use crate::core::pod::default_template;
+use crate::defaults::{child, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -58,6 +60,24 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        default_template(object);
+        let fields = prepare::object(object);
+        let labels = fields.get("spec").and_then(|s| s.pointer("/template/metadata/labels")).cloned();
+        if let Some(labels) = labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())) {
+            let is_empty = |v: Option<&Value>| v.and_then(Value::as_object).is_none_or(|m| m.is_empty());
+            let spec = child(fields, "spec");
+            if is_empty(spec.get("selector")) {
+                spec.insert("selector".to_owned(), labels.clone());
+            }
+            let metadata = child(fields, "metadata");
+            if is_empty(metadata.get("labels")) {
+                metadata.insert("labels".to_owned(), labels);
+            }
+        }
+        unset(child(fields, "spec"), "replicas", 1);
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::create_with_status(object);
     }

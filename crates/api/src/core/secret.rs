@@ -1,8 +1,11 @@
 //! Secret: data that is shown to few.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
+use crate::defaults::{blank, child};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -40,9 +43,15 @@ struct Rules;
 
 impl Strategy for Rules {
     fn default(&self, object: &mut Value) {
-        let map = prepare::object(object);
-        if map.get("type").and_then(Value::as_str).unwrap_or("").is_empty() {
-            map.insert("type".to_owned(), Value::from("Opaque"));
+        let fields = prepare::object(object);
+        blank(fields, "type", "Opaque");
+        let Some(Value::Object(plain)) = fields.remove("stringData") else { return };
+        if !plain.is_empty() {
+            let data = child(fields, "data");
+            for (key, text) in plain {
+                let encoded = BASE64.encode(text.as_str().unwrap_or(""));
+                data.insert(key, Value::from(encoded));
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use k8s_openapi::api::discovery::v1 as api;
 use serde_json::Value;
 
+use crate::defaults::{items, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -45,6 +46,13 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        for port in items(prepare::object(object), "ports") {
+            unset(port, "name", "");
+            unset(port, "protocol", "TCP");
+        }
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::set_generation(object, 1);
     }

@@ -6,7 +6,8 @@ use serde_json::Value;
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
-use crate::rbac::subjects::subject_cells;
+use crate::prepare;
+use crate::rbac::subjects::{default_binding, subject_cells};
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
@@ -42,6 +43,10 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        default_binding(prepare::object(object));
+    }
+
     fn allow_create_on_update(&self) -> bool {
         true
     }

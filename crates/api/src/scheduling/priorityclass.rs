@@ -3,6 +3,7 @@
 use k8s_openapi::api::scheduling::v1 as api;
 use serde_json::Value;
 
+use crate::defaults::unset;
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -40,6 +41,10 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        unset(prepare::object(object), "preemptionPolicy", "PreemptLowerPriority");
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::set_generation(object, 1);
     }

@@ -3,9 +3,11 @@
 use k8s_openapi::api::storage::v1 as api;
 use serde_json::Value;
 
+use crate::defaults::unset;
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
+use crate::prepare;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
@@ -47,6 +49,12 @@ pub const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        let fields = prepare::object(object);
+        unset(fields, "reclaimPolicy", "Delete");
+        unset(fields, "volumeBindingMode", "Immediate");
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

@@ -1,15 +1,22 @@
 //! Pod: a group of containers on one node.
 
 mod columns;
+mod defaults;
+mod image;
+mod prepare;
+
+pub use defaults::{
+    network_volume as default_network_volume, pod_spec as default_pod_spec, template as default_template,
+};
+pub use prepare::qos_class;
 
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
-use crate::prepare;
 use crate::resource::{self, CREATE_ONLY, PART, Resource, Subresource};
 use crate::strategy::Strategy;
 
@@ -55,13 +62,16 @@ pub const RESOURCE: Resource = Resource {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        defaults::pod(object);
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
-        prepare::set_generation(object, 1);
-        prepare::object(object).insert("status".to_owned(), json!({"phase": "Pending"}));
+        prepare::for_create(object);
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
-        prepare::update_with_generation(new, old, subresource);
+        prepare::for_update(new, old, subresource);
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

@@ -1,10 +1,13 @@
 //! Service: a stable address for a set of pods.
 
+mod defaults;
+
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as api;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::defaults::{child, text};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -87,12 +90,24 @@ fn external_ip(spec: &api::ServiceSpec, status: Option<&api::ServiceStatus>) -> 
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        defaults::service(object);
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
-        prepare::clear(object, "status");
+        prepare::object(object).insert("status".to_owned(), json!({"loadBalancer": {}}));
+        let spec = child(prepare::object(object), "spec");
+        if let (false, None) = (text(spec, "clusterIP").is_empty(), spec.get("clusterIPs")) {
+            let single = json!([text(spec, "clusterIP")]);
+            spec.insert("clusterIPs".to_owned(), single);
+        }
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
         prepare::update_with_status(new, old, subresource);
+        if subresource.is_none() {
+            defaults::carry_over(new, old);
+        }
     }
 
     fn allow_create_on_update(&self) -> bool {
