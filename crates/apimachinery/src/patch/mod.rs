@@ -1,5 +1,6 @@
 //! The patch formats: JSON patch, merge patch, strategic merge patch, server-side apply.
 
+pub mod apply;
 pub mod json_patch;
 pub mod merge_patch;
 pub mod strategic;

@@ -188,7 +188,7 @@ fn unknown_directive(directive: &Value, patch: &Object) -> StrategicError {
 }
 
 /// A value as Go's `%v` prints it.
-fn go_text(value: &Value) -> String {
+pub(super) fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),

@@ -1,0 +1,196 @@
+//! What changed between two versions of an object, as sets of field paths.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::fields::{Tree, attach};
+use super::node::{Node, Shape, elements, members};
+use crate::schema::ListKind;
+
+/// Members of metadata that nobody owns: the server sets them.
+pub(super) const UNOWNED_METADATA: &[&str] = &[
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+];
+const UNOWNED_ROOT: &[&str] = &["apiVersion", "kind"];
+/// Up to this length, looking for repeated keys pairwise is cheaper than an index.
+const SHORT_LIST: usize = 16;
+
+/// Paths that differ.
+#[derive(Debug, Default)]
+pub(super) struct Difference {
+    /// Added, or of another value.
+    pub(super) changed: Tree,
+    pub(super) removed: Tree,
+}
+
+impl Difference {
+    pub(super) fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// The difference at one place: of the place itself and below it.
+#[derive(Default)]
+struct Level {
+    below: Difference,
+    changed: bool,
+    removed: bool,
+}
+
+/// Compares two objects, leaving out what nobody owns.
+pub(super) fn compare_objects(root: Node, old: &Value, new: &Value) -> Difference {
+    let mut top = Difference::default();
+    zip_members(members(Some(old)), members(Some(new)), |name, old, new| {
+        if UNOWNED_ROOT.contains(&name) || old == new {
+            return;
+        }
+        let node = root.member(name);
+        if name != "metadata" {
+            add(&mut top, || format!("f:{name}"), compare(node, old, new));
+            return;
+        }
+        let mut level = Level::default();
+        zip_members(members(old), members(new), |name, old, new| {
+            if !UNOWNED_METADATA.contains(&name) && old != new {
+                add(&mut level.below, || format!("f:{name}"), compare(node.member(name), old, new));
+            }
+        });
+        add(&mut top, || "f:metadata".to_owned(), level);
+    });
+    top
+}
+
+fn add(parent: &mut Difference, element: impl Fn() -> String, level: Level) {
+    attach(&mut parent.changed, &element, level.changed, level.below.changed);
+    attach(&mut parent.removed, &element, level.removed, level.below.removed);
+}
+
+fn compare(node: Node, old: Option<&Value>, new: Option<&Value>) -> Level {
+    let mut level = Level::default();
+    let new_shape = node.shape(new.or(old));
+    let old_shape = node.shape(old.or(new));
+    if old_shape != new_shape {
+        // Only without a schema: a map became a scalar or list, or the other way round.
+        compare_members(node, members(old), members(new), &mut level.below);
+        level.changed = true;
+        return level;
+    }
+    match new_shape {
+        Shape::Map
+            if members(old).is_some_and(|m| !m.is_empty()) || members(new).is_some_and(|m| !m.is_empty()) =>
+        {
+            compare_members(node, members(old), members(new), &mut level.below);
+        }
+        Shape::List(kind) if !elements(old).is_empty() || !elements(new).is_empty() => {
+            compare_lists(node, kind, elements(old), elements(new), &mut level.below);
+        }
+        _ => {
+            level.changed = new.is_some() && old != new;
+            level.removed = new.is_none();
+            return level;
+        }
+    }
+    level.changed = old.is_none();
+    level.removed = new.is_none();
+    level
+}
+
+fn compare_members(
+    node: Node,
+    old: Option<&Map<String, Value>>,
+    new: Option<&Map<String, Value>>,
+    below: &mut Difference,
+) {
+    zip_members(old, new, |name, old, new| {
+        if old != new {
+            add(below, || format!("f:{name}"), compare(node.member(name), old, new));
+        }
+    });
+}
+
+/// Calls back for each name in either map, in order.
+fn zip_members<'a>(
+    old: Option<&'a Map<String, Value>>,
+    new: Option<&'a Map<String, Value>>,
+    mut each: impl FnMut(&'a str, Option<&'a Value>, Option<&'a Value>),
+) {
+    let mut old = old.into_iter().flatten().peekable();
+    let mut new = new.into_iter().flatten().peekable();
+    loop {
+        let order = match (old.peek(), new.peek()) {
+            (None, None) => return,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some((a, _)), Some((b, _))) => a.cmp(b),
+        };
+        let left = if order.is_le() { old.next() } else { None };
+        let right = if order.is_ge() { new.next() } else { None };
+        if let Some((name, _)) = left.or(right) {
+            each(name, left.map(|(_, v)| v), right.map(|(_, v)| v));
+        }
+    }
+}
+
+fn compare_lists(node: Node, kind: ListKind, old: &[Value], new: &[Value], below: &mut Difference) {
+    if old == new {
+        return;
+    }
+    if same_items(kind, old, new) {
+        for (old, new) in old.iter().zip(new).filter(|(old, new)| old != new) {
+            if let Ok(element) = node.item(kind, new) {
+                add(below, || element.clone(), compare(node.element(), Some(old), Some(new)));
+            }
+        }
+        return;
+    }
+    let mut items: BTreeMap<String, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
+    for item in old {
+        if let Ok(element) = node.item(kind, item) {
+            items.entry(element).or_default().0.push(item);
+        }
+    }
+    for item in new {
+        if let Ok(element) = node.item(kind, item) {
+            items.entry(element).or_default().1.push(item);
+        }
+    }
+    for (element, (old, new)) in items {
+        let item = node.element();
+        let level = match (old.as_slice(), new.as_slice()) {
+            (&[old], &[new]) if old == new => continue,
+            (&[] | &[_], &[] | &[_]) => compare(item, old.first().copied(), new.first().copied()),
+            // Repeated elements are owned as a whole.
+            (&[_, _, ..], &[_, _, ..]) => Level { changed: old != new, ..Level::default() },
+            (&[_, _, ..], _) => {
+                let new = new.first().copied();
+                let level = new.map(|new| compare(item, None, Some(new))).unwrap_or_default();
+                Level { removed: true, ..level }
+            }
+            (_, _) => {
+                let old = old.first().copied();
+                let level = old.map(|old| compare(item, Some(old), None)).unwrap_or_default();
+                Level { changed: true, ..level }
+            }
+        };
+        add(below, || element.clone(), level);
+    }
+}
+
+/// Whether both lists have the same elements in the same order, none repeated: the common case, seen without an index.
+fn same_items(kind: ListKind, old: &[Value], new: &[Value]) -> bool {
+    let ListKind::Map(keys) = kind else { return false };
+    let same = |a: &Value, b: &Value| keys.iter().all(|k| a.get(k) == b.get(k));
+    old.len() == new.len()
+        && old.len() <= SHORT_LIST
+        && old.iter().zip(new).all(|(a, b)| same(a, b))
+        && (1..old.len()).all(|i| !old[..i].iter().any(|a| same(a, &old[i])))
+}
