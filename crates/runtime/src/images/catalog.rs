@@ -1,0 +1,265 @@
+//! Which images there are: the names on disk joined with the manifests and configurations they lead to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::config::{ConfigBlob, ImageConfig};
+use super::content::ContentStore;
+use super::digest::Digest;
+use super::error::{ContentError, ImageError};
+use super::oci::{self, Descriptor, Document, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
+use super::reference::Reference;
+use super::refs::{self, Refs, Stamp, Target};
+
+/// An image as users see it: everything that shares one configuration.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// The configuration's digest.
+    pub id: Digest,
+    /// `docker.io/library/web:1`, in order.
+    pub repo_tags: Vec<String>,
+    /// `docker.io/library/web@sha256:…`, in order.
+    pub repo_digests: Vec<String>,
+    /// Bytes of manifest, configuration and (compressed) layers.
+    pub size: u64,
+    /// RFC 3339, as the builder wrote it; empty if it did not.
+    pub created: String,
+    pub config: ImageConfig,
+    /// Chain ids, bottom first.
+    pub layers: Vec<Digest>,
+    /// The manifest of this platform.
+    pub manifest: Digest,
+    /// For images built here: the fingerprint of what they were built from.
+    pub inputs: Option<String>,
+}
+
+/// One platform's manifest with its configuration.
+#[derive(Debug)]
+pub struct Content {
+    pub id: Digest,
+    pub manifest: Digest,
+    pub config: ConfigBlob,
+    pub layers: Vec<Descriptor>,
+    pub chain_ids: Vec<Digest>,
+    pub size: u64,
+}
+
+/// All methods block.
+pub struct Catalog {
+    root: PathBuf,
+    content: ContentStore,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// None until read for the first time.
+    stamp: Option<Option<Stamp>>,
+    refs: Refs,
+    contents: BTreeMap<Digest, Arc<Content>>,
+}
+
+impl Catalog {
+    pub fn open(root: &Path, content: ContentStore) -> Result<Catalog, ImageError> {
+        let catalog = Catalog { root: root.to_owned(), content, state: Mutex::default() };
+        catalog.refs()?;
+        Ok(catalog)
+    }
+
+    /// The names as they are now, whoever changed them last.
+    pub fn refs(&self) -> Result<Refs, ImageError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.reload(&mut state)?;
+        Ok(state.refs.clone())
+    }
+
+    fn reload(&self, state: &mut State) -> Result<(), ContentError> {
+        let stamp = refs::stamp(&self.root)?;
+        if state.stamp != Some(stamp) {
+            state.refs = refs::load(&self.root)?;
+            state.stamp = Some(stamp);
+        }
+        Ok(())
+    }
+
+    /// Changes the names; other processes' changes are seen first and none is lost.
+    pub fn update<T>(&self, change: impl FnOnce(&mut Refs) -> T) -> Result<T, ImageError> {
+        let path = self.root.join("index.lock");
+        let lock = File::create(&path).map_err(ImageError::io("create", &path))?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        lock.lock().map_err(ImageError::io("lock", &path))?;
+        self.reload(&mut state)?;
+        let mut changed = state.refs.clone();
+        let result = change(&mut changed);
+        if changed != state.refs {
+            refs::save(&self.root, &changed)?;
+            state.refs = changed;
+            state.stamp = Some(refs::stamp(&self.root)?);
+            let wanted: BTreeSet<Digest> = state.refs.values().map(|t| t.manifest).collect();
+            state.contents.retain(|manifest, _| wanted.contains(manifest));
+        }
+        Ok(result)
+    }
+
+    /// Names `target`: by the reference's tag, and by digest so that it stays findable when the tag moves.
+    pub fn tag(&self, reference: &Reference, target: &Target) -> Result<(), ImageError> {
+        self.update(|refs| {
+            if reference.digest().is_none() {
+                refs.insert(reference.clone(), target.clone());
+            }
+            refs.insert(reference.with_digest(target.descriptor.digest), target.clone());
+        })
+    }
+
+    /// Reads and checks the documents behind a manifest; they are kept in memory while a name leads there.
+    pub fn content(&self, manifest: &Digest) -> Result<Arc<Content>, ImageError> {
+        let cached = {
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.contents.get(manifest).cloned()
+        };
+        if let Some(content) = cached {
+            return Ok(content);
+        }
+        let content = Arc::new(self.read_content(manifest)?);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.refs.values().any(|t| t.manifest == *manifest) {
+            state.contents.insert(*manifest, content.clone());
+        }
+        Ok(content)
+    }
+
+    fn read_content(&self, digest: &Digest) -> Result<Content, ImageError> {
+        let bytes = self.content.read(digest, MAX_MANIFEST_BYTES)?;
+        let Document::Manifest(manifest) = oci::parse_document(&bytes, "")? else {
+            return Err(oci::DocumentError::NoPlatform.into());
+        };
+        let id = manifest.config.digest;
+        let json = self.content.read(&id, MAX_CONFIG_BYTES)?;
+        let config: ConfigBlob =
+            serde_json::from_slice(&json).map_err(|source| ImageError::Config { digest: id, source })?;
+        if config.rootfs.diff_ids.len() != manifest.layers.len() {
+            return Err(ImageError::LayerCount {
+                layers: manifest.layers.len(),
+                diff_ids: config.rootfs.diff_ids.len(),
+            });
+        }
+        let layers: u64 = manifest.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size));
+        let size = layers.saturating_add((bytes.len() + json.len()) as u64);
+        let chain_ids = config.chain_ids();
+        Ok(Content { id, manifest: *digest, config, layers: manifest.layers, chain_ids, size })
+    }
+
+    /// All images by id. Names whose content is damaged or gone are left out: a pull mends them.
+    pub fn list(&self) -> Result<Vec<Image>, ImageError> {
+        let mut images: BTreeMap<Digest, Image> = BTreeMap::new();
+        for (name, target) in self.refs()? {
+            let content = match self.content(&target.manifest) {
+                Ok(content) => content,
+                Err(error) => {
+                    tracing::warn!(image = %name, error = error.chain(), "image content is not usable");
+                    continue;
+                }
+            };
+            let image = images.entry(content.id).or_insert_with(|| Image {
+                id: content.id,
+                repo_tags: Vec::new(),
+                repo_digests: Vec::new(),
+                size: content.size,
+                created: content.config.created.clone().unwrap_or_default(),
+                config: content.config.config.clone(),
+                layers: content.chain_ids.clone(),
+                manifest: content.manifest,
+                inputs: None,
+            });
+            match name.digest() {
+                Some(_) => image.repo_digests.push(name.to_string()),
+                None => image.repo_tags.push(name.to_string()),
+            }
+            image.inputs = image.inputs.take().or(target.inputs);
+        }
+        Ok(images.into_values().collect())
+    }
+
+    /// The image that `name` means: an id (whole, or 6 or more of its digits if they fit one image only), a
+    /// reference by tag, or one by digest.
+    pub fn find(&self, name: &str) -> Result<Option<Image>, ImageError> {
+        let id = match self.resolve(name)? {
+            Some(id) => id,
+            None => return Ok(None),
+        };
+        Ok(self.list()?.into_iter().find(|image| image.id == id))
+    }
+
+    fn resolve(&self, name: &str) -> Result<Option<Digest>, ImageError> {
+        let refs = self.refs()?;
+        if let Some(id) = self.resolve_id(&refs, name) {
+            return Ok(Some(id));
+        }
+        let hex = name.strip_prefix("sha256:").unwrap_or(name);
+        if hex.len() == 64 && Digest::from_hex(hex).is_ok() {
+            return Ok(None);
+        }
+        let reference: Reference = name.parse()?;
+        let target = match reference.digest() {
+            None => refs.get(&reference),
+            Some(digest) => refs.get(&reference.with_digest(digest)).or_else(|| {
+                let repository = reference.repository();
+                refs.iter()
+                    .find(|(name, target)| target.manifest == digest && name.repository() == repository)
+                    .map(|(_, target)| target)
+            }),
+        };
+        match target {
+            None => Ok(None),
+            Some(target) => match self.content(&target.manifest) {
+                Ok(content) => Ok(Some(content.id)),
+                Err(ImageError::Content(_)) => Ok(None),
+                Err(e) => Err(e),
+            },
+        }
+    }
+
+    fn resolve_id(&self, refs: &Refs, name: &str) -> Option<Digest> {
+        const SHORTEST: usize = 6;
+        let hex = name.strip_prefix("sha256:").unwrap_or(name);
+        let hexadecimal = hex.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'));
+        if !hexadecimal || !(SHORTEST..=64).contains(&hex.len()) {
+            return None;
+        }
+        let ids: BTreeSet<Digest> = refs
+            .values()
+            .filter_map(|target| self.content(&target.manifest).ok())
+            .map(|content| content.id)
+            .filter(|id| id.hex().starts_with(hex))
+            .collect();
+        let only = ids.first().copied();
+        only.filter(|_| ids.len() == 1)
+    }
+
+    /// Forgets names and says which: all of them when `name` is an id; one tag when it is a tag that is not
+    /// the image's last; else the tag and the digests it leaves alone.
+    pub fn remove(&self, name: &str) -> Result<Vec<Reference>, ImageError> {
+        let image = self.find(name)?.ok_or_else(|| ImageError::NoImage(name.to_owned()))?;
+        let reference = name.parse::<Reference>().ok().filter(|r| r.digest().is_none());
+        let contents: BTreeSet<Digest> = self
+            .refs()?
+            .values()
+            .map(|target| target.manifest)
+            .filter(|manifest| self.content(manifest).is_ok_and(|content| content.id == image.id))
+            .collect();
+        self.update(|refs| {
+            let of_image = |target: &Target| contents.contains(&target.manifest);
+            let tags = refs.iter().filter(|(n, t)| n.digest().is_none() && of_image(t)).count();
+            let gone: Vec<Reference> = match reference.filter(|r| refs.get(r).is_some_and(of_image)) {
+                Some(tag) if tags > 1 => vec![tag],
+                _ => refs.iter().filter(|(_, t)| of_image(t)).map(|(n, _)| n.clone()).collect(),
+            };
+            for name in &gone {
+                refs.remove(name);
+            }
+            gone
+        })
+    }
+}

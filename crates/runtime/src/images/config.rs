@@ -1,0 +1,157 @@
+//! The image configuration: what an image says about how it wants to be run.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::Digest;
+use super::oci::Platform;
+
+/// The configuration blob as stored; its digest is the image's id.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct ConfigBlob {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created: Option<String>,
+    #[serde(default)]
+    pub architecture: String,
+    #[serde(default)]
+    pub os: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
+    #[serde(default, deserialize_with = "or_default")]
+    pub config: ImageConfig,
+    #[serde(default)]
+    pub rootfs: RootFs,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct RootFs {
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// Digests of the uncompressed layers, bottom first.
+    #[serde(default, deserialize_with = "or_default")]
+    pub diff_ids: Vec<Digest>,
+}
+
+/// The part a container is started from. Docker writes null for what is not set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct ImageConfig {
+    /// `uid`, `name`, `uid:gid`, `name:group`; empty is root.
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
+    pub user: String,
+    /// Keys are `port/protocol`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
+    pub exposed_ports: BTreeMap<String, Empty>,
+    /// `NAME=value`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
+    pub env: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
+    pub entrypoint: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "or_default")]
+    pub cmd: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
+    pub volumes: BTreeMap<String, Empty>,
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
+    pub working_dir: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "or_default")]
+    pub labels: BTreeMap<String, String>,
+    /// `SIGTERM`, `15`, or empty for the default.
+    #[serde(skip_serializing_if = "String::is_empty", deserialize_with = "or_default")]
+    pub stop_signal: String,
+}
+
+/// The `{}` that ports and volumes map to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Empty {}
+
+/// The user of an image as the CRI reports it: a number or a name, never both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageUser {
+    Uid(i64),
+    Name(String),
+}
+
+impl ImageConfig {
+    /// None when the image names no user (it runs as root). A group part is not reported.
+    pub fn image_user(&self) -> Option<ImageUser> {
+        let user = self.user.split(':').next().unwrap_or("");
+        if user.is_empty() {
+            return None;
+        }
+        Some(match user.parse::<i64>() {
+            Ok(uid) => ImageUser::Uid(uid),
+            Err(_) => ImageUser::Name(user.to_owned()),
+        })
+    }
+}
+
+impl ConfigBlob {
+    pub fn platform(&self) -> Platform {
+        Platform {
+            architecture: self.architecture.clone(),
+            os: self.os.clone(),
+            variant: self.variant.clone(),
+        }
+    }
+
+    /// The chain id of each layer, bottom first; the last one names the whole stack.
+    pub fn chain_ids(&self) -> Vec<Digest> {
+        let mut parent = None;
+        self.rootfs
+            .diff_ids
+            .iter()
+            .map(|diff_id| {
+                let chain = Digest::chain(parent, *diff_id);
+                parent = Some(chain);
+                chain
+            })
+            .collect()
+    }
+}
+
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_what_docker_writes() {
+        let blob: ConfigBlob = serde_json::from_str(
+            r#"{"architecture":"amd64","os":"linux","config":{"Hostname":"","User":"app:grp","Env":["A=b"],
+            "Cmd":null,"Entrypoint":["/x","-y"],"Labels":null,"ExposedPorts":{"80/tcp":{}},"Volumes":{"/d":{}},
+            "WorkingDir":"/w","StopSignal":"SIGQUIT","OnBuild":null},
+            "rootfs":{"type":"layers","diff_ids":null},"history":[{"created_by":"x"}]}"#,
+        )
+        .unwrap();
+        let config = &blob.config;
+        assert_eq!(config.entrypoint, ["/x", "-y"]);
+        assert!(config.cmd.is_empty() && config.labels.is_empty());
+        assert!(config.exposed_ports.contains_key("80/tcp") && config.volumes.contains_key("/d"));
+        assert_eq!((config.working_dir.as_str(), config.stop_signal.as_str()), ("/w", "SIGQUIT"));
+        assert_eq!(config.image_user(), Some(ImageUser::Name("app".into())));
+        assert!(blob.chain_ids().is_empty());
+        let nothing: ConfigBlob = serde_json::from_str(r#"{"config":null}"#).unwrap();
+        assert_eq!(nothing.config, ImageConfig::default());
+    }
+
+    #[test]
+    fn users_are_numbers_or_names() {
+        for (user, wanted) in [
+            ("", None),
+            (":5", None),
+            ("1000", Some(ImageUser::Uid(1000))),
+            ("1000:2000", Some(ImageUser::Uid(1000))),
+            ("nobody", Some(ImageUser::Name("nobody".into()))),
+        ] {
+            assert_eq!(ImageConfig { user: user.into(), ..Default::default() }.image_user(), wanted);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What can go wrong with images, worded so that the chain reads as containerd's messages do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::archive::ArchiveError;
+use super::builder::BuildError;
+use super::digest::Digest;
+use super::layers::LayerError;
+use super::oci::DocumentError;
+use super::reference::ReferenceError;
+use super::registry::RegistryError;
+
+/// The coarse reason, for callers that act on it (an ErrImagePull's wording, an exit code).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    NotFound,
+    Unauthorized,
+    Network,
+    InvalidReference,
+    DigestMismatch,
+    InvalidImage,
+    AlreadyExists,
+    Io,
+}
+
+impl ErrorKind {
+    /// The gRPC code a CRI runtime answers with, as it is spelled in the kubelet's messages.
+    pub fn code(self) -> &'static str {
+        match self {
+            ErrorKind::NotFound => "NotFound",
+            ErrorKind::InvalidReference => "InvalidArgument",
+            ErrorKind::DigestMismatch => "FailedPrecondition",
+            ErrorKind::AlreadyExists => "AlreadyExists",
+            ErrorKind::Network => "Unavailable",
+            ErrorKind::Unauthorized | ErrorKind::InvalidImage | ErrorKind::Io => "Unknown",
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    #[error("failed to pull and unpack image {reference:?}")]
+    Pull { reference: String, source: Box<ImageError> },
+    #[error("failed to resolve reference {reference:?}")]
+    Resolve { reference: String, source: RegistryError },
+    #[error("failed to copy")]
+    Fetch(#[source] RegistryError),
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    #[error("malformed image config {digest}")]
+    Config { digest: Digest, source: serde_json::Error },
+    #[error("image has {layers} layers but its config lists {diff_ids}")]
+    LayerCount { layers: usize, diff_ids: usize },
+    #[error("failed to extract layer {layer}")]
+    Layer { layer: Digest, source: LayerError },
+    #[error("failed to import {name}")]
+    Archive { name: String, source: ArchiveError },
+    #[error("failed to build image {name:?}")]
+    Build { name: String, source: BuildError },
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    #[error("image {0:?}: not found")]
+    NoImage(String),
+    #[error("snapshot {0:?}: not found")]
+    NoSnapshot(String),
+    #[error("snapshot {0:?}: already exists")]
+    SnapshotExists(String),
+    #[error("{0:?} is not a snapshot name: want 1 to 128 of A-Z a-z 0-9 _ . -")]
+    SnapshotName(String),
+    #[error("cannot {action} {}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("the worker thread for {0} panicked")]
+    Panicked(&'static str),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ContentError {
+    #[error("blob {0}: not found")]
+    Missing(Digest),
+    #[error("digest mismatch: content is {actual}, expected {expected}")]
+    Mismatch { expected: Digest, actual: Digest },
+    #[error("content is {actual} bytes, expected {expected}")]
+    Size { expected: u64, actual: u64 },
+    #[error("blob {digest} of {size} bytes is larger than the limit of {limit}")]
+    TooLarge { digest: Digest, size: u64, limit: u64 },
+    #[error("cannot {action} {}", path.display())]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl ContentError {
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ContentError::Missing(_) => ErrorKind::NotFound,
+            ContentError::Mismatch { .. } | ContentError::Size { .. } => ErrorKind::DigestMismatch,
+            ContentError::TooLarge { .. } => ErrorKind::InvalidImage,
+            ContentError::Io { .. } => ErrorKind::Io,
+        }
+    }
+}
+
+impl ImageError {
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            ImageError::Reference(_) => ErrorKind::InvalidReference,
+            ImageError::Pull { source, .. } => source.kind(),
+            ImageError::Resolve { source, .. } | ImageError::Fetch(source) => source.kind(),
+            ImageError::Document(DocumentError::NoPlatform) => ErrorKind::NotFound,
+            ImageError::Document(_) | ImageError::Config { .. } | ImageError::LayerCount { .. } => {
+                ErrorKind::InvalidImage
+            }
+            ImageError::Layer { source, .. } => source.kind(),
+            ImageError::Archive { source, .. } => source.kind(),
+            ImageError::Build { source, .. } => source.kind(),
+            ImageError::Content(source) => source.kind(),
+            ImageError::NoImage(_) | ImageError::NoSnapshot(_) => ErrorKind::NotFound,
+            ImageError::SnapshotExists(_) => ErrorKind::AlreadyExists,
+            ImageError::SnapshotName(_) => ErrorKind::InvalidReference,
+            ImageError::Io { .. } | ImageError::Panicked(_) => ErrorKind::Io,
+        }
+    }
+
+    /// The error and everything under it in one line, `outer: inner: innermost`.
+    pub fn chain(&self) -> String {
+        let mut out = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(error) = source {
+            out.push_str(": ");
+            out.push_str(&error.to_string());
+            source = error.source();
+        }
+        out
+    }
+
+    pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
+        let path = path.to_owned();
+        move |source| ImageError::Io { action, path, source }
+    }
+}

@@ -1,0 +1,183 @@
+//! A conversation with one registry about one repository: manifests and blobs, with its authorization.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RANGE, WWW_AUTHENTICATE};
+use http::{HeaderValue, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+
+use super::super::credentials::Credential;
+use super::super::digest::Digest;
+use super::super::error::ContentError;
+use super::super::oci::{DOCKER_LIST, DOCKER_MANIFEST, MAX_MANIFEST_BYTES, OCI_INDEX, OCI_MANIFEST};
+use super::super::reference::Reference;
+use super::RegistryError;
+use super::auth::{authorize, parse_challenges};
+use super::http::{Call, HttpClient, read_body, server_message};
+
+/// Times that a request is sent before its failure counts.
+pub const MAX_ATTEMPTS: u32 = 4;
+const FIRST_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+
+pub struct RegistryClient {
+    http: HttpClient,
+    reference: Reference,
+    credential: Option<Credential>,
+    /// `scheme://host[:port]`.
+    base: String,
+    /// What answered the last challenge.
+    authorization: Mutex<Option<HeaderValue>>,
+}
+
+/// A manifest or index as the registry gave it.
+pub struct Fetched {
+    pub bytes: Vec<u8>,
+    pub media_type: String,
+    pub digest: Digest,
+}
+
+impl RegistryClient {
+    pub fn new(http: HttpClient, reference: &Reference, credential: Option<Credential>) -> RegistryClient {
+        let host = match reference.host() {
+            // Docker's images are named after one host and served by another.
+            "docker.io" => "registry-1.docker.io",
+            host => host,
+        };
+        let base = format!("{}://{host}", http.scheme(host));
+        RegistryClient {
+            http,
+            reference: reference.clone(),
+            credential,
+            base,
+            authorization: Mutex::default(),
+        }
+    }
+
+    fn url(&self, kind: &str, identifier: &str) -> Result<Uri, RegistryError> {
+        let text = format!("{}/v2/{}/{kind}/{identifier}", self.base, self.reference.path());
+        text.parse().map_err(|_| RegistryError::Protocol(format!("unusable address {text:?}")))
+    }
+
+    /// Gets a manifest by tag or digest and checks it against the digest, if that is what was asked for.
+    pub async fn manifest(&self, identifier: &str) -> Result<Fetched, RegistryError> {
+        let mut call = Call::get(self.url("manifests", identifier)?);
+        let accept = [DOCKER_MANIFEST, DOCKER_LIST, OCI_MANIFEST, OCI_INDEX].join(", ");
+        if let Ok(accept) = HeaderValue::from_str(&accept) {
+            call.headers.insert(ACCEPT, accept);
+        }
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match self.manifest_once(call.clone(), identifier).await {
+                Err(error) if error.is_transient() && attempt < MAX_ATTEMPTS => pause(attempt, &error).await,
+                result => return result,
+            }
+        }
+    }
+
+    async fn manifest_once(&self, call: Call, identifier: &str) -> Result<Fetched, RegistryError> {
+        let (call, response) = self.send(call).await?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND => {
+                let separator = if identifier.contains(':') { '@' } else { ':' };
+                let name = format!("{}{separator}{identifier}", self.reference.repository());
+                return Err(RegistryError::NotFound(name));
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Err(denied(response).await),
+            _ => return Err(call.unexpected(response).await),
+        }
+        let media_type = response.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let media_type = media_type.split(';').next().unwrap_or("").trim().to_owned();
+        let body = read_body(response.into_body(), MAX_MANIFEST_BYTES).await.map_err(|e| call.failed(e))?;
+        let bytes = body.ok_or(RegistryError::TooLarge {
+            what: format!("manifest {identifier}"),
+            limit: MAX_MANIFEST_BYTES,
+        })?;
+        let digest = Digest::of(&bytes);
+        if let Ok(expected) = identifier.parse::<Digest>() {
+            if expected != digest {
+                return Err(ContentError::Mismatch { expected, actual: digest }.into());
+            }
+        }
+        Ok(Fetched { bytes, media_type, digest })
+    }
+
+    /// Starts getting a blob from byte `from` on. The answer tells where it really starts: 0 from a server
+    /// that knows no ranges.
+    pub async fn blob(
+        &self,
+        digest: &Digest,
+        from: u64,
+    ) -> Result<(Call, u64, Response<Incoming>), RegistryError> {
+        let mut call = Call::get(self.url("blobs", &digest.to_string())?);
+        if from > 0 {
+            let range = HeaderValue::from_str(&format!("bytes={from}-"));
+            call.headers.insert(RANGE, range.map_err(|e| RegistryError::Protocol(e.to_string()))?);
+        }
+        let (call, response) = self.send(call).await?;
+        match response.status() {
+            StatusCode::OK => Ok((call, 0, response)),
+            StatusCode::PARTIAL_CONTENT if from > 0 => Ok((call, from, response)),
+            StatusCode::NOT_FOUND => {
+                Err(RegistryError::NotFound(format!("{}@{digest}", self.reference.repository())))
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(denied(response).await),
+            _ => Err(call.unexpected(response).await),
+        }
+    }
+
+    /// Sends with the authorization that is known, and once more with a fresh one if it is challenged.
+    async fn send(&self, call: Call) -> Result<(Call, Response<Incoming>), RegistryError> {
+        let known = self.known_authorization();
+        let (sent, response) = self.http.send(with_authorization(&call, known.as_ref())).await?;
+        if response.status() != StatusCode::UNAUTHORIZED || sent.url.authority() != call.url.authority() {
+            return Ok((sent, response));
+        }
+        let challenges = parse_challenges(
+            response.headers().get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()),
+        );
+        if challenges.is_empty() {
+            return Ok((sent, response));
+        }
+        let plain = call.url.scheme_str() == Some("http");
+        let repository = self.reference.path();
+        let fresh = authorize(&self.http, &challenges, self.credential.as_ref(), repository, plain).await?;
+        // Being refused with this very answer is final.
+        if known.as_ref() == Some(&fresh) {
+            return Ok((sent, response));
+        }
+        *self.authorization.lock().unwrap_or_else(PoisonError::into_inner) = Some(fresh.clone());
+        self.http.send(with_authorization(&call, Some(&fresh))).await
+    }
+
+    fn known_authorization(&self) -> Option<HeaderValue> {
+        self.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn with_authorization(call: &Call, value: Option<&HeaderValue>) -> Call {
+    let mut call = call.clone();
+    if let Some(value) = value {
+        call.headers.insert(AUTHORIZATION, value.clone());
+    }
+    call
+}
+
+async fn denied(response: Response<Incoming>) -> RegistryError {
+    let status = response.status();
+    let message = server_message(response.into_body()).await;
+    RegistryError::Denied(match message {
+        Some(message) => format!("server message: {message}"),
+        None => format!("unexpected status {status}"),
+    })
+}
+
+/// Waits before another attempt, longer each time.
+pub async fn pause(attempt: u32, error: &RegistryError) {
+    let wait = FIRST_BACKOFF.saturating_mul(1 << attempt.min(16)).min(MAX_BACKOFF);
+    tracing::debug!(%error, attempt, wait_ms = wait.as_millis() as u64, "registry request failed, trying again");
+    tokio::time::sleep(wait).await;
+}

@@ -1,0 +1,90 @@
+//! Registries: the pull side of the OCI distribution API over HTTP/1.1.
+
+mod auth;
+mod client;
+mod http;
+mod pull;
+
+use std::io;
+
+use ::http::StatusCode;
+
+use super::error::{ContentError, ErrorKind};
+use super::oci::DocumentError;
+
+pub use pull::{Progress, ProgressFn, PullOptions};
+
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// Host, repository and tag or digest.
+    #[error("{0}: not found")]
+    NotFound(String),
+    #[error("pull access denied, repository does not exist or may require authorization: {0}")]
+    Denied(String),
+    #[error("failed to authorize: failed to fetch {kind} token")]
+    Authorize { kind: &'static str, source: Box<RegistryError> },
+    #[error("failed to do request: {method} {url:?}")]
+    Network { method: String, url: String, source: NetworkError },
+    #[error("unexpected status from {method} request to {url}: {status}{message}")]
+    Status { method: String, url: String, status: StatusCode, message: String },
+    #[error("registry answered nonsense: {0}")]
+    Protocol(String),
+    #[error("{what} is larger than the limit of {limit} bytes")]
+    TooLarge { what: String, limit: u64 },
+    #[error(transparent)]
+    Content(#[from] ContentError),
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error("dial tcp {address}")]
+    Dial { address: String, source: io::Error },
+    #[error("tls handshake with {host}")]
+    Tls { host: String, source: io::Error },
+    #[error("no usable root certificates")]
+    Roots(#[source] rustls::Error),
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+    #[error("timeout awaiting {0}")]
+    Timeout(&'static str),
+    #[error("connection ended after {got} of {wanted} bytes")]
+    Short { got: u64, wanted: u64 },
+}
+
+impl RegistryError {
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            RegistryError::NotFound(_) => ErrorKind::NotFound,
+            RegistryError::Denied(_) => ErrorKind::Unauthorized,
+            RegistryError::Authorize { source, .. } => match **source {
+                RegistryError::Status { status, .. } if status.is_client_error() => ErrorKind::Unauthorized,
+                _ => source.kind(),
+            },
+            RegistryError::Status { status, .. } => match *status {
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorKind::Unauthorized,
+                StatusCode::NOT_FOUND => ErrorKind::NotFound,
+                _ => ErrorKind::Network,
+            },
+            RegistryError::Network { .. } | RegistryError::Protocol(_) => ErrorKind::Network,
+            RegistryError::TooLarge { .. } | RegistryError::Document(_) => ErrorKind::InvalidImage,
+            RegistryError::Content(source) => source.kind(),
+        }
+    }
+
+    /// Whether asking again may help.
+    fn is_transient(&self) -> bool {
+        match self {
+            RegistryError::Network { source, .. } => {
+                !matches!(source, NetworkError::Roots(_) | NetworkError::Tls { .. })
+            }
+            RegistryError::Status { status, .. } => status.is_server_error() || status.as_u16() == 429,
+            RegistryError::Authorize { source, .. } => source.is_transient(),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

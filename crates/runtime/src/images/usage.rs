@@ -1,0 +1,90 @@
+//! Disk space: what a folder takes, and what its file system has.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Space taken, in bytes of allocated blocks and in inodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskUsage {
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+impl std::ops::AddAssign for DiskUsage {
+    fn add_assign(&mut self, other: DiskUsage) {
+        self.bytes += other.bytes;
+        self.inodes += other.inodes;
+    }
+}
+
+/// The file system that holds the images, and their part of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FsInfo {
+    pub capacity_bytes: u64,
+    pub available_bytes: u64,
+    pub inodes: u64,
+    pub inodes_free: u64,
+    /// Blobs and unpacked layers; the containers' writable layers are counted on their own.
+    pub used: DiskUsage,
+}
+
+/// Walks `dir` without leaving it or its file system; files with several links count once. What vanishes
+/// during the walk is not counted.
+pub fn disk_usage(dir: &Path) -> io::Result<DiskUsage> {
+    let root = fs::symlink_metadata(dir)?;
+    let mut usage = DiskUsage { bytes: root.blocks() * 512, inodes: 1 };
+    let mut linked = HashSet::new();
+    let mut todo = vec![dir.to_owned()];
+    while let Some(dir) = todo.pop() {
+        let Ok(entries) = fs::read_dir(&dir) else { continue };
+        for entry in entries.flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            if metadata.dev() != root.dev() {
+                continue;
+            }
+            if metadata.nlink() > 1 && !metadata.is_dir() && !linked.insert(metadata.ino()) {
+                continue;
+            }
+            usage += DiskUsage { bytes: metadata.blocks() * 512, inodes: 1 };
+            if metadata.is_dir() {
+                todo.push(entry.path());
+            }
+        }
+    }
+    Ok(usage)
+}
+
+/// The file system's numbers, with `used` still empty.
+pub fn fs_info(path: &Path) -> io::Result<FsInfo> {
+    let stat = nix::sys::statvfs::statvfs(path)?;
+    let fragment = stat.fragment_size();
+    Ok(FsInfo {
+        capacity_bytes: stat.blocks() * fragment,
+        available_bytes: stat.blocks_available() * fragment,
+        inodes: stat.files(),
+        inodes_free: stat.files_available(),
+        used: DiskUsage::default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::images::fixture::TempDir;
+
+    #[test]
+    fn hard_links_count_once() {
+        let dir = TempDir::new();
+        fs::create_dir(dir.path().join("d")).unwrap();
+        fs::write(dir.path().join("a"), vec![1; 10_000]).unwrap();
+        fs::hard_link(dir.path().join("a"), dir.path().join("d/b")).unwrap();
+        let usage = disk_usage(dir.path()).unwrap();
+        assert_eq!(usage.inodes, 3);
+        assert!((10_000..40_000).contains(&usage.bytes), "{usage:?}");
+        let info = fs_info(dir.path()).unwrap();
+        assert!(info.capacity_bytes > info.available_bytes && info.available_bytes > 0);
+    }
+}
