@@ -75,6 +75,9 @@ fn emit_struct(out: &mut String, definition: &str, body: &Struct, names: &BTreeM
         if !field.facts.patch_strategy.is_empty() {
             flags.push(format!("Patch({:?}, {:?})", field.facts.patch_strategy, field.facts.patch_merge_key));
         }
+        if matches!(field.ty, Type::Struct(_)) && field.facts.map_type == "granular" {
+            flags.push("Granular".to_owned());
+        }
         let ty = outer_type(field, names);
         let _ = writeln!(out, "f({name:?}, {}, {ty}, &[{}]),", field.number, flags.join(", "));
     }

@@ -151,6 +151,8 @@ impl Builder<'_, '_> {
                 facts.patch_strategy == field.facts.patch_strategy,
                 "{property}: patch strategies differ"
             );
+            let atomic_here = facts.map_type == "atomic" && matches!(field.ty, Type::Struct(_));
+            ensure!(!atomic_here, "{property}: atomic here alone, which the table cannot say");
             field.facts = facts.clone();
         }
         for property in fields.keys() {
@@ -287,7 +289,15 @@ impl Builder<'_, '_> {
                 Ok((Type::Struct(definition_name(import, name)), go))
             }
             Kind::Alias(target) => self.resolve(import, target, declaration),
-            Kind::Named(target) => Ok((self.resolve(import, target, declaration)?.0, go)),
+            Kind::Named(target) => {
+                let ty = self.resolve(import, target, declaration)?.0;
+                if !matches!(ty, Type::Struct(_)) {
+                    return Ok((ty, go));
+                }
+                // A struct under another name is a definition of its own.
+                self.wanted.insert((import.to_owned(), name.to_owned()));
+                Ok((Type::Struct(definition_name(import, name)), go))
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ pub enum Flag {
     Always,
     Go(&'static str),
     Pointer,
+    Granular,
     /// Go names and protobuf numbers of the inlined structs around the field.
     Inlined(&'static str, &'static [u32]),
     Default(&'static str),
@@ -32,6 +33,7 @@ pub const fn f(name: &'static str, number: u32, ty: Type, flags: &'static [Flag]
         required: false,
         always: false,
         pointer: false,
+        granular: false,
         default: None,
         enumeration: &[],
         patch_strategy: "",
@@ -44,6 +46,7 @@ pub const fn f(name: &'static str, number: u32, ty: Type, flags: &'static [Flag]
             Flag::Always => field.always = true,
             Flag::Go(name) => field.go_name = name,
             Flag::Pointer => field.pointer = true,
+            Flag::Granular => field.granular = true,
             Flag::Inlined(names, path) => {
                 field.inlined_names = names;
                 field.inlined = path;

@@ -42,6 +42,9 @@ pub struct Field {
     pub always: bool,
     /// Upstream tells an unset field from a zero one; otherwise an explicit zero value counts as unset.
     pub pointer: bool,
+    /// `x-kubernetes-map-type: granular` on the field: here, the struct is merged field by field although its type
+    /// is atomic.
+    pub granular: bool,
     /// The default of the published OpenAPI, as JSON text.
     pub default: Option<&'static str>,
     /// Permitted values, where OpenAPI lists them (of the elements, for a list); empty otherwise.
@@ -155,6 +158,9 @@ pub fn structs() -> &'static [&'static Struct] {
 
 /// The Go name of the elements of a list or map with this name; empty when it follows from the type.
 fn go_element(go: &'static str) -> &'static str {
+    if go == "v1.JSONSchemaDependencies" {
+        return "v1.JSONSchemaPropsOrStringArray";
+    }
     let element = match go.strip_prefix("[]") {
         Some(element) => element,
         None => go.strip_prefix("map[").and_then(|rest| rest.split_once(']')).map_or("", |(_, value)| value),

@@ -220,6 +220,9 @@ fn known_facts() {
     let Type::Map(selector) = spec.field("nodeSelector").unwrap().ty else { panic!("no map") };
     assert!(selector.atomic);
     assert!(for_definition("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector").unwrap().atomic);
+    let volume = for_kind(&GroupVersionKind::new("", "v1", "PersistentVolume")).unwrap();
+    let Some(Field { ty: Type::Struct(spec), .. }) = volume.field("spec") else { panic!("no spec") };
+    assert!(spec.field("claimRef").is_some_and(|f| f.granular));
     assert!(for_kind(&GroupVersionKind::new("apps", "v1", "DeleteOptions")).is_some());
     assert!(for_kind(&GroupVersionKind::new("apps", "v1", "Nothing")).is_none());
     assert!(for_kind(&GroupVersionKind::new("policy", "v1", "Eviction")).is_some());

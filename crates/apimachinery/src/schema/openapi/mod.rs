@@ -41,6 +41,7 @@ pub fn group_version_path(group: &str, version: &str) -> String {
 /// The document that `/openapi/v3/{group_version_path}` serves.
 pub fn document(group: &str, version: &str, resources: &[Resource<'_>], describe: Describe<'_>) -> Value {
     let mut roots = vec![
+        GroupVersionKind::new("", "v1", "APIResourceList"),
         GroupVersionKind::new("", "v1", "Status"),
         GroupVersionKind::new("", "v1", "DeleteOptions"),
         GroupVersionKind::new("", "v1", "WatchEvent"),

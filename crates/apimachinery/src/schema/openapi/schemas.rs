@@ -85,7 +85,7 @@ fn leaf(ty: Type, go: &str) -> Option<(&'static str, Value)> {
         (Type::Any, "v1.JSONSchemaPropsOrBool") => {
             ("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrBool", json_types)
         }
-        (Type::Any, "v1.JSONSchemaPropsOrStringArray" | "v1.JSONSchemaDependencies") => (
+        (Type::Any, "v1.JSONSchemaPropsOrStringArray") => (
             "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray",
             json_types,
         ),
@@ -150,6 +150,9 @@ fn property(field: &'static Field) -> Value {
             Some(items) => items["enum"] = values,
             None => body["enum"] = values,
         }
+    }
+    if field.granular {
+        body["x-kubernetes-map-type"] = json!("granular");
     }
     if !field.patch_strategy.is_empty() {
         body["x-kubernetes-patch-strategy"] = json!(field.patch_strategy);
