@@ -1,0 +1,23 @@
+//! What a plugin notes in one scheduling cycle and reads at its later extension points.
+
+use std::any::{Any, TypeId};
+use std::collections::{BTreeSet, HashMap};
+
+/// One cycle's notes, by type; and which plugins have nothing to do in it.
+#[derive(Default)]
+pub struct CycleState {
+    notes: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
+    pub(crate) skip_filter: BTreeSet<&'static str>,
+    pub(crate) skip_score: BTreeSet<&'static str>,
+}
+
+impl CycleState {
+    /// Keeps a plugin's own type; a second note of the type replaces the first.
+    pub fn write<T: Any + Send + Sync>(&mut self, note: T) {
+        self.notes.insert(TypeId::of::<T>(), Box::new(note));
+    }
+
+    pub fn read<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.notes.get(&TypeId::of::<T>()).and_then(|n| n.downcast_ref())
+    }
+}

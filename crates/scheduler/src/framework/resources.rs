@@ -1,0 +1,180 @@
+//! Amounts of compute resources, and how much of them a pod asks for.
+//!
+//! Source: KEP-753 (sidecars), `k8s.io/component-helpers/resource`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use knarr_apimachinery::quantity::Quantity;
+
+/// What scoring assumes for a container that requests no CPU, in millicores.
+pub const DEFAULT_MILLI_CPU: i64 = 100;
+/// What scoring assumes for a container that requests no memory, in bytes.
+pub const DEFAULT_MEMORY: i64 = 200 << 20;
+
+/// Amounts by resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub milli_cpu: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes.
+    pub ephemeral_storage: i64,
+    /// How many pods a node takes; unused in requests.
+    pub pods: i64,
+    /// Extended resources and huge pages, by name.
+    pub scalar: BTreeMap<String, i64>,
+}
+
+pub type ResourceList = BTreeMap<String, ApiQuantity>;
+
+impl Resources {
+    /// From a `ResourceList`; quantities that do not parse count as nothing.
+    pub fn from_list(list: Option<&ResourceList>) -> Self {
+        let mut sum = Self::default();
+        for (name, quantity) in list.into_iter().flatten() {
+            let Ok(quantity) = Quantity::try_from(quantity) else { continue };
+            match name.as_str() {
+                "cpu" => sum.milli_cpu = quantity.milli_value(),
+                "memory" => sum.memory = quantity.value(),
+                "ephemeral-storage" => sum.ephemeral_storage = quantity.value(),
+                "pods" => sum.pods = quantity.value(),
+                _ => {
+                    sum.scalar.insert(name.clone(), quantity.value());
+                }
+            }
+        }
+        sum
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.each(other, i64::saturating_add);
+    }
+
+    pub fn sub(&mut self, other: &Self) {
+        self.each(other, i64::saturating_sub);
+        self.scalar.retain(|_, amount| *amount != 0);
+    }
+
+    /// The larger of both, resource by resource.
+    pub fn max(&mut self, other: &Self) {
+        self.each(other, i64::max);
+    }
+
+    fn each(&mut self, other: &Self, f: impl Fn(i64, i64) -> i64) {
+        self.milli_cpu = f(self.milli_cpu, other.milli_cpu);
+        self.memory = f(self.memory, other.memory);
+        self.ephemeral_storage = f(self.ephemeral_storage, other.ephemeral_storage);
+        for (name, amount) in &other.scalar {
+            let own = self.scalar.entry(name.clone()).or_insert(0);
+            *own = f(*own, *amount);
+        }
+    }
+}
+
+fn container_requests(container: &Container) -> Resources {
+    Resources::from_list(container.resources.as_ref().and_then(|r| r.requests.as_ref()))
+}
+
+/// Requests with the assumed amounts for CPU and memory where the container names none.
+fn non_zero_requests(container: &Container) -> Resources {
+    let mut requests = container_requests(container);
+    let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let names = |name: &str| list.is_some_and(|l| l.contains_key(name));
+    if !names("cpu") {
+        requests.milli_cpu = DEFAULT_MILLI_CPU;
+    }
+    if !names("memory") {
+        requests.memory = DEFAULT_MEMORY;
+    }
+    requests
+}
+
+/// What a pod takes of a node: the larger of its running containers together (sidecars among them) and of its
+/// hungriest moment during initialisation; plus overhead. Pod-level requests replace the sum where given.
+pub fn pod_requests(pod: &Pod) -> Resources {
+    requests_by(pod, container_requests)
+}
+
+/// The same with the assumed minimum per container: what scoring looks at.
+pub fn pod_non_zero_requests(pod: &Pod) -> Resources {
+    requests_by(pod, non_zero_requests)
+}
+
+fn requests_by(pod: &Pod, of: impl Fn(&Container) -> Resources) -> Resources {
+    let Some(spec) = &pod.spec else { return Resources::default() };
+    let mut sum = Resources::default();
+    spec.containers.iter().for_each(|c| sum.add(&of(c)));
+    let (mut sidecars, mut init_peak) = (Resources::default(), Resources::default());
+    for container in spec.init_containers.iter().flatten() {
+        let mut moment = of(container);
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars.add(&moment);
+            moment = sidecars.clone();
+        } else {
+            moment.add(&sidecars);
+        }
+        init_peak.max(&moment);
+    }
+    sum.add(&sidecars);
+    sum.max(&init_peak);
+    if let Some(list) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
+        override_with(&mut sum, list);
+    }
+    sum.add(&Resources::from_list(spec.overhead.as_ref()));
+    sum
+}
+
+fn override_with(sum: &mut Resources, list: &ResourceList) {
+    let pod_level = Resources::from_list(Some(list));
+    if list.contains_key("cpu") {
+        sum.milli_cpu = pod_level.milli_cpu;
+    }
+    if list.contains_key("memory") {
+        sum.memory = pod_level.memory;
+    }
+    sum.scalar.extend(pod_level.scalar);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+
+    fn container(cpu: &str, always: bool) -> Container {
+        let requests = BTreeMap::from([("cpu".to_owned(), ApiQuantity(cpu.to_owned()))]);
+        Container {
+            resources: Some(ResourceRequirements { requests: Some(requests), ..Default::default() }),
+            restart_policy: always.then(|| "Always".to_owned()),
+            ..Container::default()
+        }
+    }
+
+    #[test]
+    fn init_containers_count_by_their_largest_moment_and_sidecars_stay() {
+        let table: [(&[&str], &[(&str, bool)], i64); 5] = [
+            (&["100m", "200m"], &[], 300),
+            (&["100m"], &[("500m", false), ("300m", false)], 500),
+            (&["100m"], &[("50m", true)], 150),
+            (&["100m"], &[("50m", true), ("400m", false)], 450),
+            (&["100m"], &[("400m", false), ("350m", true)], 450),
+        ];
+        for (main, init, expected) in table {
+            let spec = PodSpec {
+                containers: main.iter().map(|c| container(c, false)).collect(),
+                init_containers: Some(init.iter().map(|(c, always)| container(c, *always)).collect()),
+                ..PodSpec::default()
+            };
+            let pod = Pod { spec: Some(spec), ..Pod::default() };
+            assert_eq!(pod_requests(&pod).milli_cpu, expected, "{main:?} {init:?}");
+        }
+    }
+
+    #[test]
+    fn containers_without_requests_are_assumed_to_want_something() {
+        let spec = PodSpec { containers: vec![Container::default(); 2], ..PodSpec::default() };
+        let wanted = pod_non_zero_requests(&Pod { spec: Some(spec), ..Pod::default() });
+        assert_eq!((wanted.milli_cpu, wanted.memory), (200, 400 << 20));
+    }
+}
