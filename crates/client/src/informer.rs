@@ -130,6 +130,11 @@ impl<K: Kind> Informer<K> {
         self.reflector.has_synced()
     }
 
+    /// The resourceVersion up to which the lister knows everything.
+    pub fn observed_version(&self) -> u64 {
+        self.reflector.observed_version()
+    }
+
     pub async fn wait_synced(&self) {
         self.reflector.wait_synced().await;
     }

@@ -1,6 +1,6 @@
 //! Keeps a local store equal to a collection of the API: list, then watch, and again when the watch ends.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ pub struct Reflector {
     store: Arc<ObjectStore>,
     handlers: Mutex<Vec<Handler>>,
     synced: AtomicBool,
+    observed: AtomicU64,
     synced_notify: Notify,
 }
 
@@ -58,6 +59,7 @@ impl Reflector {
             store: Arc::default(),
             handlers: Mutex::default(),
             synced: AtomicBool::new(false),
+            observed: AtomicU64::new(0),
             synced_notify: Notify::new(),
         }
     }
@@ -74,6 +76,11 @@ impl Reflector {
             handler(&Change::Added(object));
         }
         handlers.push(handler);
+    }
+
+    /// The resourceVersion that the store has reached: everything written up to it is in the store.
+    pub fn observed_version(&self) -> u64 {
+        self.observed.load(Ordering::Acquire)
     }
 
     /// Whether the first list has arrived whole.
@@ -156,6 +163,7 @@ impl Reflector {
             }
         };
         self.replace(items);
+        self.observed.fetch_max(version.parse().unwrap_or(0), Ordering::AcqRel);
         self.synced.store(true, Ordering::Release);
         self.synced_notify.notify_waiters();
         Ok(version)
@@ -166,31 +174,37 @@ impl Reflector {
             self.store.list(None).iter().map(|o| o.key()).collect();
         for object in items {
             gone.remove(&object.key());
-            self.put(object);
+            self.put(object, 0);
         }
-        gone.iter().for_each(|key| self.remove(key));
+        gone.iter().for_each(|key| self.remove(key, 0));
     }
 
     /// Applies one event and returns the version it brings the store to.
     fn apply(&self, event: WatchEvent) -> String {
-        match event {
+        let version = match event {
             WatchEvent::Added(o) | WatchEvent::Modified(o) => {
-                let version = o.resource_version().to_string();
-                self.put(o);
+                let version = o.resource_version();
+                self.put(o, version);
                 version
             }
             WatchEvent::Deleted(o) => {
-                let version = o.resource_version().to_string();
-                self.remove(&o.key());
-                version
+                self.remove(&o.key(), o.resource_version());
+                o.resource_version()
             }
-            WatchEvent::Bookmark(version) => version,
-        }
+            WatchEvent::Bookmark(version) => {
+                self.observed.fetch_max(version.parse().unwrap_or(0), Ordering::AcqRel);
+                return version;
+            }
+        };
+        version.to_string()
     }
 
-    fn put(&self, new: Arc<Object>) {
+    /// `reached` is noted between store and handlers: whoever a handler wakes finds both.
+    fn put(&self, new: Arc<Object>, reached: u64) {
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = match self.store.put(Arc::clone(&new)) {
+        let replaced = self.store.put(Arc::clone(&new));
+        self.observed.fetch_max(reached, Ordering::AcqRel);
+        let change = match replaced {
             None => Change::Added(new),
             Some(old) if old.resource_version() == new.resource_version() && old.uid() == new.uid() => return,
             Some(old) if old.uid() != new.uid() => {
@@ -202,9 +216,11 @@ impl Reflector {
         handlers.iter().for_each(|h| h(&change));
     }
 
-    fn remove(&self, key: &ObjectKey) {
+    fn remove(&self, key: &ObjectKey, reached: u64) {
         let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = self.store.remove(key) {
+        let removed = self.store.remove(key);
+        self.observed.fetch_max(reached, Ordering::AcqRel);
+        if let Some(old) = removed {
             let change = Change::Deleted(old);
             handlers.iter().for_each(|h| h(&change));
         }
