@@ -8,3 +8,5 @@ pub mod netlink;
 pub mod nft;
 pub mod pods;
 pub mod protocol;
+pub mod proxy;
+pub mod source;

@@ -53,7 +53,8 @@ impl Links {
 
     /// Lets the bridge send a frame back out of the port it came from: a pod that reaches itself via a service.
     pub fn set_hairpin(&mut self, port: u32) -> Result<(), NetlinkError> {
-        self.change("set hairpin mode", link_header(AF_BRIDGE, port, 0, 0), |writer| {
+        let header = link_header(AF_BRIDGE, port, 0, 0);
+        self.netlink.request("set hairpin mode", libc::RTM_SETLINK, 0, &header, |writer| {
             writer.nested(IFLA_PROTINFO, |info| info.u8(IFLA_BRPORT_MODE, 1));
         })
     }

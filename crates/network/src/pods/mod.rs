@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use config::PodNetworkConfig;
+pub(crate) use rules::in_prefix;
 
 use crate::cidr::Ipv4Cidr;
 use crate::conntrack;

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod objects;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
@@ -24,6 +26,27 @@ pub fn isolate() {
     assert!(nix::unistd::geteuid().is_root(), "this test makes network namespaces and must run as root");
     unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace of its own");
     Links::open().unwrap().set_up(1).unwrap();
+}
+
+/// Runs the test twice: with the kernel passing bridged packets to the IP rules, as most nodes are set up, and
+/// without. The kernel's default for a new namespace is the first.
+pub fn in_both_bridge_modes(test: impl Fn(Node) + Copy + Send) {
+    for bridge_netfilter in ["1", "0"] {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                isolate();
+                let setting = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+                if std::fs::exists(setting).unwrap() {
+                    std::fs::write(setting, bridge_netfilter).unwrap();
+                }
+                println!("bridge netfilter {bridge_netfilter}");
+                test(Node::here());
+            });
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+        });
+    }
 }
 
 /// A namespace nobody is in.
@@ -71,6 +94,11 @@ impl Node {
 
     pub fn new() -> Self {
         isolate();
+        Self::here()
+    }
+
+    /// A node in the namespace the thread is already in.
+    pub fn here() -> Self {
         let folder = Folder::new();
         let network = PodNetwork::open(Self::config(&folder)).unwrap();
         Self { network, folder }

@@ -1,0 +1,17 @@
+//! The service proxy of one node: services and endpoint slices become nf_tables rules, by the smallest change.
+
+mod base;
+mod config;
+mod endpoints;
+mod plan;
+mod run;
+mod service;
+mod sync;
+
+pub use config::ProxyConfig;
+pub use run::run;
+pub use service::{ServiceKey, ServiceRules, SetName, service_rules};
+pub use sync::{ProxyError, ServiceProxy, SyncReport};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! How long the service proxy takes for many services: prints the figures of docs/adr/0004-network.md.
+
+mod lab;
+
+use std::net::Ipv4Addr;
+use std::time::Instant;
+
+use knarr_network::proxy::{ProxyConfig, ServiceProxy};
+use lab::objects::{service, slice};
+use serde_json::json;
+
+const ENDPOINTS: u32 = 4;
+const UPDATES: u32 = 20;
+
+#[test]
+fn sync_times() {
+    lab::isolate();
+    for count in [1u32, 100, 5_000] {
+        let address = |base: u32, n: u32| Ipv4Addr::from(base + n);
+        let pods = u32::from(Ipv4Addr::new(10, 42, 0, 2));
+        let vips = u32::from(Ipv4Addr::new(10, 43, 0, 2));
+        let endpoints = |n: u32, shift: u32| {
+            let ips: Vec<_> =
+                (0..ENDPOINTS).map(|e| (address(pods, n * ENDPOINTS + e + shift), "this")).collect();
+            slice(&format!("s{n}"), &ips)
+        };
+        let services: Vec<_> =
+            (0..count).map(|n| service(&format!("s{n}"), address(vips, n), json!({}))).collect();
+        let mut slices: Vec<_> = (0..count).map(|n| endpoints(n, 0)).collect();
+        let mut config = ProxyConfig::new("this", vec![Ipv4Addr::new(192, 0, 2, 1)]);
+        config.cluster_cidr = Some("10.42.0.0/16".parse().unwrap());
+        let mut proxy = ServiceProxy::new(config).unwrap();
+        let start = Instant::now();
+        let full = proxy.sync(&services, &slices).unwrap();
+        let full_time = start.elapsed();
+        let mut updates = Vec::new();
+        for round in 0..UPDATES {
+            let n = round * 7 % count;
+            slices[n as usize] = endpoints(n, round + 1);
+            let start = Instant::now();
+            let report = proxy.sync(&services, &slices).unwrap();
+            updates.push(start.elapsed());
+            assert_eq!((report.changed, report.full), (1, false));
+        }
+        updates.sort();
+        println!(
+            "{count} services (TCP and UDP port, {ENDPOINTS} endpoints): full {full_time:?} ({} bytes), \
+             update median {:?}, slowest {:?}",
+            full.bytes,
+            updates[updates.len() / 2],
+            updates[updates.len() - 1],
+        );
+        let start = Instant::now();
+        proxy.sync(&services, &slices).unwrap();
+        println!("  nothing changed: {:?}", start.elapsed());
+    }
+}
