@@ -4,6 +4,7 @@
 
 pub mod codec;
 pub mod defaults;
+pub mod diff;
 pub mod header;
 pub mod kind;
 pub mod naming;
@@ -14,6 +15,7 @@ pub mod resources;
 pub mod scale;
 pub mod strategy;
 pub mod table;
+pub mod validate;
 
 pub mod apps;
 pub mod authentication;

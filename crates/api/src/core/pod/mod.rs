@@ -4,6 +4,7 @@ mod columns;
 mod defaults;
 mod image;
 mod prepare;
+pub mod validation;
 
 pub use defaults::{
     network_volume as default_network_volume, pod_spec as default_pod_spec, template as default_template,
@@ -12,6 +13,8 @@ pub use prepare::qos_class;
 
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use knarr_apimachinery::field::ErrorList;
+use knarr_apimachinery::names;
 use serde_json::Value;
 
 use crate::kind::Kind;
@@ -72,6 +75,34 @@ impl Strategy for Rules {
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
         prepare::for_update(new, old, subresource);
+    }
+
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::Pod>().map(|pod| validation::create(&pod)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (new.typed::<api::Pod>(), old.typed::<api::Pod>()) else {
+            return ErrorList::new();
+        };
+        match subresource {
+            Some("status") => validation::status_update(&new, &old),
+            Some("ephemeralcontainers") => validation::ephemeral_containers_update(&new, &old),
+            Some("resize") => validation::resize_update(&new, &old),
+            _ => validation::update(&new, &old),
+        }
+    }
+
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let problems = names::dns1123_label(new.name());
+        if old.is_some() || problems.is_empty() {
+            return Vec::new();
+        }
+        vec![format!(
+            "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; \
+             a DNS label is recommended: [{}]",
+            problems.join(" ")
+        )]
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

@@ -1,0 +1,264 @@
+//! Checks that many resources share, each adding what it finds to a list of errors in upstream's words.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names::{self, Problems};
+use knarr_apimachinery::selector::Selector;
+use serde::Serialize;
+use serde_json::Value;
+
+/// What upstream says of a value below zero.
+pub const NEGATIVE: &str = "must be greater than or equal to 0";
+/// What upstream says of a changed value that may not change.
+pub const IMMUTABLE: &str = "field is immutable";
+
+/// A typed value as error messages show it.
+pub fn shown(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or(Value::Null)
+}
+
+/// One Invalid for each problem.
+pub fn problems(errors: &mut ErrorList, path: &Path, value: &str, problems: Problems) {
+    for problem in problems {
+        errors.push(Error::invalid(path, value, problem));
+    }
+}
+
+/// One Invalid for each problem with a number.
+pub fn number_problems(errors: &mut ErrorList, path: &Path, value: i64, problems: Problems) {
+    for problem in problems {
+        errors.push(Error::invalid(path, value, problem));
+    }
+}
+
+/// Required when the text is empty; whether it is there.
+pub fn required(errors: &mut ErrorList, path: &Path, text: &str) -> bool {
+    if text.is_empty() {
+        errors.push(Error::required(path, ""));
+    }
+    !text.is_empty()
+}
+
+/// Required when empty, Unsupported when not one of these.
+pub fn one_of(errors: &mut ErrorList, path: &Path, value: &str, supported: &[&str]) {
+    if required(errors, path, value) {
+        supported_value(errors, path, value, supported);
+    }
+}
+
+/// Unsupported when not one of these.
+pub fn supported_value(errors: &mut ErrorList, path: &Path, value: &str, supported: &[&str]) {
+    if !supported.contains(&value) {
+        errors.push(Error::not_supported(path, value, supported));
+    }
+}
+
+pub fn nonnegative(errors: &mut ErrorList, path: &Path, value: i64) {
+    if value < 0 {
+        errors.push(Error::invalid(path, value, NEGATIVE));
+    }
+}
+
+pub fn positive(errors: &mut ErrorList, path: &Path, value: i64) {
+    if value <= 0 {
+        errors.push(Error::invalid(path, value, "must be greater than zero"));
+    }
+}
+
+pub fn immutable<T: PartialEq + Serialize>(errors: &mut ErrorList, path: &Path, new: &T, old: &T) {
+    if new != old {
+        errors.push(Error::invalid(path, shown(new), IMMUTABLE));
+    }
+}
+
+/// A DNS label, if it is there.
+pub fn dns_label(errors: &mut ErrorList, path: &Path, value: &str) {
+    problems(errors, path, value, names::dns1123_label(value));
+}
+
+pub fn dns_subdomain(errors: &mut ErrorList, path: &Path, value: &str) {
+    problems(errors, path, value, names::dns1123_subdomain(value));
+}
+
+pub fn label_key(errors: &mut ErrorList, path: &Path, value: &str) {
+    problems(errors, path, value, names::label_key(value));
+}
+
+/// Labels, node selectors and the like.
+pub fn labels(errors: &mut ErrorList, path: &Path, labels: Option<&BTreeMap<String, String>>) {
+    for (key, value) in labels.into_iter().flatten() {
+        label_key(errors, path, key);
+        problems(errors, path, value, names::label_value(value));
+    }
+}
+
+/// Longest annotations of one object, keys and values together.
+const ANNOTATIONS_MAX_BYTES: usize = 256 * 1024;
+
+pub fn annotations(errors: &mut ErrorList, path: &Path, annotations: Option<&BTreeMap<String, String>>) {
+    let mut size = 0;
+    for (key, value) in annotations.into_iter().flatten() {
+        problems(errors, path, key, names::label_key(&key.to_lowercase()));
+        size += key.len() + value.len();
+    }
+    if size > ANNOTATIONS_MAX_BYTES {
+        errors.push(Error::too_long(path, ANNOTATIONS_MAX_BYTES));
+    }
+}
+
+pub fn label_selector(errors: &mut ErrorList, path: &Path, selector: Option<&LabelSelector>) {
+    let Some(selector) = selector else { return };
+    labels(errors, &path.child("matchLabels"), selector.match_labels.as_ref());
+    for (i, requirement) in selector.match_expressions.iter().flatten().enumerate() {
+        let path = path.child("matchExpressions").index(i);
+        let values = requirement.values.as_deref().unwrap_or_default();
+        match requirement.operator.as_str() {
+            "In" | "NotIn" if values.is_empty() => errors.push(Error::required(
+                &path.child("values"),
+                "must be specified when `operator` is 'In' or 'NotIn'",
+            )),
+            "Exists" | "DoesNotExist" if !values.is_empty() => errors.push(Error::forbidden(
+                &path.child("values"),
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            )),
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => {
+                let problem = "not a valid selector operator";
+                errors.push(Error::invalid(&path.child("operator"), other, problem));
+            }
+        }
+        label_key(errors, &path.child("key"), &requirement.key);
+        for (i, value) in values.iter().enumerate() {
+            problems(errors, &path.child("values").index(i), value, names::label_value(value));
+        }
+    }
+}
+
+pub fn is_empty_selector(selector: &LabelSelector) -> bool {
+    selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+        && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+}
+
+/// A template's labels have to be selected by the workload's own selector.
+pub fn template_is_selected(
+    errors: &mut ErrorList,
+    path: &Path,
+    selector: &Selector,
+    labels: Option<&BTreeMap<String, String>>,
+) {
+    if !selector.matches_optional(labels) {
+        let value = labels.map_or(Value::Null, shown);
+        errors.push(Error::invalid(path, value, "`selector` does not match template `labels`"));
+    }
+}
+
+/// An address as older fields accept it: leading zeros in IPv4 numbers are fine.
+pub fn ip(errors: &mut ErrorList, path: &Path, value: &str) -> Option<IpAddr> {
+    let parsed = parse_ip(value);
+    if parsed.is_none() {
+        let problem = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+        errors.push(Error::invalid(path, value, problem));
+    }
+    parsed
+}
+
+fn parse_ip(value: &str) -> Option<IpAddr> {
+    if value.contains(':') {
+        return value.parse().ok();
+    }
+    let mut octets = [0u8; 4];
+    let mut parts = value.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        let digits = part.trim_start_matches('0');
+        *octet = if digits.is_empty() { 0 } else { digits.parse().ok()? };
+    }
+    parts.next().is_none().then(|| IpAddr::from(octets))
+}
+
+/// A port by number or name.
+pub fn port_or_name(errors: &mut ErrorList, path: &Path, port: &IntOrString) {
+    match port {
+        IntOrString::Int(number) => {
+            let number = i64::from(*number);
+            number_problems(errors, path, number, names::port_number(number));
+        }
+        IntOrString::String(name) => problems(errors, path, name, names::port_name(name)),
+    }
+}
+
+/// `5` or `25%`, not negative.
+pub fn int_or_percent(errors: &mut ErrorList, path: &Path, value: &IntOrString) {
+    match value {
+        IntOrString::Int(number) => nonnegative(errors, path, i64::from(*number)),
+        IntOrString::String(text) => problems(errors, path, text, names::percent(text)),
+    }
+}
+
+/// The percentage, if it is a well-formed one.
+fn percent(value: &IntOrString) -> Option<i64> {
+    match value {
+        IntOrString::String(text) if names::percent(text).is_empty() => {
+            text.trim_end_matches('%').parse().ok()
+        }
+        _ => None,
+    }
+}
+
+/// The number, of items or of per cent.
+pub fn amount(value: &IntOrString) -> i64 {
+    match value {
+        IntOrString::Int(number) => i64::from(*number),
+        other => percent(other).unwrap_or(0),
+    }
+}
+
+pub fn at_most_100_percent(errors: &mut ErrorList, path: &Path, value: &IntOrString) {
+    if percent(value).is_some_and(|p| p > 100) {
+        errors.push(Error::invalid(path, shown(value), "must not be greater than 100%"));
+    }
+}
+
+/// `..` does not occur in a path.
+pub fn no_backsteps(errors: &mut ErrorList, path: &Path, value: &str) {
+    if value.split('/').any(|part| part == "..") {
+        errors.push(Error::invalid(path, value, "must not contain '..'"));
+    }
+}
+
+/// A relative path that stays below where it starts.
+pub fn descending_path(errors: &mut ErrorList, path: &Path, value: &str) {
+    if value.starts_with('/') {
+        errors.push(Error::invalid(path, value, "must be a relative path"));
+    }
+    no_backsteps(errors, path, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (text, fine) in [
+            ("10.0.0.1", true),
+            ("010.000.0.01", true),
+            ("2001:db8::1", true),
+            ("::ffff:1.2.3.4", true),
+            ("256.0.0.1", false),
+            ("1.2.3", false),
+            ("1.2.3.4.5", false),
+            ("a", false),
+            ("", false),
+        ] {
+            assert_eq!(parse_ip(text).is_some(), fine, "{text}");
+        }
+    }
+}
