@@ -200,7 +200,8 @@ impl Quantity {
         }
         let parts = split(text)?;
         let (mut format, exponent) = interpret(parts.suffix)?;
-        if !parts.has_digits && exponent < -9 {
+        // Upstream's quick way, for middling exponents, takes no digits for zero.
+        if !parts.has_digits && (exponent < -9 || format == Format::BinarySI && exponent >= 50) {
             return Err(QuantityError::Numeric);
         }
         let nanos = match format {
@@ -467,6 +468,7 @@ mod tests {
             ("1e", QuantityError::Suffix),
             ("1e3.", QuantityError::Format),
             (".e-10", QuantityError::Numeric),
+            ("Pi", QuantityError::Numeric),
             ("1e99999999999999999999", QuantityError::Suffix),
             ("é", QuantityError::Format),
             ("1é", QuantityError::Format),

@@ -177,9 +177,26 @@ fn clean(value: &mut Value) -> bool {
 }
 
 fn clean_members(map: &mut Object) {
-    let directive =
-        |key: &str| key == RETAIN_KEYS || key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER);
-    map.retain(|key, value| !value.is_null() && !directive(key) && clean(value));
+    map.retain(|key, value| !value.is_null() && !is_directive(key) && clean(value));
+}
+
+/// Makes of an added list element what is stored: no nulls, and directives mean nothing in it.
+fn strip(value: &mut Value) {
+    match value {
+        Value::Object(map) => strip_members(map),
+        Value::Array(list) => list.iter_mut().for_each(strip),
+        _ => {}
+    }
+}
+
+fn strip_members(map: &mut Object) {
+    map.retain(|key, value| !value.is_null() && key != DIRECTIVE && !is_directive(key));
+    map.values_mut().for_each(strip);
+}
+
+/// Directives about other members of the same object.
+fn is_directive(key: &str) -> bool {
+    key == RETAIN_KEYS || key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER)
 }
 
 fn unknown_directive(directive: &Value, patch: &Object) -> StrategicError {

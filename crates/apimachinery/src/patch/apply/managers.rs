@@ -250,12 +250,19 @@ fn bucket_for(entries: &mut [Entry], first: usize, version: &str, gone: &[usize]
     first
 }
 
-/// The text upstream sorts managers by.
+/// The text upstream sorts managers by: the entry as JSON, without version where that is of no account.
 pub(super) fn identifier(entry: &Entry) -> String {
     let identity = entry.identity();
-    let version = if identity.applied { "" } else { identity.api_version };
     let operation = if identity.applied { "Apply" } else { "Update" };
-    format!("{}\u{0}{operation}\u{0}{version}\u{0}{}", identity.manager, identity.subresource)
+    let mut text = format!("{{\"manager\":{},\"operation\":\"{operation}\"", Value::from(identity.manager));
+    if !identity.applied {
+        text.push_str(&format!(",\"apiVersion\":{}", Value::from(identity.api_version)));
+    }
+    if !identity.subresource.is_empty() {
+        text.push_str(&format!(",\"subresource\":{}", Value::from(identity.subresource)));
+    }
+    text.push('}');
+    text
 }
 
 /// Gives entries that say the same as before their old times back, where nothing else of the object changed.

@@ -230,18 +230,23 @@ fn new_object(by: &Manager<'_>) -> Value {
     object
 }
 
+/// A kind as Go prints it: `/v1, Kind=Pod`, `apps/v1, Kind=Deployment`.
+fn go_kind(kind: &GroupVersionKind) -> String {
+    format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind)
+}
+
 fn check_patch(patch: &Value, by: &Manager<'_>) -> Result<(), StatusError> {
     let text = |key: &str| patch.get(key).and_then(Value::as_str).unwrap_or("");
     let kind = GroupVersionKind::from_api_version(text("apiVersion"), text("kind"));
     if kind != *by.kind {
-        return Err(StatusError::bad_request(format!("invalid object type: {kind}")));
+        return Err(StatusError::bad_request(format!("invalid object type: {}", go_kind(&kind))));
     }
     if managers::raw(patch).is_some_and(|list| !list.is_null()) {
         return Err(StatusError::bad_request("metadata.managedFields must be nil"));
     }
     validate::validate(by.root(), patch).map_err(|problems| {
         let meta = |key: &str| patch["metadata"][key].as_str().unwrap_or("");
-        let object = format!("{}/{}; {}", meta("namespace"), meta("name"), by.kind);
+        let object = format!("{}/{}; {}", meta("namespace"), meta("name"), go_kind(by.kind));
         StatusError::new(500, "", format!("failed to create typed patch object ({object}): {problems}"))
     })
 }
@@ -261,7 +266,6 @@ fn try_apply(live: &Value, patch: &Value, by: &Manager<'_>, force: bool) -> Resu
     let root = by.root();
     let merged = merge::merge(root, live, patch);
     let mut set = merge::field_set(root, patch);
-    strip_unowned(&mut set);
     by.filter(&mut set);
     let api_version = by.kind.api_version();
     let identity = by.identity(true, &api_version);
@@ -279,8 +283,10 @@ fn try_apply(live: &Value, patch: &Value, by: &Manager<'_>, force: bool) -> Resu
         subtract(entry.fields_mut(), &difference.changed, Reach::Path);
         subtract(entry.fields_mut(), &difference.removed, Reach::Path);
     }
+    let own = own_entry(&mut entries, identity);
+    strip_unowned(own.fields_mut());
     if !managers::equal_but_managed_fields(live, &object) {
-        own_entry(&mut entries, identity).stamp(by.now);
+        own.stamp(by.now);
     }
     entries.retain(|e| !e.is_empty());
     if let Value::Object(map) = &mut object {

@@ -19,6 +19,7 @@ fn without_empty(value: &Value) -> Value {
             let empty = |v: &Value| match v {
                 Value::Null => true,
                 Value::Object(map) => map.is_empty(),
+                Value::Array(list) => list.is_empty(),
                 Value::String(text) => text.is_empty(),
                 Value::Number(n) => n.as_i64() == Some(0),
                 _ => false,
@@ -45,13 +46,21 @@ fn run(fact: &Value) -> Result<Value, StatusError> {
         reset: reset.as_ref(),
         now: text("now").parse().unwrap(),
     };
-    let live = fact.get("live");
+    let live = fact.get("live").filter(|live| live["metadata"]["uid"].is_string());
     if text("do") == "apply" {
         return apply(live, &fact["patch"], &by, fact["force"].as_bool().unwrap_or(false));
     }
     let mut new = fact["new"].clone();
     update(live, &mut new, &by);
     Ok(new)
+}
+
+/// Upstream lists managers in no order.
+fn causes(details: &Value) -> Vec<String> {
+    let mut causes: Vec<String> =
+        details["causes"].as_array().unwrap().iter().map(Value::to_string).collect();
+    causes.sort();
+    causes
 }
 
 #[test]
@@ -87,7 +96,7 @@ fn upstream_facts() {
                     assert_eq!(u64::from(error.code()), code, "{name}");
                     let details = serde_json::to_value(&error.0.details).unwrap();
                     if code == 409 {
-                        assert_eq!(details, fact["details"], "{name}");
+                        assert_eq!(causes(&details), causes(&fact["details"]), "{name}");
                     }
                 }
             }

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::{
-    DIRECTIVE, FieldRule, Object, Result, StrategicError, clean, clean_members, go_list, go_map,
-    merge_object, unknown_directive,
+    DIRECTIVE, FieldRule, Object, Result, StrategicError, clean, go_list, go_map, merge_object,
+    strip_members, unknown_directive,
 };
 
 /// What makes two elements of a merged list the same: the element, or its member under the merge key.
@@ -144,7 +144,7 @@ fn directives(
         }
     }
     if replace {
-        kept.iter_mut().filter_map(Value::as_object_mut).for_each(clean_members);
+        kept.iter_mut().filter_map(Value::as_object_mut).for_each(strip_members);
         return Ok((kept, Vec::new()));
     }
     if !gone.is_empty() {
@@ -172,7 +172,7 @@ fn merge_elements(
         match positions.get(&own).and_then(|i| merged.get_mut(*i)) {
             Some(Value::Object(current)) => merge_object(current, map, ty)?,
             _ => {
-                clean_members(&mut map);
+                strip_members(&mut map);
                 positions.insert(own, merged.len());
                 merged.push(Value::Object(map));
             }
@@ -230,7 +230,7 @@ pub(super) fn merge_ordered(
         Some(other) => return Err(list_expected(other)),
     };
     let identity = Identity(rule.merge_key);
-    let server_order = identity.positions(server);
+    let server_order = server_order(server, changes.as_ref(), &identity);
     let mut merged = match (found, changes) {
         (None, None) => return Ok(()),
         (Some(Value::Array(list)), None) => list,
@@ -245,6 +245,27 @@ pub(super) fn merge_ordered(
     merged = arrange(merged, &identity.positions(&order), &server_order, &identity);
     original.insert(field.to_owned(), Value::Array(merged));
     Ok(())
+}
+
+/// Where the server has each element. As upstream has it, elements that the patch adds stand at the end of that order
+/// as far as they fit into the places of those it deletes.
+fn server_order(server: &[Value], changes: Option<&Value>, identity: &Identity) -> HashMap<String, usize> {
+    let changes = changes.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let of_kind = |deleted: bool| {
+        let kind = move |e: &&Value| e.get(DIRECTIVE).is_some_and(|d| d == "delete") == deleted;
+        changes.iter().filter(kind)
+    };
+    let gone: HashSet<String> = of_kind(true).filter_map(|e| identity.of(e)).map(Value::to_string).collect();
+    let own = |e: &Value| identity.of(e).map(Value::to_string).unwrap_or_default();
+    if gone.is_empty() || !server.iter().any(|e| gone.contains(&own(e))) {
+        return identity.positions(server);
+    }
+    let known = identity.positions(server);
+    let kept = server.iter().filter(|e| !gone.contains(&own(e)));
+    let added =
+        of_kind(false).filter(|e| e.get(DIRECTIVE).is_none() && identity.position(&known, e).is_none());
+    let order: Vec<Value> = kept.chain(added).take(server.len()).cloned().collect();
+    identity.positions(&order)
 }
 
 fn merge_or_replace(found: Option<Value>, mut changes: Vec<Value>, rule: FieldRule) -> Result<Vec<Value>> {
