@@ -1,0 +1,261 @@
+//! How many pods each ReplicaSet of a Deployment should have next: rolling update, scaling in proportion, limits.
+//!
+//! Source: the documented behaviour of maxSurge, maxUnavailable and proportional scaling.
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::revision::{DESIRED_REPLICAS, MAX_REPLICAS, number_annotation};
+
+/// A new size for the ReplicaSet at this index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resize {
+    pub index: usize,
+    pub replicas: i32,
+}
+
+pub fn wanted(deployment: &Deployment) -> i32 {
+    deployment.spec.replicas.unwrap_or(1)
+}
+
+pub fn replicas(set: &ReplicaSet) -> i32 {
+    set.spec.replicas.unwrap_or(1)
+}
+
+pub fn available(set: &ReplicaSet) -> i32 {
+    set.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0)
+}
+
+pub fn is_rolling(deployment: &Deployment) -> bool {
+    let strategy = deployment.spec.strategy.as_ref();
+    strategy.and_then(|s| s.type_.as_deref()).unwrap_or("RollingUpdate") == "RollingUpdate"
+}
+
+/// maxSurge and maxUnavailable in pods. Percentages of the surge round up, of the other down; both never are 0.
+pub fn limits(deployment: &Deployment) -> (i32, i32) {
+    if !is_rolling(deployment) {
+        return (0, 0);
+    }
+    let rolling = deployment.spec.strategy.as_ref().and_then(|s| s.rolling_update.clone());
+    let rolling = rolling.unwrap_or_default();
+    let quarter = || IntOrString::String("25%".to_owned());
+    let total = wanted(deployment);
+    let surge = resolve(&rolling.max_surge.unwrap_or_else(quarter), total, true);
+    let unavailable = resolve(&rolling.max_unavailable.unwrap_or_else(quarter), total, false);
+    if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable.min(total.max(1))) }
+}
+
+fn resolve(value: &IntOrString, total: i32, round_up: bool) -> i32 {
+    match value {
+        IntOrString::Int(n) => *n,
+        IntOrString::String(text) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
+            let scaled = percent * i64::from(total);
+            i32::try_from(if round_up { (scaled + 99).div_euclid(100) } else { scaled / 100 }).unwrap_or(0)
+        }
+    }
+}
+
+/// The size of the newest ReplicaSet (now `current`) while all sets together have `all` pods.
+pub fn newest(deployment: &Deployment, current: i32, all: i32) -> i32 {
+    let wanted = wanted(deployment);
+    if !is_rolling(deployment) || current > wanted {
+        return wanted;
+    }
+    let room = wanted + limits(deployment).0 - all;
+    if room <= 0 { current } else { current + room.min(wanted - current) }
+}
+
+/// Sizes of the old sets (oldest first) that a rolling update allows now: unhealthy pods go first, then healthy ones
+/// as long as enough stay available.
+pub fn shrink_old(deployment: &Deployment, newest: Option<&ReplicaSet>, old: &[ReplicaSet]) -> Vec<Resize> {
+    let old_pods: i32 = old.iter().map(replicas).sum();
+    if old_pods == 0 {
+        return Vec::new();
+    }
+    let min_available = wanted(deployment) - limits(deployment).1;
+    let new_pods = newest.map_or(0, replicas);
+    let new_unavailable = new_pods - newest.map_or(0, available);
+    let mut budget = old_pods + new_pods - min_available - new_unavailable;
+    if budget <= 0 {
+        return Vec::new();
+    }
+    let mut sizes: Vec<i32> = old.iter().map(replicas).collect();
+    for (size, set) in sizes.iter_mut().zip(old) {
+        let unhealthy = (*size - available(set)).clamp(0, budget.max(0));
+        *size -= unhealthy;
+        budget -= unhealthy;
+    }
+    let all_available: i32 = old.iter().chain(newest).map(available).sum();
+    let mut surplus = all_available - min_available;
+    for size in &mut sizes {
+        let step = (*size).min(surplus.max(0));
+        *size -= step;
+        surplus -= step;
+    }
+    changes(old, &sizes)
+}
+
+fn changes(sets: &[ReplicaSet], sizes: &[i32]) -> Vec<Resize> {
+    let pairs = sets.iter().zip(sizes).enumerate();
+    pairs
+        .filter(|(_, (set, size))| replicas(set) != **size)
+        .map(|(index, (_, size))| Resize { index, replicas: *size })
+        .collect()
+}
+
+/// Whether the Deployment was scaled since its active sets were last sized.
+pub fn was_scaled(deployment: &Deployment, sets: &[ReplicaSet]) -> bool {
+    let desired = |set: &ReplicaSet| number_annotation(&set.metadata, DESIRED_REPLICAS);
+    sets.iter().filter(|s| replicas(s) > 0).any(|s| desired(s).is_some_and(|d| d != wanted(deployment)))
+}
+
+/// New sizes after the Deployment was scaled, or while it is paused. `newest` is the index of the newest set.
+pub fn scale(deployment: &Deployment, sets: &[ReplicaSet], newest: Option<usize>) -> Vec<Resize> {
+    let wanted = wanted(deployment);
+    let active: Vec<usize> = (0..sets.len()).filter(|i| replicas(&sets[*i]) > 0).collect();
+    if let Some(only) = active_or_latest(sets, &active, newest) {
+        return if replicas(&sets[only]) == wanted {
+            Vec::new()
+        } else {
+            vec![Resize { index: only, replicas: wanted }]
+        };
+    }
+    let saturated = newest.is_some_and(|i| {
+        replicas(&sets[i]) == wanted
+            && available(&sets[i]) == wanted
+            && number_annotation(&sets[i].metadata, DESIRED_REPLICAS) == Some(wanted)
+    });
+    if saturated {
+        let old = active.into_iter().filter(|i| Some(*i) != newest);
+        return old.map(|index| Resize { index, replicas: 0 }).collect();
+    }
+    if is_rolling(deployment) { in_proportion(deployment, sets, active) } else { Vec::new() }
+}
+
+fn active_or_latest(sets: &[ReplicaSet], active: &[usize], newest: Option<usize>) -> Option<usize> {
+    match active {
+        [] => newest.or_else(|| {
+            (0..sets.len()).max_by_key(|i| sets[*i].metadata.creation_timestamp.as_ref().map(|t| t.0))
+        }),
+        [only] => Some(*only),
+        _ => None,
+    }
+}
+
+/// Spreads a change of size over the active sets by their share; what rounding leaves goes to the largest.
+fn in_proportion(deployment: &Deployment, sets: &[ReplicaSet], mut active: Vec<usize>) -> Vec<Resize> {
+    let wanted = wanted(deployment);
+    let allowed = if wanted > 0 { wanted + limits(deployment).0 } else { 0 };
+    let total: i32 = active.iter().map(|i| replicas(&sets[*i])).sum();
+    let to_add = allowed - total;
+    let created = |i: usize| sets[i].metadata.creation_timestamp.as_ref().map(|t| t.0);
+    active.sort_by(|a, b| {
+        let by_age = if to_add > 0 { created(*b).cmp(&created(*a)) } else { created(*a).cmp(&created(*b)) };
+        replicas(&sets[*b]).cmp(&replicas(&sets[*a])).then(by_age)
+    });
+    let mut sizes: Vec<i32> = sets.iter().map(replicas).collect();
+    let mut added = 0;
+    for index in &active {
+        if to_add != 0 {
+            let share = share(deployment, &sets[*index], allowed);
+            let left = to_add - added;
+            let step = if to_add > 0 { share.min(left) } else { share.max(left) };
+            sizes[*index] += step;
+            added += step;
+        }
+    }
+    if let Some(largest) = active.first() {
+        sizes[*largest] = (sizes[*largest] + to_add - added).max(0);
+    }
+    changes(sets, &sizes)
+}
+
+/// By how much one set's size changes in proportion to the Deployment's.
+fn share(deployment: &Deployment, set: &ReplicaSet, allowed: i32) -> i32 {
+    let current = replicas(set);
+    if wanted(deployment) == 0 {
+        return -current;
+    }
+    let before = number_annotation(&set.metadata, MAX_REPLICAS)
+        .filter(|n| *n > 0)
+        .or_else(|| deployment.status.as_ref().and_then(|s| s.replicas).filter(|n| *n > 0))
+        .unwrap_or(allowed);
+    let scaled = f64::from(current) * f64::from(allowed) / f64::from(before);
+    scaled.round() as i32 - current
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deployment::testing::{deployment, set};
+
+    #[test]
+    fn limits_resolve_percentages_as_documented() {
+        let table = [
+            (10, "25%", "25%", (3, 2)),
+            (4, "25%", "25%", (1, 1)),
+            (1, "25%", "25%", (1, 0)),
+            (5, "0%", "0%", (0, 1)),
+            (5, "100%", "0%", (5, 0)),
+        ];
+        for (replicas, surge, unavailable, expected) in table {
+            let d = deployment(replicas).rolling_text(surge, unavailable).build();
+            assert_eq!(limits(&d), expected, "{replicas} {surge} {unavailable}");
+        }
+    }
+
+    #[test]
+    fn the_newest_set_grows_within_the_surge() {
+        let d = deployment(5).rolling(1, 0).build();
+        assert_eq!(newest(&d, 0, 5), 1);
+        assert_eq!(newest(&d, 1, 6), 1);
+        assert_eq!(newest(&d, 1, 5), 2);
+        let blue_green = deployment(5).rolling(5, 0).build();
+        assert_eq!(newest(&blue_green, 0, 5), 5);
+        assert_eq!(newest(&deployment(5).recreate().build(), 0, 0), 5);
+        assert_eq!(newest(&d, 7, 7), 5, "scaled down meanwhile");
+    }
+
+    #[test]
+    fn old_sets_shrink_only_while_enough_pods_are_available() {
+        let d = deployment(5).rolling(1, 0).build();
+        let old = [set("old", 5).available(5).build()];
+        assert_eq!(shrink_old(&d, Some(&set("new", 1).build()), &old), []);
+        let resize = shrink_old(&d, Some(&set("new", 1).available(1).build()), &old);
+        assert_eq!(resize, [Resize { index: 0, replicas: 4 }]);
+    }
+
+    #[test]
+    fn unhealthy_old_pods_go_first() {
+        let d = deployment(10).rolling(3, 2).build();
+        let old = [set("a", 5).available(5).build(), set("b", 5).available(0).build()];
+        let new = set("new", 3).available(0).build();
+        // 13 pods, 8 have to stay, 3 new ones are not there yet: 2 may go, and they are the broken ones.
+        assert_eq!(shrink_old(&d, Some(&new), &old), [Resize { index: 1, replicas: 3 }]);
+    }
+
+    #[test]
+    fn scaling_in_the_middle_of_a_rollout_is_in_proportion() {
+        // The example of the documentation: 10 replicas, maxSurge 3, maxUnavailable 2, scaled to 15 at 8 and 5.
+        let d = deployment(15).rolling(3, 2).build();
+        let sets = [
+            set("old", 8)
+                .available(8)
+                .annotated(DESIRED_REPLICAS, "10")
+                .annotated(MAX_REPLICAS, "13")
+                .build(),
+            set("new", 5).annotated(DESIRED_REPLICAS, "10").annotated(MAX_REPLICAS, "13").build(),
+        ];
+        assert!(was_scaled(&d, &sets));
+        let resize = scale(&d, &sets, Some(1));
+        assert_eq!(resize, [Resize { index: 0, replicas: 11 }, Resize { index: 1, replicas: 7 }]);
+    }
+
+    #[test]
+    fn a_single_active_set_follows_the_deployment() {
+        let sets = [set("old", 0).build(), set("new", 5).available(5).build()];
+        assert_eq!(scale(&deployment(2).build(), &sets, Some(1)), [Resize { index: 1, replicas: 2 }]);
+        assert_eq!(scale(&deployment(5).build(), &sets, Some(1)), []);
+    }
+}

@@ -1,0 +1,149 @@
+//! What controllers ask about a pod: active, ready, available, and which one to give up first.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("")
+}
+
+/// Neither ended nor being deleted.
+pub fn is_active(pod: &Pod) -> bool {
+    !matches!(phase(pod), "Succeeded" | "Failed") && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// Being deleted but not ended yet.
+pub fn is_terminating(pod: &Pod) -> bool {
+    !matches!(phase(pod), "Succeeded" | "Failed") && pod.metadata.deletion_timestamp.is_some()
+}
+
+pub fn condition<'p>(pod: &'p Pod, type_: &str) -> Option<&'p PodCondition> {
+    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == type_)
+}
+
+pub fn is_ready(pod: &Pod) -> bool {
+    condition(pod, "Ready").is_some_and(|c| c.status == "True")
+}
+
+fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    condition(pod, "Ready").filter(|c| c.status == "True")?.last_transition_time.as_ref().map(|t| t.0)
+}
+
+/// Ready for at least `min_ready_seconds`.
+pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    available_in(pod, min_ready_seconds, now) == Some(Duration::ZERO)
+}
+
+/// How long until a ready pod counts as available; `None` if it is not ready.
+pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
+    if !is_ready(pod) {
+        return None;
+    }
+    let wanted = Duration::from_secs(u64::try_from(min_ready_seconds).unwrap_or(0));
+    if wanted.is_zero() {
+        return Some(Duration::ZERO);
+    }
+    let ready_for: Duration = now.duration_since(ready_since(pod)?).try_into().unwrap_or_default();
+    Some(wanted.saturating_sub(ready_for))
+}
+
+/// Sorts pods so that those to delete first come first: unassigned, then pending, not ready, cheaper by annotation,
+/// doubled up on a node, ready for a shorter time (in powers of two), restarted more often, younger.
+///
+/// `related_on_node` tells how many pods of the same owner's family run on the pod's node.
+pub fn deletion_order(pods: &mut [&Pod], now: Timestamp, related_on_node: impl Fn(&str) -> usize) {
+    let node = |p: &Pod| p.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default();
+    pods.sort_by_cached_key(|pod| {
+        let phase_rank = match phase(pod) {
+            "Pending" => 0,
+            "Unknown" => 1,
+            _ => 2,
+        };
+        let ready_rank = ready_since(pod).map(|since| Reverse(since_rank(since, now)));
+        let created = pod.metadata.creation_timestamp.as_ref().map(|t| Reverse(since_rank(t.0, now)));
+        let node = node(pod);
+        let crowd = if node.is_empty() { 0 } else { related_on_node(&node) };
+        (
+            !node.is_empty(),
+            phase_rank,
+            is_ready(pod),
+            deletion_cost(pod),
+            Reverse(crowd),
+            ready_rank.map(|Reverse(rank)| rank),
+            Reverse(restarts(pod)),
+            created.map(|Reverse(rank)| rank),
+            pod.metadata.uid.clone(),
+        )
+    });
+}
+
+/// Larger for longer, in powers of two of seconds, so that small differences of age do not decide.
+fn since_rank(then: Timestamp, now: Timestamp) -> u32 {
+    let seconds = u64::try_from(now.duration_since(then).as_secs()).unwrap_or(0);
+    64 - seconds.leading_zeros()
+}
+
+fn deletion_cost(pod: &Pod) -> i32 {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations.and_then(|a| a.get("controller.kubernetes.io/pod-deletion-cost")?.parse().ok()).unwrap_or(0)
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
+    statuses.into_iter().flatten().map(|c| c.restart_count).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn pod(uid: &str, node: &str, phase: &str, ready_at: Option<i64>) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.into());
+        pod.spec = Some(PodSpec { node_name: Some(node.into()), ..PodSpec::default() });
+        let ready = ready_at.map(|second| PodCondition {
+            type_: "Ready".into(),
+            status: "True".into(),
+            last_transition_time: Some(Time(at(second))),
+            ..PodCondition::default()
+        });
+        pod.status = Some(PodStatus {
+            phase: Some(phase.into()),
+            conditions: Some(ready.into_iter().collect()),
+            ..PodStatus::default()
+        });
+        pod
+    }
+
+    #[test]
+    fn the_least_useful_pod_goes_first() {
+        let pods = [
+            pod("old", "n1", "Running", Some(0)),
+            pod("young", "n1", "Running", Some(990)),
+            pod("unready", "n1", "Running", None),
+            pod("pending", "n1", "Pending", None),
+            pod("unassigned", "", "Pending", None),
+        ];
+        let mut order: Vec<&Pod> = pods.iter().collect();
+        deletion_order(&mut order, at(1000), |_| 1);
+        let names: Vec<_> = order.iter().map(|p| p.metadata.uid.as_deref().unwrap()).collect();
+        assert_eq!(names, ["unassigned", "pending", "unready", "young", "old"]);
+    }
+
+    #[test]
+    fn availability_counts_from_readiness() {
+        let pod = pod("p", "n", "Running", Some(100));
+        assert_eq!(available_in(&pod, 0, at(100)), Some(Duration::ZERO));
+        assert_eq!(available_in(&pod, 30, at(110)), Some(Duration::from_secs(20)));
+        assert!(is_available(&pod, 30, at(130)));
+    }
+}
