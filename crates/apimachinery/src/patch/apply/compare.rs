@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::fields::{Tree, attach};
+use super::fields::{Tree, attach, field_element, node as set_node};
 use super::node::{Node, Shape, elements, members};
 use crate::schema::ListKind;
 
@@ -55,13 +55,13 @@ pub(super) fn compare_objects(root: Node, old: &Value, new: &Value) -> Differenc
         }
         let node = root.member(name);
         if name != "metadata" {
-            add(&mut top, || format!("f:{name}"), compare(node, old, new));
+            add(&mut top, || field_element(name), compare(node, old, new));
             return;
         }
         let mut level = Level::default();
         zip_members(members(old), members(new), |name, old, new| {
             if !UNOWNED_METADATA.contains(&name) && old != new {
-                add(&mut level.below, || format!("f:{name}"), compare(node.member(name), old, new));
+                add(&mut level.below, || field_element(name), compare(node.member(name), old, new));
             }
         });
         add(&mut top, || "f:metadata".to_owned(), level);
@@ -76,6 +76,11 @@ fn add(parent: &mut Difference, element: impl Fn() -> String, level: Level) {
 
 fn compare(node: Node, old: Option<&Value>, new: Option<&Value>) -> Level {
     let mut level = Level::default();
+    if let (None, Some(new)) = (old, new) {
+        level.changed = true;
+        level.below.changed = all_below(node, new);
+        return level;
+    }
     let new_shape = node.shape(new.or(old));
     let old_shape = node.shape(old.or(new));
     if old_shape != new_shape {
@@ -104,6 +109,30 @@ fn compare(node: Node, old: Option<&Value>, new: Option<&Value>) -> Level {
     level
 }
 
+/// Every path below a value that was not there before.
+fn all_below(node: Node, value: &Value) -> Tree {
+    let mut all = Tree::new();
+    match node.shape(Some(value)) {
+        Shape::Map => {
+            for (name, value) in members(Some(value)).into_iter().flatten() {
+                all.insert(field_element(name), set_node(true, all_below(node.member(name), value)));
+            }
+        }
+        Shape::List(kind) => add_items(node, kind, elements(Some(value)), &mut all),
+        Shape::Leaf => {}
+    }
+    all
+}
+
+fn add_items(node: Node, kind: ListKind, items: &[Value], all: &mut Tree) {
+    for item in items {
+        let Ok(element) = node.item(kind, item) else { continue };
+        // A repeated element is owned as a whole.
+        let below = if all.contains_key(&element) { Tree::new() } else { all_below(node.element(), item) };
+        all.insert(element, set_node(true, below));
+    }
+}
+
 fn compare_members(
     node: Node,
     old: Option<&Map<String, Value>>,
@@ -112,7 +141,7 @@ fn compare_members(
 ) {
     zip_members(old, new, |name, old, new| {
         if old != new {
-            add(below, || format!("f:{name}"), compare(node.member(name), old, new));
+            add(below, || field_element(name), compare(node.member(name), old, new));
         }
     });
 }
@@ -143,6 +172,9 @@ fn zip_members<'a>(
 fn compare_lists(node: Node, kind: ListKind, old: &[Value], new: &[Value], below: &mut Difference) {
     if old == new {
         return;
+    }
+    if old.is_empty() {
+        return add_items(node, kind, new, &mut below.changed);
     }
     if same_items(kind, old, new) {
         for (old, new) in old.iter().zip(new).filter(|(old, new)| old != new) {

@@ -39,7 +39,7 @@ impl FieldSet {
     pub fn of_names(paths: &[&[&str]]) -> Self {
         let mut set = Self::new();
         for path in paths {
-            let elements: Vec<String> = path.iter().map(|name| format!("f:{name}")).collect();
+            let elements: Vec<String> = path.iter().map(|name| field_element(name)).collect();
             set.insert(&elements);
         }
         set
@@ -130,6 +130,11 @@ fn canonical_element(key: &str) -> Result<Option<String>, FieldSetError> {
         }
         _ => None,
     })
+}
+
+/// The path element of a named field.
+pub(super) fn field_element(name: &str) -> String {
+    ["f:", name].concat()
 }
 
 pub(super) fn is_member(node: &Tree) -> bool {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::fields::{Tree, attach, child, children, is_member, node as set_node};
+use super::fields::{Tree, attach, child, children, field_element, is_member, node as set_node};
 use super::node::{Node, Shape, elements, members};
 use crate::schema::ListKind;
 
@@ -133,7 +133,7 @@ fn set_below(node: Node, value: &Value) -> (bool, Tree) {
                 let (leaf, deeper) = set_below(node.member(name), value);
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
                 let member = leaf || empty || !node.names(name);
-                attach(&mut below, || format!("f:{name}"), member, deeper);
+                attach(&mut below, || field_element(name), member, deeper);
             }
         }
         Shape::List(kind) => {
@@ -160,7 +160,7 @@ pub(super) fn remove_fields(node: Node, value: &Value, set: &Tree) -> Value {
         Shape::Map => {
             let mut kept = Map::new();
             for (name, value) in members(Some(value)).into_iter().flatten() {
-                match child(set, &format!("f:{name}")) {
+                match child(set, &field_element(name)) {
                     Some(below) if is_member(below) => {}
                     Some(below) => {
                         kept.insert(name.clone(), remove_fields(node.member(name), value, below));

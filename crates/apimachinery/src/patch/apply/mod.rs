@@ -103,7 +103,7 @@ pub fn update(live: Option<&Value>, new: &mut Value, by: &Manager<'_>) {
 }
 
 fn current_entries(sent: Option<Value>, stored: Option<&Value>, subresource: &str) -> Vec<Entry> {
-    let from_stored = || stored.and_then(|list| managers::decode(list).ok()).unwrap_or_default();
+    let from_stored = || stored.cloned().map(managers::trusted).unwrap_or_default();
     let Some(list) = sent.filter(|list| subresource.is_empty() && list.is_array()) else {
         return from_stored();
     };
@@ -271,9 +271,11 @@ fn try_apply(live: &Value, patch: &Value, by: &Manager<'_>, force: bool) -> Resu
     let identity = by.identity(true, &api_version);
     let own = own_entry(&mut entries, identity);
     let last = own.fields().cloned().unwrap_or_default();
+    let mut dropped = last.clone();
+    subtract(&mut dropped, &set, Reach::Path);
     own.set_fields(set);
     own.set_api_version(&api_version);
-    let mut object = if last.is_empty() { merged } else { prune(root, merged, &entries, &last) };
+    let mut object = if dropped.is_empty() { merged } else { prune(root, merged, &entries, &last) };
     let difference = by.compare(live, &object);
     let conflicts = conflict::find(&entries, identity, &difference.changed);
     if !force && !conflicts.is_empty() {
@@ -305,7 +307,8 @@ fn strip_unowned(set: &mut Tree) {
     subtract(set, &unowned.0, Reach::Path);
 }
 
-/// Removes what this manager applied last time, and neither it nor anyone else owns now.
+/// Removes what this manager applied last time, and neither it nor anyone else owns now. Where it applies all of last
+/// time again there is nothing to remove: a set that comes from an object holds all that is above its members.
 fn prune(root: Node, merged: Value, entries: &[Entry], last: &Tree) -> Value {
     let named = |set: &Tree| merge::with_named_fields(root, set);
     let last = named(last);

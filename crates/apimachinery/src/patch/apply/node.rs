@@ -1,5 +1,7 @@
 //! A place in an object as the schema sees it: scalar, map or list, merged or atomic.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
 
 use crate::schema::{self, ListKind, Struct, Type};
@@ -119,9 +121,9 @@ fn keyed_item(element: Node, keys: &[&str], item: &Value) -> Result<String, Stri
     let mut text = String::from("k:{");
     for key in sorted {
         let value = match (map.get(key), element) {
-            (Some(value), _) => value.to_string(),
+            (Some(value), _) => Cow::Owned(value.to_string()),
             (None, Node::Typed(Type::Struct(s))) => match s.field(key).and_then(|f| f.default) {
-                Some(default) => default.to_owned(),
+                Some(default) => Cow::Borrowed(default),
                 None => continue,
             },
             _ => continue,
@@ -129,8 +131,9 @@ fn keyed_item(element: Node, keys: &[&str], item: &Value) -> Result<String, Stri
         if text.len() > 3 {
             text.push(',');
         }
-        text.push_str(&Value::from(key).to_string());
-        text.push(':');
+        text.push('"');
+        text.push_str(key);
+        text.push_str("\":");
         text.push_str(&value);
     }
     if text.len() == 3 {
