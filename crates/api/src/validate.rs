@@ -183,6 +183,22 @@ fn parse_ip(value: &str) -> Option<IpAddr> {
     parts.next().is_none().then(|| IpAddr::from(octets))
 }
 
+/// A network as older fields accept it.
+pub fn cidr(errors: &mut ErrorList, path: &Path, value: &str) {
+    let fine = value.split_once('/').is_some_and(|(address, bits)| {
+        let most = match parse_ip(address) {
+            Some(IpAddr::V4(_)) => 32,
+            Some(IpAddr::V6(_)) => 128,
+            None => return false,
+        };
+        bits.bytes().all(|b| b.is_ascii_digit()) && bits.parse::<u8>().is_ok_and(|bits| bits <= most)
+    });
+    if !fine {
+        let problem = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+        errors.push(Error::invalid(path, value, problem));
+    }
+}
+
 /// A port by number or name.
 pub fn port_or_name(errors: &mut ErrorList, path: &Path, port: &IntOrString) {
     match port {

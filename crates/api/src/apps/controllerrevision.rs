@@ -1,6 +1,8 @@
 //! ControllerRevision: a remembered state of a DaemonSet or StatefulSet.
 
+use crate::validate;
 use k8s_openapi::api::apps::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::kind::Kind;
@@ -39,7 +41,7 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     vec![
         Value::from(object.name()),
         Value::from(controller),
-        Value::from(o.revision),
+        Value::from(o.revision.unwrap_or(0)),
         table::age(o.metadata.creation_timestamp.as_ref(), cx),
     ]
 }
@@ -47,7 +49,35 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::ControllerRevision>().map(|o| validate_revision(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, _: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) =
+            (new.typed::<api::ControllerRevision>(), old.typed::<api::ControllerRevision>())
+        else {
+            return ErrorList::new();
+        };
+        let mut errors = ErrorList::new();
+        validate::nonnegative(&mut errors, &Path::new("revision"), new.revision.unwrap_or(0));
+        validate::immutable(&mut errors, &Path::new("data"), &new.data, &old.data);
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_revision(revision: &api::ControllerRevision) -> ErrorList {
+    let mut errors = ErrorList::new();
+    validate::nonnegative(&mut errors, &Path::new("revision"), revision.revision.unwrap_or(0));
+    let why = match &revision.data.0 {
+        Value::Null => "data is mandatory",
+        Value::Object(_) => return errors,
+        _ => "data must be a valid JSON object",
+    };
+    errors.push(Error::required(&Path::new("data"), why));
+    errors
 }

@@ -1,8 +1,13 @@
 //! DaemonSet: a pod on every node.
 
+use crate::validate;
 use k8s_openapi::api::apps::v1 as api;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::selector::Selector;
 use serde_json::Value;
 
+use crate::apps::validation;
 use crate::core::pod::default_template;
 use crate::defaults::{blank, child, text, unset};
 use crate::kind::Kind;
@@ -99,7 +104,110 @@ impl Strategy for Rules {
         prepare::update_with_generation(new, old, subresource);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::DaemonSet>().map(|o| validate_spec(object, &o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, object: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (object.typed::<api::DaemonSet>(), old.typed::<api::DaemonSet>()) else {
+            return ErrorList::new();
+        };
+        match subresource {
+            Some("status") => validate_status(&new, &old),
+            _ => {
+                let mut errors = validate_spec(object, &new);
+                let path = Path::new("spec").child("selector");
+                validate::immutable(&mut errors, &path, &new.spec.selector, &old.spec.selector);
+                errors
+            }
+        }
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_spec(_: &Object, set: &api::DaemonSet) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = &set.spec;
+    let path = Path::new("spec");
+    validate::label_selector(&mut errors, &path.child("selector"), Some(&spec.selector));
+    if let Ok(selector) = Selector::from_label_selector(Some(&spec.selector)) {
+        let labels = spec.template.metadata.as_ref().and_then(|m| m.labels.as_ref());
+        let path = path.child("template").child("metadata").child("labels");
+        validate::template_is_selected(&mut errors, &path, &selector, labels);
+    }
+    if validate::is_empty_selector(&spec.selector) {
+        let problem = "empty selector is invalid for daemonset";
+        errors.push(Error::invalid(&path.child("selector"), validate::shown(&spec.selector), problem));
+    }
+    crate::core::pod::validation::template(&mut errors, &path.child("template"), &spec.template);
+    validation::runs_for_ever(&mut errors, &spec.template, "DaemonSet");
+    let seconds = i64::from(spec.min_ready_seconds.unwrap_or(0));
+    validate::nonnegative(&mut errors, &path.child("minReadySeconds"), seconds);
+    validate_strategy(&mut errors, &path.child("updateStrategy"), spec.update_strategy.as_ref());
+    let limit = i64::from(spec.revision_history_limit.unwrap_or(0));
+    validate::nonnegative(&mut errors, &path.child("revisionHistoryLimit"), limit);
+    errors
+}
+
+fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: Option<&api::DaemonSetUpdateStrategy>) {
+    let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
+    match strategy.and_then(|s| s.type_.as_deref()).unwrap_or("") {
+        "OnDelete" => {}
+        "RollingUpdate" => {
+            let path = path.child("rollingUpdate");
+            let Some(rolling) = rolling else {
+                errors.push(Error::required(&path, ""));
+                return;
+            };
+            let zero = IntOrString::Int(0);
+            let unavailable = rolling.max_unavailable.as_ref().unwrap_or(&zero);
+            let surge = rolling.max_surge.as_ref().unwrap_or(&zero);
+            for (field, bound) in [("maxUnavailable", unavailable), ("maxSurge", surge)] {
+                validate::int_or_percent(errors, &path.child(field), bound);
+            }
+            for (field, bound) in [("maxUnavailable", unavailable), ("maxSurge", surge)] {
+                validate::at_most_100_percent(errors, &path.child(field), bound);
+            }
+            match (validate::amount(unavailable) != 0, validate::amount(surge) != 0) {
+                (true, true) => {
+                    let problem = "may not be set when maxUnavailable is non-zero";
+                    let shown = validate::shown(surge);
+                    errors.push(Error::invalid(&path.child("maxSurge"), shown, problem));
+                }
+                (false, false) => {
+                    let why = "cannot be 0 when maxSurge is 0";
+                    errors.push(Error::required(&path.child("maxUnavailable"), why));
+                }
+                _ => {}
+            }
+        }
+        other => {
+            // Shown as the server's own form of a strategy.
+            let shown = serde_json::json!({"Type": other, "RollingUpdate": rolling.map(|r| {
+                serde_json::json!({"MaxUnavailable": r.max_unavailable, "MaxSurge": r.max_surge})
+            })});
+            errors.push(Error::not_supported(path, shown, &["OnDelete", "RollingUpdate"]));
+        }
+    }
+}
+
+fn validate_status(new: &api::DaemonSet, old: &api::DaemonSet) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let status = new.status.clone().unwrap_or_default();
+    let counts = [
+        ("currentNumberScheduled", Some(status.current_number_scheduled)),
+        ("numberMisscheduled", Some(status.number_misscheduled)),
+        ("desiredNumberScheduled", Some(status.desired_number_scheduled)),
+        ("numberReady", Some(status.number_ready)),
+        ("updatedNumberScheduled", status.updated_number_scheduled),
+        ("numberAvailable", status.number_available),
+        ("numberUnavailable", status.number_unavailable),
+    ];
+    validation::counts(&mut errors, i32::MAX, &counts, &[]);
+    let before = old.status.as_ref().and_then(|s| s.collision_count);
+    validation::collisions(&mut errors, status.collision_count, before);
+    errors
 }

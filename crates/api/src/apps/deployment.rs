@@ -1,9 +1,13 @@
 //! Deployment: replica sets that follow each other.
 
+use crate::validate;
 use k8s_openapi::api::apps::v1 as api;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::selector::Selector;
 use serde_json::Value;
 
+use crate::apps::validation;
 use crate::core::pod::default_template;
 use crate::defaults::{blank, child, text, unset};
 use crate::kind::Kind;
@@ -90,7 +94,108 @@ impl Strategy for Rules {
         }
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::Deployment>().map(|o| validate_spec(object, &o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, object: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (object.typed::<api::Deployment>(), old.typed::<api::Deployment>()) else {
+            return ErrorList::new();
+        };
+        match subresource {
+            Some("status") => validate_status(&new, &old),
+            _ => {
+                let mut errors = validate_spec(object, &new);
+                let path = Path::new("spec").child("selector");
+                validate::immutable(&mut errors, &path, &new.spec.selector, &old.spec.selector);
+                errors
+            }
+        }
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_spec(object: &Object, deployment: &api::Deployment) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = &deployment.spec;
+    let path = Path::new("spec");
+    let nonnegative = |errors: &mut ErrorList, field: &str, n: Option<i32>| {
+        validate::nonnegative(errors, &path.child(field), i64::from(n.unwrap_or(0)));
+    };
+    nonnegative(&mut errors, "replicas", spec.replicas);
+    validation::selector(&mut errors, object, &spec.selector, "deployment");
+    let bad = "invalid label selector";
+    validation::template(&mut errors, &spec.selector, &spec.template, "ReplicaSet", bad);
+    validate_strategy(&mut errors, &path.child("strategy"), spec.strategy.as_ref());
+    nonnegative(&mut errors, "minReadySeconds", spec.min_ready_seconds);
+    nonnegative(&mut errors, "revisionHistoryLimit", spec.revision_history_limit);
+    nonnegative(&mut errors, "progressDeadlineSeconds", spec.progress_deadline_seconds);
+    if let Some(deadline) = spec.progress_deadline_seconds
+        && deadline <= spec.min_ready_seconds.unwrap_or(0)
+    {
+        let path = path.child("progressDeadlineSeconds");
+        errors.push(Error::invalid(&path, deadline, "must be greater than minReadySeconds"));
+    }
+    errors
+}
+
+fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: Option<&api::DeploymentStrategy>) {
+    let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
+    let at = path.child("rollingUpdate");
+    match strategy.and_then(|s| s.type_.as_deref()).unwrap_or("") {
+        "Recreate" if rolling.is_some() => {
+            let why = "may not be specified when strategy `type` is 'Recreate'";
+            errors.push(Error::forbidden(&at, why));
+        }
+        "Recreate" => {}
+        "RollingUpdate" => {
+            let Some(rolling) = rolling else {
+                let why = "this should be defaulted and never be nil";
+                errors.push(Error::required(&at, why));
+                return;
+            };
+            let zero = IntOrString::Int(0);
+            let unavailable = rolling.max_unavailable.as_ref().unwrap_or(&zero);
+            let surge = rolling.max_surge.as_ref().unwrap_or(&zero);
+            validate::int_or_percent(errors, &at.child("maxUnavailable"), unavailable);
+            validate::int_or_percent(errors, &at.child("maxSurge"), surge);
+            if validate::amount(unavailable) == 0 && validate::amount(surge) == 0 {
+                let problem = "may not be 0 when `maxSurge` is 0";
+                let shown = validate::shown(unavailable);
+                errors.push(Error::invalid(&at.child("maxUnavailable"), shown, problem));
+            }
+            validate::at_most_100_percent(errors, &at.child("maxUnavailable"), unavailable);
+        }
+        other => {
+            // Shown as the server's own form of a strategy.
+            let shown = serde_json::json!({"Type": other, "RollingUpdate": rolling.map(|r| {
+                serde_json::json!({"MaxUnavailable": r.max_unavailable, "MaxSurge": r.max_surge})
+            })});
+            errors.push(Error::not_supported(path, shown, &["Recreate", "RollingUpdate"]));
+        }
+    }
+}
+
+fn validate_status(new: &api::Deployment, old: &api::Deployment) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let status = new.status.clone().unwrap_or_default();
+    let replicas = status.replicas.unwrap_or(0);
+    let all = [
+        ("replicas", status.replicas),
+        ("unavailableReplicas", status.unavailable_replicas),
+        ("terminatingReplicas", status.terminating_replicas),
+    ];
+    let parts = [
+        ("updatedReplicas", status.updated_replicas),
+        ("readyReplicas", status.ready_replicas),
+        ("availableReplicas", status.available_replicas),
+    ];
+    validation::counts(&mut errors, replicas, &all, &parts);
+    validation::available(&mut errors, status.available_replicas, status.ready_replicas);
+    let before = old.status.as_ref().and_then(|s| s.collision_count);
+    validation::collisions(&mut errors, status.collision_count, before);
+    errors
 }

@@ -5,3 +5,4 @@ pub mod daemonset;
 pub mod deployment;
 pub mod replicaset;
 pub mod statefulset;
+pub(crate) mod validation;

@@ -1,8 +1,11 @@
 //! ReplicaSet: keeps a number of equal pods.
 
+use crate::validate;
 use k8s_openapi::api::apps::v1 as api;
+use knarr_apimachinery::field::{ErrorList, Path};
 use serde_json::Value;
 
+use crate::apps::validation;
 use crate::core::pod::default_template;
 use crate::defaults::{child, unset};
 use crate::kind::Kind;
@@ -68,7 +71,55 @@ impl Strategy for Rules {
         prepare::update_with_generation(new, old, subresource);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::ReplicaSet>().map(|o| validate_spec(object, &o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, object: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (object.typed::<api::ReplicaSet>(), old.typed::<api::ReplicaSet>()) else {
+            return ErrorList::new();
+        };
+        match subresource {
+            Some("status") => validate_status(&new, &old),
+            _ => {
+                let mut errors = validate_spec(object, &new);
+                let path = Path::new("spec").child("selector");
+                validate::immutable(&mut errors, &path, &new.spec.selector, &old.spec.selector);
+                errors
+            }
+        }
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_spec(object: &Object, set: &api::ReplicaSet) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = &set.spec;
+    let path = Path::new("spec");
+    for (field, n) in [("replicas", spec.replicas), ("minReadySeconds", spec.min_ready_seconds)] {
+        validate::nonnegative(&mut errors, &path.child(field), i64::from(n.unwrap_or(0)));
+    }
+    // Upstream's words do say deployment here.
+    validation::selector(&mut errors, object, &spec.selector, "deployment");
+    let template = spec.template.clone().unwrap_or_default();
+    let bad = "invalid label selector";
+    validation::template(&mut errors, &spec.selector, &template, "ReplicaSet", bad);
+    errors
+}
+
+fn validate_status(new: &api::ReplicaSet, _: &api::ReplicaSet) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let status = new.status.clone().unwrap_or_default();
+    let all = [("replicas", Some(status.replicas)), ("terminatingReplicas", status.terminating_replicas)];
+    let parts = [
+        ("fullyLabeledReplicas", status.fully_labeled_replicas),
+        ("readyReplicas", status.ready_replicas),
+        ("availableReplicas", status.available_replicas),
+    ];
+    validation::counts(&mut errors, status.replicas, &all, &parts);
+    validation::available(&mut errors, status.available_replicas, status.ready_replicas);
+    errors
 }

@@ -1,8 +1,12 @@
 //! StatefulSet: pods with names and volumes of their own.
 
+use crate::validate;
 use k8s_openapi::api::apps::v1 as api;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaimVolumeSource, PodTemplateSpec, Volume};
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
+use crate::apps::validation;
 use crate::core::persistentvolumeclaim;
 use crate::core::pod::default_template;
 use crate::defaults::{blank, child, existing, items, text, unset};
@@ -81,7 +85,148 @@ impl Strategy for Rules {
         prepare::update_with_generation(new, old, subresource);
     }
 
-    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
-        naming::subdomain(name, prefix)
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::StatefulSet>().map(|o| validate_spec(object, &o)).unwrap_or_default()
     }
+
+    fn validate_update(&self, object: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (object.typed::<api::StatefulSet>(), old.typed::<api::StatefulSet>()) else {
+            return ErrorList::new();
+        };
+        if subresource == Some("status") {
+            return validate_status(&new, &old);
+        }
+        let mut errors = validate_spec(object, &new);
+        let path = Path::new("spec");
+        let (spec, before) = (&new.spec, &old.spec);
+        validate::immutable(&mut errors, &path.child("selector"), &spec.selector, &before.selector);
+        let claims = path.child("volumeClaimTemplates");
+        validate::immutable(
+            &mut errors,
+            &claims,
+            &spec.volume_claim_templates,
+            &before.volume_claim_templates,
+        );
+        validate::immutable(
+            &mut errors,
+            &path.child("serviceName"),
+            &spec.service_name,
+            &before.service_name,
+        );
+        let policy = path.child("podManagementPolicy");
+        validate::immutable(&mut errors, &policy, &spec.pod_management_policy, &before.pod_management_policy);
+        errors
+    }
+
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        naming::label(name, prefix)
+    }
+}
+
+fn validate_spec(object: &Object, set: &api::StatefulSet) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = &set.spec;
+    let path = Path::new("spec");
+    let at = path.child("podManagementPolicy");
+    match spec.pod_management_policy.as_deref().unwrap_or("") {
+        "" => errors.push(Error::required(&at, "")),
+        "OrderedReady" | "Parallel" => {}
+        other => errors.push(Error::invalid(&at, other, "must be 'OrderedReady' or 'Parallel'")),
+    }
+    validate_strategy(&mut errors, &path.child("updateStrategy"), spec.update_strategy.as_ref());
+    if let Some(retention) = &spec.persistent_volume_claim_retention_policy {
+        let path = path.child("persistentVolumeClaimRetentionPolicy");
+        for (field, policy) in
+            [("whenDeleted", &retention.when_deleted), ("whenScaled", &retention.when_scaled)]
+        {
+            let policy = policy.as_deref().unwrap_or("");
+            validate::supported_value(&mut errors, &path.child(field), policy, &["Retain", "Delete"]);
+        }
+    }
+    for (i, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {
+        let path = path.child("volumeClaimTemplates").index(i).child("spec");
+        let claim = claim.spec.clone().unwrap_or_default();
+        persistentvolumeclaim::validate_claim_spec(&mut errors, &path, &claim);
+    }
+    let start = spec.ordinals.as_ref().and_then(|o| o.start);
+    for (field, n) in
+        [("replicas", spec.replicas), ("minReadySeconds", spec.min_ready_seconds), ("ordinals.start", start)]
+    {
+        validate::nonnegative(&mut errors, &path.child(field), i64::from(n.unwrap_or(0)));
+    }
+    if let Some(name) = spec.service_name.as_deref().filter(|n| !n.is_empty()) {
+        validate::dns_label(&mut errors, &path.child("serviceName"), name);
+    }
+    validation::selector(&mut errors, object, &spec.selector, "statefulset");
+    let template = with_claim_volumes(spec);
+    validation::template(&mut errors, &spec.selector, &template, "StatefulSet", "");
+    errors
+}
+
+/// The template as its pods will be: each claim template adds a volume; host name and subdomain are replaced.
+fn with_claim_volumes(spec: &api::StatefulSetSpec) -> PodTemplateSpec {
+    let mut template = spec.template.clone();
+    let Some(pod) = &mut template.spec else { return template };
+    (pod.hostname, pod.subdomain) = (None, None);
+    let names: Vec<String> =
+        spec.volume_claim_templates.iter().flatten().filter_map(|c| c.metadata.name.clone()).collect();
+    if !names.is_empty() {
+        let own = pod.volumes.take().unwrap_or_default();
+        let mut volumes: Vec<Volume> = names.iter().map(|name| claim_volume(name)).collect();
+        volumes.extend(own.into_iter().filter(|v| !names.contains(&v.name)));
+        pod.volumes = Some(volumes);
+    }
+    template
+}
+
+fn claim_volume(name: &str) -> Volume {
+    let source = PersistentVolumeClaimVolumeSource { claim_name: name.to_owned(), read_only: None };
+    Volume { name: name.to_owned(), persistent_volume_claim: Some(source), ..Volume::default() }
+}
+
+fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: Option<&api::StatefulSetUpdateStrategy>) {
+    let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
+    let at = path.child("rollingUpdate");
+    match strategy.and_then(|s| s.type_.as_deref()).unwrap_or("") {
+        "" => errors.push(Error::required(path, "")),
+        "OnDelete" => {
+            if let Some(rolling) = rolling {
+                let problem = "only allowed for updateStrategy 'RollingUpdate'";
+                errors.push(Error::invalid(&at, validate::shown(rolling), problem));
+            }
+        }
+        "RollingUpdate" => {
+            let Some(rolling) = rolling else { return };
+            let partition = i64::from(rolling.partition.unwrap_or(0));
+            validate::nonnegative(errors, &at.child("partition"), partition);
+            if let Some(bound) = &rolling.max_unavailable {
+                let at = at.child("maxUnavailable");
+                validate::int_or_percent(errors, &at, bound);
+                if validate::amount(bound) == 0 {
+                    errors.push(Error::invalid(&at, validate::shown(bound), "cannot be 0"));
+                }
+                validate::at_most_100_percent(errors, &at, bound);
+            }
+        }
+        _ => {
+            let shown = strategy.map_or(Value::Null, validate::shown);
+            errors.push(Error::invalid(path, shown, "must be 'RollingUpdate' or 'OnDelete'"));
+        }
+    }
+}
+
+fn validate_status(new: &api::StatefulSet, old: &api::StatefulSet) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let status = new.status.clone().unwrap_or_default();
+    let parts = [
+        ("readyReplicas", status.ready_replicas),
+        ("currentReplicas", status.current_replicas),
+        ("updatedReplicas", status.updated_replicas),
+        ("availableReplicas", status.available_replicas),
+    ];
+    validation::counts(&mut errors, status.replicas, &[("replicas", Some(status.replicas))], &parts);
+    validation::available(&mut errors, status.available_replicas, status.ready_replicas);
+    let before = old.status.as_ref().and_then(|s| s.collision_count);
+    validation::collisions(&mut errors, status.collision_count, before);
+    errors
 }

@@ -1,6 +1,8 @@
 //! Lease: who holds what until when.
 
+use crate::validate;
 use k8s_openapi::api::coordination::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::kind::Kind;
@@ -39,7 +41,33 @@ impl Strategy for Rules {
         false
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::Lease>().map(|o| validate_lease(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, _: &Object, _: Option<&str>) -> ErrorList {
+        self.validate(new)
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_lease(lease: &api::Lease) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = lease.spec.clone().unwrap_or_default();
+    let path = Path::new("spec");
+    if let Some(seconds) = spec.lease_duration_seconds.filter(|s| *s <= 0) {
+        let path = path.child("leaseDurationSeconds");
+        errors.push(Error::invalid(&path, seconds, "must be greater than 0"));
+    }
+    let transitions = i64::from(spec.lease_transitions.unwrap_or(0));
+    validate::nonnegative(&mut errors, &path.child("leaseTransitions"), transitions);
+    let strategy = spec.strategy.as_deref().unwrap_or("");
+    if spec.preferred_holder.is_some_and(|h| !h.is_empty()) && strategy.is_empty() {
+        let why = "may only be specified if `strategy` is defined";
+        errors.push(Error::forbidden(&path.child("preferredHolder"), why));
+    }
+    errors
 }

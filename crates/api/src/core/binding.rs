@@ -1,6 +1,9 @@
 //! Binding: which node a pod is to run on; the older form of `pods/binding`.
 
+use crate::object::Object;
+use crate::validate;
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 
 use crate::kind::Kind;
 use crate::naming;
@@ -15,7 +18,26 @@ pub const RESOURCE: Resource = Resource {
 struct Rules;
 
 impl Strategy for Rules {
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::Binding>().map(|o| validate_binding(&o)).unwrap_or_default()
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::path_segment(name, prefix)
     }
+}
+
+/// A binding names a node.
+pub fn validate_binding(binding: &api::Binding) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let path = Path::new("target");
+    let kind = binding.target.kind.as_deref().unwrap_or("");
+    if !matches!(kind, "" | "Node") {
+        errors.push(Error::not_supported(&path.child("kind"), kind, &["Node", "<empty>"]));
+    }
+    let name = binding.target.name.as_deref().unwrap_or("");
+    if validate::required(&mut errors, &path.child("name"), name) && matches!(kind, "" | "Node") {
+        validate::dns_subdomain(&mut errors, &path.child("name"), name);
+    }
+    errors
 }

@@ -1,7 +1,9 @@
 //! Event: something that happened to an object.
 
+use crate::validate;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::kind::Kind;
@@ -97,7 +99,60 @@ impl Strategy for Rules {
         true
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::Event>().map(|o| validate_event(&o, "reportingComponent")).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, _: &Object, _: Option<&str>) -> ErrorList {
+        self.validate(new)
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::path_segment(name, prefix)
     }
+}
+
+/// Longest reporting instance, action and reason.
+const WORD_MAX: usize = 128;
+/// Longest message.
+const NOTE_MAX: usize = 1024;
+
+/// What holds for events of either form; `reporter` is the name of the reporting controller's field.
+pub fn validate_event(event: &api::Event, reporter: &str) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let namespace = event.metadata.namespace.as_deref().unwrap_or("");
+    let about = event.involved_object.namespace.as_deref().unwrap_or("");
+    let fits = match (event.event_time.is_some(), about) {
+        (false, "") => matches!(namespace, "" | "default"),
+        (false, about) => about == namespace,
+        (true, "") => matches!(namespace, "default" | "kube-system"),
+        (true, _) => true,
+    };
+    if !fits {
+        let path = Path::new("involvedObject").child("namespace");
+        errors.push(Error::invalid(&path, about, "does not match event.namespace"));
+    }
+    if event.event_time.is_none() {
+        return errors;
+    }
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let controller = text(&event.reporting_component);
+    validate::required(&mut errors, &Path::new(reporter), &controller);
+    validate::label_key(&mut errors, &Path::new(reporter), &controller);
+    for (field, value) in [
+        ("reportingInstance", text(&event.reporting_instance)),
+        ("action", text(&event.action)),
+        ("reason", text(&event.reason)),
+    ] {
+        validate::required(&mut errors, &Path::new(field), &value);
+        if value.len() > WORD_MAX {
+            let problem = format!("can have at most {WORD_MAX} characters");
+            errors.push(Error::invalid(&Path::new(field), "", problem));
+        }
+    }
+    if text(&event.message).len() > NOTE_MAX {
+        let problem = format!("can have at most {NOTE_MAX} characters");
+        errors.push(Error::invalid(&Path::new("message"), "", problem));
+    }
+    errors
 }

@@ -1,6 +1,8 @@
 //! Namespace: a room for names.
 
+use crate::validate;
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::{Value, json};
 
 use crate::kind::Kind;
@@ -77,7 +79,49 @@ impl Strategy for Rules {
         }
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::Namespace>().map(|o| validate_finalizers(&o, false)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, _: &Object, subresource: Option<&str>) -> ErrorList {
+        let Ok(new) = new.typed::<api::Namespace>() else { return ErrorList::new() };
+        match subresource {
+            Some("status") => validate_phase(&new),
+            Some("finalize") => validate_finalizers(&new, true),
+            _ => validate_finalizers(&new, false),
+        }
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::label(name, prefix)
     }
+}
+
+fn validate_finalizers(namespace: &api::Namespace, indexed: bool) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let finalizers = namespace.spec.as_ref().and_then(|s| s.finalizers.as_ref());
+    for (i, name) in finalizers.into_iter().flatten().enumerate() {
+        let list = Path::new("spec").child("finalizers");
+        let path = if indexed { list.index(i) } else { list };
+        validate::label_key(&mut errors, &path, name);
+        let standard = matches!(name.as_str(), FINALIZER | "orphan" | "foregroundDeletion");
+        if !name.contains('/') && !standard {
+            let problem = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(Error::invalid(&path, name.as_str(), problem));
+        }
+    }
+    errors
+}
+
+fn validate_phase(namespace: &api::Namespace) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let phase = namespace.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
+    let (expected, problem) = match namespace.metadata.deletion_timestamp {
+        None => ("Active", "may only be 'Active' if `deletionTimestamp` is empty"),
+        Some(_) => ("Terminating", "may only be 'Terminating' if `deletionTimestamp` is not empty"),
+    };
+    if phase != expected {
+        errors.push(Error::invalid(&Path::new("status").child("Phase"), phase, problem));
+    }
+    errors
 }

@@ -1,10 +1,14 @@
 //! Node: a machine that runs pods.
 
+use crate::validate;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
+use crate::core::pod::validation::{quantity, taint_effect};
 use crate::defaults::{existing, unset};
 use crate::kind::Kind;
 use crate::naming;
@@ -112,7 +116,104 @@ impl Strategy for Rules {
         prepare::update_with_status(new, old, subresource);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::Node>().map(|o| validate_node(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (new.typed::<api::Node>(), old.typed::<api::Node>()) else {
+            return ErrorList::new();
+        };
+        let mut errors = if subresource.is_none() { validate_node(&new) } else { ErrorList::new() };
+        validate_node_update(&mut errors, &new, &old);
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_node(node: &api::Node) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = node.spec.clone().unwrap_or_default();
+    taints(&mut errors, spec.taints.as_deref().unwrap_or_default());
+    amounts(&mut errors, node);
+    let path = Path::new("spec").child("podCIDRs");
+    let ranges = spec.pod_cidrs.unwrap_or_default();
+    for (i, range) in ranges.iter().enumerate() {
+        validate::cidr(&mut errors, &path.index(i), range);
+    }
+    let families: BTreeSet<bool> = ranges.iter().map(|r| r.contains(':')).collect();
+    if ranges.len() > families.len() {
+        let problem = "may specify no more than one CIDR for each IP family";
+        errors.push(Error::invalid(&path, ranges, problem));
+    }
+    errors
+}
+
+/// Errors about taints name `metadata`, as upstream does.
+fn taints(errors: &mut ErrorList, taints: &[api::Taint]) {
+    let mut seen = BTreeSet::new();
+    for (i, taint) in taints.iter().enumerate() {
+        let path = Path::new("metadata").child("taints").index(i);
+        validate::label_key(errors, &path.child("key"), &taint.key);
+        let value = taint.value.as_deref().unwrap_or("");
+        let found = names::label_value(value);
+        if !found.is_empty() {
+            errors.push(Error::invalid(&path.child("value"), value, found.join(";")));
+        }
+        if validate::required(errors, &path.child("effect"), &taint.effect) {
+            taint_effect(errors, &path.child("effect"), &taint.effect);
+        }
+        if !seen.insert((&taint.effect, &taint.key)) {
+            let shown = serde_json::json!({
+                "Key": taint.key, "Value": value, "Effect": taint.effect, "TimeAdded": null,
+            });
+            let mut error = Error::duplicate(&path, shown);
+            error.detail = "taints must be unique by key and effect pair".to_owned();
+            errors.push(error);
+        }
+    }
+}
+
+fn amounts(errors: &mut ErrorList, node: &api::Node) {
+    let status = node.status.clone().unwrap_or_default();
+    for (field, list) in [("capacity", &status.capacity), ("allocatable", &status.allocatable)] {
+        for (name, amount) in list.iter().flatten() {
+            let path = Path::new("status").child(field).child(name);
+            quantity(errors, &path, name, amount);
+        }
+    }
+}
+
+fn validate_node_update(errors: &mut ErrorList, new: &api::Node, old: &api::Node) {
+    let (spec, before) = (new.spec.clone().unwrap_or_default(), old.spec.clone().unwrap_or_default());
+    amounts(errors, new);
+    let addresses = new.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+    for (i, address) in addresses.iter().enumerate() {
+        if addresses[..i].contains(address) {
+            let path = Path::new("status").child("addresses").index(i);
+            let shown = serde_json::json!({"Type": address.type_, "Address": address.address});
+            errors.push(Error::duplicate(&path, shown));
+        }
+    }
+    let path = Path::new("spec");
+    if before.pod_cidrs.as_ref().is_some_and(|c| !c.is_empty()) && before.pod_cidrs != spec.pod_cidrs {
+        let why = "node updates may not change podCIDR except from \"\" to valid";
+        errors.push(Error::forbidden(&path.child("podCIDRs"), why));
+    }
+    let provider = |id: &Option<String>| id.clone().filter(|id| !id.is_empty());
+    match (provider(&before.provider_id), provider(&spec.provider_id)) {
+        (Some(old), Some(new)) if old != new => {
+            let problem = "field cannot be modified once set";
+            errors.push(Error::invalid(&path.child("providerID"), Value::Null, problem));
+        }
+        (Some(_), None) => {
+            let problem = "field cannot be cleared once set";
+            errors.push(Error::invalid(&path.child("providerID"), Value::Null, problem));
+        }
+        _ => {}
+    }
+    taints(errors, spec.taints.as_deref().unwrap_or_default());
 }

@@ -1,9 +1,13 @@
 //! PersistentVolume: a piece of storage in the cluster.
 
+use crate::validate;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
+use crate::core::persistentvolumeclaim::validate_access_modes;
 use crate::core::pod::default_network_volume;
 use crate::defaults::{blank, child, existing, unset};
 use crate::kind::Kind;
@@ -105,7 +109,115 @@ impl Strategy for Rules {
         prepare::update_with_status(new, old, subresource);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::PersistentVolume>().map(|o| validate_volume(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (new.typed::<api::PersistentVolume>(), old.typed::<api::PersistentVolume>())
+        else {
+            return ErrorList::new();
+        };
+        if subresource == Some("status") {
+            return ErrorList::new();
+        }
+        let mut errors = validate_volume(&new);
+        let (now, before) = (source(&new), source(&old));
+        if now != before {
+            let text = crate::diff::unified(&before, &now);
+            let why = format!("spec.persistentvolumesource is immutable after creation\n{text}");
+            errors.push(Error::forbidden(&Path::new("spec").child("persistentvolumesource"), why));
+        }
+        let mode = |volume: &api::PersistentVolume| volume.spec.as_ref().and_then(|s| s.volume_mode.clone());
+        validate::immutable(&mut errors, &Path::new("volumeMode"), &mode(&new), &mode(&old));
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+/// Fields of the spec that are not the volume's source.
+const NOT_SOURCES: &[&str] = &[
+    "accessModes",
+    "capacity",
+    "claimRef",
+    "mountOptions",
+    "nodeAffinity",
+    "persistentVolumeReclaimPolicy",
+    "storageClassName",
+    "volumeAttributesClassName",
+    "volumeMode",
+];
+
+/// Where the storage is: the one field of the spec that says so.
+fn source(volume: &api::PersistentVolume) -> serde_json::Map<String, Value> {
+    match volume.spec.as_ref().map(validate::shown) {
+        Some(Value::Object(mut spec)) => {
+            spec.retain(|field, _| !NOT_SOURCES.contains(&field.as_str()));
+            spec
+        }
+        _ => serde_json::Map::new(),
+    }
+}
+
+fn validate_volume(volume: &api::PersistentVolume) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = volume.spec.clone().unwrap_or_default();
+    let path = Path::new("spec");
+    let modes = spec.access_modes.as_deref().unwrap_or_default();
+    if modes.is_empty() {
+        errors.push(Error::required(&path.child("accessModes"), ""));
+    }
+    validate_access_modes(&mut errors, &path.child("accessModes"), modes);
+    let capacity = spec.capacity.clone().unwrap_or_default();
+    let at = path.child("capacity");
+    if capacity.is_empty() {
+        errors.push(Error::required(&at, ""));
+    }
+    if capacity.len() != 1 || !capacity.contains_key("storage") {
+        errors.push(Error::not_supported(&at, validate::shown(&capacity), &["storage"]));
+    }
+    for (name, amount) in &capacity {
+        let amount = Quantity::try_from(amount).unwrap_or_default();
+        if amount.signum() <= 0 {
+            let problem = "must be greater than zero";
+            errors.push(Error::invalid(&at.key(name), amount.to_string(), problem));
+        }
+    }
+    let policy = spec.persistent_volume_reclaim_policy.as_deref().unwrap_or("");
+    if !policy.is_empty() {
+        let policies = ["Delete", "Recycle", "Retain"];
+        validate::supported_value(
+            &mut errors,
+            &path.child("persistentVolumeReclaimPolicy"),
+            policy,
+            &policies,
+        );
+    }
+    let sources = source(volume);
+    if sources.is_empty() {
+        errors.push(Error::required(&path, "must specify a volume type"));
+    }
+    for name in sources.keys().skip(1) {
+        errors.push(Error::forbidden(&path.child(name), "may not specify more than 1 volume type"));
+    }
+    if let Some(host_path) = &spec.host_path {
+        let at = path.child("hostPath").child("path");
+        if validate::required(&mut errors, &at, &host_path.path) {
+            validate::no_backsteps(&mut errors, &at, &host_path.path);
+        }
+        if host_path.path == "/" && policy == "Recycle" {
+            let why = "may not be 'recycle' for a hostPath volume whose path is '/'";
+            errors.push(Error::forbidden(&path.child("persistentVolumeReclaimPolicy"), why));
+        }
+    }
+    if let Some(class) = spec.storage_class_name.as_deref().filter(|c| !c.is_empty()) {
+        validate::dns_subdomain(&mut errors, &path.child("storageClassName"), class);
+    }
+    if let Some(mode) = &spec.volume_mode {
+        validate::supported_value(&mut errors, &path.child("volumeMode"), mode, &["Block", "Filesystem"]);
+    }
+    errors
 }

@@ -1,6 +1,9 @@
 //! PersistentVolumeClaim: a wish for storage.
 
+use crate::validate;
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::core::persistentvolume::{access_modes, class};
@@ -87,7 +90,119 @@ impl Strategy for Rules {
         prepare::update_with_status(new, old, subresource);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::PersistentVolumeClaim>().map(|o| validate_claim(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) =
+            (new.typed::<api::PersistentVolumeClaim>(), old.typed::<api::PersistentVolumeClaim>())
+        else {
+            return ErrorList::new();
+        };
+        match subresource {
+            Some("status") => ErrorList::new(),
+            _ => validate_claim_update(&new, &old),
+        }
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+
+/// Access modes of a claim or a volume.
+pub(crate) fn validate_access_modes(errors: &mut ErrorList, path: &Path, modes: &[String]) {
+    for mode in modes {
+        validate::supported_value(errors, path, mode, ACCESS_MODES);
+    }
+    let known = |mode: &&String| ACCESS_MODES.contains(&mode.as_str());
+    let single = modes.iter().any(|m| m == "ReadWriteOncePod");
+    if single && modes.iter().filter(known).any(|m| m != "ReadWriteOncePod") {
+        errors.push(Error::forbidden(path, "may not use ReadWriteOncePod with other access modes"));
+    }
+}
+
+fn storage_of(claim: &api::PersistentVolumeClaim) -> Option<Quantity> {
+    let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
+    Quantity::try_from(requests.get("storage")?).ok()
+}
+
+fn validate_claim(claim: &api::PersistentVolumeClaim) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = claim.spec.clone().unwrap_or_default();
+    validate_claim_spec(&mut errors, &Path::new("spec"), &spec);
+    errors
+}
+
+/// A claim's spec, wherever it stands.
+pub fn validate_claim_spec(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeClaimSpec) {
+    let modes = spec.access_modes.as_deref().unwrap_or_default();
+    if modes.is_empty() {
+        let why = "at least 1 access mode is required";
+        errors.push(Error::required(&path.child("accessModes"), why));
+    }
+    validate::label_selector(errors, &path.child("selector"), spec.selector.as_ref());
+    validate_access_modes(errors, &path.child("accessModes"), modes);
+    let at = path.child("resources").key("storage");
+    let requests = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
+    match requests.and_then(|r| r.get("storage")).map(Quantity::try_from) {
+        None => errors.push(Error::required(&at, "")),
+        Some(Ok(size)) if size.signum() <= 0 => {
+            errors.push(Error::invalid(&at, size.to_string(), "must be greater than zero"));
+        }
+        Some(_) => {}
+    }
+    for (field, class) in [
+        ("storageClassName", &spec.storage_class_name),
+        ("volumeAttributesClassName", &spec.volume_attributes_class_name),
+    ] {
+        if let Some(class) = class.as_deref().filter(|c| !c.is_empty()) {
+            validate::dns_subdomain(errors, &path.child(field), class);
+        }
+    }
+    if let Some(mode) = &spec.volume_mode {
+        validate::supported_value(errors, &path.child("volumeMode"), mode, &["Block", "Filesystem"]);
+    }
+}
+
+/// Once made, a claim may only grow, and be bound to a volume.
+fn validate_claim_update(new: &api::PersistentVolumeClaim, old: &api::PersistentVolumeClaim) -> ErrorList {
+    let mut errors = validate_claim(new);
+    let mut settled = new.spec.clone().unwrap_or_default();
+    let mut before = old.spec.clone().unwrap_or_default();
+    if before.volume_name.as_deref().unwrap_or("").is_empty() {
+        before.volume_name.clone_from(&settled.volume_name);
+    }
+    if before.storage_class_name.is_none() {
+        // A default class may come later.
+        settled.storage_class_name = None;
+    }
+    if new.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound") {
+        let size = before.resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get("storage"));
+        let requests = settled.resources.as_mut().and_then(|r| r.requests.as_mut());
+        if let (Some(requests), Some(size)) = (requests, size) {
+            requests.insert("storage".to_owned(), size.clone());
+        }
+        settled.volume_attributes_class_name.clone_from(&before.volume_attributes_class_name);
+    }
+    if settled != before {
+        let text = crate::diff::unified(&before, &settled);
+        let why = format!(
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{text}"
+        );
+        errors.push(Error::forbidden(&Path::new("spec"), why));
+    }
+    let capacity = old.status.as_ref().and_then(|s| s.capacity.as_ref()).and_then(|c| c.get("storage"));
+    let capacity = capacity.and_then(|c| Quantity::try_from(c).ok()).unwrap_or_default();
+    let (size, was) = (storage_of(new).unwrap_or_default(), storage_of(old).unwrap_or_default());
+    if size < was && size <= capacity {
+        let path = Path::new("spec").child("resources").child("requests").child("storage");
+        errors.push(Error::forbidden(&path, "field can not be less than status.capacity"));
+    }
+    let mode = |claim: &api::PersistentVolumeClaim| claim.spec.as_ref().and_then(|s| s.volume_mode.clone());
+    validate::immutable(&mut errors, &Path::new("volumeMode"), &mode(new), &mode(old));
+    errors
 }

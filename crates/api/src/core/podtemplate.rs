@@ -1,6 +1,7 @@
 //! PodTemplate: a stored description of a pod.
 
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::{ErrorList, Path};
 use serde_json::Value;
 
 use crate::core::pod::default_pod_spec;
@@ -52,7 +53,22 @@ impl Strategy for Rules {
         prepare::bump_generation(new, old, &["/template"]);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::PodTemplate>().map(|o| validate_template(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, _: &Object, _: Option<&str>) -> ErrorList {
+        self.validate(new)
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_template(o: &api::PodTemplate) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let template = o.template.clone().unwrap_or_default();
+    crate::core::pod::validation::template(&mut errors, &Path::new("template"), &template);
+    errors
 }

@@ -1,8 +1,11 @@
 //! ReplicationController: the older way to keep a number of pods.
 
+use crate::validate;
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
+use crate::apps::validation::{available, counts, runs_for_ever};
 use crate::core::pod::default_template;
 use crate::defaults::{child, unset};
 use crate::kind::Kind;
@@ -90,7 +93,61 @@ impl Strategy for Rules {
         true
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::ReplicationController>().map(|o| validate_spec(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, _: &Object, subresource: Option<&str>) -> ErrorList {
+        let Ok(new) = new.typed::<api::ReplicationController>() else { return ErrorList::new() };
+        match subresource {
+            Some("status") => validate_status(&new),
+            _ => validate_spec(&new),
+        }
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_spec(controller: &api::ReplicationController) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = controller.spec.clone().unwrap_or_default();
+    let path = Path::new("spec");
+    let seconds = i64::from(spec.min_ready_seconds.unwrap_or(0));
+    validate::nonnegative(&mut errors, &path.child("minReadySeconds"), seconds);
+    let labels = spec.selector.clone().unwrap_or_default();
+    if labels.is_empty() {
+        errors.push(Error::required(&path.child("selector"), ""));
+    }
+    match spec.replicas {
+        None => errors.push(Error::required(&path.child("replicas"), "")),
+        Some(n) => validate::nonnegative(&mut errors, &path.child("replicas"), i64::from(n)),
+    }
+    let Some(template) = &spec.template else {
+        errors.push(Error::required(&path.child("template"), ""));
+        return errors;
+    };
+    if !labels.is_empty() {
+        let path = path.child("template").child("metadata").child("labels");
+        let own = template.metadata.as_ref().and_then(|m| m.labels.as_ref());
+        let selector = knarr_apimachinery::selector::Selector::from_labels(&labels);
+        validate::template_is_selected(&mut errors, &path, &selector, own);
+    }
+    crate::core::pod::validation::template(&mut errors, &path.child("template"), template);
+    runs_for_ever(&mut errors, template, "ReplicationController");
+    errors
+}
+
+fn validate_status(controller: &api::ReplicationController) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let status = controller.status.clone().unwrap_or_default();
+    let parts = [
+        ("fullyLabeledReplicas", status.fully_labeled_replicas),
+        ("readyReplicas", status.ready_replicas),
+        ("availableReplicas", status.available_replicas),
+    ];
+    counts(&mut errors, status.replicas, &[("replicas", Some(status.replicas))], &parts);
+    available(&mut errors, status.available_replicas, status.ready_replicas);
+    errors
 }

@@ -1,8 +1,14 @@
 //! ResourceQuota: how much a namespace may use.
 
+use std::collections::BTreeSet;
+
+use crate::validate;
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
 use serde_json::Value;
 
+use crate::core::pod::validation::{is_standard_resource, quantity};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -54,7 +60,79 @@ impl Strategy for Rules {
         prepare::update_with_status(new, old, subresource);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::ResourceQuota>().map(|o| validate_quota(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (new.typed::<api::ResourceQuota>(), old.typed::<api::ResourceQuota>())
+        else {
+            return ErrorList::new();
+        };
+        let mut errors = validate_quota(&new);
+        let scopes = |quota: &api::ResourceQuota| -> BTreeSet<String> {
+            quota.spec.iter().flat_map(|s| s.scopes.iter().flatten()).cloned().collect()
+        };
+        if subresource.is_none() && scopes(&new) != scopes(&old) {
+            let shown = validate::shown(&new.spec.as_ref().and_then(|s| s.scopes.clone()));
+            let path = Path::new("spec").child("scopes");
+            errors.push(Error::invalid(&path, shown, validate::IMMUTABLE));
+        }
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
+    }
+}
+
+const SCOPES: &[&str] = &[
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
+
+fn validate_quota(quota: &api::ResourceQuota) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let (spec, status) = (quota.spec.clone().unwrap_or_default(), quota.status.clone().unwrap_or_default());
+    let spec_path = Path::new("spec");
+    let status_path = Path::new("status");
+    for (path, list) in [
+        (spec_path.child("hard"), &spec.hard),
+        (status_path.child("hard"), &status.hard),
+        (status_path.child("used"), &status.used),
+    ] {
+        for (name, amount) in list.iter().flatten() {
+            let path = path.key(name);
+            quota_resource_name(&mut errors, &path, name);
+            quantity(&mut errors, &path, name, amount);
+        }
+    }
+    let path = spec_path.child("scopes");
+    let scopes = spec.scopes.clone().unwrap_or_default();
+    for _ in scopes.iter().filter(|s| !SCOPES.contains(&s.as_str())) {
+        errors.push(Error::invalid(&path, scopes.clone(), "unsupported scope"));
+    }
+    for pair in [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]] {
+        if pair.iter().all(|p| scopes.iter().any(|s| s == p)) {
+            errors.push(Error::invalid(&path, scopes.clone(), "conflicting scopes"));
+        }
+    }
+    errors
+}
+
+/// A resource of a container, a count of objects, or a fully qualified name.
+fn quota_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
+    let found = names::label_key(name);
+    if !found.is_empty() {
+        validate::problems(errors, path, name, found);
+    } else if !name.contains('/') && !is_standard_resource(name) {
+        let problem = "must be a standard resource type or fully qualified";
+        errors.push(Error::invalid(path, name, problem));
+        errors.push(Error::invalid(path, name, "must be a standard resource for quota"));
     }
 }

@@ -1,8 +1,14 @@
 //! EndpointSlice: a part of the addresses behind a Service.
 
+use std::collections::BTreeSet;
+
+use crate::validate;
 use k8s_openapi::api::discovery::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
 use serde_json::Value;
 
+use crate::core::endpoints::endpoint_ip;
 use crate::defaults::{items, unset};
 use crate::kind::Kind;
 use crate::naming;
@@ -62,7 +68,113 @@ impl Strategy for Rules {
         prepare::bump_generation(new, old, &parts);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::EndpointSlice>().map(|o| validate_slice(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, _: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (new.typed::<api::EndpointSlice>(), old.typed::<api::EndpointSlice>())
+        else {
+            return ErrorList::new();
+        };
+        let mut errors = validate_slice(&new);
+        validate::immutable(&mut errors, &Path::new("addressType"), &new.address_type, &old.address_type);
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
+    }
+}
+
+const MAX_ENDPOINTS: usize = 1000;
+const MAX_PORTS: usize = 20000;
+const MAX_ADDRESSES: usize = 100;
+const MAX_HINTS: usize = 8;
+
+fn validate_slice(slice: &api::EndpointSlice) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let types = ["FQDN", "IPv4", "IPv6"];
+    validate::one_of(&mut errors, &Path::new("addressType"), &slice.address_type, &types);
+    validate_ports(&mut errors, slice.ports.as_deref().unwrap_or_default());
+    let endpoints = slice.endpoints.as_deref().unwrap_or_default();
+    let path = Path::new("endpoints");
+    if endpoints.len() > MAX_ENDPOINTS {
+        errors.push(Error::too_many(&path, endpoints.len(), MAX_ENDPOINTS));
+        return errors;
+    }
+    for (i, endpoint) in endpoints.iter().enumerate() {
+        validate_endpoint(&mut errors, &path.index(i), endpoint, &slice.address_type);
+    }
+    errors
+}
+
+fn validate_ports(errors: &mut ErrorList, ports: &[api::EndpointPort]) {
+    let path = Path::new("ports");
+    if ports.len() > MAX_PORTS {
+        errors.push(Error::too_many(&path, ports.len(), MAX_PORTS));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (i, port) in ports.iter().enumerate() {
+        let path = path.index(i);
+        let name = port.name.as_deref().unwrap_or("");
+        if !name.is_empty() {
+            validate::dns_label(errors, &path.child("name"), name);
+        }
+        if !seen.insert(name) {
+            errors.push(Error::duplicate(&path.child("name"), name));
+        }
+        let protocol = port.protocol.as_deref().unwrap_or("");
+        validate::one_of(errors, &path.child("protocol"), protocol, &["TCP", "UDP", "SCTP"]);
+        if let Some(protocol) = &port.app_protocol {
+            validate::label_key(errors, &path.child("appProtocol"), protocol);
+        }
+    }
+}
+
+fn validate_endpoint(errors: &mut ErrorList, path: &Path, endpoint: &api::Endpoint, family: &str) {
+    let at = path.child("addresses");
+    match endpoint.addresses.len() {
+        0 => errors.push(Error::required(&at, "must contain at least 1 address")),
+        n if n > MAX_ADDRESSES => errors.push(Error::too_many(&at, n, MAX_ADDRESSES)),
+        _ => {}
+    }
+    for (i, address) in endpoint.addresses.iter().enumerate() {
+        if family == "FQDN" {
+            validate::dns_subdomain(errors, &at.index(i), address);
+        } else if let Some(ip) = validate::ip(errors, &at.index(i), address) {
+            if ip.is_ipv4() != (family == "IPv4") {
+                let problem = format!("must be an {family} address");
+                errors.push(Error::invalid(&at, address.as_str(), problem));
+            }
+            endpoint_ip(errors, &at.index(i), address);
+        }
+    }
+    if let Some(name) = &endpoint.node_name {
+        validate::dns_subdomain(errors, &path.child("nodeName"), name);
+    }
+    if let Some(name) = &endpoint.hostname {
+        validate::dns_label(errors, &path.child("hostname"), name);
+    }
+    let hints = endpoint.hints.clone().unwrap_or_default();
+    let zones: Vec<String> = hints.for_zones.into_iter().flatten().map(|z| z.name).collect();
+    let nodes: Vec<String> = hints.for_nodes.into_iter().flatten().map(|n| n.name).collect();
+    let path = path.child("hints");
+    validate_hints(errors, &path.child("forZones"), &zones, names::label_value);
+    validate_hints(errors, &path.child("forNodes"), &nodes, names::dns1123_subdomain);
+}
+
+fn validate_hints(errors: &mut ErrorList, path: &Path, hints: &[String], rule: fn(&str) -> names::Problems) {
+    if hints.len() > MAX_HINTS {
+        errors.push(Error::too_many(path, hints.len(), MAX_HINTS));
+        return;
+    }
+    for (i, name) in hints.iter().enumerate() {
+        let path = path.index(i).child("name");
+        if hints[..i].contains(name) {
+            errors.push(Error::duplicate(&path, name.as_str()));
+        }
+        validate::problems(errors, &path, name, rule(name));
     }
 }

@@ -1,14 +1,17 @@
 //! Event in its `events.k8s.io` form; stored as the core Event.
 
+use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::events::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::{Map, Value, json};
 
-use crate::core::event::{COLUMNS, event_cells};
+use crate::core::event::{COLUMNS, event_cells, validate_event};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
 use crate::resource::{CellContext, Resource, StoredAs};
 use crate::strategy::Strategy;
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["ev"],
@@ -32,8 +35,7 @@ pub const RESOURCE: Resource = Resource {
 
 /// The core form's cells, whichever form the object is in.
 fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
-    let parsed: Value = serde_json::from_slice(object.json()).unwrap_or_default();
-    event_cells(&serde_json::from_value(to_stored(&parsed)).unwrap_or_default(), cx)
+    event_cells(&core_form(object).unwrap_or_default(), cx)
 }
 
 struct Rules;
@@ -43,8 +45,80 @@ impl Strategy for Rules {
         true
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        let Some(event) = core_form(object) else { return ErrorList::new() };
+        let mut errors = validate_event(&event, "reportingController");
+        series(&mut errors, &event);
+        if event.event_time.is_none() {
+            errors.push(Error::required(&Path::new("eventTime"), ""));
+        }
+        let kind = event.type_.as_deref().unwrap_or("");
+        if !matches!(kind, "Normal" | "Warning") {
+            errors.push(Error::invalid(&Path::new("type"), "", format!("has invalid value: {kind}")));
+        }
+        let has_source = event.source.as_ref().is_some_and(|s| *s != Default::default());
+        for (field, set) in [
+            ("firstTimestamp", event.first_timestamp.is_some()),
+            ("lastTimestamp", event.last_timestamp.is_some()),
+            ("count", event.count.is_some_and(|c| c != 0)),
+            ("source", has_source),
+        ] {
+            if set {
+                errors.push(Error::invalid(&Path::new(field), "", "needs to be unset"));
+            }
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, _: Option<&str>) -> ErrorList {
+        let (Some(event), Some(before)) = (core_form(new), core_form(old)) else {
+            return ErrorList::new();
+        };
+        let mut errors = validate_event(&event, "reportingController");
+        if event.series != before.series {
+            series(&mut errors, &event);
+        }
+        let (new, old) = (validate::shown(&event), validate::shown(&before));
+        for (field, core) in UNCHANGING {
+            validate::immutable(&mut errors, &Path::new(field), &new[*core], &old[*core]);
+        }
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::path_segment(name, prefix)
+    }
+}
+
+/// Fields that an update may not touch: as errors name them, and in the core form.
+const UNCHANGING: &[(&str, &str)] = &[
+    ("involvedObject", "involvedObject"),
+    ("reason", "reason"),
+    ("message", "message"),
+    ("source", "source"),
+    ("firstTimestamp", "firstTimestamp"),
+    ("lastTimestamp", "lastTimestamp"),
+    ("count", "count"),
+    ("type", "type"),
+    ("eventTime", "eventTime"),
+    ("action", "action"),
+    ("related", "related"),
+    ("reportingController", "reportingComponent"),
+    ("reportingInstance", "reportingInstance"),
+];
+
+fn core_form(object: &Object) -> Option<core::Event> {
+    let parsed: Value = serde_json::from_slice(object.json()).ok()?;
+    serde_json::from_value(to_stored(&parsed)).ok()
+}
+
+fn series(errors: &mut ErrorList, event: &core::Event) {
+    let Some(series) = &event.series else { return };
+    if series.count.unwrap_or(0) < 2 {
+        errors.push(Error::invalid(&Path::new("series.count"), "", "should be at least 2"));
+    }
+    if series.last_observed_time.is_none() {
+        errors.push(Error::required(&Path::new("series.lastObservedTime"), ""));
     }
 }
 

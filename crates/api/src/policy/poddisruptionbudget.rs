@@ -1,7 +1,9 @@
 //! PodDisruptionBudget: how many pods of a set may be away at once.
 
+use crate::validate;
 use k8s_openapi::api::policy::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::kind::Kind;
@@ -65,7 +67,61 @@ impl Strategy for Rules {
         false
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::PodDisruptionBudget>().map(|o| validate_budget(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, _: &Object, subresource: Option<&str>) -> ErrorList {
+        let Ok(budget) = new.typed::<api::PodDisruptionBudget>() else { return ErrorList::new() };
+        match subresource {
+            Some("status") => validate_status(&budget),
+            _ => validate_budget(&budget),
+        }
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+fn validate_budget(budget: &api::PodDisruptionBudget) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = budget.spec.clone().unwrap_or_default();
+    let path = Path::new("spec");
+    if spec.min_available.is_some() && spec.max_unavailable.is_some() {
+        // Shown as the server's own form of the spec.
+        let shown = serde_json::json!({"MinAvailable": spec.min_available, "Selector": spec.selector,
+            "MaxUnavailable": spec.max_unavailable,
+            "UnhealthyPodEvictionPolicy": spec.unhealthy_pod_eviction_policy});
+        let problem = "minAvailable and maxUnavailable cannot be both set";
+        errors.push(Error::invalid(&path, shown, problem));
+    }
+    for (field, bound) in [("minAvailable", &spec.min_available), ("maxUnavailable", &spec.max_unavailable)] {
+        if let Some(bound) = bound {
+            validate::int_or_percent(&mut errors, &path.child(field), bound);
+            validate::at_most_100_percent(&mut errors, &path.child(field), bound);
+        }
+    }
+    validate::label_selector(&mut errors, &path.child("selector"), spec.selector.as_ref());
+    if let Some(policy) = &spec.unhealthy_pod_eviction_policy {
+        let policies = ["AlwaysAllow", "IfHealthyBudget"];
+        let path = path.child("unhealthyPodEvictionPolicy");
+        validate::supported_value(&mut errors, &path, policy, &policies);
+    }
+    errors
+}
+
+fn validate_status(budget: &api::PodDisruptionBudget) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let status = budget.status.clone().unwrap_or_default();
+    for (field, n) in [
+        ("disruptionsAllowed", status.disruptions_allowed),
+        ("currentHealthy", status.current_healthy),
+        ("desiredHealthy", status.desired_healthy),
+        ("expectedPods", status.expected_pods),
+    ] {
+        let n = i64::from(n.unwrap_or(0));
+        validate::nonnegative(&mut errors, &Path::new("status").child(field), n);
+    }
+    errors
 }

@@ -1,13 +1,15 @@
 //! ClusterRoleBinding: who has a role in the cluster.
 
+use crate::validate;
 use k8s_openapi::api::rbac::v1 as api;
+use knarr_apimachinery::field::{ErrorList, Path};
 use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
 use crate::prepare;
-use crate::rbac::subjects::{default_binding, subject_cells};
+use crate::rbac::subjects::{default_binding, subject_cells, validate_binding};
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
@@ -51,7 +53,26 @@ impl Strategy for Rules {
         true
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::ClusterRoleBinding>().map(|o| validate_own(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, _: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) =
+            (new.typed::<api::ClusterRoleBinding>(), old.typed::<api::ClusterRoleBinding>())
+        else {
+            return ErrorList::new();
+        };
+        let mut errors = validate_own(&new);
+        validate::immutable(&mut errors, &Path::new("roleRef"), &new.role_ref, &old.role_ref);
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::path_segment(name, prefix)
     }
+}
+
+fn validate_own(binding: &api::ClusterRoleBinding) -> ErrorList {
+    validate_binding(&binding.role_ref, binding.subjects.as_deref().unwrap_or_default(), &["ClusterRole"])
 }

@@ -4,4 +4,5 @@ pub mod clusterrole;
 pub mod clusterrolebinding;
 pub mod role;
 pub mod rolebinding;
+mod rules;
 pub mod subjects;

@@ -1,9 +1,12 @@
 //! Role: what may be done in a namespace.
 
+use crate::object::Object;
 use k8s_openapi::api::rbac::v1 as api;
+use knarr_apimachinery::field::ErrorList;
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::rbac::rules::validate_rules;
 use crate::resource::Resource;
 use crate::strategy::Strategy;
 
@@ -15,6 +18,17 @@ struct Rules;
 impl Strategy for Rules {
     fn allow_create_on_update(&self) -> bool {
         true
+    }
+
+    fn validate(&self, object: &Object) -> ErrorList {
+        object
+            .typed::<api::Role>()
+            .map(|o| validate_rules(o.rules.as_deref().unwrap_or_default(), true))
+            .unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, _: &Object, _: Option<&str>) -> ErrorList {
+        self.validate(new)
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

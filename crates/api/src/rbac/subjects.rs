@@ -1,9 +1,12 @@
 //! Who a binding names: its cells, defaults and validation.
 
-use k8s_openapi::api::rbac::v1::Subject;
+use k8s_openapi::api::rbac::v1::{RoleRef, Subject};
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
 use serde_json::Value;
 
 use crate::defaults::{Fields, blank, child, items, text};
+use crate::validate;
 
 /// The API group of roles, users and groups.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
@@ -28,4 +31,49 @@ pub fn subject_cells(subjects: &[Subject]) -> [Value; 3] {
         Value::from(names.collect::<Vec<_>>().join(", "))
     };
     [of_kind("User"), of_kind("Group"), of_kind("ServiceAccount")]
+}
+
+/// The role and the subjects of a binding; `roles` are the kinds of role it may refer to.
+pub fn validate_binding(role: &RoleRef, subjects: &[Subject], roles: &[&str]) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let path = Path::new("roleRef");
+    validate::supported_value(
+        &mut errors,
+        &path.child("apiGroup"),
+        role.api_group.as_deref().unwrap_or(""),
+        &[GROUP],
+    );
+    validate::supported_value(&mut errors, &path.child("kind"), &role.kind, roles);
+    if validate::required(&mut errors, &path.child("name"), &role.name) {
+        let found = names::path_segment_name(&role.name);
+        validate::problems(&mut errors, &path.child("name"), &role.name, found);
+    }
+    let namespaced = roles.contains(&"Role");
+    for (i, subject) in subjects.iter().enumerate() {
+        validate_subject(&mut errors, &Path::new("subjects").index(i), subject, namespaced);
+    }
+    errors
+}
+
+fn validate_subject(errors: &mut ErrorList, path: &Path, subject: &Subject, namespaced: bool) {
+    let named = validate::required(errors, &path.child("name"), &subject.name);
+    let group = subject.api_group.as_deref().unwrap_or("");
+    match subject.kind.as_str() {
+        "ServiceAccount" => {
+            if named {
+                validate::dns_subdomain(errors, &path.child("name"), &subject.name);
+            }
+            validate::supported_value(errors, &path.child("apiGroup"), group, &[""]);
+            if !namespaced && subject.namespace.as_deref().unwrap_or("").is_empty() {
+                errors.push(Error::required(&path.child("namespace"), ""));
+            }
+        }
+        "User" | "Group" => {
+            validate::supported_value(errors, &path.child("apiGroup"), group, &[GROUP]);
+        }
+        other => {
+            let kinds = ["ServiceAccount", "User", "Group"];
+            errors.push(Error::not_supported(&path.child("kind"), other, &kinds));
+        }
+    }
 }

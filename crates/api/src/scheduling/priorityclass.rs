@@ -1,6 +1,8 @@
 //! PriorityClass: a name for a pod priority.
 
+use crate::validate;
 use k8s_openapi::api::scheduling::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::defaults::unset;
@@ -49,7 +51,61 @@ impl Strategy for Rules {
         prepare::set_generation(object, 1);
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::PriorityClass>().map(|o| validate_class(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, _: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (new.typed::<api::PriorityClass>(), old.typed::<api::PriorityClass>())
+        else {
+            return ErrorList::new();
+        };
+        let mut errors = ErrorList::new();
+        if new.value != old.value {
+            errors.push(Error::forbidden(&Path::new("value"), "may not be changed in an update."));
+        }
+        let path = Path::new("preemptionPolicy");
+        validate::immutable(&mut errors, &path, &new.preemption_policy, &old.preemption_policy);
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+/// The highest priority that users may define.
+pub const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
+/// The classes that the system itself brings, with their values.
+pub const SYSTEM_CLASSES: &[(&str, i32)] =
+    &[("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
+
+fn validate_class(class: &api::PriorityClass) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let name = class.metadata.name.as_deref().unwrap_or("");
+    let value = class.value.unwrap_or(0);
+    if name.starts_with("system-") {
+        let problem = match SYSTEM_CLASSES.iter().find(|(known, _)| *known == name) {
+            None => Some(format!("{name} is not a known system priority class")),
+            Some((_, own)) if *own != value => Some(format!("value of {name} PriorityClass must be {own}")),
+            Some(_) if class.global_default == Some(true) => {
+                Some(format!("globalDefault of {name} PriorityClass must be false"))
+            }
+            Some(_) => None,
+        };
+        if let Some(problem) = problem {
+            let why = format!(
+                "priority class names with 'system-' prefix are reserved for system use only. error: {problem}"
+            );
+            errors.push(Error::forbidden(&Path::new("metadata").child("name"), why));
+        }
+    } else if value > HIGHEST_USER_PRIORITY {
+        let why = format!("maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}");
+        errors.push(Error::forbidden(&Path::new("value"), why));
+    }
+    if let Some(policy) = &class.preemption_policy {
+        let policies = ["PreemptLowerPriority", "Never"];
+        validate::one_of(&mut errors, &Path::new("preemptionPolicy"), policy, &policies);
+    }
+    errors
 }

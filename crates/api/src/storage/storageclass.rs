@@ -1,6 +1,8 @@
 //! StorageClass: how volumes are made.
 
+use crate::validate;
 use k8s_openapi::api::storage::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::defaults::unset;
@@ -55,7 +57,64 @@ impl Strategy for Rules {
         unset(fields, "volumeBindingMode", "Immediate");
     }
 
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::StorageClass>().map(|o| validate_class(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, _: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (new.typed::<api::StorageClass>(), old.typed::<api::StorageClass>()) else {
+            return ErrorList::new();
+        };
+        let mut errors = ErrorList::new();
+        validate::immutable(&mut errors, &Path::new("parameters"), &new.parameters, &old.parameters);
+        validate::immutable(&mut errors, &Path::new("provisioner"), &new.provisioner, &old.provisioner);
+        validate::immutable(
+            &mut errors,
+            &Path::new("reclaimPolicy"),
+            &new.reclaim_policy,
+            &old.reclaim_policy,
+        );
+        let path = Path::new("volumeBindingMode");
+        validate::immutable(&mut errors, &path, &new.volume_binding_mode, &old.volume_binding_mode);
+        errors
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
+}
+
+const MAX_PARAMETERS: usize = 512;
+const MAX_PARAMETER_BYTES: usize = 256 * 1024;
+
+fn validate_class(class: &api::StorageClass) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let path = Path::new("provisioner");
+    if validate::required(&mut errors, &path, &class.provisioner) {
+        validate::label_key(&mut errors, &path, &class.provisioner.to_lowercase());
+    }
+    let parameters = class.parameters.clone().unwrap_or_default();
+    let path = Path::new("parameters");
+    if parameters.len() > MAX_PARAMETERS {
+        errors.push(Error::too_long(&path, MAX_PARAMETERS));
+    } else {
+        if parameters.contains_key("") {
+            errors.push(Error::invalid(&path, "", "field can not be empty."));
+        }
+        if parameters.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>() > MAX_PARAMETER_BYTES {
+            errors.push(Error::too_long(&path, MAX_PARAMETER_BYTES));
+        }
+    }
+    if let Some(policy) = class.reclaim_policy.as_deref().filter(|p| !p.is_empty()) {
+        validate::supported_value(&mut errors, &Path::new("reclaimPolicy"), policy, &["Delete", "Retain"]);
+    }
+    let path = Path::new("volumeBindingMode");
+    match class.volume_binding_mode.as_deref() {
+        None => errors.push(Error::required(&path, "")),
+        Some(mode) => {
+            let modes = ["Immediate", "WaitForFirstConsumer"];
+            validate::supported_value(&mut errors, &path, mode, &modes);
+        }
+    }
+    errors
 }

@@ -1,7 +1,9 @@
 //! Service: a stable address for a set of pods.
 
 mod defaults;
+mod validation;
 
+use knarr_apimachinery::field::ErrorList;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as api;
@@ -112,6 +114,20 @@ impl Strategy for Rules {
 
     fn allow_create_on_update(&self) -> bool {
         true
+    }
+
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::Service>().map(|o| validation::service(&o)).unwrap_or_default()
+    }
+
+    fn validate_update(&self, new: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let (Ok(new), Ok(old)) = (new.typed::<api::Service>(), old.typed::<api::Service>()) else {
+            return ErrorList::new();
+        };
+        match subresource {
+            Some("status") => ErrorList::new(),
+            _ => validation::update(&new, &old),
+        }
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

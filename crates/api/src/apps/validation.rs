@@ -1,0 +1,108 @@
+//! Rules that the workloads share: selectors, templates, replica counts in status.
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::selector::Selector;
+use serde_json::Value;
+
+use crate::core::pod::validation as pod;
+use crate::object::Object;
+use crate::validate::{self, shown};
+
+/// Whether the object's JSON says anything about `spec.selector`; the typed view cannot tell.
+fn has_selector(object: &Object) -> bool {
+    let value: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+    value.pointer("/spec/selector").is_some_and(|s| !s.is_null())
+}
+
+/// `spec.selector`: there, valid, not empty. `kind` is the word upstream uses for the workload.
+pub fn selector(errors: &mut ErrorList, object: &Object, selector: &LabelSelector, kind: &str) {
+    let path = Path::new("spec").child("selector");
+    if !has_selector(object) {
+        errors.push(Error::required(&path, ""));
+        return;
+    }
+    validate::label_selector(errors, &path, Some(selector));
+    if validate::is_empty_selector(selector) {
+        errors.push(Error::invalid(&path, shown(selector), format!("empty selector is invalid for {kind}")));
+    }
+}
+
+/// `spec.template` of a workload whose pods run for ever.
+pub fn template(
+    errors: &mut ErrorList,
+    selector: &LabelSelector,
+    template: &PodTemplateSpec,
+    kind: &str,
+    bad_selector: &str,
+) {
+    let path = Path::new("spec").child("template");
+    match Selector::from_label_selector(Some(selector)) {
+        Err(_) => {
+            let path = Path::new("spec").child("selector");
+            errors.push(Error::invalid(&path, shown(selector), bad_selector));
+            return;
+        }
+        Ok(selector) if selector.is_everything() => {}
+        Ok(selector) => {
+            let labels = template.metadata.as_ref().and_then(|m| m.labels.as_ref());
+            let path = path.child("metadata").child("labels");
+            validate::template_is_selected(errors, &path, &selector, labels);
+        }
+    }
+    pod::template(errors, &path, template);
+    runs_for_ever(errors, template, kind);
+}
+
+/// Pods of this workload restart always and have no deadline.
+pub fn runs_for_ever(errors: &mut ErrorList, template: &PodTemplateSpec, kind: &str) {
+    let path = Path::new("spec").child("template").child("spec");
+    let Some(spec) = &template.spec else { return };
+    let policy = spec.restart_policy.as_deref().unwrap_or("");
+    validate::supported_value(errors, &path.child("restartPolicy"), policy, &["Always"]);
+    if spec.active_deadline_seconds.is_some() {
+        let why = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errors.push(Error::forbidden(&path.child("activeDeadlineSeconds"), why));
+    }
+}
+
+/// Counts in a status: none below zero, and those named second at most `replicas`.
+pub fn counts(
+    errors: &mut ErrorList,
+    replicas: i32,
+    all: &[(&str, Option<i32>)],
+    parts: &[(&str, Option<i32>)],
+) {
+    let path = Path::new("status");
+    for (field, count) in all.iter().chain(parts) {
+        validate::nonnegative(errors, &path.child(field), i64::from(count.unwrap_or(0)));
+    }
+    for (field, count) in parts {
+        let count = count.unwrap_or(0);
+        if count > replicas {
+            let problem = "cannot be greater than status.replicas";
+            errors.push(Error::invalid(&path.child(field), count, problem));
+        }
+    }
+}
+
+/// Pods are ready before they are available.
+pub fn available(errors: &mut ErrorList, available: Option<i32>, ready: Option<i32>) {
+    let available = available.unwrap_or(0);
+    if available > ready.unwrap_or(0) {
+        let path = Path::new("status").child("availableReplicas");
+        errors.push(Error::invalid(&path, available, "cannot be greater than readyReplicas"));
+    }
+}
+
+/// The counter of name collisions only goes up.
+pub fn collisions(errors: &mut ErrorList, new: Option<i32>, old: Option<i32>) {
+    let path = Path::new("status").child("collisionCount");
+    if let Some(new) = new {
+        validate::nonnegative(errors, &path, i64::from(new));
+    }
+    if old.is_some_and(|old| new.unwrap_or(0) < old) {
+        errors.push(Error::invalid(&path, new.unwrap_or(0), "cannot be decremented"));
+    }
+}
