@@ -1,0 +1,80 @@
+//! Usage figures of a cgroup.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// What a cgroup and everything below it use. 0 where the controller is missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// CPU time since the cgroup was made.
+    pub cpu_usage_nanos: u64,
+    /// Memory with all caches.
+    pub memory_usage_bytes: u64,
+    /// Memory less the file cache that was not used of late: what eviction counts.
+    pub memory_working_set_bytes: u64,
+    /// Anonymous memory.
+    pub memory_rss_bytes: u64,
+    pub page_faults: u64,
+    pub major_page_faults: u64,
+    /// Processes and threads.
+    pub pids: u64,
+}
+
+/// The value of `key` in a file of `key value` lines.
+pub fn keyed(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+fn text(folder: Option<&Path>, name: &str) -> String {
+    folder.and_then(|folder| fs::read_to_string(folder.join(name)).ok()).unwrap_or_default()
+}
+
+fn number(folder: Option<&Path>, name: &str) -> u64 {
+    text(folder, name).trim().parse().unwrap_or(0)
+}
+
+pub fn read_v1(cpuacct: Option<PathBuf>, memory: Option<PathBuf>, pids: Option<PathBuf>) -> Stats {
+    let usage = number(memory.as_deref(), "memory.usage_in_bytes");
+    let stat = text(memory.as_deref(), "memory.stat");
+    let get = |key: &str| keyed(&stat, key).unwrap_or(0);
+    Stats {
+        cpu_usage_nanos: number(cpuacct.as_deref(), "cpuacct.usage"),
+        memory_usage_bytes: usage,
+        memory_working_set_bytes: usage.saturating_sub(get("total_inactive_file")),
+        memory_rss_bytes: get("total_rss"),
+        page_faults: get("total_pgfault"),
+        major_page_faults: get("total_pgmajfault"),
+        pids: number(pids.as_deref(), "pids.current"),
+    }
+}
+
+pub fn read_v2(folder: &Path) -> Stats {
+    let folder = Some(folder);
+    let usage = number(folder, "memory.current");
+    let stat = text(folder, "memory.stat");
+    let get = |key: &str| keyed(&stat, key).unwrap_or(0);
+    Stats {
+        cpu_usage_nanos: keyed(&text(folder, "cpu.stat"), "usage_usec").unwrap_or(0).saturating_mul(1000),
+        memory_usage_bytes: usage,
+        memory_working_set_bytes: usage.saturating_sub(get("inactive_file")),
+        memory_rss_bytes: get("anon"),
+        page_faults: get("pgfault"),
+        major_page_faults: get("pgmajfault"),
+        pids: number(folder, "pids.current"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keyed;
+
+    #[test]
+    fn keys_match_whole_words() {
+        let text = "oom 1\noom_kill 2\noom_group_kill 3\n";
+        assert_eq!(keyed(text, "oom"), Some(1));
+        assert_eq!(keyed(text, "oom_kill"), Some(2));
+        assert_eq!(keyed(text, "kill"), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! Control groups against the machine's own hierarchies; as root only.
+
+use std::process::Command;
+
+use super::*;
+
+struct Tree(Cgroups);
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = self.0.remove("");
+    }
+}
+
+fn tree(name: &str) -> Option<Tree> {
+    // SAFETY: plain system call.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("not root: control groups are not tested");
+        return None;
+    }
+    Cgroups::detect(&format!("/knarr-test-{}-{name}", std::process::id())).ok().map(Tree)
+}
+
+#[test]
+fn limits_processes_stats_and_removal() {
+    let Some(tree) = tree("limits") else { return };
+    let cgroups = &tree.0;
+    let resources = Resources {
+        cpu_shares: Some(512),
+        cpu_quota: Some(20_000),
+        cpu_period: Some(100_000),
+        memory_limit: Some(64 << 20),
+        pids_limit: Some(32),
+        ..Resources::default()
+    };
+    cgroups.create("burstable/pod1", &Resources::default()).unwrap();
+    cgroups.create("burstable/pod1/c1", &resources).unwrap();
+    cgroups.update("burstable/pod1/c1", &Resources { pids_limit: Some(16), ..Resources::default() }).unwrap();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    cgroups.add_process("burstable/pod1/c1", child.id() as i32).unwrap();
+    assert_eq!(cgroups.processes(""), [child.id() as i32]);
+    assert_eq!(cgroups.stats("burstable/pod1").pids, 1);
+    assert_eq!(cgroups.children("burstable"), ["pod1"]);
+    assert_eq!(cgroups.oom_kills("burstable/pod1/c1"), 0);
+    let waiter = std::thread::spawn(move || child.wait().unwrap());
+    cgroups.remove("burstable/pod1").unwrap();
+    assert!(!waiter.join().unwrap().success());
+    assert!(!cgroups.exists("burstable/pod1"));
+    assert!(cgroups.exists("burstable"));
+    cgroups.remove("").unwrap();
+    assert!(!cgroups.exists(""));
+}
+
+#[test]
+fn paths_do_not_climb() {
+    assert!(check_path("a/../b").is_err());
+    assert!(check_path("/a/b").is_ok());
+}
+
+#[test]
+fn device_filter_is_accepted_by_the_kernel() {
+    let Some(tree) = tree("devices") else { return };
+    tree.0.create("c", &Resources::default()).unwrap();
+    let Some(folder) = tree.0.unified_folder("c") else { return };
+    let folder = fs::File::open(folder).unwrap();
+    device_filter::attach(folder.as_fd(), &DeviceRule::defaults()).unwrap();
+}

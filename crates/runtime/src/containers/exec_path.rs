@@ -1,0 +1,99 @@
+//! Finds a container's executable and words the failure as runc does.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::sys::errno_text;
+
+/// What PATH is when neither image nor pod says.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// An executable that cannot be run, with the code a shell would exit with.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LookupError {
+    pub message: String,
+    pub exit_code: i32,
+}
+
+/// The value of a variable in a list of `KEY=value`; the last one counts.
+pub fn variable<'a>(env: &'a [String], key: &str) -> Option<&'a str> {
+    env.iter().rev().find_map(|entry| entry.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// The file that `name` means, looked up in `path` unless it has a slash. Runs inside the container's
+/// root and working directory.
+pub fn look_up(name: &str, path: &str) -> Result<PathBuf, LookupError> {
+    if name.contains('/') {
+        return match executable(Path::new(name)) {
+            Ok(()) => Ok(PathBuf::from(name)),
+            Err(Unfit::Stat(error)) => Err(LookupError {
+                message: format!("exec: {name:?}: stat {name}: {}", errno_text(&error)),
+                exit_code: 127,
+            }),
+            Err(Unfit::Directory) => {
+                Err(LookupError { message: format!("exec: {name:?}: is a directory"), exit_code: 126 })
+            }
+            Err(Unfit::Mode) => {
+                Err(LookupError { message: format!("exec: {name:?}: permission denied"), exit_code: 126 })
+            }
+        };
+    }
+    for folder in path.split(':') {
+        let candidate = Path::new(if folder.is_empty() { "." } else { folder }).join(name);
+        if executable(&candidate).is_ok() {
+            return Ok(candidate);
+        }
+    }
+    Err(LookupError {
+        message: format!("exec: {name:?}: executable file not found in $PATH"),
+        exit_code: 127,
+    })
+}
+
+enum Unfit {
+    Stat(io::Error),
+    Directory,
+    Mode,
+}
+
+fn executable(path: &Path) -> Result<(), Unfit> {
+    let metadata = std::fs::metadata(path).map_err(Unfit::Stat)?;
+    if metadata.is_dir() {
+        return Err(Unfit::Directory);
+    }
+    if metadata.mode() & 0o111 == 0 { Err(Unfit::Mode) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(name: &str) -> (String, i32) {
+        match look_up(name, DEFAULT_PATH) {
+            Ok(path) => (path.display().to_string(), 0),
+            Err(error) => (error.message, error.exit_code),
+        }
+    }
+
+    #[test]
+    fn wording() {
+        let cases = [
+            ("no-such-program", "exec: \"no-such-program\": executable file not found in $PATH", 127),
+            ("/no/such", "exec: \"/no/such\": stat /no/such: no such file or directory", 127),
+            ("/etc", "exec: \"/etc\": is a directory", 126),
+            ("/etc/passwd", "exec: \"/etc/passwd\": permission denied", 126),
+            ("/bin/sh", "/bin/sh", 0),
+        ];
+        for (name, want, code) in cases {
+            assert_eq!(message(name), (want.to_owned(), code));
+        }
+    }
+
+    #[test]
+    fn last_variable_counts() {
+        let env = ["A=1".to_owned(), "AB=2".to_owned(), "A=3".to_owned()];
+        assert_eq!(variable(&env, "A"), Some("3"));
+        assert_eq!(variable(&env, "B"), None);
+    }
+}

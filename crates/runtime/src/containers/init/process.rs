@@ -1,0 +1,213 @@
+//! The last steps before exec: limits, working directory, user, capabilities, seccomp.
+
+use std::ffi::CString;
+use std::fs;
+use std::path::Path;
+
+use super::Failure;
+use crate::containers::capabilities::{self, CapabilitySets};
+use crate::containers::exec_path::{self, DEFAULT_PATH, variable};
+use crate::containers::seccomp::{self, Instruction};
+use crate::containers::spec::{ContainerSpec, Rlimit, User};
+use crate::containers::sys::{self, errno_text};
+use crate::containers::user;
+
+/// How the program runs, whether a container's first or one exec'd into it.
+pub struct Process {
+    pub args: Vec<String>,
+    pub env: Vec<String>,
+    pub cwd: String,
+    pub user: User,
+    pub tty: bool,
+    pub capabilities: CapabilitySets,
+    pub no_new_privileges: bool,
+    pub filter: Option<Vec<Instruction>>,
+    pub rlimits: Vec<Rlimit>,
+    pub oom_score_adj: Option<i32>,
+    pub hostname: String,
+}
+
+impl Process {
+    /// The container's first process; fails on a seccomp profile that cannot be enforced.
+    pub fn of(spec: &ContainerSpec, hostname: &str) -> Result<Self, String> {
+        let capabilities = capabilities::sets_of(spec);
+        // A privileged container is unconfined, as containerd has it.
+        let filter =
+            if spec.privileged { None } else { seccomp::filter(&spec.seccomp, capabilities.bounding)? };
+        Ok(Self {
+            args: spec.args.clone(),
+            env: spec.env.clone(),
+            cwd: if spec.cwd.is_empty() { "/".to_owned() } else { spec.cwd.clone() },
+            user: spec.user.clone(),
+            tty: spec.tty,
+            capabilities,
+            no_new_privileges: spec.no_new_privileges,
+            filter,
+            rlimits: spec.rlimits.clone(),
+            oom_score_adj: spec.oom_score_adj,
+            hostname: hostname.to_owned(),
+        })
+    }
+
+    /// Lowering the score needs CAP_SYS_RESOURCE, which some machines withhold: then the score stays.
+    pub fn set_oom_score_adj(&self) -> Result<(), Failure> {
+        let value = self.oom_score_adj.unwrap_or(0).clamp(-1000, 1000);
+        match fs::write("/proc/self/oom_score_adj", value.to_string()) {
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
+                Err(Failure::step("set oom_score_adj")(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends in the program or in the reason why not.
+    pub fn exec(&self) -> Result<std::convert::Infallible, Failure> {
+        for limit in &self.rlimits {
+            set_rlimit(limit)?;
+        }
+        let env = self.environment();
+        let early_chdir = self.enter_cwd();
+        if self.no_new_privileges {
+            sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(Failure::step("set no_new_privs"))?;
+        } else {
+            // Without no_new_privs a filter needs CAP_SYS_ADMIN, so it goes on before that is dropped.
+            self.install_filter()?;
+        }
+        self.become_user()?;
+        if early_chdir.is_err() {
+            self.enter_cwd()?;
+        }
+        let path = exec_path::look_up(&self.args[0], variable(&env, "PATH").unwrap_or(DEFAULT_PATH))
+            .map_err(|error| Failure { message: error.message, exit_code: error.exit_code })?;
+        // The container goes with its shim. Cleared by every change of credentials, hence so late.
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
+            .map_err(Failure::step("set the parent death signal"))?;
+        // SAFETY: plain system call.
+        unsafe { libc::umask(0o022) };
+        let (file, argv, envp) = self.exec_strings(&path, &env)?;
+        let argv = pointers(&argv);
+        let envp = pointers(&envp);
+        if self.no_new_privileges {
+            self.install_filter()?;
+        }
+        sys::cloexec_from(3).map_err(Failure::step("close inherited descriptors"))?;
+        // SAFETY: NULL-terminated arrays of NUL-terminated strings that outlive the call.
+        unsafe { libc::execve(file.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+        let error = std::io::Error::last_os_error();
+        let exit_code = if error.raw_os_error() == Some(libc::ENOENT) { 127 } else { 126 };
+        Err(Failure { message: format!("exec {}: {}", path.display(), errno_text(&error)), exit_code })
+    }
+
+    /// What the program's environment has beyond what was asked for, as containerd and runc add it.
+    fn environment(&self) -> Vec<String> {
+        let mut env = self.env.clone();
+        let mut add = |key: &str, value: &dyn Fn() -> String| {
+            if variable(&env, key).is_none() {
+                env.push(format!("{key}={}", value()));
+            }
+        };
+        add("PATH", &|| DEFAULT_PATH.to_owned());
+        add("HOSTNAME", &|| self.hostname.clone());
+        add("HOME", &|| user::home_of(&read_passwd(), self.user.uid));
+        if self.tty {
+            add("TERM", &|| "xterm".to_owned());
+        }
+        env
+    }
+
+    fn enter_cwd(&self) -> Result<(), Failure> {
+        // runc makes a missing working directory; a failure shows in the chdir.
+        let _ = fs::DirBuilder::new().recursive(true).create(&self.cwd);
+        std::env::set_current_dir(&self.cwd)
+            .map_err(Failure::step(format!("chdir to cwd ({:?}) set in config.json failed", self.cwd)))
+    }
+
+    fn install_filter(&self) -> Result<(), Failure> {
+        match &self.filter {
+            Some(filter) => seccomp::install(filter).map_err(Failure::step("load seccomp filter")),
+            None => Ok(()),
+        }
+    }
+
+    fn become_user(&self) -> Result<(), Failure> {
+        let user = &self.user;
+        capabilities::drop_bounding(&self.capabilities)
+            .map_err(Failure::step("drop capabilities from the bounding set"))?;
+        sys::prctl(libc::PR_SET_KEEPCAPS, 1, 0).map_err(Failure::step("keep capabilities"))?;
+        // SAFETY: the list is valid for its length.
+        sys::check(unsafe { libc::setgroups(user.additional_gids.len(), user.additional_gids.as_ptr()) })
+            .map_err(Failure::step("setgroups"))?;
+        // SAFETY: plain system calls.
+        unsafe {
+            sys::check(libc::setresgid(user.gid, user.gid, user.gid)).map_err(Failure::step("setgid"))?;
+            sys::check(libc::setresuid(user.uid, user.uid, user.uid)).map_err(Failure::step("setuid"))?;
+        }
+        capabilities::apply(&self.capabilities).map_err(Failure::step("set capabilities"))?;
+        sys::prctl(libc::PR_SET_KEEPCAPS, 0, 0).map(drop).map_err(Failure::step("drop kept capabilities"))
+    }
+
+    fn exec_strings(
+        &self,
+        path: &Path,
+        env: &[String],
+    ) -> Result<(CString, Vec<CString>, Vec<CString>), Failure> {
+        let list = |items: &[String]| {
+            items.iter().map(|item| sys::cstring(item.as_str())).collect::<std::io::Result<Vec<_>>>()
+        };
+        let all = || Ok((sys::path_cstring(path)?, list(&self.args)?, list(env)?));
+        all().map_err(Failure::step("arguments"))
+    }
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
+fn read_passwd() -> String {
+    fs::read("/etc/passwd").map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+fn rlimit_resource(kind: &str) -> Option<libc::__rlimit_resource_t> {
+    Some(match kind {
+        "RLIMIT_AS" => libc::RLIMIT_AS,
+        "RLIMIT_CORE" => libc::RLIMIT_CORE,
+        "RLIMIT_CPU" => libc::RLIMIT_CPU,
+        "RLIMIT_DATA" => libc::RLIMIT_DATA,
+        "RLIMIT_FSIZE" => libc::RLIMIT_FSIZE,
+        "RLIMIT_LOCKS" => libc::RLIMIT_LOCKS,
+        "RLIMIT_MEMLOCK" => libc::RLIMIT_MEMLOCK,
+        "RLIMIT_MSGQUEUE" => libc::RLIMIT_MSGQUEUE,
+        "RLIMIT_NICE" => libc::RLIMIT_NICE,
+        "RLIMIT_NOFILE" => libc::RLIMIT_NOFILE,
+        "RLIMIT_NPROC" => libc::RLIMIT_NPROC,
+        "RLIMIT_RSS" => libc::RLIMIT_RSS,
+        "RLIMIT_RTPRIO" => libc::RLIMIT_RTPRIO,
+        "RLIMIT_RTTIME" => libc::RLIMIT_RTTIME,
+        "RLIMIT_SIGPENDING" => libc::RLIMIT_SIGPENDING,
+        "RLIMIT_STACK" => libc::RLIMIT_STACK,
+        _ => return None,
+    })
+}
+
+/// Where the machine does not let us raise a hard limit, the highest possible one is set.
+fn set_rlimit(limit: &Rlimit) -> Result<(), Failure> {
+    let fail = |error| Failure::step(format!("set {}", limit.kind))(error);
+    let resource = rlimit_resource(&limit.kind)
+        .ok_or_else(|| Failure { message: format!("unknown rlimit {:?}", limit.kind), exit_code: 128 })?;
+    let wanted = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
+    // SAFETY: the structures are valid for the calls.
+    unsafe {
+        if libc::setrlimit(resource, &raw const wanted) == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EPERM) {
+            return Err(fail(error));
+        }
+        let mut now: libc::rlimit = std::mem::zeroed();
+        sys::check(libc::getrlimit(resource, &raw mut now)).map_err(fail)?;
+        let hard = wanted.rlim_max.min(now.rlim_max);
+        let possible = libc::rlimit { rlim_cur: wanted.rlim_cur.min(hard), rlim_max: hard };
+        sys::check(libc::setrlimit(resource, &raw const possible)).map(drop).map_err(fail)
+    }
+}

@@ -1,0 +1,180 @@
+//! Containers of the embedded runtime: create, start, stop, remove, inspect.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::sandbox::{Entry, Sandbox};
+use super::{Runtime, blocking, lock};
+use crate::containers::cgroups::{Resources, Stats};
+use crate::containers::protocol::{Request, Response};
+use crate::containers::spec::{ContainerSpec, spec_fault};
+use crate::containers::status::{ContainerState, ContainerStatus, TerminalSize};
+use crate::containers::{Error, Result, signal_number, state};
+
+/// How long a killed container may take to be gone before the stop is reported as failed.
+const KILL_WAIT: Duration = Duration::from_secs(10);
+/// How often the kill is repeated meanwhile, for processes forked behind its back.
+const KILL_REPEAT: Duration = Duration::from_millis(500);
+
+/// A container with the sandbox it belongs to and the spec it was made from.
+#[derive(Debug, Clone)]
+pub struct Container {
+    pub sandbox_id: String,
+    pub spec: Arc<ContainerSpec>,
+    pub status: ContainerStatus,
+}
+
+impl Runtime {
+    /// Registers a container; nothing runs yet. The spec is kept on disk.
+    pub async fn create_container(&self, sandbox_id: &str, spec: ContainerSpec) -> Result<()> {
+        if let Some(fault) = spec_fault(&spec) {
+            return Err(Error::Invalid(fault));
+        }
+        let sandbox = self.sandbox(sandbox_id)?;
+        if self.sandbox_of(&spec.id).is_ok() {
+            return Err(Error::AlreadyExists(spec.id));
+        }
+        let request = Request::Create(Box::new(spec.clone()));
+        let (response, _) = sandbox.client()?.call(request, Vec::new()).await?;
+        if let Response::Container(status) = response {
+            sandbox.insert(Entry { spec: Arc::new(spec), status });
+        }
+        Ok(())
+    }
+
+    /// Runs the container's program. A program that cannot be run is an [`Error::Start`], and the
+    /// container then is exited with code 128 and reason `StartError`.
+    pub async fn start_container(&self, id: &str) -> Result<ContainerStatus> {
+        let sandbox = self.sandbox_of(id)?;
+        sandbox.client()?.call(Request::Start { id: id.to_owned() }, Vec::new()).await?;
+        sandbox.entry(id).map(|entry| entry.status)
+    }
+
+    /// Sends the stop signal, and after `grace` SIGKILL to all that is left. Returns when the container
+    /// has exited; stopping an exited one does nothing.
+    pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<ContainerStatus> {
+        let sandbox = self.sandbox_of(id)?;
+        let entry = sandbox.entry(id)?;
+        if entry.status.state != ContainerState::Running {
+            return Ok(entry.status);
+        }
+        if !grace.is_zero() {
+            let signal = signal_number(&entry.spec.stop_signal).unwrap_or(libc::SIGTERM);
+            self.send_signal(&sandbox, id, signal, false).await?;
+            if let Ok(status) = tokio::time::timeout(grace, sandbox.exited(id)).await {
+                return status;
+            }
+        }
+        let kill = async {
+            loop {
+                self.send_signal(&sandbox, id, libc::SIGKILL, true).await?;
+                if let Ok(status) = tokio::time::timeout(KILL_REPEAT, sandbox.exited(id)).await {
+                    return status;
+                }
+            }
+        };
+        tokio::time::timeout(KILL_WAIT, kill)
+            .await
+            .unwrap_or_else(|_| Err(Error::State(format!("container {id:?} does not end although killed"))))
+    }
+
+    /// A signal to the first process or to all of them; to an exited container it does nothing.
+    pub async fn kill_container(&self, id: &str, signal: i32, all: bool) -> Result<()> {
+        let sandbox = self.sandbox_of(id)?;
+        self.send_signal(&sandbox, id, signal, all).await
+    }
+
+    async fn send_signal(&self, sandbox: &Sandbox, id: &str, signal: i32, all: bool) -> Result<()> {
+        let Ok(client) = sandbox.client() else { return Ok(()) };
+        match client.call(Request::Kill { id: id.to_owned(), signal, all }, Vec::new()).await {
+            // It ended in between.
+            Err(Error::State(_) | Error::ShimGone(_)) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Waits until the container has exited, however long that takes.
+    pub async fn wait_container(&self, id: &str) -> Result<ContainerStatus> {
+        self.sandbox_of(id)?.exited(id).await
+    }
+
+    /// Kills the container if it runs, and forgets it with its cgroup and exit code. Its log file and
+    /// root file system are the caller's. Removing an unknown container does nothing.
+    pub async fn remove_container(&self, id: &str) -> Result<()> {
+        let sandbox = match self.sandbox_of(id) {
+            Err(Error::ContainerNotFound(_)) => return Ok(()),
+            other => other?,
+        };
+        self.stop_container(id, Duration::ZERO).await?;
+        if let Ok(client) = sandbox.client() {
+            match client.call(Request::Delete { id: id.to_owned() }, Vec::new()).await {
+                Ok(_) | Err(Error::ShimGone(_)) => {}
+                // The shim does not know it; its files go below.
+                Err(Error::State(_))
+                    if !sandbox.entry(id).is_ok_and(|e| e.status.state == ContainerState::Running) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let (cgroups, path) = (self.inner.cgroups.clone(), sandbox.cgroup_of(id));
+        let folder = sandbox.folder().container(id);
+        blocking(move || -> Result<()> {
+            cgroups.remove(&path)?;
+            state::remove_folder(&folder).map_err(Error::file("remove", &folder))
+        })
+        .await??;
+        sandbox.forget(id);
+        Ok(())
+    }
+
+    pub fn container(&self, id: &str) -> Result<Container> {
+        let sandbox = self.sandbox_of(id)?;
+        let Entry { spec, status } = sandbox.entry(id)?;
+        Ok(Container { sandbox_id: sandbox.id().to_owned(), spec, status })
+    }
+
+    /// By sandbox and container id.
+    pub fn list_containers(&self) -> Vec<Container> {
+        let sandboxes: Vec<Arc<Sandbox>> = lock(&self.inner.sandboxes).values().cloned().collect();
+        let of = |sandbox: Arc<Sandbox>| {
+            let sandbox_id = sandbox.id().to_owned();
+            let entries = sandbox.entries().into_iter();
+            entries.map(move |Entry { spec, status }| Container {
+                sandbox_id: sandbox_id.clone(),
+                spec,
+                status,
+            })
+        };
+        sandboxes.into_iter().flat_map(of).collect()
+    }
+
+    /// What a running container uses.
+    pub fn container_stats(&self, id: &str) -> Result<Stats> {
+        let sandbox = self.sandbox_of(id)?;
+        Ok(self.inner.cgroups.stats(&sandbox.cgroup_of(id)))
+    }
+
+    /// Changes the limits that are given.
+    pub async fn update_resources(&self, id: &str, resources: Resources) -> Result<()> {
+        let sandbox = self.sandbox_of(id)?;
+        let request = Request::Update { id: id.to_owned(), resources };
+        sandbox.client()?.call(request, Vec::new()).await.map(drop)
+    }
+
+    /// After the log file was renamed: the container goes on in a new one of the same name.
+    pub async fn reopen_log(&self, id: &str) -> Result<()> {
+        let sandbox = self.sandbox_of(id)?;
+        sandbox.client()?.call(Request::ReopenLog { id: id.to_owned() }, Vec::new()).await.map(drop)
+    }
+
+    /// Changes the size of the terminal of a container that has one.
+    pub async fn resize_container(&self, id: &str, size: TerminalSize) -> Result<()> {
+        let sandbox = self.sandbox_of(id)?;
+        sandbox.client()?.call(Request::Resize { id: id.to_owned(), size }, Vec::new()).await.map(drop)
+    }
+
+    /// Where the container's output goes, if anywhere.
+    pub fn log_path(&self, id: &str) -> Result<Option<PathBuf>> {
+        Ok(self.container(id)?.spec.log_path.clone())
+    }
+}

@@ -1,0 +1,36 @@
+//! System call filters: the runtime's default profile, profiles of the node, their compilation to BPF.
+
+mod compile;
+mod default;
+mod profile;
+mod syscalls;
+
+use std::io;
+
+use super::spec::SeccompProfile;
+pub use compile::Instruction;
+
+/// The filter program of a container; `None` if it is unconfined.
+pub fn filter(profile: &SeccompProfile, bounding: u64) -> Result<Option<Vec<Instruction>>, String> {
+    let profile = match profile {
+        SeccompProfile::Unconfined => return Ok(None),
+        SeccompProfile::RuntimeDefault => default::profile(bounding),
+        SeccompProfile::Localhost(text) => profile::parse(text)?,
+    };
+    compile::compile(&profile).map(Some)
+}
+
+/// Installs the filter on the calling thread; needs CAP_SYS_ADMIN or no_new_privs.
+pub fn install(program: &[Instruction]) -> io::Result<()> {
+    #[repr(C)]
+    struct Program {
+        length: u16,
+        instructions: *const Instruction,
+    }
+    const SECCOMP_SET_MODE_FILTER: libc::c_int = 1;
+    let length = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = Program { length, instructions: program.as_ptr() };
+    // SAFETY: the program is valid for the call; the kernel copies it.
+    let ret = unsafe { libc::syscall(libc::SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

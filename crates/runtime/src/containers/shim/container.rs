@@ -1,0 +1,202 @@
+//! One container as the shim sees it: from its spec to its exit code on disk.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use jiff::Timestamp;
+
+use super::launch::{Launched, Report, Target, launch};
+use super::output::Output;
+use super::serve::{Caller, Pause};
+use crate::containers::cgroups::{Cgroups, DeviceRule, OomWatch};
+use crate::containers::init::{Process, RootfsPlan, Stdio, Surroundings, clone_flags, host_devices};
+use crate::containers::log::{LogFile, Stream};
+use crate::containers::spec::{ContainerSpec, PidMode};
+use crate::containers::state::{self, SandboxFolder};
+use crate::containers::status::{ContainerState, ContainerStatus};
+use crate::containers::sys;
+
+pub struct Container {
+    pub spec: ContainerSpec,
+    pub status: ContainerStatus,
+    pub cgroup: String,
+    /// The first process, from clone to reaping.
+    pub pid: i32,
+    pub pidfd: Option<OwnedFd>,
+    /// While starting: where the process reports, and who waits for the answer.
+    pub report: Option<Report>,
+    pub waiting: Option<Caller>,
+    /// Why the program does not run, until the process that said so is reaped.
+    pub failure: Option<String>,
+    pub output: Output,
+    pub oom: Option<OomWatch>,
+}
+
+/// What a start needs of the sandbox.
+pub struct Surrounding<'a> {
+    pub cgroups: &'a Cgroups,
+    pub shm: &'a Path,
+    pub hostname: &'a str,
+    pub own_pid_ns: &'a OwnedFd,
+    pub pause: Option<&'a Pause>,
+}
+
+impl Container {
+    /// Writes the container's folder; nothing runs yet.
+    pub fn create(folder: &SandboxFolder, parent: &str, spec: ContainerSpec) -> Result<Self, String> {
+        let fail = |error: std::io::Error| format!("state folder: {}", sys::errno_text(&error));
+        state::make_private_folder(&folder.container(&spec.id)).map_err(fail)?;
+        state::write_json(&folder.spec(&spec.id), &spec).map_err(fail)?;
+        let status = ContainerStatus::created(&spec.id, Timestamp::now());
+        state::write_json(&folder.status(&spec.id), &status).map_err(fail)?;
+        let cgroup = format!("{parent}/{}", spec.id);
+        Ok(Self {
+            spec,
+            status,
+            cgroup,
+            pid: 0,
+            pidfd: None,
+            report: None,
+            waiting: None,
+            failure: None,
+            output: Output::default(),
+            oom: None,
+        })
+    }
+
+    pub fn is_startable(&self) -> bool {
+        self.status.state == ContainerState::Created && self.pid == 0
+    }
+
+    pub fn is_alive(&self) -> bool {
+        self.pid != 0
+    }
+
+    pub fn save(&self, folder: &SandboxFolder) {
+        if let Err(error) = state::write_json(&folder.status(&self.spec.id), &self.status) {
+            eprintln!("shim: write status of {}: {error}", self.spec.id);
+        }
+    }
+
+    /// Clones the first process. Whether its program runs is known when its report ends.
+    pub fn start(&mut self, around: &Surrounding<'_>) -> Result<(), String> {
+        let spec = &self.spec;
+        let process = Process::of(spec, around.hostname)?;
+        let devices = host_devices(spec)?;
+        self.make_cgroup(around.cgroups, devices.iter().map(|device| device.rule()).collect())?;
+        let join = around.cgroups.join_handles(&self.cgroup).map_err(super::chain)?;
+        self.oom = around.cgroups.oom_watch(&self.cgroup);
+        let log = match &spec.log_path {
+            Some(path) => Some(
+                LogFile::open(path)
+                    .map_err(|error| format!("open log {path:?}: {}", sys::errno_text(&error)))?,
+            ),
+            None => None,
+        };
+        let mut output = Output::new(log, spec.stdin_once);
+        let stdio = if spec.tty { Stdio::default() } else { open_streams(spec, &mut output)? };
+        let plan = RootfsPlan::of(spec, around.shm, devices, around.cgroups.v1_hierarchies());
+        let pid_ns_of = match (spec.pid_mode, around.pause) {
+            (PidMode::Pod, Some(pause)) => Some(pause.pidfd.as_fd()),
+            (PidMode::Pod, None) => return Err("the sandbox has no shared pid namespace".to_owned()),
+            _ => None,
+        };
+        let target =
+            Target { surroundings: Surroundings::New(&plan), pid_ns_of, flags: clone_flags(spec.pid_mode) };
+        let terminal = spec.tty.then_some(None);
+        let launched = launch(target, &process, stdio, terminal, join, around.own_pid_ns.as_fd())?;
+        let Launched { pid, pidfd, report } = launched;
+        self.pid = pid;
+        self.pidfd = Some(pidfd);
+        self.report = Some(report);
+        self.output = output;
+        Ok(())
+    }
+
+    fn make_cgroup(&self, cgroups: &Cgroups, given: Vec<DeviceRule>) -> Result<(), String> {
+        cgroups.create(&self.cgroup, &self.spec.resources).map_err(super::chain)?;
+        if !self.spec.privileged {
+            let mut rules = DeviceRule::defaults();
+            rules.extend(given);
+            cgroups.restrict_devices(&self.cgroup, &rules).map_err(super::chain)?;
+        }
+        Ok(())
+    }
+
+    /// The program runs.
+    pub fn started(&mut self, terminal: Option<OwnedFd>) {
+        if let Some(master) = terminal
+            && let Err(error) = self.output.set_terminal(master, self.spec.stdin)
+        {
+            eprintln!("shim: terminal of {}: {error}", self.spec.id);
+        }
+        self.status.running(self.pid, Timestamp::now());
+    }
+
+    pub fn signal(&self, signal: i32) -> Result<(), String> {
+        match &self.pidfd {
+            Some(pidfd) => sys::pidfd_send_signal(pidfd.as_fd(), signal)
+                .map_err(|error| format!("kill: {}", sys::errno_text(&error))),
+            None => Err(format!("container {:?} is not running", self.spec.id)),
+        }
+    }
+
+    /// SIGKILL to everything the container has started, whatever became of its first process.
+    pub fn kill_all(&self, cgroups: &Cgroups) {
+        let _ = self.signal(libc::SIGKILL);
+        cgroups.kill_all(&self.cgroup);
+    }
+
+    /// The first process was reaped: the rest goes too, the log is completed, the cgroup removed.
+    pub fn exited(&mut self, wait_status: i32, cgroups: &Cgroups, buffer: &mut [u8]) {
+        let oom_killed = cgroups.oom_kills(&self.cgroup) > 0;
+        self.release();
+        if self.spec.pid_mode != PidMode::Container {
+            // Nothing else takes down the children it left in a pid namespace that lives on.
+            cgroups.kill_all(&self.cgroup);
+        }
+        self.output.finish(buffer);
+        cgroups.try_remove(&self.cgroup);
+        let (exit_code, signal) = sys::decode_wait_status(wait_status);
+        self.status.exited(exit_code, signal, oom_killed, Timestamp::now());
+    }
+
+    pub fn start_failed(&mut self, message: &str, cgroups: &Cgroups) {
+        self.release();
+        self.output = Output::default();
+        cgroups.try_remove(&self.cgroup);
+        let message = format!("unable to start container process: {message}");
+        self.status.start_failed(&message, Timestamp::now());
+    }
+
+    fn release(&mut self) {
+        self.pid = 0;
+        self.pidfd = None;
+        self.report = None;
+        self.oom = None;
+    }
+
+    pub fn remove_folder(&self, folder: &SandboxFolder) {
+        let _ = fs::remove_dir_all(folder.container(&self.spec.id));
+    }
+}
+
+fn open_streams(spec: &ContainerSpec, output: &mut Output) -> Result<Stdio, String> {
+    let mut open = || -> std::io::Result<Stdio> {
+        let mut stdio = Stdio::default();
+        let (out, stdout) = sys::pipe()?;
+        let (err, stderr) = sys::pipe()?;
+        output.add_source(out, Stream::Stdout)?;
+        output.add_source(err, Stream::Stderr)?;
+        stdio.stdout = Some(stdout);
+        stdio.stderr = Some(stderr);
+        if spec.stdin {
+            let (stdin, input) = sys::pipe()?;
+            output.set_stdin(input)?;
+            stdio.stdin = Some(stdin);
+        }
+        Ok(stdio)
+    };
+    open().map_err(|error| format!("open standard streams: {}", sys::errno_text(&error)))
+}

@@ -1,0 +1,102 @@
+//! Clones a process of the shim that becomes a container's first process or one exec'd into it.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::containers::cgroups::JoinHandles;
+use crate::containers::init::{self, Failure, Launch, Process, Stdio, Surroundings, TERMINAL_REPORT};
+use crate::containers::socket;
+use crate::containers::status::TerminalSize;
+use crate::containers::sys::{self, Forked};
+
+/// A process on its way to its program.
+pub struct Launched {
+    pub pid: i32,
+    pub pidfd: OwnedFd,
+    pub report: Report,
+}
+
+/// The near end of the process's report socket, and what came over it so far.
+pub struct Report {
+    socket: OwnedFd,
+    failure: Option<Failure>,
+    pub terminal: Option<OwnedFd>,
+}
+
+pub enum Progress {
+    Waiting,
+    /// The program runs, or the process died without a word.
+    Running,
+    Failed(Failure),
+}
+
+impl Report {
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Takes one message.
+    pub fn read(&mut self) -> Progress {
+        let (mut buffer, mut fds) = ([0; 4096], Vec::new());
+        match socket::receive(self.socket.as_fd(), &mut buffer, &mut fds) {
+            Ok(0) => self.failure.take().map_or(Progress::Running, Progress::Failed),
+            Ok(1) if buffer[0] == TERMINAL_REPORT => {
+                self.terminal = fds.pop();
+                Progress::Waiting
+            }
+            Ok(count) => {
+                self.failure = Some(serde_json::from_slice(&buffer[..count]).unwrap_or_else(|_| Failure {
+                    message: "the process could not say why it failed".to_owned(),
+                    exit_code: 128,
+                }));
+                Progress::Waiting
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Progress::Waiting,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Progress::Waiting,
+            Err(_) => self.failure.take().map_or(Progress::Running, Progress::Failed),
+        }
+    }
+}
+
+/// What differs between a container's first process and an exec'd one.
+pub struct Target<'a> {
+    pub surroundings: Surroundings<'a>,
+    /// Whose pid namespace the process is born in, if not the one the flags make or the shim's own.
+    pub pid_ns_of: Option<BorrowedFd<'a>>,
+    pub flags: u64,
+}
+
+pub fn launch(
+    target: Target<'_>,
+    process: &Process,
+    stdio: Stdio,
+    terminal: Option<Option<TerminalSize>>,
+    join: JoinHandles,
+    own_pid_ns: BorrowedFd<'_>,
+) -> Result<Launched, String> {
+    let fail = |what: &str, error: io::Error| format!("{what}: {}", sys::errno_text(&error));
+    let (near, far) = socket::packet_pair().map_err(|error| fail("socketpair", error))?;
+    sys::set_nonblocking(near.as_fd()).map_err(|error| fail("socketpair", error))?;
+    if let Some(pidfd) = target.pid_ns_of {
+        sys::setns(pidfd, libc::CLONE_NEWPID).map_err(|error| fail("join the pid namespace", error))?;
+    }
+    // SAFETY: the shim has one thread.
+    let forked = unsafe { sys::clone3(target.flags, join.unified.as_ref().map(AsFd::as_fd)) };
+    if matches!(forked, Ok(Forked::Child)) {
+        drop(near);
+        let launch =
+            Launch { surroundings: target.surroundings, process, stdio, terminal, join, report: far };
+        init::run(launch);
+    }
+    if target.pid_ns_of.is_some() {
+        // Else the next process of the shim would be born in there.
+        sys::setns(own_pid_ns, libc::CLONE_NEWPID).map_err(|error| fail("leave the pid namespace", error))?;
+    }
+    match forked {
+        Ok(Forked::Parent { pid, pidfd }) => {
+            Ok(Launched { pid, pidfd, report: Report { socket: near, failure: None, terminal: None } })
+        }
+        Ok(Forked::Child) => Err("unreachable".to_owned()),
+        Err(error) => Err(fail("clone", error)),
+    }
+}

@@ -1,0 +1,95 @@
+//! The shim: one small single-threaded process per sandbox that outlives the server.
+//!
+//! It holds the sandbox's network, IPC and UTS namespaces itself, is the parent of the containers'
+//! first processes, writes their logs, and records how they end.
+
+mod connection;
+mod container;
+mod exec;
+mod launch;
+mod output;
+mod requests;
+mod serve;
+mod setup;
+
+use std::io::Write;
+use std::os::fd::AsFd;
+
+use super::protocol::Ready;
+use super::state::{self, SandboxFolder, SandboxRecord};
+use super::sys::{self, Forked};
+
+/// The entry point of the binary's hidden `shim` command. `args` is what follows the command's name:
+/// the sandbox's folder. Must be called before the process has a second thread.
+pub fn shim_main(args: impl IntoIterator<Item = String>) -> i32 {
+    let Some(folder) = args.into_iter().next() else {
+        eprintln!("shim: the sandbox's folder is missing");
+        return 2;
+    };
+    match detach(SandboxFolder::new(folder)) {
+        Ok(code) => code,
+        Err(error) => {
+            announce(&Ready::Error(error));
+            1
+        }
+    }
+}
+
+/// The first process ends at once, so that the shim is nobody's child and in nobody's session.
+fn detach(folder: SandboxFolder) -> Result<i32, String> {
+    let _ = sys::close_from(3);
+    let record: SandboxRecord = state::read_json(&folder.record())
+        .ok_or_else(|| format!("{} is missing", folder.record().display()))?;
+    let cgroups = &record.shim_cgroups;
+    cgroups.create("", &Default::default()).map_err(chain)?;
+    let join = cgroups.join_handles("").map_err(chain)?;
+    // SAFETY: this process has one thread.
+    match unsafe { sys::clone3(0, join.unified.as_ref().map(AsFd::as_fd)) } {
+        Err(error) => Err(format!("fork: {error}")),
+        Ok(Forked::Parent { .. }) => Ok(0),
+        Ok(Forked::Child) => {
+            let result = join.enter().map_err(|error| format!("enter cgroup: {error}"));
+            drop(join);
+            Ok(live(result, folder, record))
+        }
+    }
+}
+
+fn live(entered: Result<(), String>, folder: SandboxFolder, record: SandboxRecord) -> i32 {
+    let shim = entered.and_then(|()| setup::sandbox(folder.clone(), record));
+    let mut shim = match shim {
+        Ok(shim) => shim,
+        Err(error) => {
+            setup::tear_down(&folder);
+            announce(&Ready::Error(error));
+            return 1;
+        }
+    };
+    announce(&Ready::Pid(std::process::id() as i32));
+    setup::leave_standard_streams();
+    match shim.serve() {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("shim: {error}");
+            1
+        }
+    }
+}
+
+fn announce(ready: &Ready) {
+    if let Ok(mut line) = serde_json::to_vec(ready) {
+        line.push(b'\n');
+        let _ = std::io::stdout().write_all(&line);
+    }
+}
+
+/// An error with its sources, for the one line that goes to the server.
+fn chain(error: impl std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {}", sys::errno_text_of(&error.to_string()));
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,239 @@
+//! What the shim does for each request.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::container::{Container, Surrounding};
+use super::exec::Exec;
+use super::serve::{Caller, Shim};
+use crate::containers::protocol::{ErrorKind, ExecSpec, Push, Request, Response, StreamSet};
+use crate::containers::spec::ContainerSpec;
+use crate::containers::status::{ContainerState, TerminalSize};
+use crate::containers::sys;
+
+/// Far above what a pod has; keeps a confused caller from filling the machine.
+const MAX_CONTAINERS: usize = 512;
+const MAX_EXECS: usize = 512;
+
+/// A refusal: kind and words.
+type Refusal = (ErrorKind, String);
+
+fn not_found(id: &str) -> Refusal {
+    (ErrorKind::NotFound, format!("container {id:?} not found"))
+}
+
+impl Shim {
+    pub(super) fn handle(&mut self, caller: Caller, request: Request, fds: Vec<OwnedFd>) {
+        let result = match request {
+            Request::Subscribe => self.subscribe(caller),
+            Request::Create(spec) => self.create(*spec),
+            Request::Start { id } => {
+                if let Err((kind, message)) = self.start(caller, &id) {
+                    self.refuse(caller, kind, message, 128);
+                }
+                return;
+            }
+            Request::Exec(spec) => {
+                if let Err((kind, message)) = self.exec(caller, spec, fds) {
+                    self.refuse(caller, kind, message, 128);
+                }
+                return;
+            }
+            Request::Kill { id, signal, all } => self.kill(&id, signal, all),
+            Request::Update { id, resources } => self.with_running(&id, |shim, key| {
+                let cgroup = shim.containers[&key].cgroup.clone();
+                shim.record.cgroups.update(&cgroup, &resources).map_err(super::chain)
+            }),
+            Request::Delete { id } => self.delete(&id),
+            Request::ReopenLog { id } => {
+                self.with_running(&id, |shim, key| match shim.containers.get_mut(&key) {
+                    Some(container) => container.output.reopen_log().map_err(|e| sys::errno_text(&e)),
+                    None => Ok(()),
+                })
+            }
+            Request::Resize { id, size } => self.resize(&id, size),
+            Request::KillExec { exec_id, signal } => {
+                for exec in self.execs.values().filter(|exec| exec.id == exec_id) {
+                    exec.signal(signal);
+                }
+                Ok(Response::Done)
+            }
+            Request::Attach { id, streams } => self.attach(&id, streams, fds),
+            Request::Stop => {
+                self.stop(caller);
+                return;
+            }
+        };
+        match result {
+            Ok(response) => self.answer(caller, response),
+            Err((kind, message)) => self.refuse(caller, kind, message, 1),
+        }
+    }
+
+    fn key_of(&self, id: &str) -> Option<u64> {
+        self.containers.iter().find(|(_, container)| container.spec.id == id).map(|(key, _)| *key)
+    }
+
+    fn with_running(
+        &mut self,
+        id: &str,
+        f: impl FnOnce(&mut Self, u64) -> Result<(), String>,
+    ) -> Result<Response, Refusal> {
+        let key = self.key_of(id).ok_or_else(|| not_found(id))?;
+        if !self.containers[&key].is_alive() {
+            return Err((ErrorKind::State, format!("container {id:?} is not running")));
+        }
+        f(self, key).map(|()| Response::Done).map_err(|message| (ErrorKind::Other, message))
+    }
+
+    fn subscribe(&mut self, (key, _): Caller) -> Result<Response, Refusal> {
+        if let Some(connection) = self.connections.get_mut(&key) {
+            connection.subscribed = true;
+        }
+        Ok(Response::Containers(self.containers.values().map(|c| c.status.clone()).collect()))
+    }
+
+    fn create(&mut self, spec: ContainerSpec) -> Result<Response, Refusal> {
+        self.refuse_when_stopping()?;
+        if self.key_of(&spec.id).is_some() {
+            return Err((ErrorKind::Exists, format!("container {:?} already exists", spec.id)));
+        }
+        if self.containers.len() >= MAX_CONTAINERS {
+            return Err((ErrorKind::State, format!("the sandbox has {MAX_CONTAINERS} containers")));
+        }
+        let parent = &self.record.config.cgroup_parent;
+        let container =
+            Container::create(&self.folder, parent, spec).map_err(|message| (ErrorKind::Other, message))?;
+        let status = container.status.clone();
+        self.containers.insert(self.next_key, container);
+        self.next_key += 1;
+        Ok(Response::Container(status))
+    }
+
+    fn refuse_when_stopping(&self) -> Result<(), Refusal> {
+        if self.stopping.is_empty() {
+            return Ok(());
+        }
+        Err((ErrorKind::State, "the sandbox is being stopped".to_owned()))
+    }
+
+    fn start(&mut self, caller: Caller, id: &str) -> Result<(), Refusal> {
+        self.refuse_when_stopping()?;
+        let key = self.key_of(id).ok_or_else(|| not_found(id))?;
+        let around = Surrounding {
+            cgroups: &self.record.cgroups,
+            shm: &self.shm,
+            hostname: &self.record.config.hostname,
+            own_pid_ns: &self.own_pid_ns,
+            pause: self.pause.as_ref(),
+        };
+        let Some(container) = self.containers.get_mut(&key) else { return Ok(()) };
+        if !container.is_startable() {
+            let message = format!("container {id:?} is in state {:?}", container.status.state);
+            return Err((ErrorKind::State, message));
+        }
+        container.waiting = Some(caller);
+        if let Err(message) = container.start(&around) {
+            self.start_failed(key, &message);
+        }
+        Ok(())
+    }
+
+    fn exec(&mut self, caller: Caller, spec: ExecSpec, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        self.refuse_when_stopping()?;
+        let key = self.key_of(&spec.container_id).ok_or_else(|| not_found(&spec.container_id))?;
+        let container = &self.containers[&key];
+        if container.status.state != ContainerState::Running {
+            let message = format!("container {:?} is not running", spec.container_id);
+            return Err((ErrorKind::State, message));
+        }
+        if self.execs.len() >= MAX_EXECS {
+            return Err((ErrorKind::State, format!("{MAX_EXECS} commands run in this sandbox already")));
+        }
+        if spec.args.first().is_none_or(String::is_empty) || fds.len() != spec.streams.count() {
+            return Err((ErrorKind::Invalid, "no command specified".to_owned()));
+        }
+        let (hostname, cgroups) = (&self.record.config.hostname, &self.record.cgroups);
+        let mut exec = Exec::start(spec, fds, container, hostname, cgroups, &self.own_pid_ns)
+            .map_err(|message| (ErrorKind::Exec, format!("exec failed: {message}")))?;
+        exec.waiting = Some(caller);
+        self.execs.insert(self.next_key, exec);
+        self.next_key += 1;
+        Ok(())
+    }
+
+    fn kill(&mut self, id: &str, signal: i32, all: bool) -> Result<Response, Refusal> {
+        let key = self.key_of(id).ok_or_else(|| not_found(id))?;
+        let container = &self.containers[&key];
+        if all && signal == libc::SIGKILL {
+            container.kill_all(&self.record.cgroups);
+            return Ok(Response::Done);
+        }
+        container.signal(signal).map_err(|message| (ErrorKind::State, message))?;
+        if all {
+            for pid in self.record.cgroups.processes(&container.cgroup) {
+                let _ = sys::kill(pid, signal);
+            }
+        }
+        Ok(Response::Done)
+    }
+
+    fn delete(&mut self, id: &str) -> Result<Response, Refusal> {
+        let key = self.key_of(id).ok_or_else(|| not_found(id))?;
+        if self.containers[&key].is_alive() {
+            return Err((ErrorKind::State, format!("container {id:?} is running")));
+        }
+        if let Some(container) = self.containers.remove(&key) {
+            container.remove_folder(&self.folder);
+        }
+        Ok(Response::Done)
+    }
+
+    fn resize(&mut self, id: &str, size: TerminalSize) -> Result<Response, Refusal> {
+        let key = self.key_of(id).ok_or_else(|| not_found(id))?;
+        let Some(master) = self.containers[&key].output.terminal() else {
+            return Err((ErrorKind::State, format!("container {id:?} has no terminal")));
+        };
+        sys::set_window_size(master.as_fd(), size.columns, size.rows)
+            .map(|()| Response::Done)
+            .map_err(|error| (ErrorKind::Other, sys::errno_text(&error)))
+    }
+
+    fn attach(&mut self, id: &str, streams: StreamSet, fds: Vec<OwnedFd>) -> Result<Response, Refusal> {
+        if fds.len() != streams.count() {
+            return Err((ErrorKind::Invalid, "descriptors are missing".to_owned()));
+        }
+        self.with_running(id, |shim, key| {
+            let mut fds = fds.into_iter();
+            let mut take = |wanted: bool| if wanted { fds.next() } else { None };
+            let (stdin, stdout, stderr) = (take(streams.stdin), take(streams.stdout), take(streams.stderr));
+            match shim.containers.get_mut(&key) {
+                Some(container) => {
+                    container.output.attach(stdin, stdout, stderr).map_err(|error| sys::errno_text(&error))
+                }
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Kills everything; the loop ends when the last process is reaped.
+    fn stop(&mut self, caller: Caller) {
+        let _ = std::fs::write(self.folder.stopped_mark(), "");
+        self.stopping.push(caller);
+        for exec in self.execs.values() {
+            exec.signal(libc::SIGKILL);
+        }
+        let mut never_started = Vec::new();
+        for container in self.containers.values_mut() {
+            if container.is_alive() {
+                container.kill_all(&self.record.cgroups);
+            } else if container.is_startable() {
+                container.status.start_failed("the sandbox was stopped", jiff::Timestamp::now());
+                container.save(&self.folder);
+                never_started.push(container.status.clone());
+            }
+        }
+        for status in never_started {
+            self.push(Push::Container(status));
+        }
+    }
+}

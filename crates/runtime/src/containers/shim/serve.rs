@@ -1,0 +1,350 @@
+//! The shim's loop: one poll over its socket, its children and their streams.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use super::connection::Connection;
+use super::container::Container;
+use super::exec::Exec;
+use super::launch::Progress;
+use super::output::Port;
+use super::setup;
+use crate::containers::protocol::{ErrorKind, Incoming, Push, RemoteError, Response};
+use crate::containers::state::{SandboxFolder, SandboxRecord};
+use crate::containers::sys;
+
+/// A server, its successor while the old one lingers, and somebody looking.
+const MAX_CONNECTIONS: usize = 16;
+const BUFFER_BYTES: usize = 32 << 10;
+
+/// The first process of a pid namespace shared by the sandbox's containers.
+pub struct Pause {
+    pub pidfd: OwnedFd,
+}
+
+/// Who waits for an answer: connection and request number.
+pub type Caller = (u64, u64);
+
+pub struct Shim {
+    pub(super) folder: SandboxFolder,
+    pub(super) record: SandboxRecord,
+    pub(super) shm: PathBuf,
+    signals: OwnedFd,
+    listener: UnixListener,
+    pub(super) own_pid_ns: OwnedFd,
+    pub(super) pause: Option<Pause>,
+    pub(super) connections: BTreeMap<u64, Connection>,
+    pub(super) containers: BTreeMap<u64, Container>,
+    pub(super) execs: BTreeMap<u64, Exec>,
+    pub(super) next_key: u64,
+    /// Who asked for the end; not empty means that no new work is taken.
+    pub(super) stopping: Vec<Caller>,
+    /// For streams and sockets, one for all.
+    buffer: Vec<u8>,
+}
+
+/// What a polled descriptor belongs to.
+#[derive(Clone, Copy)]
+enum Token {
+    Signals,
+    Listener,
+    Connection(u64),
+    ContainerReport(u64),
+    ExecReport(u64),
+    Oom(u64),
+    Stream(u64, Port),
+}
+
+impl Shim {
+    pub fn new(
+        folder: SandboxFolder,
+        record: SandboxRecord,
+        shm: PathBuf,
+        signals: OwnedFd,
+        listener: UnixListener,
+        own_pid_ns: OwnedFd,
+        pause: Option<Pause>,
+    ) -> Self {
+        Self {
+            folder,
+            record,
+            shm,
+            signals,
+            listener,
+            own_pid_ns,
+            pause,
+            connections: BTreeMap::new(),
+            containers: BTreeMap::new(),
+            execs: BTreeMap::new(),
+            next_key: 1,
+            stopping: Vec::new(),
+            buffer: vec![0; BUFFER_BYTES],
+        }
+    }
+
+    /// Runs until told to stop and the last container is gone.
+    pub fn serve(&mut self) -> io::Result<()> {
+        let mut polled: Vec<libc::pollfd> = Vec::new();
+        let mut tokens: Vec<Token> = Vec::new();
+        loop {
+            if !self.stopping.is_empty() && self.is_quiet() {
+                setup::tear_down(&self.folder);
+                for caller in std::mem::take(&mut self.stopping) {
+                    self.answer(caller, Response::Done);
+                }
+                return Ok(());
+            }
+            polled.clear();
+            tokens.clear();
+            self.poll_set(&mut polled, &mut tokens);
+            // SAFETY: the array is valid for its length.
+            let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+            if let Err(error) = sys::check(ready) {
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return Err(error);
+            }
+            for (entry, token) in polled.iter().zip(&tokens) {
+                if entry.revents != 0 {
+                    self.ready(*token, entry.revents);
+                }
+            }
+            for container in self.containers.values_mut() {
+                container.output.tidy();
+            }
+        }
+    }
+
+    /// Whether nothing of the sandbox runs any more.
+    fn is_quiet(&self) -> bool {
+        self.execs.is_empty() && !self.containers.values().any(Container::is_alive)
+    }
+
+    fn poll_set(&self, polled: &mut Vec<libc::pollfd>, tokens: &mut Vec<Token>) {
+        let mut add = |fd: i32, events: libc::c_short, token: Token| {
+            polled.push(libc::pollfd { fd, events, revents: 0 });
+            tokens.push(token);
+        };
+        add(self.signals.as_raw_fd(), libc::POLLIN, Token::Signals);
+        if self.connections.len() < MAX_CONNECTIONS {
+            add(self.listener.as_raw_fd(), libc::POLLIN, Token::Listener);
+        }
+        for (key, connection) in &self.connections {
+            let write = if connection.wants_write() { libc::POLLOUT } else { 0 };
+            add(connection.fd().as_raw_fd(), libc::POLLIN | write, Token::Connection(*key));
+        }
+        for (key, exec) in &self.execs {
+            if let Some(report) = &exec.report {
+                add(report.fd().as_raw_fd(), libc::POLLIN, Token::ExecReport(*key));
+            }
+        }
+        for (key, container) in &self.containers {
+            if let Some(report) = &container.report {
+                add(report.fd().as_raw_fd(), libc::POLLIN, Token::ContainerReport(*key));
+            }
+            if let Some(oom) = &container.oom {
+                add(oom.fd().as_raw_fd(), oom.poll_events(), Token::Oom(*key));
+            }
+            container.output.poll_set(&mut |fd, events, port| {
+                add(fd.as_raw_fd(), events, Token::Stream(*key, port));
+            });
+        }
+    }
+
+    fn ready(&mut self, token: Token, revents: libc::c_short) {
+        match token {
+            Token::Signals => self.reap(),
+            Token::Listener => self.accept(),
+            Token::Connection(key) => self.serve_connection(key, revents),
+            Token::ContainerReport(key) => self.container_report(key),
+            Token::ExecReport(key) => self.exec_report(key),
+            Token::Oom(key) => self.oom(key),
+            Token::Stream(key, port) => {
+                if let Some(container) = self.containers.get_mut(&key) {
+                    container.output.ready(port, revents, &mut self.buffer);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let Ok((stream, _)) = self.listener.accept() else { return };
+        if let Ok(connection) = Connection::new(stream) {
+            self.connections.insert(self.next_key, connection);
+            self.next_key += 1;
+        }
+    }
+
+    fn serve_connection(&mut self, key: u64, revents: libc::c_short) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if revents & libc::POLLOUT != 0 && connection.flush().is_err() {
+            self.connections.remove(&key);
+            return;
+        }
+        if revents & !libc::POLLOUT == 0 {
+            return;
+        }
+        match connection.receive(&mut self.buffer) {
+            Ok(requests) => {
+                for (number, request, fds) in requests {
+                    self.handle((key, number), request, fds);
+                }
+            }
+            Err(error) => {
+                if error.kind() != io::ErrorKind::UnexpectedEof {
+                    eprintln!("shim: connection: {error}");
+                }
+                self.connections.remove(&key);
+            }
+        }
+    }
+
+    /// Takes in every exited child; ones nobody knows are orphans of a container.
+    fn reap(&mut self) {
+        let mut info = [0; 128];
+        let _ = sys::read(self.signals.as_fd(), &mut info);
+        while let Some((pid, status)) = sys::reap_one() {
+            let container = self.containers.iter().find(|(_, container)| container.pid == pid);
+            if let Some(key) = container.map(|(key, _)| *key) {
+                self.container_exited(key, status);
+                continue;
+            }
+            let exec = self.execs.iter().find(|(_, exec)| exec.pid == pid);
+            if let Some(key) = exec.map(|(key, _)| *key) {
+                self.exec_exited(key, status);
+            }
+        }
+    }
+
+    fn container_report(&mut self, key: u64) {
+        let Some(container) = self.containers.get_mut(&key) else { return };
+        let Some(report) = &mut container.report else { return };
+        match report.read() {
+            Progress::Waiting => {}
+            Progress::Running => {
+                let terminal = report.terminal.take();
+                container.report = None;
+                container.started(terminal);
+                container.save(&self.folder);
+                let (status, waiting) = (container.status.clone(), container.waiting.take());
+                if let Some(caller) = waiting {
+                    self.answer(caller, Response::Container(status.clone()));
+                }
+                self.push(Push::Container(status));
+            }
+            Progress::Failed(failure) => {
+                container.report = None;
+                container.failure = Some(failure.message);
+            }
+        }
+    }
+
+    /// Records that the container never ran and tells whoever asked.
+    pub(super) fn start_failed(&mut self, key: u64, message: &str) {
+        let Some(container) = self.containers.get_mut(&key) else { return };
+        container.start_failed(message, &self.record.cgroups);
+        container.save(&self.folder);
+        let (status, waiting) = (container.status.clone(), container.waiting.take());
+        let message = status.message.clone();
+        // First, so that the caller finds the state changed when it hears of the failure.
+        self.push(Push::Container(status));
+        if let Some(caller) = waiting {
+            self.refuse(caller, ErrorKind::Start, message, 128);
+        }
+    }
+
+    fn container_exited(&mut self, key: u64, wait_status: i32) {
+        // All of its report is there, as the process is gone: a few messages at most.
+        for _ in 0..4 {
+            if self.containers.get(&key).is_some_and(|container| container.report.is_some()) {
+                self.container_report(key);
+            }
+        }
+        let Some(container) = self.containers.get_mut(&key) else { return };
+        if let Some(failure) = container.failure.take() {
+            self.start_failed(key, &failure);
+            return;
+        }
+        container.exited(wait_status, &self.record.cgroups, &mut self.buffer);
+        container.save(&self.folder);
+        let (status, waiting) = (container.status.clone(), container.waiting.take());
+        if let Some(caller) = waiting {
+            self.answer(caller, Response::Container(status.clone()));
+        }
+        self.push(Push::Container(status));
+    }
+
+    fn exec_report(&mut self, key: u64) {
+        let Some(exec) = self.execs.get_mut(&key) else { return };
+        let Some(report) = &mut exec.report else { return };
+        let progress = report.read();
+        match progress {
+            Progress::Waiting => {}
+            Progress::Running => {
+                let terminal = report.terminal.take();
+                exec.report = None;
+                let (pid, waiting) = (exec.pid, exec.waiting.take());
+                if let Some(caller) = waiting {
+                    self.answer_with(caller, Response::Exec { pid }, terminal.into_iter().collect());
+                }
+            }
+            Progress::Failed(failure) => {
+                exec.report = None;
+                if let Some(caller) = exec.waiting.take() {
+                    let message =
+                        format!("exec failed: unable to start container process: {}", failure.message);
+                    self.refuse(caller, ErrorKind::Exec, message, failure.exit_code);
+                }
+            }
+        }
+    }
+
+    fn exec_exited(&mut self, key: u64, wait_status: i32) {
+        for _ in 0..4 {
+            if self.execs.get(&key).is_some_and(|exec| exec.report.is_some()) {
+                self.exec_report(key);
+            }
+        }
+        if let Some(exec) = self.execs.remove(&key) {
+            let (exit_code, _) = sys::decode_wait_status(wait_status);
+            self.push(Push::ExecExited { exec_id: exec.id, exit_code });
+        }
+    }
+
+    fn oom(&mut self, key: u64) {
+        let Some(container) = self.containers.get_mut(&key) else { return };
+        let Some(oom) = &container.oom else { return };
+        oom.clear();
+        if self.record.cgroups.oom_kills(&container.cgroup) > 0 {
+            let container_id = container.spec.id.clone();
+            self.push(Push::Oom { container_id });
+        }
+    }
+
+    pub(super) fn answer(&mut self, caller: Caller, response: Response) {
+        self.answer_with(caller, response, Vec::new());
+    }
+
+    pub(super) fn answer_with(&mut self, (key, number): Caller, response: Response, fds: Vec<OwnedFd>) {
+        if let Some(connection) = self.connections.get_mut(&key)
+            && connection.send(number, &Incoming::Answer(response), fds).is_err()
+        {
+            self.connections.remove(&key);
+        }
+    }
+
+    pub(super) fn refuse(&mut self, caller: Caller, kind: ErrorKind, message: String, exit_code: i32) {
+        self.answer(caller, Response::Error(RemoteError { kind, message, exit_code }));
+    }
+
+    /// Tells every subscribed server.
+    pub(super) fn push(&mut self, push: Push) {
+        let push = Incoming::Push(push);
+        self.connections
+            .retain(|_, connection| !connection.subscribed || connection.send(0, &push, Vec::new()).is_ok());
+    }
+}

@@ -1,0 +1,151 @@
+//! Makes a sandbox: namespaces, host name, sysctls, shared memory, socket.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use super::serve::{Pause, Shim};
+use crate::containers::mount_api;
+use crate::containers::spec::SandboxConfig;
+use crate::containers::state::{self, SandboxFolder, SandboxRecord};
+use crate::containers::sys::{self, Forked, errno_text, path_cstring};
+
+/// A score that lets the kernel take anything else first, where the machine allows it.
+const SHIM_OOM_SCORE_ADJ: &str = "-998";
+
+fn step(what: &str) -> impl FnOnce(io::Error) -> String + '_ {
+    move |error| format!("{what}: {}", errno_text(&error))
+}
+
+pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, String> {
+    let config = &record.config;
+    sys::setsid().map_err(step("setsid"))?;
+    sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map_err(step("become subreaper"))?;
+    let _ = fs::write("/proc/self/comm", "knarr-shim");
+    let _ = fs::write("/proc/self/oom_score_adj", SHIM_OOM_SCORE_ADJ);
+    fs::write(folder.pid_file(), std::process::id().to_string()).map_err(step("write pid file"))?;
+    make_namespaces(config)?;
+    if !config.host_network {
+        keep_netns(&folder.netns())?;
+    }
+    let shm =
+        if config.host_ipc { PathBuf::from("/dev/shm") } else { mount_shm(&folder.shm(), config.shm_bytes)? };
+    let signals = sys::child_signal_fd().map_err(step("signalfd"))?;
+    let own_pid_ns = OwnedFd::from(fs::File::open("/proc/self/ns/pid").map_err(step("open pid namespace"))?);
+    let pause = if config.shared_pid { Some(start_pause()?) } else { None };
+    let listener = listen(&folder)?;
+    state::make_private_folder(&folder.containers()).map_err(step("make state folder"))?;
+    Ok(Shim::new(folder, record, shm, signals, listener, own_pid_ns, pause))
+}
+
+fn make_namespaces(config: &SandboxConfig) -> Result<(), String> {
+    let mut flags = 0;
+    if !config.host_network {
+        flags |= libc::CLONE_NEWNET | libc::CLONE_NEWUTS;
+    }
+    if !config.host_ipc {
+        flags |= libc::CLONE_NEWIPC;
+    }
+    sys::unshare(flags).map_err(step("make namespaces"))?;
+    if !config.host_network {
+        sys::loopback_up().map_err(step("bring lo up"))?;
+        if !config.hostname.is_empty() {
+            sys::set_hostname(&config.hostname).map_err(step("set the host name"))?;
+        }
+    }
+    for (name, value) in &config.sysctls {
+        set_sysctl(config, name, value)?;
+    }
+    Ok(())
+}
+
+/// Only sysctls that belong to a namespace of this sandbox; others would change the host.
+fn set_sysctl(config: &SandboxConfig, name: &str, value: &str) -> Result<(), String> {
+    let ipc = name.starts_with("kernel.shm")
+        || name.starts_with("kernel.msg")
+        || name.starts_with("fs.mqueue.")
+        || name == "kernel.sem";
+    let own = (name.starts_with("net.") && !config.host_network) || (ipc && !config.host_ipc);
+    if !own || name.contains("..") {
+        return Err(format!("sysctl {name:?} is not in a separate kernel namespace"));
+    }
+    let path = if name.contains('/') { name.to_owned() } else { name.replace('.', "/") };
+    fs::write(Path::new("/proc/sys").join(path), value).map_err(step(&format!("set sysctl {name:?}")))
+}
+
+fn keep_netns(path: &Path) -> Result<(), String> {
+    fs::File::create(path).map_err(step("make netns file"))?;
+    let target = path_cstring(path).map_err(step("netns"))?;
+    mount_api::mount(c"/proc/self/ns/net", &target, c"", libc::MS_BIND, c"").map_err(step("keep netns"))
+}
+
+fn mount_shm(path: &Path, bytes: u64) -> Result<PathBuf, String> {
+    fs::create_dir_all(path).map_err(step("make shm folder"))?;
+    let target = path_cstring(path).map_err(step("shm"))?;
+    let flags = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV;
+    let data = sys::cstring(format!("mode=1777,size={bytes}")).map_err(step("shm"))?;
+    mount_api::mount(c"shm", &target, c"tmpfs", flags, &data).map_err(step("mount shm"))?;
+    Ok(path.to_owned())
+}
+
+/// The first process of a pid namespace that containers share: it reaps what is orphaned in there.
+fn start_pause() -> Result<Pause, String> {
+    // SAFETY: the shim has one thread.
+    match unsafe { sys::clone3(libc::CLONE_NEWPID as u64, None) } {
+        Err(error) => Err(step("make the shared pid namespace")(error)),
+        Ok(Forked::Parent { pidfd, .. }) => Ok(Pause { pidfd }),
+        Ok(Forked::Child) => {
+            let _ = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0);
+            let _ = fs::write("/proc/self/comm", "pause");
+            let _ = sys::close_from(0);
+            pause()
+        }
+    }
+}
+
+/// SIGCHLD is blocked since before the clone, so none is missed between reaping and waiting.
+fn pause() -> ! {
+    loop {
+        while sys::reap_one().is_some() {}
+        // SAFETY: the set is initialised before use.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, libc::SIGCHLD);
+            libc::sigwaitinfo(&raw const set, std::ptr::null_mut());
+        }
+    }
+}
+
+/// Bound by a relative name, as a full path may exceed what a socket address holds.
+fn listen(folder: &SandboxFolder) -> Result<UnixListener, String> {
+    std::env::set_current_dir(folder.path()).map_err(step("enter state folder"))?;
+    let _ = fs::remove_file("shim.sock");
+    let listener = UnixListener::bind("shim.sock").map_err(step("bind socket"))?;
+    fs::set_permissions("shim.sock", fs::Permissions::from_mode(0o600)).map_err(step("protect socket"))?;
+    listener.set_nonblocking(true).map_err(step("socket"))?;
+    std::env::set_current_dir("/").map_err(step("leave state folder"))?;
+    Ok(listener)
+}
+
+/// Standard input and output go to /dev/null; the server's pipe closes, which tells it we are ready.
+pub fn leave_standard_streams() {
+    if let Ok(null) = fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        for target in 0..2 {
+            let _ = sys::dup_to(std::os::fd::AsRawFd::as_raw_fd(&null.as_fd()), target);
+        }
+    }
+}
+
+/// Takes down the sandbox's mounts; namespaces go with the process.
+pub fn tear_down(folder: &SandboxFolder) {
+    for path in [folder.netns(), folder.shm()] {
+        if let Ok(target) = path_cstring(&path) {
+            let _ = mount_api::unmount_detach(&target);
+        }
+    }
+    let _ = fs::remove_file(folder.socket());
+}

@@ -1,0 +1,277 @@
+//! Plain data that describes a sandbox and a container; written to the state folder as JSON.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::cgroups::{DeviceRule, Resources};
+
+/// The size of a pod's shared /dev/shm unless told otherwise, as containerd and Docker have it.
+const DEFAULT_SHM_BYTES: u64 = 64 << 20;
+
+/// A pod sandbox: the namespaces that its containers share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SandboxConfig {
+    /// Names the sandbox and its folder: letters, digits, '-', '_', '.', at most 128.
+    pub id: String,
+    /// Kept and given back as they are.
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    /// Set in the sandbox's own UTS namespace; ignored with `host_network`.
+    pub hostname: String,
+    /// Use the host's network and UTS namespaces.
+    pub host_network: bool,
+    pub host_ipc: bool,
+    /// Keep a pid namespace for containers with [`PidMode::Pod`].
+    pub shared_pid: bool,
+    /// Namespaced sysctls (net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*), by dotted name.
+    pub sysctls: BTreeMap<String, String>,
+    /// The cgroup of the pod, relative to the runtime's cgroup root, such as `burstable/pod1`. Limits
+    /// on it are the caller's; containers become its children.
+    pub cgroup_parent: String,
+    pub shm_bytes: u64,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self {
+            id: String::new(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            hostname: String::new(),
+            host_network: false,
+            host_ipc: false,
+            shared_pid: false,
+            sysctls: BTreeMap::new(),
+            cgroup_parent: String::new(),
+            shm_bytes: DEFAULT_SHM_BYTES,
+        }
+    }
+}
+
+/// A container, as the shim starts it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerSpec {
+    /// Names the container, its folder and its cgroup; same alphabet as [`SandboxConfig::id`].
+    pub id: String,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    /// A folder on the host that holds the root file system, mounted by the caller.
+    pub rootfs: PathBuf,
+    pub readonly_rootfs: bool,
+    /// The command and its arguments; must not be empty.
+    pub args: Vec<String>,
+    /// `KEY=value`. PATH, HOME, HOSTNAME (and TERM with a terminal) are added where missing.
+    pub env: Vec<String>,
+    /// Made if missing, as runc does; empty means `/`.
+    pub cwd: String,
+    pub user: User,
+    /// On top of the default mounts (/proc, /dev, /dev/pts, /dev/shm, /dev/mqueue, /sys, /sys/fs/cgroup);
+    /// one of these with a default's destination takes its place.
+    pub mounts: Vec<Mount>,
+    pub devices: Vec<Device>,
+    pub capabilities: CapabilityChange,
+    pub privileged: bool,
+    pub no_new_privileges: bool,
+    /// `None` means the default list; with `privileged` nothing is masked.
+    pub masked_paths: Option<Vec<String>>,
+    pub readonly_paths: Option<Vec<String>>,
+    pub seccomp: SeccompProfile,
+    pub rlimits: Vec<Rlimit>,
+    pub oom_score_adj: Option<i32>,
+    pub tty: bool,
+    pub stdin: bool,
+    /// Close the container's stdin when the first attached client is gone.
+    pub stdin_once: bool,
+    /// Where the output goes in CRI log format; `None` discards it.
+    pub log_path: Option<PathBuf>,
+    pub resources: Resources,
+    pub pid_mode: PidMode,
+    /// What `stop_container` sends first; SIGTERM if empty.
+    pub stop_signal: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+    pub additional_gids: Vec<u32>,
+}
+
+/// Whose processes a container sees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PidMode {
+    #[default]
+    Container,
+    Pod,
+    Host,
+}
+
+/// Changes to the default capabilities; names with or without `CAP_`, `ALL` allowed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CapabilityChange {
+    pub add: Vec<String>,
+    pub drop: Vec<String>,
+    /// Given to processes of any user, without file capabilities.
+    pub ambient: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Absolute path in the container; made if missing.
+    pub destination: String,
+    pub kind: MountKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MountKind {
+    Bind(Bind),
+    Tmpfs { size_bytes: Option<u64>, mode: u32, read_only: bool },
+    Proc,
+    Sysfs { read_only: bool },
+    Mqueue,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bind {
+    /// A path on the host, which must exist.
+    pub source: PathBuf,
+    pub read_only: bool,
+    /// With `read_only`: mounts below the source too.
+    pub recursive_read_only: bool,
+    pub propagation: Propagation,
+}
+
+/// How mounts made later travel between host and container.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Propagation {
+    #[default]
+    Private,
+    HostToContainer,
+    Bidirectional,
+}
+
+/// A device of the host given to the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub host_path: PathBuf,
+    pub container_path: String,
+    /// Any of `r`, `w`, `m`.
+    pub access: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SeccompProfile {
+    #[default]
+    Unconfined,
+    RuntimeDefault,
+    /// The text of a profile in Docker's or the OCI's JSON form.
+    Localhost(String),
+}
+
+/// A resource limit such as `RLIMIT_NOFILE`; `u64::MAX` is unlimited.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rlimit {
+    pub kind: String,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// A device of the container once the host has been asked what it is.
+#[derive(Debug, Clone)]
+pub(super) struct ResolvedDevice {
+    pub container_path: String,
+    pub block: bool,
+    pub major: u32,
+    pub minor: u32,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub access: String,
+}
+
+impl ResolvedDevice {
+    pub fn rule(&self) -> DeviceRule {
+        DeviceRule {
+            block: self.block,
+            major: Some(self.major),
+            minor: Some(self.minor),
+            access: self.access.clone(),
+        }
+    }
+}
+
+/// Whether an id is safe as a file name and cgroup name.
+pub(super) fn valid_id(id: &str) -> bool {
+    (1..=128).contains(&id.len())
+        && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && !id.starts_with('.')
+}
+
+/// What makes a spec impossible whatever the machine; `None` if nothing does.
+pub(super) fn spec_fault(spec: &ContainerSpec) -> Option<String> {
+    if !valid_id(&spec.id) {
+        return Some(format!("container id {:?}", spec.id));
+    }
+    if spec.args.first().is_none_or(String::is_empty) {
+        return Some("no command specified".to_owned());
+    }
+    if !spec.rootfs.is_absolute() {
+        return Some(format!("rootfs {:?} is not an absolute path", spec.rootfs));
+    }
+    if spec.args.iter().chain(&spec.env).any(|text| text.contains('\0')) {
+        return Some("arguments and environment must not contain NUL".to_owned());
+    }
+    if !spec.cwd.is_empty() && !spec.cwd.starts_with('/') {
+        return Some(format!("working directory {:?} is not an absolute path", spec.cwd));
+    }
+    for mount in &spec.mounts {
+        if !mount.destination.starts_with('/') || mount.destination.contains('\0') {
+            return Some(format!("mount destination {:?} is not an absolute path", mount.destination));
+        }
+    }
+    if !spec.stop_signal.is_empty() && super::signal_number(&spec.stop_signal).is_none() {
+        return Some(format!("stop signal {:?}", spec.stop_signal));
+    }
+    super::capabilities::change_fault(&spec.capabilities)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_file_names() {
+        for (id, want) in [("a1-b_c.d", true), ("", false), ("..", false), ("a/b", false), (".x", false)] {
+            assert_eq!(valid_id(id), want, "{id}");
+        }
+    }
+
+    #[test]
+    fn faults_name_the_field() {
+        let good = ContainerSpec {
+            id: "a".into(),
+            args: vec!["sh".into()],
+            rootfs: "/r".into(),
+            ..ContainerSpec::default()
+        };
+        assert_eq!(spec_fault(&good), None);
+        let cases: [(ContainerSpec, &str); 5] = [
+            (ContainerSpec { args: vec![], ..good.clone() }, "no command"),
+            (ContainerSpec { rootfs: "r".into(), ..good.clone() }, "rootfs"),
+            (ContainerSpec { cwd: "x".into(), ..good.clone() }, "working directory"),
+            (ContainerSpec { stop_signal: "NOPE".into(), ..good.clone() }, "stop signal"),
+            (ContainerSpec { env: vec!["A=\0".into()], ..good.clone() }, "NUL"),
+        ];
+        for (spec, want) in cases {
+            let fault = spec_fault(&spec).unwrap_or_default();
+            assert!(fault.contains(want), "{fault}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The state folder: what lies where, and how it is written so that a crash leaves old or new, not half.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::cgroups::Cgroups;
+use super::spec::SandboxConfig;
+
+/// The folder of one sandbox.
+#[derive(Debug, Clone)]
+pub struct SandboxFolder(PathBuf);
+
+/// Written once by the server before the shim starts.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct SandboxRecord {
+    pub config: SandboxConfig,
+    pub created_at: Timestamp,
+    pub cgroups: Cgroups,
+    pub shim_cgroups: Cgroups,
+}
+
+impl SandboxFolder {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self(path.into())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn record(&self) -> PathBuf {
+        self.0.join("sandbox.json")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.0.join("shim.sock")
+    }
+
+    pub fn pid_file(&self) -> PathBuf {
+        self.0.join("shim.pid")
+    }
+
+    /// The shim's standard error.
+    pub fn shim_log(&self) -> PathBuf {
+        self.0.join("shim.log")
+    }
+
+    /// The bind mount that keeps the network namespace.
+    pub fn netns(&self) -> PathBuf {
+        self.0.join("netns")
+    }
+
+    /// The pod's /dev/shm.
+    pub fn shm(&self) -> PathBuf {
+        self.0.join("shm")
+    }
+
+    /// Present once the shim was told to stop.
+    pub fn stopped_mark(&self) -> PathBuf {
+        self.0.join("stopped")
+    }
+
+    pub fn containers(&self) -> PathBuf {
+        self.0.join("containers")
+    }
+
+    pub fn container(&self, id: &str) -> PathBuf {
+        self.containers().join(id)
+    }
+
+    pub fn spec(&self, id: &str) -> PathBuf {
+        self.container(id).join("spec.json")
+    }
+
+    pub fn status(&self, id: &str) -> PathBuf {
+        self.container(id).join("status.json")
+    }
+
+    /// Ids of the containers that have a folder, sorted.
+    pub fn container_ids(&self) -> Vec<String> {
+        folder_names(&self.containers())
+    }
+}
+
+/// The sandboxes below a state folder.
+pub fn sandboxes(state_dir: &Path) -> PathBuf {
+    state_dir.join("sandboxes")
+}
+
+/// Names of the folders in a folder, sorted; none if it is not there.
+pub fn folder_names(folder: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// Replaces a file as a whole. Not synced: after a power loss no process it speaks of lives any more.
+pub fn write_json<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(&serde_json::to_vec(value).map_err(io::Error::other)?)?;
+    fs::rename(&temporary, path)
+}
+
+/// The file's content; `None` if it is missing or damaged.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+pub fn make_private_folder(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Deletes a folder with all in it; one that is not there is no fault.
+pub fn remove_folder(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Takes down whatever is mounted at or below `folder`, inner mounts first. How many there were.
+pub fn unmount_below(folder: &Path) -> usize {
+    let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut count = 0;
+    for point in mount_points_below(&mountinfo, folder).iter().rev() {
+        let Ok(point) = super::sys::path_cstring(point) else { continue };
+        count += usize::from(super::mount_api::unmount_detach(&point).is_ok());
+    }
+    count
+}
+
+/// Mount points at or below `folder`, in the order they were mounted.
+fn mount_points_below(mountinfo: &str, folder: &Path) -> Vec<PathBuf> {
+    let points = mountinfo.lines().filter_map(|line| line.split(' ').nth(4));
+    points.map(|point| PathBuf::from(unescape(point))).filter(|point| point.starts_with(folder)).collect()
+}
+
+/// mountinfo writes space, tab, newline and backslash as octal escapes.
+fn unescape(text: &str) -> String {
+    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points() {
+        let info = "1 0 1:1 / / rw - ext4 a rw\n2 1 1:2 / /s/a\\040b rw - tmpfs t rw\n3 1 1:2 / /sx rw - tmpfs t rw\n";
+        assert_eq!(mount_points_below(info, Path::new("/s")), [PathBuf::from("/s/a b")]);
+    }
+
+    #[test]
+    fn json_round_trip_and_damage() {
+        let folder = std::env::temp_dir().join(format!("knarr-state-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("x.json");
+        write_json(&path, &7).unwrap();
+        assert_eq!(read_json::<i32>(&path), Some(7));
+        fs::write(&path, "").unwrap();
+        assert_eq!(read_json::<i32>(&path), None);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

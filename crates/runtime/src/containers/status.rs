@@ -1,0 +1,141 @@
+//! What the runtime reports: states of sandboxes and containers, and events.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SandboxState {
+    Ready,
+    NotReady,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct SandboxStatus {
+    pub id: String,
+    pub state: SandboxState,
+    pub created_at: Timestamp,
+    /// The shim's pid on the host; 0 when it is gone.
+    pub pid: i32,
+    /// A bind mount of the network namespace; `None` with the host's network.
+    pub netns_path: Option<PathBuf>,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ContainerState {
+    Created,
+    Running,
+    Exited,
+}
+
+/// One container as it is now. `reason` and `message` are for people: `Completed`, `Error`,
+/// `OOMKilled`, `StartError`, `ContainerStatusUnknown`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ContainerStatus {
+    pub id: String,
+    pub state: ContainerState,
+    pub created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+    /// The first process's pid on the host; 0 unless running.
+    #[serde(default)]
+    pub pid: i32,
+    /// Set once exited: the process's own code, or 128 + signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    #[serde(default)]
+    pub oom_killed: bool,
+    #[serde(default)]
+    pub reason: String,
+    #[serde(default)]
+    pub message: String,
+}
+
+impl ContainerStatus {
+    pub(super) fn created(id: &str, now: Timestamp) -> Self {
+        Self {
+            id: id.to_owned(),
+            state: ContainerState::Created,
+            created_at: now,
+            started_at: None,
+            finished_at: None,
+            pid: 0,
+            exit_code: None,
+            signal: None,
+            oom_killed: false,
+            reason: String::new(),
+            message: String::new(),
+        }
+    }
+
+    pub(super) fn running(&mut self, pid: i32, now: Timestamp) {
+        self.state = ContainerState::Running;
+        self.pid = pid;
+        self.started_at = Some(now);
+    }
+
+    pub(super) fn exited(&mut self, exit_code: i32, signal: Option<i32>, oom_killed: bool, now: Timestamp) {
+        self.state = ContainerState::Exited;
+        self.pid = 0;
+        self.exit_code = Some(exit_code);
+        self.signal = signal;
+        self.oom_killed = oom_killed;
+        self.finished_at = Some(now);
+        self.reason = match (oom_killed, exit_code) {
+            (true, _) => "OOMKilled",
+            (false, 0) => "Completed",
+            (false, _) => "Error",
+        }
+        .to_owned();
+    }
+
+    /// A process that never came to run, as containerd reports it.
+    pub(super) fn start_failed(&mut self, message: &str, now: Timestamp) {
+        self.exited(128, None, false, now);
+        self.reason = "StartError".to_owned();
+        self.message = message.to_owned();
+    }
+
+    /// Nobody was there to see how it ended.
+    pub(super) fn lost(&mut self, now: Timestamp) {
+        self.exited(137, None, false, now);
+        self.reason = "ContainerStatusUnknown".to_owned();
+        self.message = "The container's shim is gone; its exit status is not known".to_owned();
+    }
+}
+
+/// What happened, pushed to [`super::Runtime::events`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    ContainerStarted {
+        sandbox_id: String,
+        status: ContainerStatus,
+    },
+    ContainerExited {
+        sandbox_id: String,
+        status: ContainerStatus,
+    },
+    /// A process of the container was killed for memory; the container may live on.
+    ContainerOom {
+        sandbox_id: String,
+        container_id: String,
+    },
+    /// The sandbox's shim is gone, by order or not.
+    SandboxStopped {
+        sandbox_id: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub columns: u16,
+    pub rows: u16,
+}
