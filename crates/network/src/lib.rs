@@ -1,12 +1,16 @@
 //! The built-in network of a node: pod network, service proxy, cluster DNS; netlink only, no programs.
 
 pub mod cidr;
+pub mod cleanup;
 pub mod conntrack;
+pub mod dns;
 pub mod ipam;
 pub mod links;
 pub mod netlink;
 pub mod nft;
+pub mod per_service;
 pub mod pods;
 pub mod protocol;
 pub mod proxy;
+pub mod routes;
 pub mod source;

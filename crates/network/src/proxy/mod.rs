@@ -10,7 +10,7 @@ mod sync;
 
 pub use config::ProxyConfig;
 pub use run::run;
-pub use service::{ServiceKey, ServiceRules, SetName, service_rules};
+pub use service::{ServiceRules, SetName, service_rules};
 pub use sync::{ProxyError, ServiceProxy, SyncReport};
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use super::base::affinity_set;
-use super::service::{ServiceKey, ServiceRules, SetName};
+use super::service::{ServiceRules, SetName};
 use crate::conntrack::UdpDestinations;
 use crate::nft::{Batch, Data, Rule};
+use crate::per_service::ServiceKey;
 
 type ElementKey = (SetName, Vec<u8>);
 

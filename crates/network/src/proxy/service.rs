@@ -15,10 +15,8 @@ use crate::conntrack::UdpDestinations;
 use crate::nft::{
     AnonymousMap, Data, DataType, Expr, KeyType, NatKind, Reg, Rule, SetRef, Verdict, fib_flags, key,
 };
+use crate::per_service::service_key;
 use crate::protocol::Protocol;
-
-/// `namespace/name`
-pub type ServiceKey = Arc<str>;
 
 /// The sets that services put elements into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,13 +47,6 @@ const RTN_LOCAL: u32 = 2;
 /// More endpoints than this are chosen from by a map. The kernel finds a set by walking all that the table has, so a
 /// map for every service would make a full sync cost the square of their number.
 const LONGEST_RULE_LIST: usize = 16;
-
-/// The key of a service.
-pub fn service_key(service: &Service) -> ServiceKey {
-    let name = service.metadata.name.as_deref().unwrap_or_default();
-    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
-    format!("{namespace}/{name}").into()
-}
 
 /// What the node has to do for a service; nothing for one the proxy leaves alone.
 pub fn service_rules(config: &ProxyConfig, service: &Service, slices: &[Arc<EndpointSlice>]) -> ServiceRules {

@@ -1,6 +1,5 @@
 //! The shell around the rules: remembers what was computed and applied, and talks to the kernel.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
@@ -10,12 +9,11 @@ use thiserror::Error;
 use super::ProxyConfig;
 use super::base;
 use super::plan::{Applied, Changes};
-use super::service::{ServiceKey, ServiceRules, service_key, service_rules};
+use super::service::{ServiceRules, service_rules};
 use crate::conntrack::{self, UdpDestinations};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::nft::NftError;
-
-const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+use crate::per_service::PerService;
 
 /// Why services could not be brought into force.
 #[derive(Debug, Error)]
@@ -43,19 +41,12 @@ pub struct SyncReport {
     pub flows: usize,
 }
 
-/// The rules of a service with the very objects they were computed from.
-struct Computed {
-    service: Arc<Service>,
-    slices: Vec<Arc<EndpointSlice>>,
-    rules: Arc<ServiceRules>,
-}
-
 /// The service proxy. It works in the network namespace of the thread that made it; `sync` blocks while the kernel
 /// works.
 pub struct ServiceProxy {
     config: ProxyConfig,
     netlink: Netlink,
-    computed: BTreeMap<ServiceKey, Computed>,
+    computed: PerService<ServiceRules>,
     /// None until the table was written whole, and after an error left its state unknown.
     applied: Option<Applied>,
 }
@@ -63,7 +54,7 @@ pub struct ServiceProxy {
 impl ServiceProxy {
     pub fn new(config: ProxyConfig) -> Result<Self, ProxyError> {
         let netlink = Netlink::netfilter().map_err(ProxyError::Open)?;
-        Ok(Self { config, netlink, computed: BTreeMap::new(), applied: None })
+        Ok(Self { config, netlink, computed: PerService::default(), applied: None })
     }
 
     /// Brings the given services, which are all there are, into force. Objects that are the same `Arc` as the last
@@ -74,9 +65,9 @@ impl ServiceProxy {
         services: &[Arc<Service>],
         slices: &[Arc<EndpointSlice>],
     ) -> Result<SyncReport, ProxyError> {
-        self.compute(services, slices);
-        let desired: BTreeMap<_, _> =
-            self.computed.iter().map(|(k, c)| (k.clone(), c.rules.clone())).collect();
+        self.computed
+            .update(services, slices, |service, slices| service_rules(&self.config, service, slices));
+        let desired = self.computed.values();
         if let Some(mut applied) = self.applied.take() {
             let changes = applied.advance(&desired);
             match self.apply(&changes) {
@@ -144,45 +135,4 @@ impl ServiceProxy {
         }
         Ok(stale.len())
     }
-
-    /// Brings `computed` up to date.
-    fn compute(&mut self, services: &[Arc<Service>], slices: &[Arc<EndpointSlice>]) {
-        let mut by_service = slices_by_service(slices);
-        let mut computed = BTreeMap::new();
-        for service in services {
-            let key = service_key(service);
-            let slices = by_service.remove(&*key).unwrap_or_default();
-            let before = self.computed.remove(&key);
-            let entry = match before {
-                Some(before) if same(&before, service, &slices) => before,
-                before => {
-                    let rules = Arc::new(service_rules(&self.config, service, &slices));
-                    // Equal rules keep their identity, which spares the comparison later.
-                    let rules = before.map(|b| b.rules).filter(|old| **old == *rules).unwrap_or(rules);
-                    Computed { service: service.clone(), slices, rules }
-                }
-            };
-            computed.insert(key, entry);
-        }
-        self.computed = computed;
-    }
-}
-
-fn same(before: &Computed, service: &Arc<Service>, slices: &[Arc<EndpointSlice>]) -> bool {
-    Arc::ptr_eq(&before.service, service)
-        && before.slices.len() == slices.len()
-        && before.slices.iter().zip(slices).all(|(a, b)| Arc::ptr_eq(a, b))
-}
-
-/// Slices by `namespace/name` of their service.
-fn slices_by_service(slices: &[Arc<EndpointSlice>]) -> BTreeMap<String, Vec<Arc<EndpointSlice>>> {
-    let mut by_service: BTreeMap<String, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
-    for slice in slices {
-        let labels = slice.metadata.labels.as_ref();
-        if let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) {
-            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
-            by_service.entry(format!("{namespace}/{name}")).or_default().push(slice.clone());
-        }
-    }
-    by_service
 }

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use super::ProxyConfig;
 use super::plan::Applied;
-use super::service::{ServiceKey, ServiceRules, SetName, service_rules};
+use super::service::{ServiceRules, SetName, service_rules};
 use crate::nft::{Data, Expr, Verdict, key};
+use crate::per_service::ServiceKey;
 
 fn config() -> ProxyConfig {
     let mut config = ProxyConfig::new("node-a", vec![Ipv4Addr::new(192, 0, 2, 1)]);

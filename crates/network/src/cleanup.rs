@@ -1,0 +1,86 @@
+//! Removes every trace of the node's network: devices, routes, tables, settings, leases.
+
+use std::path::PathBuf;
+
+use crate::links::{Links, RouteKind, Sysctls};
+use crate::netlink::{Netlink, NetlinkError};
+use crate::nft::{Batch, NftError, tables};
+use crate::pods::{PodNetworkConfig, PodNetworkError};
+use crate::proxy::ProxyConfig;
+
+/// What to remove; `new` gives the names that the defaults of the other parts use.
+#[derive(Clone, Debug)]
+pub struct CleanupConfig {
+    pub state_dir: PathBuf,
+    pub bridge: String,
+    pub tables: Vec<String>,
+}
+
+impl CleanupConfig {
+    pub fn new(state_dir: PathBuf) -> Self {
+        let anywhere = crate::cidr::Ipv4Cidr::new(std::net::Ipv4Addr::UNSPECIFIED, 0);
+        let pods = PodNetworkConfig::new(anywhere, anywhere, state_dir);
+        let proxy = ProxyConfig::new("", Vec::new());
+        Self { state_dir: pods.state_dir, bridge: pods.bridge, tables: vec![proxy.table, pods.table] }
+    }
+}
+
+/// Removes all there is, in the network namespace of the calling thread; gives a line for each thing removed.
+/// Everything is tried, and the errors of what failed are given along.
+pub fn cleanup(config: &CleanupConfig) -> (Vec<String>, Vec<PodNetworkError>) {
+    let (mut removed, mut errors) = (Vec::new(), Vec::new());
+    let steps: [&dyn Fn(&mut Vec<String>) -> Result<(), PodNetworkError>; 4] = [
+        &|removed| Ok(remove_devices(config, removed)?),
+        &|removed| Ok(remove_tables(config, removed)?),
+        &|_| Ok(Sysctls::open(config.state_dir.join("sysctls.json"))?.restore()?),
+        &|removed| remove_state(config, removed),
+    ];
+    for step in steps {
+        if let Err(error) = step(&mut removed) {
+            errors.push(error);
+        }
+    }
+    (removed, errors)
+}
+
+fn remove_devices(config: &CleanupConfig, removed: &mut Vec<String>) -> Result<(), NetlinkError> {
+    let mut links = Links::open()?;
+    for route in links.routes()?.into_iter().filter(|r| r.kind == RouteKind::Node) {
+        links.delete_route(route)?;
+        removed.push(format!("route to {}", route.destination));
+    }
+    let devices = links.list()?;
+    let is_bridge = |kind: &Option<String>| kind.as_deref() == Some("bridge");
+    let Some(bridge) = devices.iter().find(|l| l.name == config.bridge && is_bridge(&l.kind)) else {
+        return Ok(());
+    };
+    // The bridge goes last: its ports are found by it, also by a second attempt.
+    for port in devices.iter().filter(|link| link.master == Some(bridge.index)) {
+        links.delete(&port.name)?;
+        removed.push(format!("device {}", port.name));
+    }
+    links.delete(&bridge.name)?;
+    removed.push(format!("device {}", bridge.name));
+    Ok(())
+}
+
+fn remove_tables(config: &CleanupConfig, removed: &mut Vec<String>) -> Result<(), NftError> {
+    let mut netlink = Netlink::netfilter()?;
+    let existing = tables(&mut netlink)?;
+    for table in config.tables.iter().filter(|table| existing.contains(table)) {
+        let mut batch = Batch::new(table);
+        batch.delete_table();
+        batch.commit(&mut netlink)?;
+        removed.push(format!("nf_tables table ip {table}"));
+    }
+    Ok(())
+}
+
+fn remove_state(config: &CleanupConfig, removed: &mut Vec<String>) -> Result<(), PodNetworkError> {
+    match std::fs::remove_dir_all(&config.state_dir) {
+        Ok(()) => removed.push(format!("folder {}", config.state_dir.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(source) => return Err(PodNetworkError::Remove { path: config.state_dir.clone(), source }),
+    }
+    Ok(())
+}

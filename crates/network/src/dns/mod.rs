@@ -1,0 +1,24 @@
+//! Cluster DNS of a node, after the Kubernetes DNS-Based Service Discovery specification 1.1.0.
+//!
+//! Every node answers its own pods: the cluster IP of the `kube-dns` service is an address of the node's bridge, the
+//! server binds to it, and the service proxy leaves the service alone.
+
+mod answer;
+mod cache;
+mod entry;
+mod forward;
+mod records;
+mod resolv_conf;
+mod run;
+mod server;
+
+pub use answer::{Answer, Lookup, lookup};
+pub use entry::{ServiceEntry, service_entry};
+pub use forward::{ForwardError, Forwarder};
+pub use records::Records;
+pub use resolv_conf::parse_nameservers;
+pub use run::run;
+pub use server::{DnsConfig, DnsError, DnsServer};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,359 @@
+//! The name server: UDP and TCP, answers from the records or from elsewhere.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use hickory_proto::ProtoError;
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{DNSClass, Name};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
+};
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::time::{Duration, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{Answer, Lookup, lookup};
+use super::forward::{Forwarder, UDP_PAYLOAD};
+use super::records::Records;
+
+const PLAIN_UDP_PAYLOAD: u16 = 512;
+const LARGEST_QUESTION: usize = 4096;
+/// UDP questions that wait for an answer from elsewhere; further ones are dropped, and clients ask again.
+const MOST_WAITING: usize = 1024;
+const MOST_CONNECTIONS: usize = 128;
+const CONNECTION_IDLE: Duration = Duration::from_secs(8);
+/// Aliases followed for one answer.
+const MOST_ALIASES: usize = 8;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why the name server does not run.
+#[derive(Debug, Error)]
+pub enum DnsError {
+    #[error("{zone:?} is no zone")]
+    Zone { zone: String, source: ProtoError },
+    #[error("listening for DNS on {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+}
+
+/// Settings of the name server; `new` fills in the defaults.
+#[derive(Clone, Debug)]
+pub struct DnsConfig {
+    pub zone: String,
+    /// Where to listen; port 0 picks any, for tests. An address need not be on a device yet.
+    pub listen: Vec<SocketAddr>,
+    /// Whose resolvers get the questions about names outside the cluster.
+    pub resolv_conf: PathBuf,
+}
+
+impl DnsConfig {
+    pub fn new(listen: Vec<SocketAddr>) -> Self {
+        Self { zone: "cluster.local".to_owned(), listen, resolv_conf: PathBuf::from("/etc/resolv.conf") }
+    }
+}
+
+/// The name server of a node. It answers from `records`, which somebody keeps up to date.
+pub struct DnsServer {
+    state: Arc<State>,
+    udp: Vec<Arc<UdpSocket>>,
+    tcp: Vec<TcpListener>,
+}
+
+struct State {
+    records: Arc<RwLock<Records>>,
+    forwarder: Forwarder,
+}
+
+impl DnsServer {
+    /// Binds the addresses, in the network namespace of the calling thread; `serve` starts to answer.
+    pub fn bind(config: &DnsConfig) -> Result<Self, DnsError> {
+        let own: Vec<IpAddr> = config.listen.iter().map(SocketAddr::ip).collect();
+        let forwarder = Forwarder::from_file(config.resolv_conf.clone(), own);
+        Self::with_forwarder(config, forwarder)
+    }
+
+    /// As `bind`, with other resolvers.
+    pub fn with_forwarder(config: &DnsConfig, forwarder: Forwarder) -> Result<Self, DnsError> {
+        let own: Vec<IpAddr> = config.listen.iter().map(SocketAddr::ip).collect();
+        let records = Records::new(&config.zone, own)
+            .map_err(|source| DnsError::Zone { zone: config.zone.clone(), source })?;
+        let (mut udp, mut tcp) = (Vec::new(), Vec::new());
+        for address in &config.listen {
+            let listen = |source| DnsError::Listen { address: *address, source };
+            let socket = bind_udp(*address).map_err(listen)?;
+            // With port 0 both get the same one.
+            let bound = socket.local_addr().map_err(listen)?;
+            udp.push(Arc::new(socket));
+            tcp.push(bind_tcp(bound).map_err(listen)?);
+        }
+        Ok(Self { state: Arc::new(State { records: Arc::new(RwLock::new(records)), forwarder }), udp, tcp })
+    }
+
+    /// What the server answers from.
+    pub fn records(&self) -> Arc<RwLock<Records>> {
+        self.state.records.clone()
+    }
+
+    pub fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.udp.iter().filter_map(|socket| socket.local_addr().ok()).collect()
+    }
+
+    /// Answers until `stop`.
+    pub async fn serve(self, stop: CancellationToken) {
+        let mut tasks = tokio::task::JoinSet::new();
+        for socket in self.udp {
+            let (state, stop) = (self.state.clone(), stop.clone());
+            tasks.spawn(async move { stop.run_until_cancelled(serve_udp(state, socket)).await });
+        }
+        for listener in self.tcp {
+            let (state, stop) = (self.state.clone(), stop.clone());
+            tasks.spawn(async move { stop.run_until_cancelled(serve_tcp(state, listener)).await });
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+fn bind_udp(address: SocketAddr) -> std::io::Result<UdpSocket> {
+    let socket = bound_socket(address, SockType::Datagram)?;
+    UdpSocket::from_std(socket.into())
+}
+
+fn bind_tcp(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = bound_socket(address, SockType::Stream)?;
+    listen(&socket, Backlog::new(128)?)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Bound even when no device has the address yet: the bridge that carries it may come up later.
+fn bound_socket(address: SocketAddr, kind: SockType) -> std::io::Result<std::os::fd::OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+    setsockopt(&socket, sockopt::IpFreebind, &true)?;
+    if kind == SockType::Stream {
+        setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    }
+    bind(std::os::fd::AsRawFd::as_raw_fd(&socket), &SockaddrStorage::from(address))?;
+    Ok(socket)
+}
+
+async fn serve_udp(state: Arc<State>, socket: Arc<UdpSocket>) {
+    let waiting = Arc::new(Semaphore::new(MOST_WAITING));
+    let mut buffer = [0; LARGEST_QUESTION];
+    loop {
+        let Ok((length, client)) = socket.recv_from(&mut buffer).await else {
+            // An ICMP error of an earlier answer, or memory pressure.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            continue;
+        };
+        let Some(question) = Question::read(&buffer[..length]) else { continue };
+        let limit = question.udp_limit();
+        match state.answer_at_once(&question) {
+            Some(answer) => {
+                let _ = socket.send_to(&encode(&answer, limit), client).await;
+            }
+            None => {
+                let Ok(permit) = waiting.clone().try_acquire_owned() else { continue };
+                let (state, socket) = (state.clone(), socket.clone());
+                tokio::spawn(async move {
+                    let answer = state.answer(&question).await;
+                    let _ = socket.send_to(&encode(&answer, limit), client).await;
+                    drop(permit);
+                });
+            }
+        }
+    }
+}
+
+async fn serve_tcp(state: Arc<State>, listener: TcpListener) {
+    let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    loop {
+        // Nobody closes the semaphore; were it closed, there would be nothing left to do.
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let state = state.clone();
+                tokio::spawn(async move {
+                    let _ = serve_connection(&state, stream).await;
+                    drop(permit);
+                });
+            }
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+async fn serve_connection(state: &State, mut stream: TcpStream) -> std::io::Result<()> {
+    loop {
+        let bytes = timeout(CONNECTION_IDLE, async {
+            let length = stream.read_u16().await?;
+            let mut bytes = vec![0; usize::from(length)];
+            stream.read_exact(&mut bytes).await?;
+            Ok::<_, std::io::Error>(bytes)
+        })
+        .await??;
+        let Some(question) = Question::read(&bytes) else { return Ok(()) };
+        let answer = state.answer(&question).await;
+        let bytes = encode(&answer, u16::MAX);
+        let length = bytes.len() as u16;
+        timeout(CONNECTION_IDLE, stream.write_all(&[&length.to_be_bytes()[..], &bytes].concat())).await??;
+    }
+}
+
+/// A well-formed message that asks something.
+struct Question {
+    message: Message,
+}
+
+impl Question {
+    /// None for what must not be answered at all: noise, and answers (two servers could talk forever).
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let message = Message::from_vec(bytes).ok()?;
+        (message.metadata.message_type == MessageType::Query).then_some(Self { message })
+    }
+
+    fn udp_limit(&self) -> u16 {
+        match &self.message.edns {
+            Some(edns) => edns.max_payload().clamp(PLAIN_UDP_PAYLOAD, UDP_PAYLOAD),
+            None => PLAIN_UDP_PAYLOAD,
+        }
+    }
+
+    fn dnssec_ok(&self) -> bool {
+        self.message.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok)
+    }
+
+    /// An answer without records yet.
+    fn reply(&self, code: ResponseCode) -> Message {
+        let asked = &self.message.metadata;
+        let mut reply = Message::response(asked.id, asked.op_code);
+        reply.metadata.recursion_desired = asked.recursion_desired;
+        reply.metadata.recursion_available = true;
+        reply.metadata.response_code = code;
+        reply.queries.clone_from(&self.message.queries);
+        if self.message.edns.is_some() {
+            let mut edns = Edns::new();
+            edns.set_max_payload(UDP_PAYLOAD).set_dnssec_ok(self.dnssec_ok());
+            reply.edns = Some(edns);
+        }
+        reply
+    }
+
+    /// The one thing asked, or why it cannot be answered.
+    fn query(&self) -> Result<&Query, ResponseCode> {
+        if self.message.metadata.op_code != OpCode::Query {
+            return Err(ResponseCode::NotImp);
+        }
+        if self.message.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
+            return Err(ResponseCode::BADVERS);
+        }
+        match self.message.queries.as_slice() {
+            [query] if query.query_class() == DNSClass::IN => Ok(query),
+            [_] => Err(ResponseCode::Refused),
+            _ => Err(ResponseCode::FormErr),
+        }
+    }
+
+    fn with_answer(&self, answer: Answer) -> Message {
+        let mut reply = self.reply(answer.code);
+        reply.metadata.authoritative = true;
+        reply.answers = answer.answers;
+        reply.authorities = answer.authorities;
+        reply.additionals = answer.additionals;
+        reply
+    }
+}
+
+impl State {
+    fn lookup(&self, name: &Name, query: &Query) -> Lookup {
+        let records = self.records.read().unwrap_or_else(PoisonError::into_inner);
+        lookup(&records, name, query.query_type())
+    }
+
+    /// The answer if it needs nobody else; nearly all do not.
+    fn answer_at_once(&self, question: &Question) -> Option<Message> {
+        let query = match question.query() {
+            Ok(query) => query,
+            Err(code) => return Some(question.reply(code)),
+        };
+        match self.lookup(query.name(), query) {
+            Lookup::Answer(answer) if answer.chase.is_none() => Some(question.with_answer(answer)),
+            _ => None,
+        }
+    }
+
+    async fn answer(&self, question: &Question) -> Message {
+        let query = match question.query() {
+            Ok(query) => query,
+            Err(code) => return question.reply(code),
+        };
+        match self.lookup(query.name(), query) {
+            Lookup::Answer(mut answer) => {
+                let chase = answer.chase.take();
+                let mut reply = question.with_answer(answer);
+                self.follow(&mut reply, chase, query, question.dnssec_ok()).await;
+                reply
+            }
+            Lookup::Elsewhere => match self.forwarder.resolve(query, question.dnssec_ok()).await {
+                Ok(found) => {
+                    let mut reply = question.reply(found.metadata.response_code);
+                    reply.metadata.authentic_data = found.metadata.authentic_data;
+                    reply.answers = found.answers;
+                    reply.authorities = found.authorities;
+                    reply.additionals = found.additionals;
+                    reply
+                }
+                Err(error) => {
+                    tracing::debug!(%error, name = %query.name(), "no answer from elsewhere");
+                    question.reply(ResponseCode::ServFail)
+                }
+            },
+        }
+    }
+
+    /// Adds the records of an alias' target, and of its target: stub resolvers do not ask on.
+    async fn follow(&self, reply: &mut Message, mut chase: Option<Name>, query: &Query, dnssec_ok: bool) {
+        for _ in 0..MOST_ALIASES {
+            let Some(target) = chase.take() else { return };
+            match self.lookup(&target, query) {
+                Lookup::Answer(answer) => {
+                    reply.answers.extend(answer.answers);
+                    chase = answer.chase;
+                }
+                Lookup::Elsewhere => {
+                    let further = Query::query(target, query.query_type());
+                    match self.forwarder.resolve(&further, dnssec_ok).await {
+                        Ok(found) => reply.answers.extend(found.answers),
+                        // The alias alone is an answer that clients take for final.
+                        Err(_) => reply.metadata.response_code = ResponseCode::ServFail,
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The message within `limit` bytes: where it is longer, with as many answers as fit and a mark that says so.
+fn encode(message: &Message, limit: u16) -> Vec<u8> {
+    let limit = usize::from(limit);
+    let mut bytes = message.to_vec().unwrap_or_default();
+    if bytes.len() <= limit && !bytes.is_empty() {
+        return bytes;
+    }
+    let mut shorter = message.clone();
+    // Additional records are an extra: leaving them out truncates nothing.
+    shorter.additionals.clear();
+    bytes = shorter.to_vec().unwrap_or_default();
+    while bytes.len() > limit && !(shorter.answers.is_empty() && shorter.authorities.is_empty()) {
+        shorter.metadata.truncation = true;
+        shorter.authorities.clear();
+        let keep = shorter.answers.len() * limit / bytes.len();
+        shorter.answers.truncate(keep.min(shorter.answers.len().saturating_sub(1)));
+        bytes = shorter.to_vec().unwrap_or_default();
+    }
+    bytes
+}

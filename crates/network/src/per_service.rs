@@ -1,0 +1,89 @@
+//! Something computed for each service, again only when the service or one of its endpoint slices is another object.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+/// `namespace/name`
+pub type ServiceKey = Arc<str>;
+
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// A value with the very objects it was computed from.
+struct Computed<T> {
+    service: Arc<Service>,
+    slices: Vec<Arc<EndpointSlice>>,
+    value: Arc<T>,
+}
+
+/// Values by service.
+pub struct PerService<T> {
+    computed: BTreeMap<ServiceKey, Computed<T>>,
+}
+
+impl<T> Default for PerService<T> {
+    fn default() -> Self {
+        Self { computed: BTreeMap::new() }
+    }
+}
+
+impl<T: PartialEq> PerService<T> {
+    /// Goes on to the given services, which are all there are. A value that comes out equal stays the same `Arc`.
+    pub fn update(
+        &mut self,
+        services: &[Arc<Service>],
+        slices: &[Arc<EndpointSlice>],
+        compute: impl Fn(&Service, &[Arc<EndpointSlice>]) -> T,
+    ) {
+        let mut by_service = slices_by_service(slices);
+        let mut computed = BTreeMap::new();
+        for service in services {
+            let key = service_key(service);
+            let slices = by_service.remove(&*key).unwrap_or_default();
+            let entry = match self.computed.remove(&key) {
+                Some(before) if before.is_of(service, &slices) => before,
+                before => {
+                    let value = Arc::new(compute(service, &slices));
+                    let value = before.map(|b| b.value).filter(|old| **old == *value).unwrap_or(value);
+                    Computed { service: service.clone(), slices, value }
+                }
+            };
+            computed.insert(key, entry);
+        }
+        self.computed = computed;
+    }
+
+    /// The values in order of their keys.
+    pub fn values(&self) -> BTreeMap<ServiceKey, Arc<T>> {
+        self.computed.iter().map(|(key, computed)| (key.clone(), computed.value.clone())).collect()
+    }
+}
+
+impl<T> Computed<T> {
+    fn is_of(&self, service: &Arc<Service>, slices: &[Arc<EndpointSlice>]) -> bool {
+        Arc::ptr_eq(&self.service, service)
+            && self.slices.len() == slices.len()
+            && self.slices.iter().zip(slices).all(|(a, b)| Arc::ptr_eq(a, b))
+    }
+}
+
+/// The key of a service.
+pub fn service_key(service: &Service) -> ServiceKey {
+    let name = service.metadata.name.as_deref().unwrap_or_default();
+    let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
+    format!("{namespace}/{name}").into()
+}
+
+fn slices_by_service(slices: &[Arc<EndpointSlice>]) -> BTreeMap<String, Vec<Arc<EndpointSlice>>> {
+    let mut by_service: BTreeMap<String, Vec<Arc<EndpointSlice>>> = BTreeMap::new();
+    for slice in slices {
+        let labels = slice.metadata.labels.as_ref();
+        if let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) {
+            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+            by_service.entry(format!("{namespace}/{name}")).or_default().push(slice.clone());
+        }
+    }
+    by_service
+}

@@ -1,0 +1,187 @@
+//! Routes to the pods of other nodes, for nodes that share a link: each node is the gateway to its own pod CIDR.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use knarr_client::Informers;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::cidr::Ipv4Cidr;
+use crate::links::{Address, Links, Route, RouteKind};
+use crate::netlink::NetlinkError;
+
+const RETRY: Duration = Duration::from_secs(5);
+/// Node status changes every few seconds and hardly ever matters here.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Gateways by pod CIDR, and the nodes that cannot be reached like that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DesiredRoutes {
+    pub routes: BTreeMap<Ipv4Cidr, Ipv4Addr>,
+    /// Names of nodes whose address is on no link of this node.
+    pub off_link: Vec<String>,
+}
+
+/// The routes this node should have. `addresses` are its own; a gateway must be inside the prefix of one.
+pub fn desired_routes(nodes: &[Arc<Node>], this: &str, addresses: &[Address]) -> DesiredRoutes {
+    let mut desired = DesiredRoutes::default();
+    let own: Vec<Ipv4Cidr> = nodes.iter().filter(|n| name(n) == this).flat_map(|n| pod_cidrs(n)).collect();
+    for node in nodes.iter().filter(|n| name(n) != this) {
+        let Some(gateway) = internal_ip(node) else { continue };
+        let on_link = addresses.iter().any(|a| {
+            a.prefix_len < 32 && a.ip != gateway && Ipv4Cidr::new(a.ip, a.prefix_len).contains(gateway)
+        });
+        for cidr in pod_cidrs(node).into_iter().filter(|cidr| !own.contains(cidr)) {
+            if on_link {
+                desired.routes.entry(cidr).or_insert(gateway);
+            } else if !desired.off_link.iter().any(|n| n == name(node)) {
+                desired.off_link.push(name(node).to_owned());
+            }
+        }
+    }
+    desired
+}
+
+/// What to set and what to delete, given the routes to nodes that exist.
+pub fn plan(desired: &BTreeMap<Ipv4Cidr, Ipv4Addr>, existing: &[Route]) -> (Vec<Route>, Vec<Route>) {
+    let existing: BTreeMap<Ipv4Cidr, &Route> =
+        existing.iter().filter(|r| r.kind == RouteKind::Node).map(|r| (r.destination, r)).collect();
+    let set = desired
+        .iter()
+        .filter(|(cidr, gateway)| existing.get(cidr).is_none_or(|r| r.gateway != Some(**gateway)))
+        .map(|(cidr, gateway)| Route {
+            destination: *cidr,
+            gateway: Some(*gateway),
+            device: None,
+            source: None,
+            kind: RouteKind::Node,
+        })
+        .collect();
+    let delete = existing.iter().filter(|(cidr, _)| !desired.contains_key(cidr)).map(|(_, r)| **r).collect();
+    (set, delete)
+}
+
+/// Sets and deletes routes until they are as desired; gives what was desired.
+pub fn sync(links: &mut Links, nodes: &[Arc<Node>], this: &str) -> Result<DesiredRoutes, NetlinkError> {
+    let desired = desired_routes(nodes, this, &links.addresses()?);
+    let (set, delete) = plan(&desired.routes, &links.routes()?);
+    for route in delete {
+        links.delete_route(route)?;
+    }
+    for route in set {
+        links.replace_route(route)?;
+    }
+    Ok(desired)
+}
+
+/// Keeps the routes in step with the cluster's nodes until `stop`. They stay afterwards: pods go on while the node's
+/// agent restarts.
+pub async fn run(informers: &Informers, this: &str, stop: CancellationToken) -> Result<(), NetlinkError> {
+    let mut links = Links::open()?;
+    let nodes = informers.informer::<Node>();
+    nodes.wait_synced().await;
+    let changed = Arc::new(Notify::new());
+    let notify = changed.clone();
+    nodes.add_handler(move |_| notify.notify_one());
+    changed.notify_one();
+    let lister = nodes.lister();
+    let mut reported = Vec::new();
+    while stop.run_until_cancelled(changed.notified()).await.is_some() {
+        match sync(&mut links, &lister.list(), this) {
+            Ok(desired) if desired.off_link != reported => {
+                if !desired.off_link.is_empty() {
+                    tracing::warn!(nodes = ?desired.off_link, "no link in common: their pods cannot be reached");
+                }
+                reported = desired.off_link;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::error!(error, "routes to other nodes are not in place");
+                changed.notify_one();
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+        tokio::time::sleep(GATHER).await;
+    }
+    Ok(())
+}
+
+fn name(node: &Node) -> &str {
+    node.metadata.name.as_deref().unwrap_or_default()
+}
+
+fn internal_ip(node: &Node) -> Option<Ipv4Addr> {
+    let addresses = node.status.as_ref()?.addresses.as_ref()?;
+    addresses.iter().filter(|a| a.type_ == "InternalIP").find_map(|a| a.address.parse().ok())
+}
+
+fn pod_cidrs(node: &Node) -> Vec<Ipv4Cidr> {
+    let Some(spec) = &node.spec else { return Vec::new() };
+    let texts = match spec.pod_cidrs.as_deref() {
+        Some([]) | None => spec.pod_cidr.as_slice(),
+        Some(cidrs) => cidrs,
+    };
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str, ip: &str, cidr: &str) -> Arc<Node> {
+        let object = json!({
+            "metadata": {"name": name}, "spec": {"podCIDR": cidr},
+            "status": {"addresses": [{"type": "InternalIP", "address": ip}]},
+        });
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn cidr(text: &str) -> Ipv4Cidr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn every_other_node_on_the_link_is_a_gateway() {
+        let nodes = [
+            node("a", "192.0.2.1", "10.42.0.0/24"),
+            node("b", "192.0.2.2", "10.42.1.0/24"),
+            node("far", "198.51.100.1", "10.42.2.0/24"),
+            node("new", "192.0.2.9", ""),
+        ];
+        let addresses = [Address { index: 2, ip: Ipv4Addr::new(192, 0, 2, 1), prefix_len: 24 }];
+        let desired = desired_routes(&nodes, "a", &addresses);
+        let gateway = Ipv4Addr::new(192, 0, 2, 2);
+        assert_eq!(desired.routes, BTreeMap::from([(cidr("10.42.1.0/24"), gateway)]));
+        assert_eq!(desired.off_link, ["far"]);
+    }
+
+    #[test]
+    fn only_routes_to_nodes_are_deleted() {
+        let route = |destination, gateway, kind| Route {
+            destination: cidr(destination),
+            gateway: Some(Ipv4Addr::new(192, 0, 2, gateway)),
+            device: Some(2),
+            source: None,
+            kind,
+        };
+        let existing = [
+            route("10.42.1.0/24", 2, RouteKind::Node),
+            route("10.42.2.0/24", 3, RouteKind::Node),
+            route("10.42.3.0/24", 4, RouteKind::Node),
+            route("10.9.0.0/16", 1, RouteKind::STATIC),
+        ];
+        let desired = BTreeMap::from([
+            (cidr("10.42.1.0/24"), Ipv4Addr::new(192, 0, 2, 2)),
+            (cidr("10.42.2.0/24"), Ipv4Addr::new(192, 0, 2, 7)),
+        ]);
+        let (set, delete) = plan(&desired, &existing);
+        assert_eq!(set.iter().map(|r| r.destination).collect::<Vec<_>>(), [cidr("10.42.2.0/24")]);
+        assert_eq!(delete.iter().map(|r| r.destination).collect::<Vec<_>>(), [cidr("10.42.3.0/24")]);
+    }
+}
