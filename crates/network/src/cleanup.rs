@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::links::{Links, RouteKind, Sysctls};
+use crate::links::{Links, RouteKind, SysctlError, Sysctls};
 use crate::netlink::{Netlink, NetlinkError};
 use crate::nft::{Batch, NftError, tables};
 use crate::pods::{PodNetworkConfig, PodNetworkError};
@@ -28,19 +28,18 @@ impl CleanupConfig {
 /// Removes all there is, in the network namespace of the calling thread; gives a line for each thing removed.
 /// Everything is tried, and the errors of what failed are given along.
 pub fn cleanup(config: &CleanupConfig) -> (Vec<String>, Vec<PodNetworkError>) {
-    let (mut removed, mut errors) = (Vec::new(), Vec::new());
-    let steps: [&dyn Fn(&mut Vec<String>) -> Result<(), PodNetworkError>; 4] = [
-        &|removed| Ok(remove_devices(config, removed)?),
-        &|removed| Ok(remove_tables(config, removed)?),
-        &|_| Ok(Sysctls::open(config.state_dir.join("sysctls.json"))?.restore()?),
-        &|removed| remove_state(config, removed),
+    let mut removed = Vec::new();
+    let results = [
+        remove_devices(config, &mut removed).map_err(PodNetworkError::from),
+        remove_tables(config, &mut removed).map_err(PodNetworkError::from),
+        restore_settings(config).map_err(PodNetworkError::from),
+        remove_state(config, &mut removed),
     ];
-    for step in steps {
-        if let Err(error) = step(&mut removed) {
-            errors.push(error);
-        }
-    }
-    (removed, errors)
+    (removed, results.into_iter().filter_map(Result::err).collect())
+}
+
+fn restore_settings(config: &CleanupConfig) -> Result<(), SysctlError> {
+    Sysctls::open(config.state_dir.join("sysctls.json"))?.restore()
 }
 
 fn remove_devices(config: &CleanupConfig, removed: &mut Vec<String>) -> Result<(), NetlinkError> {

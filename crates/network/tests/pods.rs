@@ -46,6 +46,16 @@ fn a_pod_set_up_twice_is_one_pod() {
 }
 
 #[test]
+fn a_sandbox_with_a_new_namespace_keeps_its_address() {
+    let node = Node::new();
+    let a = node.pod("a");
+    let mut again = node.pod("a");
+    assert_eq!(again.ip, a.ip);
+    again.serve_tcp(80);
+    assert_eq!(tcp_get(a.ip, 80).unwrap().server, "a");
+}
+
+#[test]
 fn a_restart_takes_up_what_is_there() {
     let node = Node::new();
     let mut a = node.pod_with_ports("a", &[host_port(Protocol::Tcp, 8080, None)]);
@@ -89,7 +99,10 @@ fn a_failed_setup_leaves_nothing() {
 
 #[test]
 fn host_ports_lead_to_the_pod() {
-    let node = Node::new();
+    lab::in_both_bridge_modes(host_ports);
+}
+
+fn host_ports(node: Node) {
     let outside = Outside::new();
     let mut a = node.pod_with_ports(
         "a",

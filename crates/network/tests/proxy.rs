@@ -4,16 +4,19 @@ mod lab;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use knarr_network::netlink::Netlink;
 use knarr_network::nft;
-use knarr_network::proxy::{ProxyConfig, ServiceProxy};
+use knarr_network::proxy::{self, ProxyConfig, ServiceProxy};
+use knarr_network::source::{ServiceSource, Snapshot};
 use lab::objects::{VIP, service, slice};
 use lab::{Node, Outside, Pod, in_both_bridge_modes, tcp_get, udp_get};
 use serde_json::json;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 fn config() -> ProxyConfig {
     let mut config = ProxyConfig::new("this", vec![Ipv4Addr::new(192, 0, 2, 1)]);
@@ -78,6 +81,64 @@ fn a_node_without_a_route_to_services_reaches_them_by_its_bridge() {
     let mut proxy = proxy();
     sync(&mut proxy, &[&service("web", VIP, json!({}))], &[&slice("web", &[(a.ip, "this")])]);
     assert_eq!(tcp_get(VIP, 80).unwrap().client, node.network.gateway());
+}
+
+/// As the API server's own service has them, on this node and on another.
+#[test]
+fn endpoints_may_be_addresses_of_nodes() {
+    in_both_bridge_modes(|node| {
+        let mut outside = Outside::new();
+        outside.host.serve_tcp(8080);
+        let listener = std::net::TcpListener::bind((outside.node_ip, 8080)).unwrap();
+        let _server = lab::Server::tcp(listener, "node".to_owned());
+        let client = node.pod("client");
+        let mut proxy = proxy();
+        let api = service("kubernetes", VIP, json!({}));
+        sync(&mut proxy, &[&api], &[&slice("kubernetes", &[(outside.node_ip, "this")])]);
+        assert_eq!(
+            client.get(VIP, 80).unwrap(),
+            lab::Answer { server: "node".to_owned(), client: client.ip }
+        );
+        assert_eq!(tcp_get(VIP, 80).unwrap().server, "node");
+        sync(&mut proxy, &[&api], &[&slice("kubernetes", &[(outside.host.ip, "other")])]);
+        assert_eq!(client.get(VIP, 80).unwrap().client, outside.node_ip, "masqueraded as all that leaves");
+        assert_eq!(tcp_get(VIP, 80).unwrap().server, "outside");
+    });
+}
+
+#[test]
+fn the_loop_follows_changes() {
+    let node = Node::new();
+    let a = serving_pod(&node, "a");
+    let client = node.pod("client");
+    let snapshot = Arc::new(Mutex::new(Snapshot::default()));
+    let changed = Arc::new(Notify::new());
+    let reading = snapshot.clone();
+    let source = ServiceSource::new(changed.clone(), move || reading.lock().unwrap().clone());
+    let stop = CancellationToken::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (send, mut synced) = tokio::sync::mpsc::channel(8);
+        let running = tokio::spawn(proxy::run(proxy(), source, stop.clone(), move |report| {
+            send.try_send(*report).unwrap();
+        }));
+        changed.notify_one();
+        assert!(synced.recv().await.unwrap().full);
+        *snapshot.lock().unwrap() = Snapshot {
+            services: vec![service("web", VIP, json!({}))],
+            slices: vec![slice("web", &[(a.ip, "this")])],
+        };
+        for _ in 0..5 {
+            changed.notify_one();
+        }
+        let report = synced.recv().await.unwrap();
+        assert_eq!((report.services, report.changed, report.full), (1, 1, false));
+        assert_eq!(client.get(VIP, 80).unwrap().server, "a");
+        stop.cancel();
+        running.await.unwrap();
+        assert!(synced.recv().await.is_none(), "several changes at once are one sync");
+    });
+    assert_eq!(client.get(VIP, 80).unwrap().server, "a", "the rules stay");
 }
 
 #[test]

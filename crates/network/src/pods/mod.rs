@@ -141,7 +141,7 @@ impl PodNetwork {
     }
 
     /// Connects a pod: an address, `eth0` and loopback up in the namespace at `netns`, host ports. Doing it again
-    /// for the same sandbox repairs what is missing and gives the same address. After an error nothing is left.
+    /// for the same sandbox repairs what is missing and gives the same address. After an error nothing new is left.
     pub fn setup_pod(
         &self,
         pod: &PodRef,
@@ -171,8 +171,11 @@ impl PodNetwork {
             }
         };
         if let Err(error) = self.connect(&mut inner, &lease, netns, &namespace) {
-            // The first error is the one to tell; the next teardown or garbage collection meets a second one again.
-            let _ = inner.disconnect(&self.config, &pod.sandbox_id);
+            // What was there before the call is left for the caller to tear down. The first error is the one to
+            // tell; the next teardown or garbage collection meets a second one again.
+            if known.is_none() {
+                let _ = inner.disconnect(&self.config, &pod.sandbox_id);
+            }
             return Err(error);
         }
         Ok(PodAddresses { ips: vec![lease.address], gateway: inner.ipam.gateway() })
@@ -220,29 +223,28 @@ impl PodNetwork {
         netns: &Path,
         namespace: &std::fs::File,
     ) -> Result<(), PodNetworkError> {
+        let in_pod = |source| PodNetworkError::Namespace { path: netns.to_owned(), source };
         let host_name = host_veth_name(&lease.sandbox_id);
-        let existing = inner.links.get(&host_name)?;
-        let host = match existing {
-            Some(link) => link,
-            None => {
-                inner.links.create_veth(Veth {
-                    host_name: &host_name,
-                    bridge: self.bridge.index,
-                    pod_name: POD_INTERFACE,
-                    pod_mac: gateway_mac(lease.address),
-                    pod_namespace: namespace.as_fd(),
-                    mtu: self.bridge.mtu,
-                })?;
-                inner
-                    .links
-                    .get(&host_name)?
-                    .ok_or_else(|| PodNetworkError::NoInterface { name: host_name.clone() })?
-            }
-        };
+        if inner.links.get(&host_name)?.is_some()
+            && in_namespace(namespace, pod_interface).map_err(in_pod)??.is_none()
+        {
+            // The other end is in a namespace the sandbox had before.
+            inner.links.delete(&host_name)?;
+        }
+        if inner.links.get(&host_name)?.is_none() {
+            inner.links.create_veth(Veth {
+                host_name: &host_name,
+                bridge: self.bridge.index,
+                pod_name: POD_INTERFACE,
+                pod_mac: gateway_mac(lease.address),
+                pod_namespace: namespace.as_fd(),
+                mtu: self.bridge.mtu,
+            })?;
+        }
+        let host = inner.links.get(&host_name)?.ok_or(PodNetworkError::NoInterface { name: host_name })?;
         inner.links.set_hairpin(host.index)?;
         let (address, gateway) = (lease.address, inner.ipam.gateway());
-        in_namespace(namespace, || configure_pod(address, gateway))
-            .map_err(|source| PodNetworkError::Namespace { path: netns.to_owned(), source })?
+        in_namespace(namespace, || configure_pod(address, gateway)).map_err(in_pod)?
     }
 }
 
@@ -291,6 +293,10 @@ impl Inner {
         self.ipam.release(sandbox_id)?;
         Ok(())
     }
+}
+
+fn pod_interface() -> Result<Option<Link>, NetlinkError> {
+    Links::open()?.get(POD_INTERFACE)
 }
 
 /// Inside the pod. Its address is a /32 and everything goes by way of the gateway, other pods of the node included:
