@@ -4,8 +4,15 @@
 pub mod manager;
 mod owners;
 mod pod_state;
+mod service_pods;
+mod written;
 
 mod deployment;
+mod endpoint_slice;
+mod endpoints;
+mod node_ipam;
 mod replica_set;
+mod root_ca_publisher;
+mod service_accounts;
 
-pub use manager::{Context, run};
+pub use manager::{ClientOf, Context, Options, run};

@@ -11,7 +11,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// The controllers of this build, in alphabetical order.
-pub const ALL: &[Descriptor] = &[crate::deployment::DESCRIPTOR, crate::replica_set::DESCRIPTOR];
+pub const ALL: &[Descriptor] = &[
+    crate::deployment::DESCRIPTOR,
+    crate::endpoint_slice::DESCRIPTOR,
+    crate::endpoints::DESCRIPTOR,
+    crate::node_ipam::DESCRIPTOR,
+    crate::replica_set::DESCRIPTOR,
+    crate::root_ca_publisher::DESCRIPTOR,
+    crate::service_accounts::DESCRIPTOR,
+];
 
 /// How a controller is started.
 pub struct Descriptor {
@@ -19,6 +27,17 @@ pub struct Descriptor {
     pub name: &'static str,
     /// Sets up handlers and runs the workers until the context's stop.
     pub run: fn(Arc<Context>) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// What the controllers are told about the cluster.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Pod addresses of the whole cluster, such as `10.42.0.0/16`; every node gets a part.
+    pub cluster_cidr: String,
+    /// The prefix length of a node's part.
+    pub node_cidr_mask_size: u8,
+    /// The certificate that clients in pods check the API server's against, PEM.
+    pub root_ca: String,
 }
 
 /// What every controller gets.
@@ -29,6 +48,7 @@ pub struct Context {
     pub client: Client,
     pub recorder: EventRecorder,
     pub clock: Arc<dyn Clock>,
+    pub options: Arc<Options>,
     pub stop: CancellationToken,
 }
 
@@ -36,21 +56,34 @@ pub struct Context {
 pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 
 /// Runs all controllers until `stop`. `shared` is the access of the informers that all of them share.
-pub async fn run(client_of: ClientOf, shared: Client, clock: Arc<dyn Clock>, stop: CancellationToken) {
+pub async fn run(
+    client_of: ClientOf,
+    shared: Client,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    stop: CancellationToken,
+) {
     let tracker = TaskTracker::new();
     let informers = Arc::new(Informers::new(shared, stop.clone()));
+    let options = Arc::new(options);
     for descriptor in ALL {
         let client = client_of(descriptor.name);
-        let recorder = EventRecorder::new(client.clone(), descriptor.name, "", stop.clone());
         let context = Context {
             informers: Arc::clone(&informers),
+            recorder: EventRecorder::new(client.clone(), descriptor.name, "", stop.clone()),
             client,
-            recorder,
             clock: Arc::clone(&clock),
+            options: Arc::clone(&options),
             stop: stop.clone(),
         };
         tracker.spawn((descriptor.run)(Arc::new(context)));
     }
     tracker.close();
     tracker.wait().await;
+}
+
+/// Whether a create was refused because its namespace is being deleted: what is asked for will go with it.
+pub fn namespace_is_terminating(error: &knarr_client::Error) -> bool {
+    let causes = error.status().and_then(|s| s.0.details.as_ref()?.causes.as_ref());
+    causes.into_iter().flatten().any(|c| c.reason.as_deref() == Some("NamespaceTerminating"))
 }

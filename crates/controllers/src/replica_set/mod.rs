@@ -5,9 +5,7 @@
 
 mod plan;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
@@ -18,9 +16,10 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Informer, Lister, Patch, Result};
 
-use crate::manager::{Context, Descriptor};
+use crate::manager::{Context, Descriptor, namespace_is_terminating};
 use crate::owners::{Claim, adopt_patch, claim, controller_of, controller_reference, release_patch};
 use crate::pod_state::available_in;
+use crate::written::{CATCH_UP, Written};
 use plan::{Plan, plan};
 
 pub const DESCRIPTOR: Descriptor =
@@ -29,8 +28,6 @@ pub const DESCRIPTOR: Descriptor =
 const WORKERS: usize = 5;
 /// Pods created or deleted in one go.
 const BURST: usize = 500;
-/// How long to wait for the informer before looking again, should the event that wakes us never come.
-const CATCH_UP: Duration = Duration::from_secs(10);
 /// The index of pods by the uid of their managing owner.
 const BY_OWNER: &str = "replicaset-owner";
 
@@ -39,8 +36,8 @@ struct Controller {
     sets: Lister<ReplicaSet>,
     pods: Informer<Pod>,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// The newest resourceVersion that this controller wrote among a set's pods.
-    written: Mutex<HashMap<ObjectKey, u64>>,
+    /// Among the sets' pods.
+    written: Written,
 }
 
 async fn run(cx: Arc<Context>) {
@@ -58,7 +55,7 @@ async fn run(cx: Arc<Context>) {
 
     let (stop, sets) = (cx.stop.clone(), sets.lister());
     let controller =
-        Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue), written: Mutex::default() });
+        Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue), written: Written::default() });
     queue
         .run(DESCRIPTOR.name, WORKERS, stop, move |key| {
             let controller = Arc::clone(&controller);
@@ -102,10 +99,10 @@ fn selector_of(set: &ReplicaSet) -> Option<Selector> {
 impl Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
         let Some(set) = self.sets.get_key(&key) else {
-            self.lock_written().remove(&key);
+            self.written.forget(&key);
             return Ok(());
         };
-        if self.waits_for_informer(&key) {
+        if self.written.is_pending(&key, self.pods.observed_version()) {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
@@ -120,29 +117,6 @@ impl Controller {
         self.write_status(&set, &pods, result.as_ref().err()).await?;
         self.look_again_when_available(&set, &pods);
         result
-    }
-
-    /// Whether our own last write has not reached the informer yet.
-    fn waits_for_informer(&self, key: &ObjectKey) -> bool {
-        let mut written = self.lock_written();
-        match written.get(key) {
-            Some(version) if *version > self.pods.observed_version() => true,
-            _ => {
-                written.remove(key);
-                false
-            }
-        }
-    }
-
-    fn lock_written(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, u64>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note_written(&self, set: &ReplicaSet, meta: &ObjectMeta) {
-        let version = meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0);
-        let mut written = self.lock_written();
-        let newest = written.entry(set.key()).or_insert(0);
-        *newest = (*newest).max(version);
     }
 
     /// The set's pods, after adopting orphans that match and releasing own ones that no longer do.
@@ -177,7 +151,7 @@ impl Controller {
                 .await;
             match sent {
                 Ok(patched) => {
-                    self.note_written(set, &patched.metadata);
+                    self.written.note(&set.key(), &patched.metadata);
                     if adopting {
                         pods.push(Arc::new(patched));
                     }
@@ -222,13 +196,13 @@ impl Controller {
     async fn create_pod(&self, set: &ReplicaSet, template: &Pod) -> Result<()> {
         match self.cx.client.create(template).await {
             Ok(pod) => {
-                self.note_written(set, &pod.metadata);
+                self.written.note(&set.key(), &pod.metadata);
                 let text = format!("Created pod: {}", pod.name());
                 self.cx.recorder.event(set, EventType::Normal, "SuccessfulCreate", text);
                 Ok(())
             }
             // The namespace is going: so will the set.
-            Err(e) if is_terminating_namespace(&e) => Ok(()),
+            Err(e) if namespace_is_terminating(&e) => Ok(()),
             Err(e) => {
                 self.cx.recorder.event(
                     set,
@@ -298,11 +272,6 @@ impl Controller {
             self.queue.add_after(set.key(), delay);
         }
     }
-}
-
-fn is_terminating_namespace(error: &Error) -> bool {
-    let causes = error.status().and_then(|s| s.0.details.as_ref()?.causes.as_ref());
-    causes.into_iter().flatten().any(|c| c.reason.as_deref() == Some("NamespaceTerminating"))
 }
 
 /// The pod that the set's template describes.

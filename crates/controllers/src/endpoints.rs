@@ -1,0 +1,237 @@
+//! Endpoints: the older form of what EndpointSlices say, one object per Service, kept for clients that still read it.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Informer, Lister, Result};
+
+use crate::endpoint_slice::wake_services;
+use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::pod_state::is_ready;
+use crate::service_pods::{
+    Port, by_ports, hostname_in, is_headless, is_terminating, node_of, pod_ip, publishes_not_ready,
+    selector_of,
+};
+use crate::written::{CATCH_UP, Written};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "endpoints-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 5;
+const HEADLESS: &str = "service.kubernetes.io/headless";
+const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
+/// Addresses in one Endpoints object; what is more is left out.
+const MAX_ADDRESSES: usize = 1000;
+
+struct Controller {
+    cx: Arc<Context>,
+    services: Lister<Service>,
+    pods: Lister<Pod>,
+    endpoints: Informer<Endpoints>,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    written: Written,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let services = cx.informers.informer::<Service>();
+    let pods = cx.informers.informer::<Pod>();
+    let endpoints = cx.informers.informer::<Endpoints>();
+    let on_service = Arc::clone(&queue);
+    services.add_handler(move |event| on_service.add(event.object().key()));
+    let (on_pod, known) = (Arc::clone(&queue), services.lister());
+    pods.add_handler(move |event| wake_services(&on_pod, &known, event));
+    let on_endpoints = Arc::clone(&queue);
+    endpoints.add_handler(move |event| {
+        if !matches!(event, Event::Added(_)) {
+            on_endpoints.add(event.object().key());
+        }
+    });
+    cx.informers.wait_synced().await;
+    let controller = Arc::new(Controller {
+        services: services.lister(),
+        pods: pods.lister(),
+        endpoints,
+        queue: Arc::clone(&queue),
+        written: Written::default(),
+        cx: Arc::clone(&cx),
+    });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, cx.stop.clone(), reconcile).await;
+}
+
+impl Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        if self.written.is_pending(&key, self.endpoints.observed_version()) {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        let existing = self.endpoints.lister().get_key(&key);
+        let Some(service) = self.services.get_key(&key) else {
+            self.written.forget(&key);
+            return self.remove_ours(existing.as_deref()).await;
+        };
+        let Some(selector) = selector_of(&service) else { return Ok(()) };
+        let pods = self.pods.select(service.namespace(), &selector);
+        let wanted = endpoints_of(&service, &pods, existing.as_deref());
+        if existing.as_deref() == Some(&wanted) {
+            return Ok(());
+        }
+        let result = match existing {
+            Some(_) => self.cx.client.update(&wanted).await,
+            None => self.cx.client.create(&wanted).await,
+        };
+        match result {
+            Ok(written) => {
+                self.written.note(&key, &written.metadata);
+                Ok(())
+            }
+            Err(e) if namespace_is_terminating(&e) => Ok(()),
+            Err(e) => {
+                let text = format!("Failed to update endpoint {key}: {e}");
+                self.cx.recorder.event(&wanted, EventType::Warning, "FailedToUpdateEndpoint", text);
+                Err(e)
+            }
+        }
+    }
+
+    /// The Service is gone: its Endpoints go too, if this controller made them.
+    async fn remove_ours(&self, existing: Option<&Endpoints>) -> Result<()> {
+        let ours = |e: &&Endpoints| e.metadata.labels.as_ref().is_some_and(|l| l.contains_key(MANAGED_BY));
+        let Some(endpoints) = existing.filter(ours) else { return Ok(()) };
+        let options = DeleteOptions::default();
+        match self.cx.client.delete::<Endpoints>(endpoints.namespace(), endpoints.name(), &options).await {
+            Err(e) if !e.is_not_found() => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The Endpoints that a Service should have, on top of what exists.
+fn endpoints_of(service: &Service, pods: &[Arc<Pod>], existing: Option<&Endpoints>) -> Endpoints {
+    let not_ready_too = publishes_not_ready(service);
+    let mut left = MAX_ADDRESSES;
+    let mut truncated = false;
+    let mut subsets = Vec::new();
+    for (ports, pods) in by_ports(service, pods) {
+        let (mut ready, mut not_ready) = (Vec::new(), Vec::new());
+        for pod in pods.into_iter().filter(|p| not_ready_too || !is_terminating(p)) {
+            if left == 0 {
+                truncated = true;
+                break;
+            }
+            left -= 1;
+            let side = if not_ready_too || is_ready(pod) { &mut ready } else { &mut not_ready };
+            side.push(address(service, pod));
+        }
+        subsets.extend(subset(ports, ready, not_ready));
+    }
+    let mut metadata = existing.map(|e| e.metadata.clone()).unwrap_or_else(|| ObjectMeta {
+        name: service.metadata.name.clone(),
+        namespace: service.metadata.namespace.clone(),
+        ..ObjectMeta::default()
+    });
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    labels.insert(MANAGED_BY.to_owned(), "endpoint-controller".to_owned());
+    if is_headless(service) {
+        labels.insert(HEADLESS.to_owned(), String::new());
+    } else {
+        labels.remove(HEADLESS);
+    }
+    metadata.labels = Some(labels);
+    if truncated {
+        metadata.annotations.get_or_insert_default().insert(OVER_CAPACITY.to_owned(), "truncated".to_owned());
+    } else if let Some(annotations) = &mut metadata.annotations {
+        annotations.remove(OVER_CAPACITY);
+    }
+    metadata.annotations = metadata.annotations.filter(|a| !a.is_empty());
+    Endpoints { metadata, subsets: (!subsets.is_empty()).then_some(subsets) }
+}
+
+fn subset(
+    ports: Vec<Port>,
+    mut ready: Vec<EndpointAddress>,
+    mut not_ready: Vec<EndpointAddress>,
+) -> Option<EndpointSubset> {
+    if ready.is_empty() && not_ready.is_empty() {
+        return None;
+    }
+    let by_ip = |a: &EndpointAddress| a.ip.parse::<std::net::IpAddr>().ok();
+    ready.sort_by_key(by_ip);
+    not_ready.sort_by_key(by_ip);
+    let port = |p: Port| EndpointPort {
+        name: Some(p.name).filter(|n| !n.is_empty()),
+        port: p.number,
+        protocol: Some(p.protocol),
+        app_protocol: p.app_protocol,
+    };
+    let some = |list: Vec<EndpointAddress>| (!list.is_empty()).then_some(list);
+    Some(EndpointSubset {
+        addresses: some(ready),
+        not_ready_addresses: some(not_ready),
+        ports: (!ports.is_empty()).then(|| ports.into_iter().map(port).collect()),
+    })
+}
+
+fn address(service: &Service, pod: &Pod) -> EndpointAddress {
+    EndpointAddress {
+        ip: pod_ip(pod).unwrap_or("").to_owned(),
+        hostname: hostname_in(pod, service).map(str::to_owned),
+        node_name: node_of(pod).map(str::to_owned),
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".to_owned()),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            ..ObjectReference::default()
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{PodCondition, PodSpec, PodStatus, ServicePort, ServiceSpec};
+
+    #[test]
+    fn ready_and_other_addresses_are_kept_apart_and_sorted() {
+        let spec = ServiceSpec {
+            ports: Some(vec![ServicePort { name: Some("http".into()), port: 80, ..ServicePort::default() }]),
+            ..ServiceSpec::default()
+        };
+        let service = Service { spec: Some(spec), ..Service::default() };
+        let pod = |ip: &str, ready: bool| {
+            let condition = PodCondition {
+                type_: "Ready".into(),
+                status: if ready { "True" } else { "False" }.into(),
+                ..PodCondition::default()
+            };
+            let status = PodStatus {
+                pod_ip: Some(ip.into()),
+                conditions: Some(vec![condition]),
+                ..PodStatus::default()
+            };
+            let spec = PodSpec { node_name: Some("n".into()), ..PodSpec::default() };
+            Arc::new(Pod { spec: Some(spec), status: Some(status), ..Pod::default() })
+        };
+        let pods = [pod("10.0.0.10", true), pod("10.0.0.9", true), pod("10.0.0.1", false)];
+        let endpoints = endpoints_of(&service, &pods, None);
+        let [subset] = endpoints.subsets.as_deref().unwrap() else { panic!("one subset") };
+        let ips = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {
+            list.iter().flatten().map(|a| a.ip.clone()).collect()
+        };
+        assert_eq!(ips(&subset.addresses), ["10.0.0.9", "10.0.0.10"]);
+        assert_eq!(ips(&subset.not_ready_addresses), ["10.0.0.1"]);
+        assert_eq!(endpoints_of(&service, &pods, Some(&endpoints)), endpoints);
+    }
+}

@@ -1,0 +1,149 @@
+//! Node IPAM: gives every node its part of the cluster's pod addresses.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::Node;
+use knarr_api::kind::Kind;
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Lister, Patch, Result};
+use serde_json::json;
+
+use crate::manager::{Context, Descriptor};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "node-ipam-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+/// The parts of one CIDR, by number.
+#[derive(Debug)]
+struct Parts {
+    base: u32,
+    /// Prefix length of a part.
+    mask: u8,
+    count: u32,
+    used: BTreeSet<u32>,
+    /// Where the next search starts, so that a part just given back rests for a while.
+    next: u32,
+}
+
+impl Parts {
+    /// `cidr` is such as `10.42.0.0/16`; `None` if it does not parse or is smaller than a part.
+    fn new(cidr: &str, mask: u8) -> Option<Self> {
+        let (address, prefix) = cidr.split_once('/')?;
+        let (address, prefix) = (u32::from(address.parse::<Ipv4Addr>().ok()?), prefix.parse::<u8>().ok()?);
+        if prefix > mask || mask > 30 || prefix == 0 {
+            return None;
+        }
+        let base = address & (u32::MAX << (32 - prefix));
+        Some(Self { base, mask, count: 1 << (mask - prefix), used: BTreeSet::new(), next: 0 })
+    }
+
+    fn size(&self) -> u32 {
+        1 << (32 - self.mask)
+    }
+
+    fn take(&mut self) -> Option<String> {
+        let free = (0..self.count).map(|i| (self.next + i) % self.count).find(|n| !self.used.contains(n))?;
+        self.used.insert(free);
+        self.next = (free + 1) % self.count;
+        Some(format!("{}/{}", Ipv4Addr::from(self.base + free * self.size()), self.mask))
+    }
+
+    fn number(&self, part: &str) -> Option<u32> {
+        let address = u32::from(part.split_once('/')?.0.parse::<Ipv4Addr>().ok()?);
+        let number = address.checked_sub(self.base)? / self.size();
+        (number < self.count).then_some(number)
+    }
+
+    fn occupy(&mut self, part: &str) {
+        if let Some(number) = self.number(part) {
+            self.used.insert(number);
+        }
+    }
+
+    fn give_back(&mut self, part: &str) {
+        if let Some(number) = self.number(part) {
+            self.used.remove(&number);
+        }
+    }
+}
+
+fn part_of(node: &Node) -> Option<&str> {
+    node.spec.as_ref()?.pod_cidr.as_deref().filter(|c| !c.is_empty())
+}
+
+async fn run(cx: Arc<Context>) {
+    let Some(parts) = Parts::new(&cx.options.cluster_cidr, cx.options.node_cidr_mask_size) else {
+        let (cidr, mask) = (&cx.options.cluster_cidr, cx.options.node_cidr_mask_size);
+        tracing::error!("nodes get no pod addresses: {cidr} cannot be divided into parts of /{mask}");
+        return;
+    };
+    let parts = Arc::new(Mutex::new(parts));
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&cx.clock));
+    let nodes = cx.informers.informer::<Node>();
+    nodes.wait_synced().await;
+    // Every part in use is known before the first one is given away.
+    let (on_node, used) = (Arc::clone(&queue), Arc::clone(&parts));
+    nodes.add_handler(move |event| {
+        let node = event.object();
+        let mut parts = used.lock().unwrap_or_else(PoisonError::into_inner);
+        match (event, part_of(node)) {
+            (Event::Deleted(_), Some(part)) => parts.give_back(part),
+            (Event::Deleted(_), None) => {}
+            (_, Some(part)) => parts.occupy(part),
+            (_, None) => on_node.add(node.name().to_owned()),
+        }
+    });
+    let (nodes, stop) = (nodes.lister(), cx.stop.clone());
+    let reconcile = move |name: String| {
+        let (cx, nodes, parts) = (Arc::clone(&cx), nodes.clone(), Arc::clone(&parts));
+        async move { assign(&cx, &nodes, &parts, &name).await }
+    };
+    queue.run(DESCRIPTOR.name, 4, stop, reconcile).await;
+}
+
+async fn assign(cx: &Context, nodes: &Lister<Node>, parts: &Mutex<Parts>, name: &str) -> Result<()> {
+    let Some(node) = nodes.get("", name).filter(|n| part_of(n).is_none()) else { return Ok(()) };
+    let lock = || parts.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(part) = lock().take() else {
+        let text = format!("Node {name} status is now: CIDRNotAvailable");
+        cx.recorder.event(&*node, EventType::Normal, "CIDRNotAvailable", text);
+        return Err(knarr_client::Error::Protocol(format!("no pod addresses are left for node {name}")));
+    };
+    let patch = json!({"metadata": {"uid": node.uid()}, "spec": {"podCIDR": part, "podCIDRs": [part]}});
+    let result = cx.client.patch::<Node>("", name, None, &Patch::Strategic(patch)).await;
+    if let Err(error) = result {
+        lock().give_back(&part);
+        return if error.is_not_found() { Ok(()) } else { Err(error) };
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_given_once_and_reused_last() {
+        let mut parts = Parts::new("10.42.0.0/22", 24).unwrap();
+        parts.occupy("10.42.1.0/24");
+        let taken: Vec<_> = (0..3).map_while(|_| parts.take()).collect();
+        assert_eq!(taken, ["10.42.0.0/24", "10.42.2.0/24", "10.42.3.0/24"]);
+        assert_eq!(parts.take(), None);
+        parts.give_back("10.42.2.0/24");
+        assert_eq!(parts.take().as_deref(), Some("10.42.2.0/24"));
+        parts.occupy("192.168.0.0/24");
+        parts.give_back("nonsense");
+    }
+
+    #[test]
+    fn ranges_that_cannot_be_divided_are_refused() {
+        for (cidr, mask) in
+            [("10.42.0.0/25", 24), ("10.42.0.0", 24), ("x/16", 24), ("10.0.0.0/8", 31), ("0.0.0.0/0", 24)]
+        {
+            assert!(Parts::new(cidr, mask).is_none(), "{cidr} {mask}");
+        }
+    }
+}

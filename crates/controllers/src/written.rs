@@ -1,0 +1,63 @@
+//! What a controller has written and its informer may not show yet.
+//!
+//! Counting objects in an informer that lags behind one's own writes makes too many of them. Every write's
+//! resourceVersion is noted here, and a key waits until the informer has come that far.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use knarr_api::kind::ObjectKey;
+
+/// When to look again, should the event that wakes the key never come (after a relist).
+pub const CATCH_UP: Duration = Duration::from_secs(10);
+
+/// The newest own write per key.
+#[derive(Default)]
+pub struct Written(Mutex<HashMap<ObjectKey, u64>>);
+
+impl Written {
+    pub fn note(&self, key: &ObjectKey, meta: &ObjectMeta) {
+        let version = meta.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0);
+        let mut map = self.lock();
+        let newest = map.entry(key.clone()).or_insert(0);
+        *newest = (*newest).max(version);
+    }
+
+    /// Whether the informer, which has come to `observed`, still lacks a write for this key.
+    pub fn is_pending(&self, key: &ObjectKey, observed: u64) -> bool {
+        let mut map = self.lock();
+        match map.get(key) {
+            Some(version) if *version > observed => true,
+            _ => {
+                map.remove(key);
+                false
+            }
+        }
+    }
+
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_waits_for_its_newest_write() {
+        let (written, key) = (Written::default(), ObjectKey::new("ns", "a"));
+        let meta = |v: &str| ObjectMeta { resource_version: Some(v.into()), ..ObjectMeta::default() };
+        written.note(&key, &meta("12"));
+        written.note(&key, &meta("10"));
+        assert!(written.is_pending(&key, 11));
+        assert!(!written.is_pending(&key, 12));
+        assert!(!written.is_pending(&key, 0), "forgotten once seen");
+    }
+}
