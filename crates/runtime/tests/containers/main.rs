@@ -1,4 +1,9 @@
 //! Sandboxes and containers on the real kernel; as root.
 
+mod exec;
+mod isolation;
+mod latency;
 mod lifecycle;
+mod limits;
+mod restart;
 mod world;

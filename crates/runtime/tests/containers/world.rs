@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -154,9 +153,4 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "{what} did not happen");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-}
-
-pub fn processes_with(word: &str) -> usize {
-    let output = Command::new("pgrep").args(["-c", "-f", word]).output().unwrap();
-    String::from_utf8_lossy(&output.stdout).trim().parse().unwrap_or(0)
 }

@@ -1,0 +1,86 @@
+//! Containers outlive the server, exit codes are not lost, dead shims are noticed, nothing is left behind.
+
+use std::time::Duration;
+
+use knarr_runtime::containers::{ContainerState, Event, SandboxState, purge};
+
+use crate::world::{World, eventually};
+
+#[tokio::test]
+async fn a_restarted_server_takes_everything_up_again() {
+    let mut world = World::new().await;
+    let mut spec = world.spec("long", &["sh", "-c", "while :; do echo tick; sleep 0.05; done"]);
+    spec.labels.insert("name".into(), "web".into());
+    world.run(spec).await;
+    world.run(world.spec("short", &["sh", "-c", "sleep 0.4; exit 9"])).await;
+    world.runtime.create_container("s", world.spec("made", &["true"])).await.unwrap();
+    let pid = world.runtime.container("long").unwrap().status.pid;
+    // A new handle without the old one's being dropped is what a killed server looks like to a shim.
+    world.restart().await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    world.restart().await;
+    let long = world.runtime.container("long").unwrap();
+    assert_eq!((long.status.state, long.status.pid), (ContainerState::Running, pid));
+    assert_eq!(long.spec.labels["name"], "web");
+    let short = world.runtime.container("short").unwrap().status;
+    assert_eq!((short.state, short.exit_code), (ContainerState::Exited, Some(9)));
+    assert_eq!(world.runtime.container("made").unwrap().status.state, ContainerState::Created);
+    world.runtime.start_container("made").await.unwrap();
+    assert_eq!(world.runtime.wait_container("made").await.unwrap().exit_code, Some(0));
+    assert_eq!(world.sh("long", "echo still").await.1, "still");
+    assert!(world.log("long").lines().count() > 5);
+}
+
+#[tokio::test]
+async fn a_dead_shim_takes_its_containers_along() {
+    let mut world = World::new().await;
+    world.run(world.spec("c", &["sleep", "1000"])).await;
+    world.run(world.spec("done", &["sh", "-c", "exit 5"])).await;
+    world.runtime.wait_container("done").await.unwrap();
+    let container = world.runtime.container("c").unwrap().status.pid;
+    let mut events = world.runtime.events();
+    // SAFETY: the shim of this test's own sandbox.
+    unsafe { libc::kill(world.shim_pid("s"), libc::SIGKILL) };
+    let status = world.runtime.wait_container("c").await.unwrap();
+    assert_eq!((status.exit_code, status.reason.as_str()), (Some(137), "ContainerStatusUnknown"));
+    assert!(matches!(events.recv().await.unwrap(), Event::ContainerExited { .. }));
+    assert_eq!(world.runtime.container("done").unwrap().status.exit_code, Some(5));
+    assert_eq!(world.runtime.sandbox_status("s").unwrap().state, SandboxState::NotReady);
+    eventually("the container's end", || !std::path::Path::new(&format!("/proc/{container}")).exists()).await;
+    world.restart().await;
+    assert_eq!(world.runtime.container("c").unwrap().status.exit_code, Some(137));
+    world.runtime.remove_container("c").await.unwrap();
+    world.runtime.remove_sandbox("s").await.unwrap();
+    assert!(world.runtime.list_sandboxes().is_empty());
+}
+
+#[tokio::test]
+async fn purge_leaves_nothing() {
+    let world = World::new().await;
+    world.run(world.spec("c", &["sh", "-c", "setsid sleep 1000 & sleep 1000"])).await;
+    let pid = world.runtime.container("c").unwrap().status.pid;
+    let root = world.options.cgroup_root.trim_end_matches("/pods").to_owned();
+    let state = world.options.state_dir.clone();
+    let report = tokio::task::spawn_blocking(move || purge(&state, &[&root]).unwrap()).await.unwrap();
+    assert_eq!(report.sandboxes, 1);
+    assert!(!world.options.state_dir.exists());
+    eventually("the container's end", || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
+    assert!(!world.runtime.cgroups().exists(""));
+    let again = purge(&world.options.state_dir, &[&world.options.cgroup_root]).unwrap();
+    assert_eq!(again, Default::default());
+}
+
+#[tokio::test]
+async fn logs_are_reopened_after_rotation() {
+    let world = World::new().await;
+    world.run(world.spec("c", &["sh", "-c", "while :; do echo tick; sleep 0.02; done"])).await;
+    let log = world.log_path("c");
+    eventually("a line", || !world.log("c").is_empty()).await;
+    let rotated = log.with_extension("1");
+    std::fs::rename(&log, &rotated).unwrap();
+    world.runtime.reopen_log("c").await.unwrap();
+    eventually("a line in the new file", || !world.log("c").is_empty()).await;
+    let before = std::fs::metadata(&rotated).unwrap().len();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(std::fs::metadata(&rotated).unwrap().len(), before);
+}
