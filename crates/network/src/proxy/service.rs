@@ -44,8 +44,8 @@ const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 const DEFAULT_AFFINITY_SECONDS: i32 = 10_800;
 const RTN_LOCAL: u32 = 2;
-/// More endpoints than this are chosen from by a map. The kernel finds a set by walking all that the table has, so a
-/// map for every service would make a full sync cost the square of their number.
+/// More endpoints than this are chosen from by a map. A map for every service makes a full sync cost the square of
+/// their number: the kernel keeps the sets of a table in a list.
 const LONGEST_RULE_LIST: usize = 16;
 
 /// What the node has to do for a service; nothing for one the proxy leaves alone.
