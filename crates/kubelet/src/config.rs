@@ -1,0 +1,112 @@
+//! What a kubelet is told at its start, and where it keeps things.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Settings of one node. Field names follow KubeletConfiguration where it has them.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub node_name: String,
+    /// The node's addresses, the primary one first; at least one.
+    pub node_ips: Vec<IpAddr>,
+    /// Everything of the kubelet lives below.
+    pub data_dir: PathBuf,
+    /// Nameservers for pods with `dnsPolicy: ClusterFirst`; empty means that there is no cluster DNS.
+    pub cluster_dns: Vec<IpAddr>,
+    pub cluster_domain: String,
+    /// The host's resolver configuration.
+    pub resolv_conf: PathBuf,
+    pub max_pods: u32,
+    /// Processes and threads per pod; 0 or less is unlimited.
+    pub pod_pids_limit: i64,
+    /// The cgroup below which pods live, such as `/kubepods`.
+    pub cgroup_root: String,
+    pub container_log_max_size: u64,
+    pub container_log_max_files: u32,
+    /// Give containers the environment variables of the `kubernetes` service in this namespace, as upstream.
+    pub master_service_namespace: String,
+    /// Pull images one at a time.
+    pub serialize_image_pulls: bool,
+}
+
+impl Config {
+    pub fn new(node_name: &str, node_ip: IpAddr, data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            node_name: node_name.to_owned(),
+            node_ips: vec![node_ip],
+            data_dir: data_dir.into(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            resolv_conf: PathBuf::from("/etc/resolv.conf"),
+            max_pods: 110,
+            pod_pids_limit: 4096,
+            cgroup_root: "/kubepods".to_owned(),
+            container_log_max_size: 10 << 20,
+            container_log_max_files: 5,
+            master_service_namespace: "default".to_owned(),
+            serialize_image_pulls: false,
+        }
+    }
+
+    pub fn dirs(&self) -> PodDirs {
+        PodDirs { root: self.data_dir.clone() }
+    }
+
+    /// `10.0.0.1,fd00::1`, the node's addresses as the API shows them.
+    pub fn host_ips(&self) -> Vec<String> {
+        self.node_ips.iter().map(IpAddr::to_string).collect()
+    }
+}
+
+/// Where the files of pods lie.
+///
+/// ```text
+/// DIR/pods/<uid>/etc-hosts
+/// DIR/pods/<uid>/containers/<container>/<id>        termination message
+/// DIR/pods/<uid>/volumes/kubernetes.io~<plugin>/<volume>
+/// DIR/pods/<uid>/volume-subpaths/<volume>/<container>/<index>
+/// DIR/logs/<namespace>_<name>_<uid>/<container>/<restart count>.log
+/// ```
+#[derive(Debug, Clone)]
+pub struct PodDirs {
+    root: PathBuf,
+}
+
+impl PodDirs {
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn pods(&self) -> PathBuf {
+        self.root.join("pods")
+    }
+
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.pods().join(uid)
+    }
+
+    pub fn volumes_dir(&self, uid: &str) -> PathBuf {
+        self.pod_dir(uid).join("volumes")
+    }
+
+    /// `plugin` without its group, such as `empty-dir`.
+    pub fn volume_dir(&self, uid: &str, plugin: &str, volume: &str) -> PathBuf {
+        self.volumes_dir(uid).join(format!("kubernetes.io~{plugin}")).join(volume)
+    }
+
+    pub fn container_dir(&self, uid: &str, container: &str) -> PathBuf {
+        self.pod_dir(uid).join("containers").join(container)
+    }
+
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
+    pub fn pod_logs_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
+        self.logs().join(format!("{namespace}_{name}_{uid}"))
+    }
+}

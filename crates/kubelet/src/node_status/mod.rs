@@ -1,0 +1,1 @@
+//! What the node tells about itself: the Node object, its conditions, and its lease.

@@ -1,0 +1,47 @@
+//! The boundary between pod workers and volumes; `crate::volumes` implements it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Pod;
+
+/// A volume that is ready to be mounted into containers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MountedVolume {
+    /// The folder (or, for a hostPath, file, socket or device) on the host.
+    pub host_path: PathBuf,
+    /// The volume itself allows no writing, whatever the mount says (configMap, secret, projected, downwardAPI).
+    pub read_only: bool,
+}
+
+/// By the volume's name in the pod.
+pub type MountedVolumes = BTreeMap<String, MountedVolume>;
+
+/// Text for the FailedMount event, such as
+/// `MountVolume.SetUp failed for volume "config" : configmap "web" not found`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct VolumeError {
+    pub message: String,
+}
+
+impl VolumeError {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into() }
+    }
+}
+
+/// Makes volumes ready and takes them away again. All calls may be repeated, also after a restart of the server.
+#[async_trait]
+pub trait Volumes: Send + Sync + 'static {
+    /// Makes all volumes of the pod ready below its folder
+    /// ([`crate::config::PodDirs::volume_dir`]) and sets their ownership (fsGroup). Called before containers are
+    /// started and at every later sync of the pod, where it refreshes content that changed (configMap, secret,
+    /// tokens near their end). Must be quick when nothing changed.
+    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError>;
+
+    /// Takes down everything of the pod; its containers are gone. Fine if there is nothing. The pod's folder is
+    /// removed afterwards by the caller, who refuses to cross file systems.
+    async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError>;
+}
