@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use super::oci::Platform;
 
 /// The configuration blob as stored; its digest is the image's id.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -87,14 +86,6 @@ impl ImageConfig {
 }
 
 impl ConfigBlob {
-    pub fn platform(&self) -> Platform {
-        Platform {
-            architecture: self.architecture.clone(),
-            os: self.os.clone(),
-            variant: self.variant.clone(),
-        }
-    }
-
     /// The chain id of each layer, bottom first; the last one names the whole stack.
     pub fn chain_ids(&self) -> Vec<Digest> {
         let mut parent = None;

@@ -45,9 +45,9 @@ pub enum ImageError {
     #[error("failed to pull and unpack image {reference:?}")]
     Pull { reference: String, source: Box<ImageError> },
     #[error("failed to resolve reference {reference:?}")]
-    Resolve { reference: String, source: RegistryError },
+    Resolve { reference: String, source: Box<RegistryError> },
     #[error("failed to copy")]
-    Fetch(#[source] RegistryError),
+    Fetch(#[source] Box<RegistryError>),
     #[error(transparent)]
     Document(#[from] DocumentError),
     #[error("malformed image config {digest}")]
@@ -132,6 +132,10 @@ impl ImageError {
             source = error.source();
         }
         out
+    }
+
+    pub(super) fn fetch(source: impl Into<RegistryError>) -> ImageError {
+        ImageError::Fetch(Box::new(source.into()))
     }
 
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {

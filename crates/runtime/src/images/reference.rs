@@ -197,10 +197,9 @@ fn check_host(host: &str) -> Result<(), ReferenceError> {
             None => (host, None),
         },
     };
-    if let Some(port) = port {
-        if port.is_empty() || !port.bytes().all(|c| c.is_ascii_digit()) || port.parse::<u16>().is_err() {
-            return Err(bad());
-        }
+    let is_port = |port: &str| port.bytes().all(|c| c.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    if port.is_some_and(|port| !is_port(port)) {
+        return Err(bad());
     }
     let label = |l: &str| {
         !l.is_empty()

@@ -136,7 +136,8 @@ fn read_archive(content: &ContentStore, reader: impl Read, max: u64) -> Result<C
             }
             continue;
         }
-        if !kind.is_file() {
+        let base = name.rsplit('/').next().unwrap_or(&name);
+        if !kind.is_file() || matches!(base, "oci-layout" | "repositories" | "VERSION") {
             continue;
         }
         if matches!(name.as_str(), "index.json" | "manifest.json") {
@@ -262,11 +263,10 @@ fn choose(
     };
     match oci::parse_document(&bytes, &descriptor.media_type)? {
         Document::Manifest(manifest) => {
-            let blobs = std::iter::once(&manifest.config).chain(&manifest.layers);
-            for blob in blobs.filter(|blob| !content.has(&blob.digest)) {
-                return Err(ArchiveError::MissingFile {
-                    name: format!("blobs/sha256/{}", blob.digest.hex()),
-                });
+            let mut blobs = std::iter::once(&manifest.config).chain(&manifest.layers);
+            if let Some(blob) = blobs.find(|blob| !content.has(&blob.digest)) {
+                let name = format!("blobs/sha256/{}", blob.digest.hex());
+                return Err(ArchiveError::MissingFile { name });
             }
             Ok(Some(descriptor.digest))
         }

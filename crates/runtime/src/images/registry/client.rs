@@ -97,10 +97,12 @@ impl RegistryClient {
             limit: MAX_MANIFEST_BYTES,
         })?;
         let digest = Digest::of(&bytes);
-        if let Ok(expected) = identifier.parse::<Digest>() {
-            if expected != digest {
+        match identifier.parse::<Digest>() {
+            Ok(expected) if expected != digest => {
                 return Err(ContentError::Mismatch { expected, actual: digest }.into());
             }
+            // Asked for by tag, or got what was asked for.
+            _ => {}
         }
         Ok(Fetched { bytes, media_type, digest })
     }

@@ -118,11 +118,9 @@ struct Pull {
 
 impl Pull {
     async fn run(self: Arc<Self>) -> Result<Image, ImageError> {
-        let top = self
-            .client
-            .manifest(&self.reference.identifier())
-            .await
-            .map_err(|source| ImageError::Resolve { reference: self.reference.to_string(), source })?;
+        let top = self.client.manifest(&self.reference.identifier()).await.map_err(|source| {
+            ImageError::Resolve { reference: self.reference.to_string(), source: Box::new(source) }
+        })?;
         let target = self.choose(top).await?;
         let manifest = target.manifest;
         let config = self
@@ -137,7 +135,7 @@ impl Pull {
             .await?;
         if config.size > MAX_CONFIG_BYTES {
             let what = format!("image config {}", config.digest);
-            return Err(ImageError::Fetch(RegistryError::TooLarge { what, limit: MAX_CONFIG_BYTES }));
+            return Err(ImageError::fetch(RegistryError::TooLarge { what, limit: MAX_CONFIG_BYTES }));
         }
         self.clone().fetch(config).await?;
         self.clone().fetch_and_unpack(manifest).await?;
@@ -170,7 +168,7 @@ impl Pull {
             let chosen =
                 oci::select_platform(&index, &self.options.platform).ok_or(DocumentError::NoPlatform)?;
             manifest = chosen.digest;
-            let fetched = self.client.manifest(&manifest.to_string()).await.map_err(ImageError::Fetch)?;
+            let fetched = self.client.manifest(&manifest.to_string()).await.map_err(ImageError::fetch)?;
             document = oci::parse_document(&fetched.bytes, &fetched.media_type)?;
             self.keep(fetched.bytes).await?;
         }
@@ -211,7 +209,7 @@ impl Pull {
     async fn fetch(self: Arc<Self>, blob: Descriptor) -> Result<(), ImageError> {
         if blob.size > self.options.max_layer_bytes {
             let (what, limit) = (format!("layer {}", blob.digest), self.options.max_layer_bytes);
-            return Err(ImageError::Fetch(RegistryError::TooLarge { what, limit }));
+            return Err(ImageError::fetch(RegistryError::TooLarge { what, limit }));
         }
         let _turn = self.store.inner.locks.lock(blob.digest).await;
         let digest = blob.digest;
@@ -233,7 +231,7 @@ impl Pull {
                     let commit =
                         move |_: &Arc<Inner>| Ok(ingest.commit(Some(digest), Some(blob.size)).map(drop));
                     let committed = self.store.blocking("storing a blob", commit).await?;
-                    return committed.map_err(|e| ImageError::Fetch(e.into()));
+                    return committed.map_err(ImageError::fetch);
                 }
                 Err(error) if error.is_transient() && attempt < MAX_ATTEMPTS => {
                     // Getting on counts as success: only attempts in a row that got nothing are bounded.
@@ -243,7 +241,7 @@ impl Pull {
                     slot = Some(ingest);
                     pause(attempt, &error).await;
                 }
-                Err(error) => return Err(ImageError::Fetch(error)),
+                Err(error) => return Err(ImageError::fetch(error)),
             }
         }
     }
