@@ -259,6 +259,37 @@ async fn snapshots_protect_their_layers() {
 }
 
 #[tokio::test]
+async fn many_at_once_do_not_get_in_each_others_way() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new();
+    let store = ImageStore::open(dir.path()).await.unwrap();
+    import(&store, crash_image(0)).await.unwrap();
+    let tasks = (0..16).map(|task| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for n in 0..6 {
+                let name = format!("c{task}-{n}");
+                store.create_snapshot(&name, "crash:0").await.unwrap();
+                if task % 4 == 0 {
+                    import(&store, crash_image(task + n)).await.unwrap();
+                } else if task % 4 == 1 {
+                    store.collect().await.unwrap();
+                }
+                store.remove_snapshot(&name).await.unwrap();
+            }
+        })
+    });
+    for task in futures_util::future::join_all(tasks).await {
+        task.unwrap();
+    }
+    assert!(store.snapshots().await.unwrap().is_empty());
+    let image = store.get("crash:0").await.unwrap().unwrap();
+    assert_eq!(read(&store, &image, "shared").map(|s| s.len()), Some(200_000));
+}
+
+#[tokio::test]
 async fn a_missing_layer_folder_is_unpacked_again() {
     if !is_root() {
         return;

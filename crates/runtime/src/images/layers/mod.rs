@@ -223,10 +223,16 @@ impl LayerStore {
 
 /// Renames `path` into the trash under a fresh name; nothing happens if it is gone already.
 pub(super) fn discard(trash: &Path, path: &Path) -> io::Result<()> {
-    let (slot, ()) = create_unique(trash, "gone", |slot| fs::create_dir(slot))?;
-    match fs::rename(path, slot.join("x")) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => fs::remove_dir(slot),
+    let moved = create_unique(trash, "gone", |slot| match fs::rename(path, slot) {
+        // Left over from a process that had our id.
+        Err(e) if matches!(e.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotADirectory) => {
+            Err(io::ErrorKind::AlreadyExists.into())
+        }
         result => result,
+    });
+    match moved {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.map(drop),
     }
 }
 
@@ -234,8 +240,13 @@ pub(super) fn discard(trash: &Path, path: &Path) -> io::Result<()> {
 pub(super) fn empty_trash(trash: &Path) {
     let Ok(entries) = fs::read_dir(trash) else { return };
     for entry in entries.flatten() {
-        if let Err(error) = fs::remove_dir_all(entry.path()) {
-            tracing::warn!(path = %entry.path().display(), %error, "cannot remove discarded files");
+        match fs::remove_dir_all(entry.path()) {
+            // Somebody else is emptying it too.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(path = %entry.path().display(), %error, "cannot remove discarded files");
+            }
+            Ok(()) => {}
         }
     }
 }

@@ -37,11 +37,15 @@ impl Bench {
     }
 }
 
+thread_local! {
+    static KEPT: std::cell::RefCell<Vec<Bench>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 fn add(layer: Tar) -> Result<PathBuf, LayerError> {
     let mut bench = Bench::new();
     let root = bench.add(layer)?;
-    // Kept for the caller to look at; the folder goes with the test's process.
-    std::mem::forget(bench);
+    // Kept for the caller to look at; the folder goes with the test's thread.
+    KEPT.with_borrow_mut(|kept| kept.push(bench));
     Ok(root)
 }
 
