@@ -1,0 +1,290 @@
+//! Cluster addresses and node ports of Services: chosen, checked, and recorded under keys of their own.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use bytes::Bytes;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::status::StatusError;
+use knarr_storage::{Compare, Op, Precondition, RangeRequest};
+use serde_json::{Value, json};
+
+use super::Allocated;
+use crate::registry::metadata;
+use crate::registry::served::Served;
+use crate::registry::store::{Extra, status_of};
+use crate::server::Inner;
+
+const IPS: &str = "/allocations/clusterips/";
+const PORTS: &str = "/allocations/nodeports/";
+/// Random picks before all that is taken is looked at.
+const PICKS: usize = 8;
+
+/// Something that the server chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    pub key: Bytes,
+}
+
+impl Choice {
+    /// Forgets the choice, so that the next plan makes a new one.
+    pub fn clear(&self, service: &mut Value) {
+        let key = String::from_utf8_lossy(&self.key).into_owned();
+        let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else { return };
+        if key.starts_with(IPS) {
+            spec.remove("clusterIP");
+            spec.remove("clusterIPs");
+            return;
+        }
+        let number: i64 = key.strip_prefix(PORTS).and_then(|p| p.parse().ok()).unwrap_or(0);
+        if spec.get("healthCheckNodePort").and_then(Value::as_i64) == Some(number) {
+            spec.remove("healthCheckNodePort");
+        }
+        for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
+            if port["nodePort"].as_i64() == Some(number)
+                && let Some(port) = port.as_object_mut()
+            {
+                port.remove("nodePort");
+            }
+        }
+    }
+}
+
+fn ip_key(ip: &str) -> Bytes {
+    Bytes::from(format!("{IPS}{ip}"))
+}
+
+fn port_key(port: i64) -> Bytes {
+    Bytes::from(format!("{PORTS}{port}"))
+}
+
+/// The allocation keys that a service holds.
+fn held(service: &Value) -> BTreeSet<Bytes> {
+    let mut keys = BTreeSet::new();
+    let spec = &service["spec"];
+    if spec["type"] == "ExternalName" {
+        return keys;
+    }
+    let ip = spec["clusterIP"].as_str().unwrap_or("");
+    if !ip.is_empty() && ip != "None" {
+        keys.insert(ip_key(ip));
+    }
+    let ports = spec["ports"].as_array().into_iter().flatten().map(|p| &p["nodePort"]);
+    for number in ports.chain([&spec["healthCheckNodePort"]]).filter_map(Value::as_i64) {
+        if number != 0 {
+            keys.insert(port_key(number));
+        }
+    }
+    keys
+}
+
+pub async fn plan(
+    server: &Inner,
+    old: Option<&Value>,
+    new: Option<&mut Value>,
+) -> Result<(Extra, Allocated), StatusError> {
+    let before = old.map(held).unwrap_or_default();
+    let (mut extra, mut allocated) = (Extra::default(), Allocated::default());
+    let mut after = BTreeSet::new();
+    if let Some(new) = new {
+        let explicit = held(new);
+        check_ranges(server, new, &explicit, &before)?;
+        choose_ip(server, new).await?;
+        choose_ports(server, new).await?;
+        after = held(new);
+        let owner = Bytes::from(format!("{}/{}", metadata::text(new, "namespace"), metadata::text(new, "name")));
+        for key in after.difference(&before) {
+            extra.compares.push(Compare { key: key.clone(), condition: Precondition::NotExists });
+            extra.ops.push(Op::Put { key: key.clone(), value: owner.clone(), lease: None });
+            if !explicit.contains(key) {
+                allocated.chosen.push(Choice { key: key.clone() });
+            }
+        }
+    }
+    for key in before.difference(&after) {
+        extra.ops.push(Op::Delete { key: key.clone() });
+    }
+    Ok((extra, allocated))
+}
+
+/// What the client asked for must be in range.
+fn check_ranges(
+    server: &Inner,
+    service: &Value,
+    explicit: &BTreeSet<Bytes>,
+    before: &BTreeSet<Bytes>,
+) -> Result<(), StatusError> {
+    let (network, length) = server.config.service_cidr;
+    let ports = &server.config.node_ports;
+    for key in explicit.difference(before) {
+        let text = String::from_utf8_lossy(key);
+        if let Some(ip) = text.strip_prefix(IPS) {
+            let why = format!(
+                "the provided network does not match the current range. The range of valid IPs is {network}/{length}"
+            );
+            let fits = ip.parse().is_ok_and(|ip: Ipv4Addr| offset(server, ip).is_some());
+            if !fits {
+                return Err(refuse_ip(service, ip, &why));
+            }
+        } else if let Some(port) = text.strip_prefix(PORTS).and_then(|p| p.parse::<i64>().ok()) {
+            let fits = u16::try_from(port).is_ok_and(|p| ports.contains(&p));
+            if !fits {
+                let why = format!(
+                    "provided port is not in the valid range. The range of valid ports is {}-{}",
+                    ports.start(),
+                    ports.end()
+                );
+                return Err(refuse_port(service, port, &why));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The place of an address among those that services may have; network and broadcast addresses have none.
+fn offset(server: &Inner, ip: Ipv4Addr) -> Option<u32> {
+    let (base, size) = range(server);
+    u32::from(ip).checked_sub(base).filter(|o| *o > 0 && *o + 1 < size)
+}
+
+/// The first address and how many there are.
+fn range(server: &Inner) -> (u32, u32) {
+    let (network, length) = server.config.service_cidr;
+    let bits = 32 - u32::from(length.clamp(8, 30));
+    let mask = u32::MAX << bits;
+    (u32::from(network) & mask, 1 << bits)
+}
+
+async fn choose_ip(server: &Inner, service: &mut Value) -> Result<(), StatusError> {
+    let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
+    if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
+        return Ok(());
+    }
+    let mut ip = spec.get("clusterIP").and_then(Value::as_str).unwrap_or("").to_owned();
+    if ip.is_empty() {
+        let (base, size) = range(server);
+        // The lower part is left to those who ask for an address, as long as there is another one.
+        let reserved = (size / 16).clamp(16, 256).min(size / 2);
+        let found = free(server, IPS, 1..size - 1, reserved, |o| Ipv4Addr::from(base + o).to_string()).await?;
+        ip = found.ok_or_else(|| StatusError::internal("failed to allocate a serviceIP: range is full"))?;
+        spec.insert("clusterIP".into(), ip.clone().into());
+    }
+    if spec.get("clusterIPs").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        spec.insert("clusterIPs".into(), json!([ip]));
+    }
+    if spec.get("ipFamilies").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        spec.insert("ipFamilies".into(), json!(["IPv4"]));
+    }
+    if spec.get("ipFamilyPolicy").and_then(Value::as_str).unwrap_or("").is_empty() {
+        spec.insert("ipFamilyPolicy".into(), "SingleStack".into());
+    }
+    Ok(())
+}
+
+async fn choose_ports(server: &Inner, service: &mut Value) -> Result<(), StatusError> {
+    let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
+    let kind = spec.get("type").and_then(Value::as_str).unwrap_or("").to_owned();
+    let for_balancer = kind == "LoadBalancer" && spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
+    let mut own: Vec<i64> = Vec::new();
+    if kind == "NodePort" || for_balancer {
+        let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return Ok(()) };
+        own.extend(ports.iter().filter_map(|p| p["nodePort"].as_i64()));
+        for i in 0..ports.len() {
+            if ports[i]["nodePort"].as_i64().unwrap_or(0) != 0 {
+                continue;
+            }
+            // One number serves the same port of another protocol.
+            let same = ports.iter().enumerate().find(|(j, p)| {
+                *j != i
+                    && p["port"] == ports[i]["port"]
+                    && p["protocol"] != ports[i]["protocol"]
+                    && p["nodePort"].as_i64().unwrap_or(0) != 0
+            });
+            let number = match same.and_then(|(_, p)| p["nodePort"].as_i64()) {
+                Some(number) => number,
+                None => free_port(server, &own).await?,
+            };
+            own.push(number);
+            ports[i]["nodePort"] = number.into();
+        }
+    }
+    let local = spec.get("externalTrafficPolicy").and_then(Value::as_str) == Some("Local");
+    let unset = spec.get("healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0) == 0;
+    if kind == "LoadBalancer" && local && unset {
+        let number = free_port(server, &own).await?;
+        spec.insert("healthCheckNodePort".into(), number.into());
+    }
+    Ok(())
+}
+
+async fn free_port(server: &Inner, own: &[i64]) -> Result<i64, StatusError> {
+    let ports = &server.config.node_ports;
+    let (low, high) = (u32::from(*ports.start()), u32::from(*ports.end()));
+    let size = high - low + 1;
+    let reserved = (size / 32).clamp(16, 128).min(size / 2);
+    for _ in 0..=own.len() {
+        let found = free(server, PORTS, 0..size, reserved, |o| (low + o).to_string()).await?;
+        match found.and_then(|p| p.parse().ok()) {
+            Some(port) if own.contains(&port) => {}
+            Some(port) => return Ok(port),
+            None => break,
+        }
+    }
+    Err(StatusError::internal("failed to allocate a nodePort: range is full"))
+}
+
+/// Something not taken, from the upper part first; `None` when all is taken.
+async fn free(
+    server: &Inner,
+    prefix: &str,
+    offsets: std::ops::Range<u32>,
+    reserved: u32,
+    show: impl Fn(u32) -> String,
+) -> Result<Option<String>, StatusError> {
+    let dynamic = offsets.start + reserved..offsets.end;
+    if !dynamic.is_empty() {
+        for _ in 0..PICKS {
+            let pick = show(fastrand::u32(dynamic.clone()));
+            let key = format!("{prefix}{pick}");
+            if server.store.get(key.as_bytes()).await.map_err(|e| status_of(&e))?.is_none() {
+                return Ok(Some(pick));
+            }
+        }
+    }
+    let all = server.store.range(RangeRequest::prefix(prefix.to_owned()).without_count()).await;
+    let all = all.map_err(|e| status_of(&e))?;
+    let taken: BTreeSet<&[u8]> = all.kvs.iter().map(|kv| &kv.key[prefix.len()..]).collect();
+    Ok(dynamic.chain(offsets.start..offsets.start + reserved).map(show).find(|p| !taken.contains(p.as_bytes())))
+}
+
+/// 422 for an allocation that somebody else holds.
+pub fn taken(_served: &Served, service: &Value, key: &Bytes) -> StatusError {
+    let text = String::from_utf8_lossy(key);
+    if let Some(ip) = text.strip_prefix(IPS) {
+        return refuse_ip(service, ip, "provided IP is already allocated");
+    }
+    let port = text.strip_prefix(PORTS).and_then(|p| p.parse().ok()).unwrap_or(0);
+    refuse_port(service, port, "provided port is already allocated")
+}
+
+fn refuse_ip(service: &Value, ip: &str, why: &str) -> StatusError {
+    let path = Path::new("spec").child("clusterIPs");
+    let shown = match &service["spec"]["clusterIPs"] {
+        Value::Null => json!([ip]),
+        ips => ips.clone(),
+    };
+    invalid(service, Error::invalid(&path, shown, format!("failed to allocate IP {ip}: {why}")))
+}
+
+fn refuse_port(service: &Value, port: i64, why: &str) -> StatusError {
+    let ports = service["spec"]["ports"].as_array();
+    let index = ports.into_iter().flatten().position(|p| p["nodePort"].as_i64() == Some(port)).unwrap_or(0);
+    let path = Path::new("spec").child("ports").index(index).child("nodePort");
+    invalid(service, Error::invalid(&path, port, why))
+}
+
+fn invalid(service: &Value, error: Error) -> StatusError {
+    let mut errors = ErrorList::new();
+    errors.push(error);
+    StatusError::invalid("", "Service", metadata::text(service, "name"), &errors)
+}

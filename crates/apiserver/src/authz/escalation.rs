@@ -1,0 +1,92 @@
+//! Nobody may grant what they do not have: checks on writes of roles and bindings.
+
+use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
+use knarr_apimachinery::gvk::GroupResource;
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::{Attributes, Authorizer, rules};
+use crate::authn::{MASTERS, UserInfo};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// Checks one create or update of the rbac group; `old` is what it was before.
+pub fn check(
+    authorizer: &Authorizer,
+    user: &UserInfo,
+    resource: &str,
+    namespace: &str,
+    new: &Value,
+    old: Option<&Value>,
+) -> Result<(), StatusError> {
+    if user.in_group(MASTERS) {
+        return Ok(());
+    }
+    let name = new.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
+    let is_binding = resource.ends_with("bindings");
+    let fields: &[&str] = if is_binding { &["roleRef", "subjects"] } else { &["rules", "aggregationRule"] };
+    if old.is_some_and(|old| fields.iter().all(|f| old.get(f) == new.get(f))) {
+        return Ok(());
+    }
+    let wanted = if is_binding {
+        let Ok(role) = serde_json::from_value::<RoleRef>(new["roleRef"].clone()) else { return Ok(()) };
+        let plural = if role.kind == "Role" { "roles" } else { "clusterroles" };
+        if may(authorizer, user, "bind", plural, namespace, &role.name) {
+            return Ok(());
+        }
+        match authorizer.rbac.rules_of(&role, namespace) {
+            Ok(rules) => rules.to_vec(),
+            Err(_) => {
+                let resource = GroupResource::new(GROUP, plural.trim_end_matches('s'));
+                return Err(StatusError::not_found(&resource, &role.name));
+            }
+        }
+    } else {
+        if may(authorizer, user, "escalate", resource, namespace, name) {
+            return Ok(());
+        }
+        let mut wanted: Vec<PolicyRule> =
+            serde_json::from_value(new["rules"].clone()).unwrap_or_default();
+        if new.get("aggregationRule").is_some_and(|r| !r.is_null()) {
+            // What an aggregating role may come to hold is unbounded.
+            let all = || vec!["*".to_owned()];
+            wanted = vec![
+                PolicyRule {
+                    verbs: all(),
+                    api_groups: Some(all()),
+                    resources: Some(all()),
+                    ..PolicyRule::default()
+                },
+                PolicyRule { verbs: all(), non_resource_urls: Some(all()), ..PolicyRule::default() },
+            ];
+        }
+        wanted
+    };
+    let (held, _) = authorizer.rbac.rules_for(user, namespace);
+    let missing = rules::uncovered(&held, &wanted);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = missing.iter().map(rules::describe).collect();
+    let groups: Vec<String> = user.groups.iter().map(|g| format!("\"{g}\"")).collect();
+    let why = format!(
+        "user \"{}\" (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
+        user.name,
+        groups.join(" "),
+        list.join("\n")
+    );
+    Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, &why))
+}
+
+fn may(authorizer: &Authorizer, user: &UserInfo, verb: &str, resource: &str, ns: &str, name: &str) -> bool {
+    let attributes = Attributes {
+        verb: verb.into(),
+        group: GROUP.into(),
+        version: "v1".into(),
+        resource: resource.into(),
+        namespace: if resource == "clusterroles" { String::new() } else { ns.into() },
+        name: name.into(),
+        ..Attributes::default()
+    };
+    authorizer.authorize(user, &attributes).is_allowed()
+}

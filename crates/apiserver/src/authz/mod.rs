@@ -1,0 +1,175 @@
+//! Who may do what: the `system:masters` shortcut, the Node authorizer, RBAC.
+
+pub mod escalation;
+pub mod node;
+pub mod policy;
+pub mod rbac;
+pub mod rules;
+
+use knarr_apimachinery::gvk::GroupResource;
+use knarr_apimachinery::status::StatusError;
+
+use crate::authn::{MASTERS, UserInfo};
+use crate::http::query::Query;
+use crate::http::request_info::RequestInfo;
+
+/// What somebody wants to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Attributes {
+    pub verb: String,
+    pub group: String,
+    pub version: String,
+    pub resource: String,
+    pub subresource: String,
+    pub namespace: String,
+    pub name: String,
+    /// The URL path, where the request names no resource; `resource` is empty then.
+    pub path: String,
+    /// The field selector of a list or watch.
+    pub field_selector: String,
+}
+
+impl Attributes {
+    pub fn of_request(info: &RequestInfo, query: &Query) -> Self {
+        if !info.is_resource {
+            return Self { verb: info.verb.clone(), path: info.path.clone(), ..Self::default() };
+        }
+        Self {
+            verb: info.verb.clone(),
+            group: info.group.clone(),
+            version: info.version.clone(),
+            resource: info.resource.clone(),
+            subresource: info.subresource.clone(),
+            namespace: info.namespace.clone(),
+            name: info.name.clone(),
+            path: String::new(),
+            field_selector: query.get("fieldSelector").unwrap_or("").to_owned(),
+        }
+    }
+
+    pub fn is_resource(&self) -> bool {
+        self.path.is_empty()
+    }
+
+    /// `pods`, `pods/log`: how rules name it.
+    pub fn full_resource(&self) -> String {
+        if self.subresource.is_empty() {
+            self.resource.clone()
+        } else {
+            format!("{}/{}", self.resource, self.subresource)
+        }
+    }
+}
+
+/// The outcome, with why not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    Allowed { reason: String },
+    NoOpinion { reason: String },
+}
+
+impl Decision {
+    pub fn is_allowed(&self) -> bool {
+        matches!(self, Self::Allowed { .. })
+    }
+
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Allowed { reason } | Self::NoOpinion { reason } => reason,
+        }
+    }
+}
+
+/// The authorizers in upstream's order.
+pub struct Authorizer {
+    pub rbac: rbac::Rbac,
+    pub node: node::NodeAuthorizer,
+}
+
+impl Authorizer {
+    pub fn authorize(&self, user: &UserInfo, attributes: &Attributes) -> Decision {
+        if user.in_group(MASTERS) {
+            return Decision::Allowed { reason: String::new() };
+        }
+        let mut reasons = Vec::new();
+        for decision in [self.node.authorize(user, attributes), self.rbac.authorize(user, attributes)] {
+            match decision {
+                Decision::Allowed { .. } => return decision,
+                Decision::NoOpinion { reason } if !reason.is_empty() => reasons.push(reason),
+                Decision::NoOpinion { .. } => {}
+            }
+        }
+        Decision::NoOpinion { reason: reasons.join(", ") }
+    }
+
+    /// As `authorize`, with the 403 that a client gets.
+    pub fn check(&self, user: &UserInfo, attributes: &Attributes) -> Result<(), StatusError> {
+        match self.authorize(user, attributes) {
+            Decision::Allowed { .. } => Ok(()),
+            Decision::NoOpinion { reason } => Err(forbidden(user, attributes, &reason)),
+        }
+    }
+}
+
+/// `pods "x" is forbidden: User "u" cannot get resource "pods" in API group "" in the namespace "default"`.
+pub fn forbidden(user: &UserInfo, attributes: &Attributes, reason: &str) -> StatusError {
+    let mut why = format!("User \"{}\" cannot {} ", user.name, attributes.verb);
+    if attributes.is_resource() {
+        let place = if attributes.namespace.is_empty() {
+            "at the cluster scope".to_owned()
+        } else {
+            format!("in the namespace \"{}\"", attributes.namespace)
+        };
+        why.push_str(&format!(
+            "resource \"{}\" in API group \"{}\" {place}",
+            attributes.full_resource(),
+            attributes.group
+        ));
+    } else {
+        why.push_str(&format!("path \"{}\"", attributes.path));
+    }
+    if !reason.is_empty() {
+        why.push_str(": ");
+        why.push_str(reason);
+    }
+    if attributes.is_resource() {
+        let resource = GroupResource::new(&attributes.group, &attributes.resource);
+        StatusError::forbidden(&resource, &attributes.name, &why)
+    } else {
+        let mut error = StatusError::new(403, "Forbidden", format!("forbidden: {why}"));
+        error.0.details = Some(Default::default());
+        error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_read_as_upstreams() {
+        let user = UserInfo::new("jane", &[]);
+        let mut attributes = Attributes {
+            verb: "list".into(),
+            resource: "pods".into(),
+            namespace: "default".into(),
+            ..Attributes::default()
+        };
+        assert_eq!(
+            forbidden(&user, &attributes, "").message(),
+            "pods is forbidden: User \"jane\" cannot list resource \"pods\" in API group \"\" in the namespace \"default\""
+        );
+        attributes.verb = "get".into();
+        attributes.group = "apps".into();
+        attributes.resource = "deployments".into();
+        attributes.subresource = "scale".into();
+        attributes.name = "d".into();
+        attributes.namespace = String::new();
+        assert_eq!(
+            forbidden(&user, &attributes, "").message(),
+            "deployments.apps \"d\" is forbidden: User \"jane\" cannot get resource \"deployments/scale\" in API group \"apps\" at the cluster scope"
+        );
+        let path = Attributes { verb: "get".into(), path: "/metrics".into(), ..Attributes::default() };
+        assert_eq!(forbidden(&user, &path, "").message(), "forbidden: User \"jane\" cannot get path \"/metrics\"");
+    }
+}

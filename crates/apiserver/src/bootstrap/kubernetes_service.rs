@@ -1,0 +1,76 @@
+//! The `kubernetes` Service in the default namespace, and its endpoints: this server.
+
+use std::net::Ipv4Addr;
+
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use super::{ensure, params, served};
+use crate::registry::managed::Change;
+use crate::registry::update::{Target, modify};
+use crate::registry::Request;
+use crate::server::Inner;
+
+const TARGET: Target<'_> = Target { namespace: "default", name: "kubernetes", subresource: None };
+
+pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+    let advertise = server.config.advertise;
+    let (network, length) = server.config.service_cidr;
+    let mask = u32::MAX << (32 - u32::from(length.clamp(8, 30)));
+    let address = Ipv4Addr::from((u32::from(network) & mask) + 1);
+    let labels = json!({"component": "apiserver", "provider": "kubernetes"});
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": labels},
+        "spec": {
+            "type": "ClusterIP", "clusterIP": address.to_string(), "clusterIPs": [address.to_string()],
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": advertise.port()}],
+        },
+    });
+    if let Some(services) = served(server, "", "services") {
+        ensure(server, request, services, service).await?;
+    }
+    let family = if advertise.is_ipv4() { "IPv4" } else { "IPv6" };
+    let ip = advertise.ip().to_string();
+    let endpoints = json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{
+            "addresses": [{"ip": ip}],
+            "ports": [{"name": "https", "port": advertise.port(), "protocol": "TCP"}],
+        }],
+    });
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": family,
+        "endpoints": [{"addresses": [ip], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": advertise.port(), "protocol": "TCP"}],
+    });
+    set(server, request, "", "endpoints", endpoints, &["subsets"]).await?;
+    set(server, request, "discovery.k8s.io", "endpointslices", slice, &["endpoints", "ports"]).await
+}
+
+/// Creates the object, or sets these fields of it: the server's address may have changed.
+async fn set(
+    server: &Inner,
+    request: &Request,
+    group: &str,
+    plural: &str,
+    object: Value,
+    fields: &[&str],
+) -> Result<(), StatusError> {
+    let Some(served) = served(server, group, plural) else { return Ok(()) };
+    ensure(server, request, served, object.clone()).await?;
+    let change = |old: &Value| {
+        let mut new = old.clone();
+        for field in fields {
+            new[*field] = object[*field].clone();
+        }
+        Ok(new)
+    };
+    modify(server, request, served, &params(), TARGET, Change::Update, &change).await.map(|_| ())
+}

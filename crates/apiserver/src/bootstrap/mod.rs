@@ -1,0 +1,101 @@
+//! What every cluster starts with: namespaces, roles, priority classes, the `kubernetes` Service.
+
+mod kubernetes_service;
+mod roles;
+
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use http::{HeaderMap, Method};
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use crate::authn::{MASTERS, UserInfo};
+use crate::http::query::Query;
+use crate::http::request_info::RequestInfo;
+use crate::registry::options::{FieldValidation, WriteParams};
+use crate::registry::served::Served;
+use crate::registry::{Request, create, metadata, store};
+use crate::server::Inner;
+
+/// Writes at a time: they share the store's fsyncs.
+const AT_ONCE: usize = 32;
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// Brings what is missing into being.
+pub async fn run(server: &Inner) -> Result<(), StatusError> {
+    let request = own_request();
+    let namespaces = NAMESPACES.map(|name| {
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    });
+    ensure_all(server, &request, "", "namespaces", namespaces.to_vec()).await?;
+    let classes = [
+        ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
+        ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+    ]
+    .map(|(name, value, description)| {
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+            "value": value, "description": description})
+    });
+    ensure_all(server, &request, "scheduling.k8s.io", "priorityclasses", classes.to_vec()).await?;
+    roles::reconcile(server, &request).await?;
+    kubernetes_service::reconcile(server, &request).await
+}
+
+/// A request of the server to itself.
+fn own_request() -> Request {
+    Request {
+        info: RequestInfo::default(),
+        query: Query::default(),
+        raw_query: None,
+        method: Method::POST,
+        headers: HeaderMap::new(),
+        body: Bytes::new(),
+        user: UserInfo::new("system:apiserver", &[MASTERS]),
+        warnings: Mutex::default(),
+        upgrade: Mutex::default(),
+    }
+}
+
+fn params() -> WriteParams {
+    WriteParams {
+        dry_run: false,
+        field_manager: "kube-apiserver".into(),
+        field_validation: FieldValidation::Ignore,
+        force: None,
+        applied: false,
+    }
+}
+
+fn served<'a>(server: &'a Inner, group: &str, plural: &str) -> Option<&'a Served> {
+    server.table.find(group, "v1", plural).map(|s| &**s)
+}
+
+/// Creates those of the objects that are not there.
+async fn ensure_all(
+    server: &Inner,
+    request: &Request,
+    group: &str,
+    plural: &str,
+    objects: Vec<Value>,
+) -> Result<(), StatusError> {
+    let Some(served) = served(server, group, plural) else { return Ok(()) };
+    stream::iter(objects)
+        .map(|object| ensure(server, request, served, object))
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<()>()
+        .await
+}
+
+/// Creates the object if it is not there.
+async fn ensure(server: &Inner, request: &Request, served: &Served, object: Value) -> Result<(), StatusError> {
+    let (namespace, name) = (metadata::text(&object, "namespace"), metadata::text(&object, "name"));
+    if store::read(server, served, namespace, name).await?.is_some() {
+        return Ok(());
+    }
+    match create::create_value(server, request, served, &params(), object).await {
+        Err(error) if !error.is_already_exists() => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,93 @@
+//! Default roles and bindings: missing ones are created, missing rules and subjects added, nothing is taken away.
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use super::{AT_ONCE, ensure, params, served};
+use crate::authz::policy::{self, Default};
+use crate::authz::rules;
+use crate::registry::managed::Change;
+use crate::registry::update::{Target, modify};
+use crate::registry::{Request, metadata, store};
+use crate::server::Inner;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+
+pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+    stream::iter(policy::defaults())
+        .map(|default| reconcile_one(server, request, default))
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<()>()
+        .await
+}
+
+async fn reconcile_one(server: &Inner, request: &Request, default: Default) -> Result<(), StatusError> {
+    let Some(served) = served(server, GROUP, default.resource) else { return Ok(()) };
+    let (namespace, name) =
+        (metadata::text(&default.object, "namespace").to_owned(), metadata::text(&default.object, "name").to_owned());
+    let Some(current) = store::read(server, served, &namespace, &name).await? else {
+        return ensure(server, request, served, default.object).await;
+    };
+    if merged(&current.value()?, &default.object).is_none() {
+        return Ok(());
+    }
+    let target = Target { namespace: &namespace, name: &name, subresource: None };
+    let change = |old: &Value| Ok(merged(old, &default.object).unwrap_or_else(|| old.clone()));
+    modify(server, request, served, &params(), target, Change::Update, &change).await.map(|_| ())
+}
+
+/// The object with what it lacks of its default; `None` if it lacks nothing or is not to be kept up.
+fn merged(current: &Value, default: &Value) -> Option<Value> {
+    if current["metadata"]["annotations"][AUTOUPDATE] != "true" {
+        return None;
+    }
+    let mut new = current.clone();
+    if default.get("aggregationRule").is_none_or(Value::is_null) && default.get("rules").is_some() {
+        let of = |v: &Value| serde_json::from_value::<Vec<PolicyRule>>(v["rules"].clone()).unwrap_or_default();
+        let missing = rules::uncovered(&of(current), &of(default));
+        let list = &mut new["rules"];
+        if !list.is_array() {
+            *list = json!([]);
+        }
+        if let Value::Array(list) = list {
+            list.extend(missing.iter().filter_map(|r| serde_json::to_value(r).ok()));
+        }
+    }
+    for subject in default["subjects"].as_array().into_iter().flatten() {
+        let list = &mut new["subjects"];
+        if !list.is_array() {
+            *list = json!([]);
+        }
+        if let Value::Array(list) = list
+            && !list.contains(subject)
+        {
+            list.push(subject.clone());
+        }
+    }
+    for (key, value) in default["metadata"]["labels"].as_object().into_iter().flatten() {
+        new["metadata"]["labels"][key] = value.clone();
+    }
+    (new != *current).then_some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_added() {
+        let default = json!({"metadata": {"labels": {"a": "b"}}, "rules": [
+            {"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "nodes"]}]});
+        let current = json!({"metadata": {"labels": {"a": "b"}, "annotations": {AUTOUPDATE: "true"}}, "rules": [
+            {"verbs": ["*"], "apiGroups": [""], "resources": ["pods"]}]});
+        let new = merged(&current, &default).unwrap();
+        assert_eq!(new["rules"][1], json!({"verbs": ["get"], "apiGroups": [""], "resources": ["nodes"]}));
+        assert_eq!(merged(&new, &default), None);
+        let mut left_alone = current.clone();
+        left_alone["metadata"]["annotations"][AUTOUPDATE] = "false".into();
+        assert_eq!(merged(&left_alone, &default), None);
+    }
+}

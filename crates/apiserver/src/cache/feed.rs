@@ -1,0 +1,196 @@
+//! Loads the caches from storage and keeps them up to date with one watch over everything.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use knarr_api::object::Object;
+use knarr_apimachinery::clock::Clock;
+use knarr_storage::{Event, EventKind, KeyRange, ProgressRequester, RangeRequest, Store, WatchItem, WatchRequest};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Applied, Cache};
+
+/// All API objects live below this key.
+pub const ROOT: &str = "/registry/";
+/// Keys read at once while loading.
+const PAGE: usize = 2000;
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
+
+/// The store could not be read, or holds what is no object.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("cannot read the store")]
+    Store(#[from] knarr_storage::Error),
+    #[error("the store holds a damaged object under {key}")]
+    Damaged {
+        key: String,
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// The caches of all stored resources.
+pub struct Caches {
+    /// By `group/resource`, with `core` for the core group.
+    by_name: BTreeMap<String, Arc<Cache>>,
+    applied: watch::Sender<u64>,
+    progress: Mutex<Option<ProgressRequester>>,
+}
+
+impl Caches {
+    /// Loads everything, then follows the store until `stop`.
+    pub async fn start(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        names: impl IntoIterator<Item = (String, &'static [&'static str])>,
+        stop: CancellationToken,
+    ) -> Result<Arc<Self>, LoadError> {
+        let by_name: BTreeMap<String, Arc<Cache>> =
+            names.into_iter().map(|(name, selectable)| (name, Arc::new(Cache::new(selectable)))).collect();
+        let caches = Arc::new(Self { by_name, applied: watch::Sender::new(0), progress: Mutex::default() });
+        let revision = caches.load(&*store).await?;
+        tokio::spawn(Arc::clone(&caches).follow(store, clock, revision, stop));
+        Ok(caches)
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Arc<Cache>> {
+        self.by_name.get(name)
+    }
+
+    /// The revision up to which all caches are complete.
+    pub fn applied(&self) -> u64 {
+        *self.applied.borrow()
+    }
+
+    /// Waits until the caches hold everything up to `revision`.
+    pub async fn wait_for(&self, revision: u64) {
+        if self.applied() >= revision {
+            return;
+        }
+        // Writes outside of the API's keys move the revision without an event here.
+        if let Some(progress) = self.progress.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            progress.request();
+        }
+        let mut receiver = self.applied.subscribe();
+        // The sender lives in `self`, so this cannot fail.
+        let _ = receiver.wait_for(|applied| *applied >= revision).await;
+    }
+
+    async fn load(&self, store: &dyn Store) -> Result<u64, LoadError> {
+        let mut found: BTreeMap<&str, BTreeMap<Box<str>, Arc<Object>>> = BTreeMap::new();
+        let mut request = RangeRequest::prefix(ROOT).limit(PAGE).without_count();
+        let revision = loop {
+            let page = store.range(request.clone()).await?;
+            for kv in &page.kvs {
+                let Some((name, cache, key)) = self.place(&kv.key) else { continue };
+                let object = Object::from_stored(&kv.value, kv.mod_revision, cache.selectable)
+                    .map_err(|source| LoadError::Damaged { key: lossy(&kv.key), source })?;
+                found.entry(name).or_default().insert(key.into(), Arc::new(object));
+            }
+            match page.kvs.last() {
+                Some(last) if page.more => {
+                    request.range = KeyRange::prefix(ROOT).after(&last.key);
+                    request.revision = Some(page.revision);
+                }
+                _ => break page.revision,
+            }
+        };
+        for (name, cache) in &self.by_name {
+            cache.reset(found.remove(name.as_str()).unwrap_or_default(), revision);
+        }
+        self.applied.send_replace(revision);
+        Ok(revision)
+    }
+
+    /// Which cache a storage key belongs to, and its key there.
+    fn place<'k>(&self, key: &'k [u8]) -> Option<(&str, &Arc<Cache>, &'k str)> {
+        let rest = std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?;
+        let slash = rest.match_indices('/').nth(1)?.0;
+        let (name, cache) = self.by_name.get_key_value(&rest[..slash])?;
+        Some((name, cache, &rest[slash + 1..]))
+    }
+
+    async fn follow(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        mut revision: u64,
+        stop: CancellationToken,
+    ) {
+        let mut backoff = FIRST_BACKOFF;
+        loop {
+            let ended = tokio::select! {
+                () = stop.cancelled() => return,
+                ended = self.watch(&*store, &mut revision, &mut backoff) => ended,
+            };
+            if matches!(ended, knarr_storage::Error::Closed) {
+                return;
+            }
+            tracing::warn!(error = %ended, "storage watch ended");
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = clock.sleep(backoff) => {}
+            }
+            backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            if matches!(ended, knarr_storage::Error::Compacted { .. }) {
+                match self.load(&*store).await {
+                    Ok(loaded) => revision = loaded,
+                    Err(error) => tracing::error!(%error, "cannot load the watch cache anew"),
+                }
+            }
+        }
+    }
+
+    /// Follows the store from `revision` on until the watch fails.
+    async fn watch(
+        &self,
+        store: &dyn Store,
+        revision: &mut u64,
+        backoff: &mut Duration,
+    ) -> knarr_storage::Error {
+        let mut watch = match store.watch(WatchRequest::prefix(ROOT).after(*revision)).await {
+            Ok(watch) => watch,
+            Err(error) => return error,
+        };
+        let progress = watch.progress_requester();
+        // Somebody may have begun to wait before there was a watch to ask.
+        progress.request();
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress);
+        loop {
+            match watch.next().await {
+                None => return knarr_storage::Error::Closed,
+                Some(Err(error)) => return error,
+                Some(Ok(item)) => {
+                    *backoff = FIRST_BACKOFF;
+                    *revision = item.revision();
+                    if let WatchItem::Events(events) = &item {
+                        events.events.iter().for_each(|e| self.apply(e));
+                    }
+                    self.by_name.values().for_each(|c| c.set_applied(*revision));
+                    self.applied.send_replace(*revision);
+                }
+            }
+        }
+    }
+
+    fn apply(&self, event: &Event) {
+        let Some((_, cache, key)) = self.place(&event.kv.key) else { return };
+        let (stored, deleted) = match event.kind {
+            EventKind::Put => (Some(&event.kv), false),
+            EventKind::Delete => (event.prev.as_ref(), true),
+        };
+        let Some(stored) = stored else { return };
+        match Object::from_stored(&stored.value, event.kv.mod_revision, cache.selectable) {
+            Ok(object) if deleted => cache.apply(key, Applied::Delete(Arc::new(object))),
+            Ok(object) => cache.apply(key, Applied::Put(Arc::new(object))),
+            Err(error) => tracing::error!(key = %lossy(&event.kv.key), %error, "damaged object in the store"),
+        }
+    }
+}
+
+fn lossy(key: &[u8]) -> String {
+    String::from_utf8_lossy(key).into_owned()
+}

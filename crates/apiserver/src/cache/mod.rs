@@ -1,0 +1,277 @@
+//! The watch cache: every stored object held once, recent events kept for watches, fed by one storage watch.
+
+mod feed;
+mod selection;
+mod watcher;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use knarr_api::object::Object;
+use tokio::sync::mpsc;
+
+pub use feed::{Caches, LoadError};
+pub use selection::Selection;
+pub use watcher::{Change, Watcher};
+
+/// Recent events kept per resource, by number and by the bytes of the objects they keep alive.
+const RING_EVENTS: usize = 8192;
+const RING_BYTES: usize = 24 * 1024 * 1024;
+/// Events that may wait for one watcher before its watch is ended.
+const WATCHER_BUFFER: usize = 1024;
+
+/// One change of one object.
+#[derive(Debug)]
+pub struct CacheEvent {
+    /// For a deletion the last state, with the deletion's resourceVersion.
+    pub object: Arc<Object>,
+    pub previous: Option<Arc<Object>>,
+    pub deleted: bool,
+}
+
+impl CacheEvent {
+    pub fn revision(&self) -> u64 {
+        self.object.resource_version()
+    }
+
+    fn bytes(&self) -> usize {
+        self.object.json().len()
+    }
+}
+
+/// All objects of one stored resource.
+pub struct Cache {
+    /// Paths that field selectors may use.
+    pub selectable: &'static [&'static str],
+    state: RwLock<State>,
+    /// Goes up with every change; indexes built over the cache compare it.
+    generation: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    /// By `namespace/name`, or by name for cluster-scoped objects: the order in which storage lists.
+    objects: BTreeMap<Box<str>, Arc<Object>>,
+    ring: VecDeque<Arc<CacheEvent>>,
+    ring_bytes: usize,
+    /// Watches may begin after this revision or later ones.
+    oldest: u64,
+    /// Everything up to this revision of the whole store is in here.
+    applied: u64,
+    /// The last revision that changed this resource.
+    changed: u64,
+    watchers: Watchers,
+}
+
+/// Who is told of an event, found without asking every watcher.
+#[derive(Default)]
+struct Watchers {
+    all: Vec<mpsc::Sender<Arc<CacheEvent>>>,
+    /// Those that need one value of one field.
+    by_field: BTreeMap<&'static str, BTreeMap<Box<str>, Vec<mpsc::Sender<Arc<CacheEvent>>>>>,
+}
+
+impl Watchers {
+    fn send(&mut self, event: &Arc<CacheEvent>) {
+        push(&mut self.all, event);
+        for (path, by_value) in &mut self.by_field {
+            let new = event.object.header().field(path).unwrap_or("");
+            deliver(by_value, new, event);
+            let old = event.previous.as_ref().and_then(|o| o.header().field(path)).unwrap_or("");
+            if old != new {
+                deliver(by_value, old, event);
+            }
+        }
+        self.by_field.retain(|_, by_value| !by_value.is_empty());
+    }
+}
+
+fn deliver(
+    by_value: &mut BTreeMap<Box<str>, Vec<mpsc::Sender<Arc<CacheEvent>>>>,
+    value: &str,
+    event: &Arc<CacheEvent>,
+) {
+    if let Some(senders) = by_value.get_mut(value) {
+        push(senders, event);
+        if senders.is_empty() {
+            by_value.remove(value);
+        }
+    }
+}
+
+/// Sends to each; a watcher that has left or cannot keep up is dropped, which ends its watch.
+fn push(senders: &mut Vec<mpsc::Sender<Arc<CacheEvent>>>, event: &Arc<CacheEvent>) {
+    senders.retain(|s| s.try_send(Arc::clone(event)).is_ok());
+}
+
+/// What a list finds.
+pub struct Snapshot {
+    pub items: Vec<Arc<Object>>,
+    pub revision: u64,
+}
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// With the present state as `ADDED` events.
+    State,
+    /// With what happens from now on.
+    Now,
+    /// With what happened after this revision.
+    After(u64),
+}
+
+/// The revision is older than what is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooOld {
+    pub oldest: u64,
+}
+
+impl Cache {
+    fn new(selectable: &'static [&'static str]) -> Self {
+        Self { selectable, state: RwLock::default(), generation: AtomicU64::new(0) }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes whenever the content does.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The object under `namespace/name` or `name`, as far as the cache knows.
+    pub fn get(&self, key: &str) -> Option<Arc<Object>> {
+        self.read().objects.get(key).cloned()
+    }
+
+    /// Everything in a namespace, or everywhere, in key order.
+    pub fn list(&self, namespace: Option<&str>) -> Vec<Arc<Object>> {
+        in_namespace(&self.read().objects, namespace).map(|(_, o)| Arc::clone(o)).collect()
+    }
+
+    /// What is selected, at one revision; with `after`, only what comes behind that key.
+    pub fn snapshot(&self, namespace: Option<&str>, selection: &Selection, after: Option<&str>) -> Snapshot {
+        let state = self.read();
+        let items = in_namespace(&state.objects, namespace)
+            .filter(|(key, _)| after.is_none_or(|after| ***key > *after))
+            .filter(|(_, o)| selection.matches(o))
+            .map(|(_, o)| Arc::clone(o))
+            .collect();
+        Snapshot { items, revision: state.applied }
+    }
+
+    /// Whether the content is still what it was at `revision`.
+    pub fn unchanged_since(&self, revision: u64) -> bool {
+        let state = self.read();
+        state.changed <= revision && revision <= state.applied
+    }
+
+    /// Starts a watch. Nothing is skipped or repeated between the initial events and the later ones.
+    pub fn watch(
+        &self,
+        namespace: Option<&str>,
+        selection: Selection,
+        from: WatchFrom,
+    ) -> Result<Watcher, TooOld> {
+        let mut state = self.write();
+        let mut initial = VecDeque::new();
+        let mut state_items = Vec::new();
+        match from {
+            WatchFrom::Now => {}
+            WatchFrom::State => {
+                let all = in_namespace(&state.objects, namespace).filter(|(_, o)| selection.matches(o));
+                state_items.extend(all.map(|(_, o)| Arc::clone(o)));
+            }
+            WatchFrom::After(revision) => {
+                if revision < state.oldest {
+                    return Err(TooOld { oldest: state.oldest });
+                }
+                let start = state.ring.partition_point(|e| e.revision() <= revision);
+                initial.extend(state.ring.range(start..).cloned());
+            }
+        }
+        let (sender, receiver) = mpsc::channel(WATCHER_BUFFER);
+        match selection.indexed_field() {
+            Some((path, value)) => {
+                let by_value = state.watchers.by_field.entry(path).or_default();
+                let senders = by_value.entry(value.into()).or_default();
+                senders.retain(|s| !s.is_closed());
+                senders.push(sender);
+            }
+            None => {
+                state.watchers.all.retain(|s| !s.is_closed());
+                state.watchers.all.push(sender);
+            }
+        }
+        let at = match from {
+            WatchFrom::After(revision) => revision,
+            _ => state.applied,
+        };
+        Ok(Watcher::new(namespace, selection, state_items, initial, receiver, at))
+    }
+
+    /// Replaces everything, ending all watches: for the first load, and when the feed lost its place.
+    fn reset(&self, objects: BTreeMap<Box<str>, Arc<Object>>, revision: u64) {
+        let mut state = self.write();
+        *state = State { objects, oldest: revision, applied: revision, changed: revision, ..State::default() };
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn apply(&self, key: &str, change: Applied) {
+        let mut state = self.write();
+        let previous = match &change {
+            Applied::Put(object) => state.objects.insert(key.into(), Arc::clone(object)),
+            Applied::Delete(_) => state.objects.remove(key),
+        };
+        let (object, deleted) = match change {
+            Applied::Put(object) => (object, false),
+            Applied::Delete(object) => (object, true),
+        };
+        let event = Arc::new(CacheEvent { object, previous, deleted });
+        state.changed = event.revision();
+        // A list made between this event and the end of its batch must not carry a revision that lacks it.
+        state.applied = state.applied.max(event.revision());
+        state.watchers.send(&event);
+        state.ring_bytes += event.bytes();
+        state.ring.push_back(event);
+        while state.ring.len() > RING_EVENTS || state.ring_bytes > RING_BYTES {
+            let Some(gone) = state.ring.pop_front() else { break };
+            state.ring_bytes -= gone.bytes();
+            state.oldest = gone.revision();
+        }
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn set_applied(&self, revision: u64) {
+        let mut state = self.write();
+        state.applied = state.applied.max(revision);
+    }
+}
+
+enum Applied {
+    Put(Arc<Object>),
+    /// The last state, with the deletion's resourceVersion.
+    Delete(Arc<Object>),
+}
+
+fn in_namespace<'a>(
+    objects: &'a BTreeMap<Box<str>, Arc<Object>>,
+    namespace: Option<&str>,
+) -> impl Iterator<Item = (&'a Box<str>, &'a Arc<Object>)> {
+    let prefix = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
+    objects.range::<str, _>((std::ops::Bound::Included(prefix.as_str()), std::ops::Bound::Unbounded))
+        .take_while({
+            let prefix = prefix.clone();
+            move |(key, _)| key.starts_with(prefix.as_str())
+        })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,35 @@
+//! What part of a collection a list or watch wants.
+
+use knarr_api::object::Object;
+use knarr_api::resource::Resource;
+use knarr_apimachinery::selector::{FieldSelector, Selector};
+
+/// Fields by whose value watches are indexed: those that every node, or every waiter for one object, asks for.
+const INDEXED: [&str; 2] = ["metadata.name", "spec.nodeName"];
+
+/// A label selector and a field selector, over objects in their stored form.
+#[derive(Clone)]
+pub struct Selection {
+    /// The resource in its stored form: it knows what absent fields count as.
+    pub resource: &'static Resource,
+    pub labels: Selector,
+    pub fields: FieldSelector,
+}
+
+impl Selection {
+    pub fn everything(resource: &'static Resource) -> Self {
+        Self { resource, labels: Selector::everything(), fields: FieldSelector::everything() }
+    }
+
+    pub fn matches(&self, object: &Object) -> bool {
+        let header = object.header();
+        self.labels.matches_with(|key| header.label(key))
+            && self.fields.matches(|path| Some(self.resource.field(header, path)))
+    }
+
+    /// A field that must have one value, if watches are indexed by it.
+    pub fn indexed_field(&self) -> Option<(&'static str, &str)> {
+        let known = INDEXED.iter().filter(|p| **p == "metadata.name" || self.resource.selectable.contains(p));
+        known.into_iter().find_map(|path| Some((*path, self.fields.requires_exact(path)?)))
+    }
+}

@@ -1,0 +1,136 @@
+//! One watch over a cache: the initial events, then what comes, as changes of what is selected.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use knarr_api::object::Object;
+use tokio::sync::mpsc;
+
+use super::{CacheEvent, Selection};
+
+/// What an event means to a watcher with selectors.
+#[derive(Debug, Clone)]
+pub enum Change {
+    Added(Arc<Object>),
+    Modified(Arc<Object>),
+    Deleted(Arc<Object>),
+}
+
+impl Change {
+    pub fn object(&self) -> &Arc<Object> {
+        match self {
+            Self::Added(o) | Self::Modified(o) | Self::Deleted(o) => o,
+        }
+    }
+}
+
+/// A running watch. Dropping it ends it.
+pub struct Watcher {
+    namespace: Option<Box<str>>,
+    selection: Selection,
+    state: VecDeque<Arc<Object>>,
+    initial: VecDeque<Arc<CacheEvent>>,
+    receiver: mpsc::Receiver<Arc<CacheEvent>>,
+    /// Where the watch began: the revision of the state it was given.
+    began_at: u64,
+    /// Everything up to here has been handed out or was not selected.
+    seen: u64,
+}
+
+impl Watcher {
+    pub(super) fn new(
+        namespace: Option<&str>,
+        selection: Selection,
+        state: Vec<Arc<Object>>,
+        initial: VecDeque<Arc<CacheEvent>>,
+        receiver: mpsc::Receiver<Arc<CacheEvent>>,
+        began_at: u64,
+    ) -> Self {
+        Self {
+            namespace: namespace.filter(|ns| !ns.is_empty()).map(Into::into),
+            selection,
+            state: state.into(),
+            initial,
+            receiver,
+            began_at,
+            seen: began_at,
+        }
+    }
+
+    pub fn began_at(&self) -> u64 {
+        self.began_at
+    }
+
+    /// The next change that is there already.
+    pub fn try_next(&mut self) -> Option<Change> {
+        if let Some(object) = self.state.pop_front() {
+            return Some(Change::Added(object));
+        }
+        while let Some(event) = self.initial.pop_front() {
+            if let Some(change) = self.change(&event) {
+                return Some(change);
+            }
+        }
+        while let Ok(event) = self.receiver.try_recv() {
+            if let Some(change) = self.change(&event) {
+                return Some(change);
+            }
+        }
+        None
+    }
+
+    /// Whether part of the initial state is still to be handed out.
+    pub fn has_state(&self) -> bool {
+        !self.state.is_empty()
+    }
+
+    /// The next change; `None` when the watch was ended, because it was too slow or the cache was reset. Cancel safe.
+    pub async fn next(&mut self) -> Option<Change> {
+        loop {
+            if let Some(change) = self.try_next() {
+                return Some(change);
+            }
+            let event = self.receiver.recv().await?;
+            if let Some(change) = self.change(&event) {
+                return Some(change);
+            }
+        }
+    }
+
+    fn change(&mut self, event: &CacheEvent) -> Option<Change> {
+        // What is in the initial state already must not come again.
+        if event.revision() <= self.began_at {
+            return None;
+        }
+        self.seen = event.revision();
+        if self.namespace.as_deref().is_some_and(|ns| ns != event.object.namespace()) {
+            return None;
+        }
+        let before = event.previous.as_ref().filter(|o| self.selection.matches(o));
+        let now = !event.deleted && self.selection.matches(&event.object);
+        match (before, now) {
+            (None, true) => Some(Change::Added(Arc::clone(&event.object))),
+            (Some(_), true) => Some(Change::Modified(Arc::clone(&event.object))),
+            (Some(_), false) if event.deleted => Some(Change::Deleted(Arc::clone(&event.object))),
+            (Some(before), false) => Some(Change::Deleted(left(before, event.revision()))),
+            (None, false) => None,
+        }
+    }
+
+    /// The last revision that this watch has seen an event of.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+}
+
+/// The last state that was selected, under the revision by which the object left the selection.
+fn left(before: &Arc<Object>, revision: u64) -> Arc<Object> {
+    let old = format!("\"resourceVersion\":\"{}\"", before.resource_version());
+    let new = format!("\"resourceVersion\":\"{revision}\"");
+    let json = before.json();
+    // Held objects have their resourceVersion as the first thing in their metadata.
+    let at = json.windows(old.len()).position(|w| w == old.as_bytes());
+    let Some(at) = at else { return Arc::clone(before) };
+    let bytes = [&json[..at], new.as_bytes(), &json[at + old.len()..]].concat();
+    Object::new(bytes.into(), &[]).map_or_else(|_| Arc::clone(before), Arc::new)
+}

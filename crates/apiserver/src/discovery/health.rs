@@ -1,0 +1,82 @@
+//! `/livez`, `/readyz`, `/healthz`: one check after another, all or by name.
+
+use crate::http::output::Answer;
+use crate::registry::Request;
+use crate::server::Inner;
+
+/// A named check; `Err` says what is wrong.
+struct Check {
+    name: &'static str,
+    /// Only asked by `readyz`.
+    readiness: bool,
+    result: Result<(), String>,
+}
+
+async fn checks(server: &Inner) -> Vec<Check> {
+    let store = match server.store.status().await {
+        Ok(status) => status.failure.map_or(Ok(()), Err),
+        Err(error) => Err(error.to_string()),
+    };
+    let stopping = if server.stop.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
+    let check = |name, readiness, result| Check { name, readiness, result };
+    vec![
+        check("ping", false, Ok(())),
+        check("log", false, Ok(())),
+        check("etcd", false, store.clone()),
+        check("etcd-readiness", true, store),
+        check("informer-sync", true, Ok(())),
+        check("poststarthook/rbac/bootstrap-roles", false, Ok(())),
+        check("poststarthook/scheduling/bootstrap-system-priority-classes", false, Ok(())),
+        check("shutdown", true, stopping),
+    ]
+}
+
+/// `parts` is the path: the endpoint, then perhaps one check.
+pub async fn answer(server: &Inner, request: &Request, parts: &[&str]) -> Answer {
+    let endpoint = parts.first().copied().unwrap_or("healthz");
+    let all = checks(server).await;
+    let mut relevant: Vec<&Check> = all.iter().filter(|c| endpoint == "readyz" || !c.readiness).collect();
+    let one = parts.get(1..).unwrap_or_default().join("/");
+    if !one.is_empty() {
+        relevant.retain(|c| c.name == one);
+        return match relevant.first() {
+            None => Answer::text(404, "404 page not found\n"),
+            Some(Check { result: Ok(()), .. }) => Answer::text(200, "ok"),
+            Some(Check { result: Err(why), .. }) => {
+                Answer::text(500, format!("internal server error: {why}\n"))
+            }
+        };
+    }
+    let excluded: Vec<&str> = request.query.all("exclude").collect();
+    let mut lines = String::new();
+    let mut failed = false;
+    for check in &relevant {
+        if excluded.contains(&check.name) {
+            lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
+        } else if check.result.is_ok() {
+            lines.push_str(&format!("[+]{} ok\n", check.name));
+        } else {
+            // Whoever may ask need not be told more; the log has it.
+            failed = true;
+            lines.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
+        }
+    }
+    let unknown: Vec<String> = excluded
+        .iter()
+        .filter(|e| !relevant.iter().any(|c| c.name == **e))
+        .map(|e| format!("\"{e}\""))
+        .collect();
+    if !unknown.is_empty() {
+        lines.push_str(&format!(
+            "warn: some health checks cannot be excluded: no matches for {}\n",
+            unknown.join(",")
+        ));
+    }
+    if failed {
+        return Answer::text(500, format!("{lines}{endpoint} check failed\n"));
+    }
+    if request.query.get("verbose").is_some() {
+        return Answer::text(200, format!("{lines}{endpoint} check passed\n"));
+    }
+    Answer::text(200, "ok")
+}

@@ -1,0 +1,99 @@
+//! Discovery as it always was: one document for the groups, one for each group version.
+
+use knarr_api::resource::Resource;
+use serde_json::{Value, json};
+
+use crate::registry::served::Table;
+use crate::server::Inner;
+
+/// `/api`.
+pub fn versions(server: &Inner) -> Value {
+    let address = server.config.advertise.to_string();
+    json!({
+        "kind": "APIVersions", "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
+    })
+}
+
+/// Groups and their versions, in the order of the table.
+pub fn group_versions(table: &Table) -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut groups: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
+    for served in table.iter() {
+        let types = served.resource.types;
+        let index = groups.iter().position(|(g, _)| *g == types.group).unwrap_or_else(|| {
+            groups.push((types.group, Vec::new()));
+            groups.len() - 1
+        });
+        let versions = &mut groups[index].1;
+        if !versions.contains(&types.version) {
+            versions.push(types.version);
+        }
+    }
+    groups
+}
+
+fn group_value(group: &str, versions: &[&str]) -> Value {
+    let entry = |v: &&str| json!({"groupVersion": format!("{group}/{v}"), "version": v});
+    let all: Vec<Value> = versions.iter().map(entry).collect();
+    json!({"name": group, "versions": all, "preferredVersion": all.first()})
+}
+
+/// `/apis`.
+pub fn groups(table: &Table) -> Value {
+    let groups: Vec<Value> = group_versions(table)
+        .iter()
+        .filter(|(group, _)| !group.is_empty())
+        .map(|(group, versions)| group_value(group, versions))
+        .collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+}
+
+/// `/apis/GROUP`.
+pub fn group(table: &Table, group: &str) -> Value {
+    let versions = group_versions(table).into_iter().find(|(g, _)| *g == group);
+    let mut value = group_value(group, &versions.map(|(_, v)| v).unwrap_or_default());
+    value["kind"] = "APIGroup".into();
+    value["apiVersion"] = "v1".into();
+    value
+}
+
+/// `/api/v1`, `/apis/GROUP/VERSION`.
+pub fn resources(table: &Table, group: &str, version: &str) -> Value {
+    let mut resources = Vec::new();
+    let mut served: Vec<&'static Resource> = table
+        .iter()
+        .map(|s| s.resource)
+        .filter(|r| r.types.group == group && r.types.version == version)
+        .collect();
+    served.sort_by_key(|r| r.types.plural);
+    for resource in served {
+        let types = resource.types;
+        let mut value = json!({
+            "name": types.plural, "singularName": resource.singular, "namespaced": types.namespaced,
+            "kind": types.kind, "verbs": resource.verbs,
+        });
+        if !resource.short_names.is_empty() {
+            value["shortNames"] = json!(resource.short_names);
+        }
+        if !resource.categories.is_empty() {
+            value["categories"] = json!(resource.categories);
+        }
+        resources.push(value);
+        for sub in resource.subresources {
+            let mut value = json!({
+                "name": format!("{}/{}", types.plural, sub.name), "singularName": "",
+                "namespaced": types.namespaced, "kind": types.kind, "verbs": sub.verbs,
+            });
+            if let Some((group, version, kind)) = sub.body {
+                value["kind"] = kind.into();
+                if (group, version) != (types.group, types.version) {
+                    value["group"] = group.into();
+                    value["version"] = version.into();
+                }
+            }
+            resources.push(value);
+        }
+    }
+    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
+}

@@ -1,0 +1,179 @@
+//! Paths that name no resource: discovery, version, OpenAPI, health, metrics, token issuer.
+
+mod aggregated;
+mod health;
+mod legacy;
+mod openapi;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::{Method, Response, StatusCode};
+use knarr_apimachinery::schema::openapi::hash;
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use crate::config::Config;
+use crate::http::body::Body;
+use crate::http::negotiate;
+use crate::http::output::{Answer, raw, to_json};
+use crate::registry::Request;
+use crate::registry::served::Table;
+use crate::server::Inner;
+
+/// What discovery answers, made once.
+pub struct Discovery {
+    core: Document,
+    groups: Document,
+    version: Value,
+    openapi: openapi::Documents,
+}
+
+/// A body with its ETag.
+pub struct Document {
+    body: Bytes,
+    etag: String,
+}
+
+impl Document {
+    fn new(value: &Value) -> Self {
+        let body = to_json(value);
+        let etag = format!("\"{}\"", hash(&body));
+        Self { body, etag }
+    }
+
+    /// The document, or 304 if the client has it.
+    fn answer(&self, request: &Request, content_type: &'static str) -> Response<Body> {
+        let known = request.headers.get(IF_NONE_MATCH).and_then(|v| v.to_str().ok());
+        let mut response = if known == Some(self.etag.as_str()) {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response
+        } else {
+            raw(200, content_type, self.body.clone())
+        };
+        if let Ok(etag) = HeaderValue::from_str(&self.etag) {
+            response.headers_mut().insert(ETAG, etag);
+        }
+        response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
+        response
+    }
+}
+
+impl Discovery {
+    pub fn new(config: &Config, table: &Table) -> Self {
+        Self {
+            core: Document::new(&aggregated::list(table, true)),
+            groups: Document::new(&aggregated::list(table, false)),
+            version: version(config),
+            openapi: openapi::Documents::default(),
+        }
+    }
+}
+
+fn version(config: &Config) -> Value {
+    let version = &config.version;
+    let (major, minor) = version
+        .git_version
+        .trim_start_matches('v')
+        .split_once('.')
+        .map(|(major, rest)| (major, rest.split('.').next().unwrap_or("")))
+        .unwrap_or(("1", ""));
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    json!({
+        "major": major, "minor": minor, "gitVersion": version.git_version, "gitCommit": version.git_commit,
+        "gitTreeState": "clean", "buildDate": version.build_date, "goVersion": "none", "compiler": "rustc",
+        "platform": format!("{}/{arch}", std::env::consts::OS),
+    })
+}
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// Answers an authorized request that is about no resource.
+pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+    if !matches!(request.method, Method::GET | Method::HEAD) {
+        return Ok(Answer::text(405, "405 method not allowed\n"));
+    }
+    let path = request.info.path.trim_end_matches('/');
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let aggregated = negotiate::wants_aggregated_discovery(&request.headers).is_some();
+    let value = |value: Value| Ok(Answer::Value { code: 200, value });
+    match parts.as_slice() {
+        [] => value(json!({"paths": paths(server)})),
+        ["api"] if aggregated => Ok(Answer::Raw(server.discovery.core.answer(request, AGGREGATED))),
+        ["apis"] if aggregated => Ok(Answer::Raw(server.discovery.groups.answer(request, AGGREGATED))),
+        ["api"] => value(legacy::versions(server)),
+        ["apis"] => value(legacy::groups(&server.table)),
+        ["api", version] if server.table.has_group_version("", version) => {
+            value(legacy::resources(&server.table, "", version))
+        }
+        ["apis", group] if server.table.has_group(group) && !group.is_empty() => {
+            value(legacy::group(&server.table, group))
+        }
+        ["apis", group, version] if server.table.has_group_version(group, version) => {
+            value(legacy::resources(&server.table, group, version))
+        }
+        ["version"] => value(server.discovery.version.clone()),
+        ["openapi", "v3"] => value(server.discovery.openapi.index(&server.table)),
+        ["openapi", "v3", rest @ ..] => Ok(openapi::document(server, request, &rest.join("/"))),
+        ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(server, request, &parts).await),
+        ["metrics"] => {
+            let text = server.metrics.render();
+            Ok(Answer::Raw(raw(200, "text/plain; version=0.0.4; charset=utf-8", text.into())))
+        }
+        [".well-known", "openid-configuration"] => Ok(Answer::Raw(issuer(server))),
+        ["openid", "v1", "jwks"] => {
+            let body = to_json(&server.tokens.jwks());
+            Ok(Answer::Raw(raw(200, "application/jwk-set+json", body)))
+        }
+        _ => Ok(Answer::text(404, "404 page not found\n")),
+    }
+}
+
+fn paths(server: &Inner) -> Vec<String> {
+    let mut paths: Vec<String> = [
+        "/.well-known/openid-configuration",
+        "/api",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/openapi/v3",
+        "/openid/v1/jwks",
+        "/readyz",
+        "/version",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for served in server.table.iter() {
+        let (group, version) = (served.resource.types.group, served.resource.types.version);
+        if group.is_empty() {
+            paths.push(format!("/api/{version}"));
+        } else {
+            paths.push(format!("/apis/{group}"));
+            paths.push(format!("/apis/{group}/{version}"));
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+/// The provider configuration of our service-account tokens.
+fn issuer(server: &Inner) -> Response<Body> {
+    let value = json!({
+        "issuer": server.tokens.issuer,
+        "jwks_uri": format!("https://{}/openid/v1/jwks", server.config.advertise),
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": server.tokens.algorithms(),
+    });
+    let mut response = raw(200, "application/json", to_json(&value));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,138 @@
+//! Bodies of answers: bytes, a list concatenated from held objects, or a stream.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::Stream;
+use http_body::{Frame, SizeHint};
+use knarr_api::object::Object;
+
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>;
+
+/// How much of a list is put into one chunk.
+const CHUNK: usize = 64 * 1024;
+
+/// The body of an answer.
+pub enum Body {
+    Full(Bytes),
+    List(ListBody),
+    Stream(ByteStream),
+}
+
+/// `head`, the items with commas between them, `tail`. The items' bytes are copied only as the body is read.
+pub struct ListBody {
+    head: Bytes,
+    items: VecDeque<Arc<Object>>,
+    tail: Bytes,
+    first: bool,
+    left: usize,
+}
+
+impl ListBody {
+    pub fn new(head: Bytes, items: Vec<Arc<Object>>, tail: Bytes) -> Self {
+        let commas = items.len().saturating_sub(1);
+        let left = head.len() + tail.len() + commas + items.iter().map(|o| o.json().len()).sum::<usize>();
+        Self { head, items: items.into(), tail, first: true, left }
+    }
+
+    fn next_chunk(&mut self) -> Bytes {
+        let mut out = BytesMut::with_capacity(self.left.min(CHUNK + 8 * 1024));
+        out.put(std::mem::take(&mut self.head));
+        while out.len() < CHUNK {
+            let Some(item) = self.items.pop_front() else {
+                out.put(std::mem::take(&mut self.tail));
+                break;
+            };
+            if !self.first {
+                out.put_u8(b',');
+            }
+            self.first = false;
+            out.put_slice(item.json());
+        }
+        self.left -= out.len();
+        out.freeze()
+    }
+}
+
+impl Body {
+    pub fn empty() -> Self {
+        Self::Full(Bytes::new())
+    }
+
+    /// The whole body, unless it is a stream that may not end.
+    pub fn collect(self) -> Result<Bytes, ByteStream> {
+        match self {
+            Self::Full(bytes) => Ok(bytes),
+            Self::List(mut list) => {
+                let mut out = BytesMut::with_capacity(list.left);
+                while list.left > 0 {
+                    out.put(list.next_chunk());
+                }
+                Ok(out.freeze())
+            }
+            Self::Stream(stream) => Err(stream),
+        }
+    }
+
+    /// The length in bytes, where it is known.
+    pub fn len(&self) -> Option<usize> {
+        match self {
+            Self::Full(bytes) => Some(bytes.len()),
+            Self::List(list) => Some(list.left),
+            Self::Stream(_) => None,
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            Self::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::List(list) if list.left == 0 => Poll::Ready(None),
+            Self::List(list) => Poll::Ready(Some(Ok(Frame::data(list.next_chunk())))),
+            Self::Stream(stream) => stream.as_mut().poll_next(cx).map(|next| next.map(|r| r.map(Frame::data))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.len().map_or_else(SizeHint::default, |n| SizeHint::with_exact(n as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_its_items_with_commas() {
+        let object = |name: &str| {
+            let json = format!("{{\"metadata\":{{\"name\":\"{name}\"}}}}");
+            Arc::new(Object::new(json.into(), &[]).unwrap())
+        };
+        for names in [vec![], vec!["a"], vec!["a", "b", "c"]] {
+            let items = names.iter().map(|n| object(n)).collect();
+            let body = Body::List(ListBody::new("[".into(), items, "]".into()));
+            let length = body.len();
+            let whole = body.collect().ok().unwrap();
+            assert_eq!(Some(whole.len()), length);
+            let expected: Vec<String> =
+                names.iter().map(|n| format!("{{\"metadata\":{{\"name\":\"{n}\"}}}}")).collect();
+            assert_eq!(whole, format!("[{}]", expected.join(",")));
+        }
+    }
+}

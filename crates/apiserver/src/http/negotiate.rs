@@ -1,0 +1,199 @@
+//! Content negotiation: which of the formats and forms that a client accepts it gets.
+
+use http::HeaderMap;
+use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
+use knarr_apimachinery::status::StatusError;
+
+use super::query::Query;
+
+/// How a value is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    #[default]
+    Json,
+    Yaml,
+}
+
+/// What the client wants to see of an object or list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    #[default]
+    Whole,
+    Table,
+    /// `PartialObjectMetadata` and its list.
+    Metadata,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Negotiated {
+    pub format: Format,
+    pub form: Form,
+    pub pretty: bool,
+    pub gzip: bool,
+}
+
+/// What may be accepted, in the order in which upstream lists it.
+pub const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
+
+/// One clause of an Accept header.
+struct Clause<'a> {
+    media: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+    quality: f32,
+}
+
+impl Clause<'_> {
+    fn parameter(&self, name: &str) -> &str {
+        self.parameters.iter().find(|(n, _)| *n == name).map_or("", |(_, v)| v)
+    }
+}
+
+fn clauses(accept: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<Clause<'_>> = accept
+        .split(',')
+        .filter(|c| !c.trim().is_empty())
+        .map(|clause| {
+            let mut parts = clause.split(';').map(str::trim);
+            let media = parts.next().unwrap_or("");
+            let parameters: Vec<(&str, &str)> =
+                parts.map(|p| p.split_once('=').unwrap_or((p, ""))).collect();
+            let quality = parameters.iter().find(|(n, _)| *n == "q").and_then(|(_, v)| v.parse().ok());
+            Clause { media, parameters, quality: quality.unwrap_or(1.0) }
+        })
+        .collect();
+    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality));
+    clauses
+}
+
+fn format_of(media: &str) -> Option<Format> {
+    match media {
+        "application/json" | "*/*" | "application/*" => Some(Format::Json),
+        "application/yaml" => Some(Format::Yaml),
+        _ => None,
+    }
+}
+
+/// The form of one clause; `None` when it asks for one that is not there.
+fn form_of(clause: &Clause<'_>) -> Option<Form> {
+    let (group, version) = (clause.parameter("g"), clause.parameter("v"));
+    let meta = group == "meta.k8s.io" && matches!(version, "v1" | "v1beta1");
+    match clause.parameter("as") {
+        "" => Some(Form::Whole),
+        "Table" if meta => Some(Form::Table),
+        "PartialObjectMetadata" | "PartialObjectMetadataList" if meta => Some(Form::Metadata),
+        _ => None,
+    }
+}
+
+fn accept_header(headers: &HeaderMap) -> String {
+    let values: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).collect();
+    values.join(",")
+}
+
+/// Picks format and form. `forms`: whether tables and metadata can be had of this answer.
+pub fn negotiate(headers: &HeaderMap, query: &Query, forms: bool) -> Result<Negotiated, StatusError> {
+    let accept = accept_header(headers);
+    let mut result = Negotiated {
+        gzip: accepts_gzip(headers),
+        pretty: wants_pretty(headers, query),
+        ..Negotiated::default()
+    };
+    if accept.is_empty() {
+        return Ok(result);
+    }
+    for clause in clauses(&accept) {
+        let Some(format) = format_of(clause.media) else { continue };
+        let Some(form) = form_of(&clause) else { continue };
+        if form != Form::Whole && !forms {
+            continue;
+        }
+        result.format = format;
+        result.form = form;
+        result.pretty |= clause.parameter("pretty") == "1";
+        return Ok(result);
+    }
+    Err(StatusError::not_acceptable(&MEDIA_TYPES))
+}
+
+/// As `negotiate`, for errors and other answers that must be written whatever was asked for.
+pub fn negotiate_leniently(headers: &HeaderMap, query: &Query) -> Negotiated {
+    let negotiated = negotiate(headers, query, true).unwrap_or_default();
+    Negotiated { form: Form::Whole, ..negotiated }
+}
+
+/// Whether a clause asks for aggregated discovery, and of which version.
+pub fn wants_aggregated_discovery(headers: &HeaderMap) -> Option<&'static str> {
+    let accept = accept_header(headers);
+    for clause in clauses(&accept) {
+        if clause.media != "application/json" {
+            continue;
+        }
+        if clause.parameter("as") != "APIGroupDiscoveryList" {
+            return None;
+        }
+        if clause.parameter("g") == "apidiscovery.k8s.io" && clause.parameter("v") == "v2" {
+            return Some("v2");
+        }
+    }
+    None
+}
+
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','))
+        .any(|part| part.split(';').next().unwrap_or("").trim().eq_ignore_ascii_case("gzip"))
+}
+
+/// People's tools get indented JSON without asking.
+fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
+    if let Some(asked) = query.optional_flag("pretty") {
+        return asked;
+    }
+    let agent = headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|tool| agent.starts_with(tool))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(accept: &str) -> Result<Negotiated, StatusError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, accept.parse().unwrap());
+        negotiate(&headers, &Query::default(), true)
+    }
+
+    #[test]
+    fn picks_the_first_that_is_there() {
+        for (accept, format, form) in [
+            ("application/json", Format::Json, Form::Whole),
+            ("*/*", Format::Json, Form::Whole),
+            ("application/vnd.kubernetes.protobuf,application/json", Format::Json, Form::Whole),
+            ("application/yaml", Format::Yaml, Form::Whole),
+            ("application/json;q=0.1, application/yaml", Format::Yaml, Form::Whole),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+                Format::Json,
+                Form::Table,
+            ),
+            ("application/json;as=Nothing;v=v1;g=meta.k8s.io,application/json", Format::Json, Form::Whole),
+            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Format::Json, Form::Metadata),
+        ] {
+            let n = of(accept).unwrap();
+            assert_eq!((n.format, n.form), (format, form), "{accept}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_write() {
+        let error = of("application/xml").unwrap_err();
+        assert_eq!(error.code(), 406);
+        assert_eq!(
+            error.message(),
+            "only the following media types are accepted: application/json, application/yaml"
+        );
+    }
+}

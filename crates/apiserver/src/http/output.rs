@@ -1,0 +1,210 @@
+//! Writes answers: JSON or YAML, whole, as table or as metadata, compressed when large.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
+use http::{Response, StatusCode};
+use knarr_api::object::Object;
+use knarr_api::resource::Resource;
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Map, Value, json};
+
+use super::body::{Body, ListBody};
+use super::negotiate::{Form, Format, Negotiated};
+use crate::registry::watch::Session;
+use crate::registry::watch_body;
+use crate::table::{self, IncludeObject};
+
+/// Bodies below this many bytes are not worth compressing.
+const GZIP_FROM: usize = 128 * 1024;
+
+/// What a handler answers, before it is written.
+pub enum Answer {
+    Object { code: u16, resource: &'static Resource, object: Arc<Object> },
+    List(ListAnswer),
+    Watch(Box<Session>),
+    /// Anything else that is JSON.
+    Value { code: u16, value: Value },
+    /// Written already.
+    Raw(Response<Body>),
+}
+
+impl Answer {
+    pub fn text(code: u16, text: impl Into<Bytes>) -> Self {
+        Self::Raw(raw(code, "text/plain; charset=utf-8", text.into()))
+    }
+}
+
+pub struct ListAnswer {
+    pub resource: &'static Resource,
+    pub items: Vec<Arc<Object>>,
+    pub resource_version: u64,
+    pub continue_token: Option<String>,
+    pub remaining: Option<u64>,
+}
+
+/// A whole answer of this type and code.
+pub fn raw(code: u16, content_type: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::Full(body));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Compact JSON of a value; writing a `Value` to memory has no way to fail.
+pub fn to_json(value: &Value) -> Bytes {
+    serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+/// The `Status` of a failure, as upstream writes it.
+pub fn status_value(error: &StatusError) -> Value {
+    let mut value = serde_json::to_value(&*error.0).unwrap_or_default();
+    if let Value::Object(map) = &mut value {
+        map.entry("metadata").or_insert_with(|| json!({}));
+    }
+    value
+}
+
+pub fn write_error(error: &StatusError, negotiated: Negotiated) -> Response<Body> {
+    let mut response = write_value(error.code(), &status_value(error), negotiated);
+    let retry = error.0.details.as_ref().and_then(|d| d.retry_after_seconds);
+    if let Some(Ok(value)) = retry.map(|s| HeaderValue::from_str(&s.to_string())) {
+        response.headers_mut().insert(http::header::RETRY_AFTER, value);
+    }
+    response
+}
+
+pub fn write_value(code: u16, value: &Value, negotiated: Negotiated) -> Response<Body> {
+    match negotiated.format {
+        Format::Json if negotiated.pretty => {
+            let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
+            text.push(b'\n');
+            finish(raw(code, "application/json", text.into()), negotiated)
+        }
+        Format::Json => finish(raw(code, "application/json", to_json(value)), negotiated),
+        Format::Yaml => match serde_saphyr::to_string(value) {
+            Ok(text) => finish(raw(code, "application/yaml", text.into()), negotiated),
+            Err(error) => {
+                let status = status_value(&StatusError::internal(error));
+                raw(500, "application/json", to_json(&status))
+            }
+        },
+    }
+}
+
+/// Writes an answer in the form that was negotiated for it.
+pub fn write(
+    answer: Answer,
+    negotiated: Negotiated,
+    include: IncludeObject,
+    clock: &Arc<dyn Clock>,
+) -> Response<Body> {
+    let now = clock.now();
+    match answer {
+        Answer::Raw(response) => response,
+        Answer::Value { code, value } => write_value(code, &value, negotiated),
+        Answer::Object { code, resource, object } => match negotiated.form {
+            Form::Whole => write_bytes(code, object.json().clone(), negotiated),
+            Form::Table => {
+                let version = object.resource_version();
+                write_value(code, &table::table(resource, &[object], version, None, None, include, now), negotiated)
+            }
+            Form::Metadata => write_bytes(code, table::partial(&object), negotiated),
+        },
+        Answer::List(list) => write_list(list, negotiated, include, now),
+        Answer::Watch(session) => {
+            let clock = Arc::clone(clock);
+            watch_body::respond(*session, negotiated, include, move || clock.now())
+        }
+    }
+}
+
+/// JSON text as it is, or in the negotiated format.
+fn write_bytes(code: u16, json: Bytes, negotiated: Negotiated) -> Response<Body> {
+    if negotiated.format == Format::Json && !negotiated.pretty {
+        return finish(raw(code, "application/json", json), negotiated);
+    }
+    match serde_json::from_slice::<Value>(&json) {
+        Ok(value) => write_value(code, &value, negotiated),
+        Err(error) => write_error(&StatusError::internal(error), Negotiated::default()),
+    }
+}
+
+fn list_meta(list: &ListAnswer) -> Value {
+    let mut meta = Map::new();
+    meta.insert("resourceVersion".into(), list.resource_version.to_string().into());
+    if let Some(token) = &list.continue_token {
+        meta.insert("continue".into(), token.clone().into());
+    }
+    if let Some(remaining) = list.remaining {
+        meta.insert("remainingItemCount".into(), remaining.into());
+    }
+    Value::Object(meta)
+}
+
+fn write_list(
+    list: ListAnswer,
+    negotiated: Negotiated,
+    include: IncludeObject,
+    now: jiff::Timestamp,
+) -> Response<Body> {
+    let meta = list_meta(&list);
+    let resource = list.resource;
+    match negotiated.form {
+        Form::Table => {
+            let value = table::table(
+                resource,
+                &list.items,
+                list.resource_version,
+                list.continue_token,
+                list.remaining,
+                include,
+                now,
+            );
+            write_value(200, &value, negotiated)
+        }
+        form => {
+            let (kind, api_version, items) = if form == Form::Metadata {
+                let partial = |o: &Arc<Object>| Object::new(table::partial(o), &[]).ok().map(Arc::new);
+                let items = list.items.iter().filter_map(partial).collect();
+                ("PartialObjectMetadataList", "meta.k8s.io/v1".to_owned(), items)
+            } else {
+                (resource.list_kind, resource.types.api_version(), list.items)
+            };
+            let head = format!(
+                "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{meta},\"items\":["
+            );
+            let body = Body::List(ListBody::new(head.into(), items, Bytes::from_static(b"]}\n")));
+            if negotiated.format == Format::Json && !negotiated.pretty {
+                let mut response = Response::new(body);
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+                return finish(response, negotiated);
+            }
+            write_bytes(200, body.collect().unwrap_or_default(), negotiated)
+        }
+    }
+}
+
+/// Compresses a large body where the client reads that.
+fn finish(response: Response<Body>, negotiated: Negotiated) -> Response<Body> {
+    if !negotiated.gzip || response.body().len().is_none_or(|n| n < GZIP_FROM) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let Ok(plain) = body.collect() else { return Response::from_parts(parts, Body::empty()) };
+    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
+    let packed = encoder.write_all(&plain).and_then(|()| encoder.finish());
+    match packed {
+        Ok(packed) => {
+            parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            parts.headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+            Response::from_parts(parts, Body::Full(packed.into()))
+        }
+        Err(_) => Response::from_parts(parts, Body::Full(plain)),
+    }
+}

@@ -1,0 +1,87 @@
+//! Query strings: decoding, and the readings of booleans and numbers that Kubernetes clients rely on.
+
+use knarr_apimachinery::status::StatusError;
+
+/// The decoded parameters of a request, in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub fn parse(text: &str) -> Self {
+        let pairs = text.split('&').filter(|p| !p.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (decode(name, true), decode(value, true))
+        });
+        Self(pairs.collect())
+    }
+
+    /// The first value of this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+
+    /// The first value of this name, unless it is empty.
+    pub fn non_empty(&self, name: &str) -> Option<&str> {
+        self.get(name).filter(|v| !v.is_empty())
+    }
+
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+
+    /// Present and not `false` or `0`.
+    pub fn flag(&self, name: &str) -> bool {
+        self.optional_flag(name).unwrap_or(false)
+    }
+
+    pub fn optional_flag(&self, name: &str) -> Option<bool> {
+        let value = self.get(name)?;
+        Some(!(value == "0" || value.eq_ignore_ascii_case("false")))
+    }
+
+    pub fn number(&self, name: &str) -> Result<Option<i64>, StatusError> {
+        let Some(text) = self.non_empty(name) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| {
+            StatusError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+        })
+    }
+}
+
+/// Percent-decodes; what is not an escape stays as it is, invalid UTF-8 is replaced.
+pub fn decode(text: &str, plus_is_space: bool) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let hex = |at: usize| bytes.get(at).and_then(|b| (*b as char).to_digit(16));
+        match bytes[i] {
+            b'+' if plus_is_space => out.push(b' '),
+            b'%' => match (hex(i + 1), hex(i + 2)) {
+                (Some(high), Some(low)) => {
+                    out.push((high * 16 + low) as u8);
+                    i += 2;
+                }
+                _ => out.push(b'%'),
+            },
+            byte => out.push(byte),
+        }
+        i += 1;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_parameters() {
+        let q = Query::parse("watch=1&labelSelector=a%3Db%2Cc+d&x&command=a&command=b&f=false&bad=%zz&n=7");
+        assert!(q.flag("watch") && q.flag("x") && !q.flag("f") && !q.flag("none"));
+        assert_eq!(q.get("labelSelector"), Some("a=b,c d"));
+        assert_eq!(q.all("command").collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(q.get("bad"), Some("%zz"));
+        assert_eq!(q.number("n").unwrap(), Some(7));
+        assert!(q.number("labelSelector").is_err());
+    }
+}

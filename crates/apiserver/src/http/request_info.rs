@@ -1,0 +1,178 @@
+//! What a request is about: verb, group, version, resource, namespace, name, subresource, read off method and path.
+
+use http::Method;
+
+use super::query::{Query, decode};
+
+/// Source: `k8s.io/apiserver/pkg/endpoints/request.RequestInfo`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestInfo {
+    pub is_resource: bool,
+    pub path: String,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the lower-case method for
+    /// paths that name no resource.
+    pub verb: String,
+    pub group: String,
+    pub version: String,
+    pub resource: String,
+    pub subresource: String,
+    /// Empty for cluster scope and for all namespaces.
+    pub namespace: String,
+    pub name: String,
+    /// What follows the subresource, with a leading slash: the path of a proxy request.
+    pub rest: String,
+}
+
+impl RequestInfo {
+    pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
+        let mut info = Self {
+            path: path.to_owned(),
+            verb: method.as_str().to_ascii_lowercase(),
+            ..Self::default()
+        };
+        let mut parts: Vec<String> =
+            path.split('/').filter(|p| !p.is_empty()).map(|p| decode(p, false)).collect();
+        let prefix = match parts.first().map(String::as_str) {
+            Some("api") => 2,
+            Some("apis") => 3,
+            _ => return info,
+        };
+        if parts.len() <= prefix {
+            return info;
+        }
+        if prefix == 3 {
+            info.group = std::mem::take(&mut parts[1]);
+        }
+        info.version = std::mem::take(&mut parts[prefix - 1]);
+        info.is_resource = true;
+        parts.drain(..prefix);
+        info.verb = match *method {
+            Method::POST => "create",
+            Method::GET | Method::HEAD => "get",
+            Method::PUT => "update",
+            Method::PATCH => "patch",
+            Method::DELETE => "delete",
+            _ => "",
+        }
+        .to_owned();
+        // The old `/api/v1/watch/…` paths.
+        let watch_path = parts[0] == "watch" && parts.len() > 1;
+        if watch_path {
+            parts.remove(0);
+        }
+        info.take_parts(parts);
+        info.refine_verb(watch_path, query);
+        info
+    }
+
+    fn take_parts(&mut self, mut parts: Vec<String>) {
+        if parts[0] == "namespaces" {
+            if let Some(namespace) = parts.get(1) {
+                self.namespace.clone_from(namespace);
+                // Beyond a namespace's own subresources, what follows is a resource in the namespace.
+                if parts.len() > 2 && !matches!(parts[2].as_str(), "status" | "finalize") {
+                    parts.drain(..2);
+                }
+            }
+        }
+        let mut parts = parts.into_iter();
+        self.resource = parts.next().unwrap_or_default();
+        self.name = parts.next().unwrap_or_default();
+        self.subresource = parts.next().unwrap_or_default();
+        let rest: Vec<String> = parts.collect();
+        if !rest.is_empty() {
+            self.rest = format!("/{}", rest.join("/"));
+        }
+    }
+
+    fn refine_verb(&mut self, watch_path: bool, query: &Query) {
+        if self.name.is_empty() && self.verb == "get" {
+            self.verb = if watch_path || query.flag("watch") { "watch" } else { "list" }.into();
+            // A list of one name is authorized as a request for that name.
+            if let Some(name) = query.get("fieldSelector").and_then(name_of_selector) {
+                self.name = name;
+            }
+        } else if self.name.is_empty() && self.verb == "delete" {
+            self.verb = "deletecollection".into();
+        } else if watch_path && self.verb == "get" {
+            self.verb = "watch".into();
+        }
+    }
+
+    /// Whether the request may take as long as it likes.
+    pub fn is_long_running(&self, query: &Query) -> bool {
+        self.is_resource
+            && (self.verb == "watch"
+                || matches!(self.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy")
+                || (self.subresource == "log" && query.flag("follow")))
+    }
+
+    /// `pods`, `pods/log`.
+    pub fn resource_with_subresource(&self) -> String {
+        if self.subresource.is_empty() {
+            self.resource.clone()
+        } else {
+            format!("{}/{}", self.resource, self.subresource)
+        }
+    }
+}
+
+fn name_of_selector(selector: &str) -> Option<String> {
+    let value = selector.split(',').find_map(|term| {
+        let value = term.strip_prefix("metadata.name=")?;
+        Some(value.strip_prefix('=').unwrap_or(value))
+    })?;
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(method: Method, uri: &str) -> String {
+        let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
+        let i = RequestInfo::parse(&method, path, &Query::parse(query));
+        if !i.is_resource {
+            return format!("{} {}", i.verb, i.path);
+        }
+        format!(
+            "{} {}/{} {} ns={} name={} sub={} rest={}",
+            i.verb, i.group, i.version, i.resource, i.namespace, i.name, i.subresource, i.rest
+        )
+    }
+
+    #[test]
+    fn reads_paths() {
+        for (method, uri, expected) in [
+            (Method::GET, "/healthz", "get /healthz"),
+            (Method::GET, "/api", "get /api"),
+            (Method::GET, "/api/v1", "get /api/v1"),
+            (Method::GET, "/apis/apps/v1", "get /apis/apps/v1"),
+            (Method::GET, "/api/v1/pods", "list /v1 pods ns= name= sub= rest="),
+            (Method::GET, "/api/v1/pods?watch=true", "watch /v1 pods ns= name= sub= rest="),
+            (
+                Method::GET,
+                "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dx",
+                "list /v1 pods ns=a name=x sub= rest=",
+            ),
+            (Method::GET, "/api/v1/namespaces", "list /v1 namespaces ns= name= sub= rest="),
+            (Method::GET, "/api/v1/namespaces/a", "get /v1 namespaces ns=a name=a sub= rest="),
+            (Method::PUT, "/api/v1/namespaces/a/finalize", "update /v1 namespaces ns=a name=a sub=finalize rest="),
+            (Method::POST, "/apis/apps/v1/namespaces/a/deployments", "create apps/v1 deployments ns=a name= sub= rest="),
+            (
+                Method::PATCH,
+                "/apis/apps/v1/namespaces/a/deployments/d/scale",
+                "patch apps/v1 deployments ns=a name=d sub=scale rest=",
+            ),
+            (Method::DELETE, "/api/v1/namespaces/a/pods", "deletecollection /v1 pods ns=a name= sub= rest="),
+            (Method::GET, "/api/v1/watch/namespaces/a/pods/p", "watch /v1 pods ns=a name=p sub= rest="),
+            (
+                Method::GET,
+                "/api/v1/namespaces/a/services/s:80/proxy/x/y",
+                "get /v1 services ns=a name=s:80 sub=proxy rest=/x/y",
+            ),
+        ] {
+            assert_eq!(show(method, uri), expected, "{uri}");
+        }
+    }
+}

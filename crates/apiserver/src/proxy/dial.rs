@@ -1,0 +1,87 @@
+//! Connections to kubelets and pods.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use knarr_apimachinery::status::StatusError;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::Backend;
+use crate::config::{Config, ConfigError};
+use crate::http::tls;
+use crate::server::Inner;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(30);
+
+/// The TLS with which kubelets are called: they see our certificate, and theirs must be signed by the cluster's CA.
+pub struct Kubelets {
+    tls: TlsConnector,
+}
+
+impl Kubelets {
+    pub fn new(config: &Config) -> Result<Option<Self>, ConfigError> {
+        const WHAT: &str = "the kubelet client certificate";
+        let Some(pair) = &config.kubelet_client else { return Ok(None) };
+        let (chain, key) = tls::keypair(pair, WHAT)?;
+        let roots = tls::roots(&config.kubelet_ca_pem, "the kubelet CA")?;
+        let unusable = |e: rustls::Error| ConfigError::Unusable { what: WHAT, why: e.to_string() };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(unusable)?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)
+            .map_err(unusable)?;
+        Ok(Some(Self { tls: TlsConnector::from(Arc::new(client)) }))
+    }
+}
+
+fn dialing(error: impl std::fmt::Display) -> StatusError {
+    StatusError::internal(format!("error dialing backend: {error}"))
+}
+
+/// A connection ready for one request, and the authority to name in it.
+pub async fn connect(
+    server: &Inner,
+    backend: &Backend,
+) -> Result<(SendRequest<Full<Bytes>>, String), StatusError> {
+    tokio::select! {
+        connected = connect_now(server, backend) => connected,
+        () = server.clock.sleep(CONNECT_WITHIN) => Err(dialing("i/o timeout")),
+    }
+}
+
+async fn connect_now(
+    server: &Inner,
+    backend: &Backend,
+) -> Result<(SendRequest<Full<Bytes>>, String), StatusError> {
+    let (Backend::Kubelet { address, port } | Backend::Plain { address, port }) = backend;
+    let authority = if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") };
+    let stream = TcpStream::connect((address.as_str(), *port))
+        .await
+        .map_err(|e| dialing(format!("dial tcp {authority}: connect: {e}")))?;
+    let _ = stream.set_nodelay(true);
+    if matches!(backend, Backend::Plain { .. }) {
+        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(dialing)?;
+        tokio::spawn(async move {
+            // How a connection ends shows in the answer read from it.
+            let _ = connection.with_upgrades().await;
+        });
+        return Ok((sender, authority));
+    }
+    let kubelets = server.kubelets.as_ref().ok_or_else(|| dialing("no kubelet client certificate is configured"))?;
+    let name = ServerName::try_from(address.clone()).map_err(dialing)?;
+    let stream = kubelets.tls.connect(name, stream).await.map_err(dialing)?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(dialing)?;
+    tokio::spawn(async move {
+        let _ = connection.with_upgrades().await;
+    });
+    Ok((sender, authority))
+}

@@ -1,0 +1,155 @@
+//! Requests that somebody else answers: logs, exec, attach and port-forward by kubelets, proxying to pods and services.
+
+mod dial;
+mod locate;
+
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::{Method, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use knarr_apimachinery::status::StatusError;
+
+use crate::http::body::{Body, BoxError};
+use crate::http::output::Answer;
+use crate::registry::Request;
+use crate::server::Inner;
+
+pub use dial::Kubelets;
+
+/// Where a request goes on.
+pub struct Location {
+    pub to: Backend,
+    /// Path and query there.
+    pub path: String,
+}
+
+pub enum Backend {
+    /// A kubelet, by address and port, over TLS with our client certificate.
+    Kubelet { address: String, port: u16 },
+    /// Anything that speaks HTTP.
+    Plain { address: String, port: u16 },
+}
+
+/// How much of a kubelet's error is shown.
+const MAX_ERROR: usize = 2048;
+/// Headers that belong to one connection.
+const HOP_BY_HOP: [HeaderName; 4] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
+
+/// Answers `log`, `exec`, `attach`, `portforward` and `proxy`.
+pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+    let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let streaming = matches!(request.info.subresource.as_str(), "exec" | "attach" | "portforward");
+    if streaming && upgrade.is_none() {
+        return Err(StatusError::bad_request("Upgrade request required"));
+    }
+    let Some(location) = locate::locate(server, request).await? else {
+        return Ok(Answer::text(200, ""));
+    };
+    let response = send(server, request, &location, upgrade.is_some()).await?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return tunnel(server, upgrade, response).map(Answer::Raw);
+    }
+    if request.info.subresource == "log" {
+        return log(response).await.map(Answer::Raw);
+    }
+    let (parts, body) = response.into_parts();
+    Ok(Answer::Raw(Response::from_parts(parts, stream(body))))
+}
+
+fn stream(body: Incoming) -> Body {
+    Body::Stream(Box::pin(body.into_data_stream().map_err(|e| Box::new(e) as BoxError)))
+}
+
+async fn log(response: Response<Incoming>) -> Result<Response<Body>, StatusError> {
+    let status = response.status();
+    if status.is_client_error() || status.is_server_error() {
+        let text = match Limited::new(response.into_body(), MAX_ERROR).collect().await {
+            Ok(all) => String::from_utf8_lossy(&all.to_bytes()).into_owned(),
+            Err(_) => String::new(),
+        };
+        return Err(match status {
+            StatusCode::BAD_REQUEST => StatusError::bad_request(text),
+            StatusCode::NOT_FOUND => StatusError::new(404, "NotFound", text),
+            _ => StatusError::internal(text),
+        });
+    }
+    let mut answer = Response::new(stream(response.into_body()));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    Ok(answer)
+}
+
+async fn send(
+    server: &Inner,
+    request: &Request,
+    location: &Location,
+    upgrade: bool,
+) -> Result<Response<Incoming>, StatusError> {
+    let (mut sender, authority) = dial::connect(server, &location.to).await?;
+    let method = if request.info.subresource == "log" { Method::GET } else { request.method.clone() };
+    let mut out = http::Request::builder().method(method).uri(&location.path);
+    if let Some(headers) = out.headers_mut() {
+        copy_headers(&request.headers, headers, upgrade);
+        if let Ok(host) = HeaderValue::from_str(&authority) {
+            headers.insert(HOST, host);
+        }
+    }
+    let body = Full::new(if upgrade { Bytes::new() } else { request.body.clone() });
+    let out = out.body(body).map_err(|e| StatusError::bad_request(e.to_string()))?;
+    sender
+        .send_request(out)
+        .await
+        .map_err(|e| StatusError::internal(format!("error sending request: {e}")))
+}
+
+/// Without those of the connection, unless it is the connection itself that is to be switched.
+fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgrade: bool) {
+    for (name, value) in from {
+        let of_connection = HOP_BY_HOP.contains(name) || (!upgrade && (*name == CONNECTION || *name == UPGRADE));
+        if !of_connection && !name.as_str().starts_with("impersonate-") {
+            to.append(name, value.clone());
+        }
+    }
+}
+
+/// Passes bytes both ways once both sides have switched.
+fn tunnel(
+    server: &Arc<Inner>,
+    client: Option<OnUpgrade>,
+    mut response: Response<Incoming>,
+) -> Result<Response<Body>, StatusError> {
+    let Some(client) = client else {
+        return Err(StatusError::internal("the backend switched protocols without being asked"));
+    };
+    let backend = hyper::upgrade::on(&mut response);
+    let stop = server.stop.clone();
+    tokio::spawn(async move {
+        let both = async { tokio::try_join!(client, backend) };
+        let (client, backend) = match both.await {
+            Ok(both) => both,
+            Err(error) => {
+                tracing::debug!(%error, "upgrade failed");
+                return;
+            }
+        };
+        let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+        tokio::select! {
+            () = stop.cancelled() => {}
+            done = tokio::io::copy_bidirectional(&mut client, &mut backend) => {
+                if let Err(error) = done {
+                    tracing::debug!(%error, "tunnel ended");
+                }
+            }
+        }
+    });
+    let (parts, _) = response.into_parts();
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    copy_headers(&parts.headers, answer.headers_mut(), true);
+    Ok(answer)
+}

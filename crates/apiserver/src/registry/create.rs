@@ -1,0 +1,164 @@
+//! Create: POST of a new object.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use knarr_api::object::Object;
+use knarr_apimachinery::names;
+use knarr_apimachinery::schema::validate as schema;
+use knarr_apimachinery::status::StatusError;
+use knarr_storage::Precondition;
+use serde_json::Value;
+
+use super::options::{FieldValidation, WriteParams};
+use super::served::Served;
+use super::store::{self, WriteError};
+use super::{Request, metadata};
+use crate::admission::{self, Attributes, Operation};
+use crate::allocators;
+use crate::http::input;
+use crate::server::Inner;
+
+/// How often a generated name that exists already is generated anew.
+const NAME_ATTEMPTS: usize = 8;
+
+/// Decodes the body as an object of the served kind.
+pub fn decode_body(request: &Request, served: &Served, params: &WriteParams) -> Result<Value, StatusError> {
+    let json = input::to_json(&request.headers, &request.body)?;
+    let strict = params.field_validation == FieldValidation::Strict;
+    let decoded = schema::decode_request(&json, &served.resource.types.gvk(), strict)?;
+    if params.field_validation == FieldValidation::Warn {
+        decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
+    }
+    Ok(decoded.value)
+}
+
+/// POST to a collection.
+pub async fn create(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+) -> Result<Arc<Object>, StatusError> {
+    let mut object = decode_body(request, served, params)?;
+    metadata::match_namespace(served, &mut object, &request.info.namespace)?;
+    create_value(server, request, served, params, object).await
+}
+
+/// As `create`, of a decoded object: also where an update or an apply creates.
+pub async fn create_value(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+    mut object: Value,
+) -> Result<Arc<Object>, StatusError> {
+    let version = metadata::text(&object, "resourceVersion");
+    if !version.is_empty() && version != "0" {
+        return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let generated = metadata::text(&object, "name").is_empty() && !metadata::text(&object, "generateName").is_empty();
+    for attempt in 1.. {
+        if generated {
+            let base = metadata::text(&object, "generateName").to_owned();
+            let name = names::generate_name(&mut fastrand::Rng::new(), &base);
+            knarr_api::prepare::metadata(&mut object).insert("name".into(), name.into());
+        }
+        match create_named(server, request, served, params, object.clone()).await {
+            Err(error) if generated && error.is_already_exists() && attempt < NAME_ATTEMPTS => {}
+            other => return other,
+        }
+    }
+    Err(StatusError::internal("no name could be generated"))
+}
+
+async fn create_named(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+    mut object: Value,
+) -> Result<Arc<Object>, StatusError> {
+    let strategy = served.resource.strategy;
+    strategy.default(&mut object);
+    metadata::init(&mut object, server.clock.now(), &uuid::Uuid::new_v4().to_string());
+    strategy.prepare_for_create(&mut object);
+    let (namespace, name) = {
+        let text = |field| metadata::text(&object, field).to_owned();
+        (text("namespace"), text("name"))
+    };
+    let mut attributes = Attributes {
+        user: &request.user,
+        operation: Operation::Create,
+        resource: served.resource.types,
+        subresource: "",
+        namespace: &namespace,
+        name: &name,
+        dry_run: params.dry_run,
+        object,
+        old: None,
+        warnings: Vec::new(),
+    };
+    admission::mutate(&mut attributes, server).await?;
+    let mut errors = metadata::validate(served, &attributes.object);
+    // What a bad name would make of a storage key must not come to the store.
+    if errors.is_empty() {
+        errors.extend(strategy.validate(&*typed(served, &attributes.object)?));
+    }
+    if !errors.is_empty() {
+        let types = served.resource.types;
+        let shown = if name.is_empty() { metadata::text(&attributes.object, "generateName") } else { &name };
+        return Err(StatusError::invalid(types.group, types.kind, shown, &errors));
+    }
+    admission::validate(&attributes, server).await?;
+    attributes.warnings.drain(..).for_each(|w| request.warn(w));
+    let mut object = attributes.object;
+    strategy.warnings(&*typed(served, &object)?, None).into_iter().for_each(|w| request.warn(w));
+    super::managed::created(served, params, &mut object, server.clock.now());
+    write_new(server, served, params, object, &namespace, &name).await
+}
+
+async fn write_new(
+    server: &Inner,
+    served: &Served,
+    params: &WriteParams,
+    mut object: Value,
+    namespace: &str,
+    name: &str,
+) -> Result<Arc<Object>, StatusError> {
+    let key = served.key(namespace, name);
+    let lease = server.events.lease_for(server, served).await?;
+    for _ in 0..allocators::ATTEMPTS {
+        let (extra, allocated) = allocators::plan(server, served, None, Some(&mut object)).await?;
+        super::fill(served, &mut object);
+        let stored = Bytes::from(served.to_stored(&object));
+        if params.dry_run {
+            if store::read(server, served, namespace, name).await?.is_some() {
+                return Err(StatusError::already_exists(&served.group_resource(), name));
+            }
+            return dry_object(served, &object);
+        }
+        match store::put(server, key.clone(), stored.clone(), Precondition::NotExists, lease, extra).await {
+            Ok(revision) => return served.object(&stored, revision),
+            Err(WriteError::Status(error)) => return Err(error),
+            Err(WriteError::Conflict(conflict)) if conflict.key == key => {
+                return Err(StatusError::already_exists(&served.group_resource(), name));
+            }
+            Err(WriteError::Conflict(conflict)) => {
+                allocators::lost(served, &mut object, &allocated, &conflict.key)?;
+            }
+        }
+    }
+    Err(StatusError::internal("no address or port could be allocated"))
+}
+
+/// An object for typed views.
+pub fn typed(served: &Served, value: &Value) -> Result<Arc<Object>, StatusError> {
+    let json = serde_json::to_vec(value).map_err(StatusError::internal)?;
+    Object::new(json.into(), served.resource.selectable).map(Arc::new).map_err(StatusError::internal)
+}
+
+/// What a dry run answers: the object as it would have been stored.
+pub fn dry_object(served: &Served, value: &Value) -> Result<Arc<Object>, StatusError> {
+    typed(served, value)
+}

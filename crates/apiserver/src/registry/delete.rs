@@ -1,0 +1,352 @@
+//! Delete: preconditions, grace periods, finalizers, and the end of an object.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use knarr_api::object::Object;
+use knarr_api::prepare;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::status::StatusError;
+use knarr_storage::Precondition;
+use serde_json::{Value, json};
+
+use super::options::dry_run;
+use super::served::Served;
+use super::store::{self, Current, WriteError};
+use super::{Request, fill, metadata};
+use crate::admission::{self, Attributes, Operation};
+use crate::allocators;
+use crate::http::input;
+use crate::server::Inner;
+
+const ATTEMPTS: usize = 32;
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// What became of the object.
+pub struct Deleted {
+    pub object: Arc<Object>,
+    /// Whether it is gone, rather than waiting for its grace period or finalizers.
+    pub gone: bool,
+}
+
+/// How to delete: the options and whether it is only a rehearsal.
+pub struct How {
+    pub options: DeleteOptions,
+    pub dry_run: bool,
+}
+
+/// From the body, or where there is none from the query.
+pub fn options(request: &Request) -> Result<How, StatusError> {
+    let mut errors = ErrorList::new();
+    let mut options = if request.body.is_empty() {
+        let query = &request.query;
+        DeleteOptions {
+            grace_period_seconds: query.number("gracePeriodSeconds")?,
+            orphan_dependents: query.optional_flag("orphanDependents"),
+            propagation_policy: query.non_empty("propagationPolicy").map(str::to_owned),
+            dry_run: Some(query.all("dryRun").map(str::to_owned).collect()),
+            ..DeleteOptions::default()
+        }
+    } else {
+        let json = input::to_json(&request.headers, &request.body)?;
+        serde_json::from_slice(&json).map_err(|e| StatusError::bad_request(e.to_string()))?
+    };
+    if options.orphan_dependents.is_some() && options.propagation_policy.is_some() {
+        let why = "orphanDependents and deletionPropagation cannot be both set";
+        let path = Path::new("propagationPolicy");
+        errors.push(Error::invalid(&path, options.propagation_policy.clone(), why));
+    }
+    if let Some(policy) = options.propagation_policy.as_deref()
+        && !matches!(policy, "Foreground" | "Background" | "Orphan")
+    {
+        let path = Path::new("propagationPolicy");
+        errors.push(Error::not_supported(&path, policy, &["Background", "Foreground", "Orphan"]));
+    }
+    let named = options.dry_run.iter().flatten().map(String::as_str);
+    let dry = dry_run(named.chain(request.query.all("dryRun")), &mut errors);
+    if !errors.is_empty() {
+        return Err(StatusError::invalid("meta.k8s.io", "DeleteOptions", "", &errors));
+    }
+    if options.grace_period_seconds.is_some_and(|g| g < 0) {
+        options.grace_period_seconds = Some(1);
+    }
+    Ok(How { options, dry_run: dry })
+}
+
+/// Deletes one object, or sets its deletion going.
+pub async fn delete(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+    how: &How,
+) -> Result<Deleted, StatusError> {
+    for _ in 0..ATTEMPTS {
+        let Some(current) = store::read(server, served, namespace, name).await? else {
+            return Err(served.not_found(name));
+        };
+        let old = current.value()?;
+        preconditions(served, name, &how.options, &old)?;
+        admit(server, request, served, namespace, name, how, &old).await?;
+        let fate = fate(served, &current.object, &old, &how.options, server.clock.now());
+        match carry_out(server, served, namespace, name, how.dry_run, &current, &old, fate).await {
+            Ok(deleted) => return Ok(deleted),
+            Err(WriteError::Status(error)) => return Err(error),
+            Err(WriteError::Conflict(_)) => {}
+        }
+    }
+    Err(StatusError::modified(&served.group_resource(), name))
+}
+
+fn preconditions(served: &Served, name: &str, options: &DeleteOptions, old: &Value) -> Result<(), StatusError> {
+    let Some(wanted) = &options.preconditions else { return Ok(()) };
+    let checks = [("UID", &wanted.uid, "uid"), ("ResourceVersion", &wanted.resource_version, "resourceVersion")];
+    for (what, wanted, field) in checks {
+        let existing = metadata::text(old, field);
+        if let Some(wanted) = wanted
+            && wanted != existing
+        {
+            let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {existing}");
+            return Err(StatusError::conflict(&served.group_resource(), name, &why));
+        }
+    }
+    Ok(())
+}
+
+async fn admit(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+    how: &How,
+    old: &Value,
+) -> Result<(), StatusError> {
+    let mut attributes = Attributes {
+        user: &request.user,
+        operation: Operation::Delete,
+        resource: served.resource.types,
+        subresource: "",
+        namespace,
+        name,
+        dry_run: how.dry_run,
+        object: Value::Null,
+        old: Some(old),
+        warnings: Vec::new(),
+    };
+    admission::mutate(&mut attributes, server).await?;
+    admission::validate(&attributes, server).await
+}
+
+/// What a deletion does to an object.
+#[derive(Debug, PartialEq)]
+enum Fate {
+    /// It goes at once.
+    Gone,
+    /// It is marked and waits.
+    Marked(Value),
+    /// It is being deleted already.
+    Pending,
+}
+
+fn fate(served: &Served, object: &Object, old: &Value, options: &DeleteOptions, now: jiff::Timestamp) -> Fate {
+    let mut new = old.clone();
+    let grace = match graceful(served, object, old, &mut new, options, now) {
+        Graceful::Pending => return Fate::Pending,
+        Graceful::No => None,
+        Graceful::After(seconds) => Some(seconds),
+    };
+    set_finalizers(&mut new, served, options);
+    let waits = !metadata::finalizers(&new).is_empty() || !namespace_finalizers(&new).is_empty();
+    match grace {
+        Some(seconds) if seconds > 0 || waits => Fate::Marked(new),
+        None if waits => {
+            let meta = prepare::metadata(&mut new);
+            if meta.get("deletionTimestamp").is_none_or(Value::is_null) {
+                meta.insert("deletionTimestamp".into(), metadata::rfc3339(now).into());
+                bump(&mut new);
+            }
+            prepare::metadata(&mut new).insert("deletionGracePeriodSeconds".into(), 0.into());
+            if is_namespace(&new) {
+                new["status"]["phase"] = "Terminating".into();
+            }
+            Fate::Marked(new)
+        }
+        _ => Fate::Gone,
+    }
+}
+
+enum Graceful {
+    No,
+    After(i64),
+    Pending,
+}
+
+/// Sets or shortens the grace period of an object that has one.
+fn graceful(
+    served: &Served,
+    object: &Object,
+    old: &Value,
+    new: &mut Value,
+    options: &DeleteOptions,
+    now: jiff::Timestamp,
+) -> Graceful {
+    if metadata::is_deleting(old) {
+        let held = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+        if held == 0 {
+            return Graceful::No;
+        }
+        return match options.grace_period_seconds {
+            Some(wanted) if wanted < held => {
+                let at: Option<jiff::Timestamp> = metadata::text(old, "deletionTimestamp").parse().ok();
+                let at = at.unwrap_or(now) + jiff::SignedDuration::from_secs(wanted - held);
+                let meta = prepare::metadata(new);
+                meta.insert("deletionTimestamp".into(), metadata::rfc3339(at).into());
+                meta.insert("deletionGracePeriodSeconds".into(), wanted.into());
+                Graceful::After(wanted)
+            }
+            _ => Graceful::Pending,
+        };
+    }
+    match served.resource.strategy.grace_period_seconds(object, options) {
+        None => Graceful::No,
+        Some(seconds) => {
+            // Far beyond any real grace period, and far from where timestamps end.
+            let bounded = seconds.clamp(0, 100 * 365 * 86400);
+            let at = now + jiff::SignedDuration::from_secs(bounded);
+            let meta = prepare::metadata(new);
+            meta.insert("deletionTimestamp".into(), metadata::rfc3339(at).into());
+            meta.insert("deletionGracePeriodSeconds".into(), seconds.into());
+            bump(new);
+            Graceful::After(seconds)
+        }
+    }
+}
+
+fn bump(object: &mut Value) {
+    let generation = prepare::generation(object);
+    if generation > 0 {
+        prepare::set_generation(object, generation + 1);
+    }
+}
+
+/// The garbage collector's finalizers, as the propagation policy asks.
+fn set_finalizers(object: &mut Value, served: &Served, options: &DeleteOptions) {
+    let existing: Vec<String> = metadata::finalizers(object).into_iter().map(str::to_owned).collect();
+    let has = |f: &str| existing.iter().any(|e| e == f);
+    let by_default = if has(ORPHAN) || has(FOREGROUND) {
+        (has(ORPHAN), has(FOREGROUND))
+    } else {
+        (served.resource.strategy.orphans_by_default(), false)
+    };
+    let (orphan, foreground) = match (options.orphan_dependents, options.propagation_policy.as_deref()) {
+        (Some(orphan), _) => (orphan, false),
+        (None, Some(policy)) => (policy == "Orphan", policy == "Foreground"),
+        (None, None) => by_default,
+    };
+    let mut wanted: Vec<String> =
+        existing.iter().filter(|f| *f != ORPHAN && *f != FOREGROUND).cloned().collect();
+    if orphan {
+        wanted.push(ORPHAN.into());
+    }
+    if foreground {
+        wanted.push(FOREGROUND.into());
+    }
+    let same = wanted.len() == existing.len() && wanted.iter().all(|f| existing.contains(f));
+    if same {
+        return;
+    }
+    if wanted.is_empty() {
+        prepare::metadata(object).remove("finalizers");
+    } else {
+        prepare::metadata(object).insert("finalizers".into(), json!(wanted));
+    }
+}
+
+fn is_namespace(object: &Value) -> bool {
+    object["kind"] == "Namespace" && object["apiVersion"] == "v1"
+}
+
+/// The finalizers in a namespace's spec, which hold it as those in its metadata do.
+fn namespace_finalizers(object: &Value) -> Vec<&str> {
+    if !is_namespace(object) {
+        return Vec::new();
+    }
+    let list = object.pointer("/spec/finalizers").and_then(Value::as_array);
+    list.into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// Whether an update took away the last thing that held an object which is being deleted.
+pub fn is_finished(object: &Value) -> bool {
+    let grace = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    metadata::is_deleting(object)
+        && grace == 0
+        && metadata::finalizers(object).is_empty()
+        && namespace_finalizers(object).is_empty()
+}
+
+#[allow(clippy::too_many_arguments, reason = "one step of `delete`")]
+async fn carry_out(
+    server: &Inner,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+    dry_run: bool,
+    current: &Current,
+    old: &Value,
+    fate: Fate,
+) -> Result<Deleted, WriteError> {
+    let key = served.key(namespace, name);
+    let unchanged = |gone| Ok(Deleted { object: Arc::clone(&current.object), gone });
+    match fate {
+        Fate::Pending => unchanged(false),
+        Fate::Gone if dry_run => unchanged(true),
+        Fate::Gone => {
+            let (extra, _) = allocators::plan(server, served, Some(old), None).await?;
+            let revision = store::remove(server, key, current.revision, extra).await?;
+            Ok(Deleted { object: served.object(&current.stored, revision)?, gone: true })
+        }
+        Fate::Marked(new) if new == *old => unchanged(false),
+        Fate::Marked(new) if dry_run => {
+            Ok(Deleted { object: super::create::typed(served, &new)?, gone: false })
+        }
+        Fate::Marked(mut new) => {
+            prepare::metadata(&mut new).remove("resourceVersion");
+            fill(served, &mut new);
+            let stored = Bytes::from(served.to_stored(&new));
+            let condition = Precondition::ModRevision(current.revision);
+            let extra = store::Extra::default();
+            let revision = store::put(server, key, stored.clone(), condition, current.lease, extra).await?;
+            Ok(Deleted { object: served.object(&stored, revision)?, gone: false })
+        }
+    }
+}
+
+/// Resources whose deletion answers the object itself, where others answer a Status.
+const ANSWERED_WHOLE: [&str; 7] = [
+    "pods",
+    "podtemplates",
+    "services",
+    "serviceaccounts",
+    "persistentvolumes",
+    "persistentvolumeclaims",
+    "resourcequotas",
+];
+
+/// The body of a successful deletion, when it is not the object.
+pub fn success(served: &Served, deleted: &Deleted) -> Option<Value> {
+    let types = served.resource.types;
+    if !deleted.gone || (types.group.is_empty() && ANSWERED_WHOLE.contains(&types.plural)) {
+        return None;
+    }
+    let mut details = json!({"name": deleted.object.name(), "kind": types.plural, "uid": deleted.object.uid()});
+    if !types.group.is_empty() {
+        details["group"] = types.group.into();
+    }
+    Some(json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
+    }))
+}

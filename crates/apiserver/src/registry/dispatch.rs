@@ -1,0 +1,142 @@
+//! From a request about a resource to the handler of its verb.
+
+use std::sync::Arc;
+
+use knarr_apimachinery::status::StatusError;
+use serde_json::json;
+
+use super::options::{ListParams, Version, WriteParams};
+use super::served::Served;
+use super::{Request, create, delete, list, patch, subresources, update, watch};
+use crate::http::output::{Answer, ListAnswer};
+use crate::server::Inner;
+
+/// Answers an authorized request about a resource.
+pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+    let info = &request.info;
+    let Some(served) = server.table.find(&info.group, &info.version, &info.resource) else {
+        return Err(StatusError::path_not_found());
+    };
+    if !info.subresource.is_empty() {
+        return subresources::dispatch(server, request, served).await;
+    }
+    check_scope(served, request)?;
+    if !served.resource.verbs.contains(&info.verb.as_str()) {
+        let verb = if info.verb.is_empty() { "request" } else { &info.verb };
+        return Err(StatusError::method_not_allowed(&served.group_resource(), verb));
+    }
+    if !served.resource.is_stored() {
+        return subresources::review(server, request, served).await;
+    }
+    match info.verb.as_str() {
+        "get" => {
+            let version = Version::parse(request.query.get("resourceVersion"))?;
+            let object = list::get(server, served, &info.namespace, &info.name, version).await?;
+            Ok(object_answer(200, served, object))
+        }
+        "list" => {
+            let params = ListParams::parse(served, &request.query, false)?;
+            let found = list::list(server, served, Some(&info.namespace), &params).await?;
+            Ok(Answer::List(found))
+        }
+        "watch" => watch(server, request, served).await,
+        "create" => {
+            let params = WriteParams::parse(request, "CreateOptions")?;
+            let object = create::create(server, request, served, &params).await?;
+            Ok(object_answer(201, served, object))
+        }
+        "update" => {
+            let params = WriteParams::parse(request, "UpdateOptions")?;
+            let (object, created) = update::update(server, request, served, &params).await?;
+            Ok(object_answer(if created { 201 } else { 200 }, served, object))
+        }
+        "patch" => {
+            let params = WriteParams::parse(request, "PatchOptions")?;
+            let (object, created) = patch::patch(server, request, served, &params).await?;
+            Ok(object_answer(if created { 201 } else { 200 }, served, object))
+        }
+        "delete" => delete_one(server, request, served).await,
+        "deletecollection" => delete_collection(server, request, served).await,
+        other => Err(StatusError::method_not_allowed(&served.group_resource(), other)),
+    }
+}
+
+pub fn object_answer(code: u16, served: &Served, object: Arc<knarr_api::object::Object>) -> Answer {
+    Answer::Object { code, resource: served.resource, object }
+}
+
+/// Namespaced objects live below a namespace, others do not; collections may be asked for everywhere.
+fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
+    let info = &request.info;
+    let namespaced = served.resource.types.namespaced;
+    let in_namespace = !info.namespace.is_empty() && info.resource != "namespaces";
+    let everywhere = matches!(info.verb.as_str(), "list" | "watch");
+    match (namespaced, in_namespace) {
+        (true, false) if !everywhere || !info.name.is_empty() && request.query.get("fieldSelector").is_none() => {
+            Err(StatusError::path_not_found())
+        }
+        (false, true) => Err(StatusError::path_not_found()),
+        _ => Ok(()),
+    }
+}
+
+async fn watch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
+    let mut params = ListParams::parse(served, &request.query, true)?;
+    let info = &request.info;
+    if !info.name.is_empty() && request.query.get("fieldSelector").is_none() {
+        params.selection.fields =
+            knarr_apimachinery::selector::FieldSelector::equals("metadata.name", &info.name);
+    }
+    match watch::start(server, served, Some(&info.namespace), params).await {
+        Ok(session) => Ok(Answer::Watch(Box::new(session))),
+        Err(error) if error.is_expired() => Ok(Answer::Raw(super::watch_body::respond_error(&error))),
+        Err(error) => Err(error),
+    }
+}
+
+async fn delete_one(server: &Inner, request: &Request, served: &Served) -> Result<Answer, StatusError> {
+    let how = delete::options(request)?;
+    let (namespace, name) = (&request.info.namespace, &request.info.name);
+    let namespace = if served.resource.types.namespaced { namespace.as_str() } else { "" };
+    let deleted = delete::delete(server, request, served, namespace, name, &how).await?;
+    if let Some(value) = delete::success(served, &deleted) {
+        return Ok(Answer::Value { code: 200, value });
+    }
+    let code = if !deleted.gone && how.options.orphan_dependents == Some(false) { 202 } else { 200 };
+    Ok(object_answer(code, served, deleted.object))
+}
+
+async fn delete_collection(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+) -> Result<Answer, StatusError> {
+    let how = delete::options(request)?;
+    let params = ListParams::parse(served, &request.query, false)?;
+    let found = list::list(server, served, Some(&request.info.namespace), &params).await?;
+    let mut items = Vec::new();
+    for object in found.items {
+        match delete::delete(server, request, served, object.namespace(), object.name(), &how).await {
+            Ok(deleted) => items.push(deleted.object),
+            Err(error) if error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Answer::List(ListAnswer { items, ..found_without_items(served, found.resource_version) }))
+}
+
+fn found_without_items(served: &Served, resource_version: u64) -> ListAnswer {
+    ListAnswer {
+        resource: served.resource,
+        items: Vec::new(),
+        resource_version,
+        continue_token: None,
+        remaining: None,
+    }
+}
+
+/// `{"kind":"Status","status":"Success"}`.
+pub fn success() -> Answer {
+    let value = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    Answer::Value { code: 201, value }
+}

@@ -1,0 +1,131 @@
+//! Who owns which field: managedFields kept on every write, and server-side apply.
+
+use knarr_apimachinery::gvk::GroupVersionKind;
+use knarr_apimachinery::patch::apply::{self as ssa, FieldSet, Manager};
+use knarr_apimachinery::schema::{Type, validate as schema};
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::options::{FieldValidation, WriteParams};
+use super::served::Served;
+use super::update::Target;
+use super::{Request, metadata};
+use crate::http::input;
+
+/// How an update came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Update,
+    /// The apply has kept the books already.
+    Apply,
+}
+
+/// Builds the manager of a write and hands it on; what an endpoint resets is not owned through it.
+fn with_manager<T>(
+    served: &Served,
+    name: &str,
+    subresource: &str,
+    now: jiff::Timestamp,
+    run: impl FnOnce(&Manager<'_>) -> T,
+) -> T {
+    let kind: GroupVersionKind = served.resource.types.gvk();
+    let reset = match subresource {
+        "status" => FieldSet::of_names(&[&["spec"]]),
+        "" if served.resource.subresource("status").is_some() => FieldSet::of_names(&[&["status"]]),
+        _ => FieldSet::new(),
+    };
+    let manager = Manager { name, subresource, kind: &kind, schema: served.schema, reset: Some(&reset), now };
+    run(&manager)
+}
+
+/// Shared storage in two forms has no one set of field paths.
+fn is_tracked(served: &Served) -> bool {
+    served.resource.stored_as.is_none()
+}
+
+/// Records the creator.
+pub fn created(served: &Served, params: &WriteParams, object: &mut Value, now: jiff::Timestamp) {
+    if metadata::has_managed_fields(object) && params.applied {
+        return;
+    }
+    if is_tracked(served) {
+        with_manager(served, &params.field_manager, "", now, |by| ssa::update(None, object, by));
+    }
+}
+
+/// Records what an update changed.
+pub fn updated(
+    served: &Served,
+    params: &WriteParams,
+    subresource: Option<&str>,
+    how: Change,
+    new: &mut Value,
+    old: &Value,
+    now: jiff::Timestamp,
+) {
+    if !is_tracked(served) {
+        return;
+    }
+    if how == Change::Update {
+        let subresource = subresource.unwrap_or("");
+        with_manager(served, &params.field_manager, subresource, now, |by| ssa::update(Some(old), new, by));
+    }
+    ssa::keep_times(old, new);
+}
+
+/// The body of an apply patch: YAML or JSON, pruned and checked by the schema.
+pub fn decode_applied(request: &Request, served: &Served, params: &WriteParams) -> Result<Value, StatusError> {
+    let value = input::parse_yaml(&request.body)
+        .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {e}")))?;
+    let text = crate::http::output::to_json(&value);
+    // Only what is there is applied: nothing may be dropped or normalized, so the decoder just looks for mistakes.
+    let strict = params.field_validation == FieldValidation::Strict;
+    let decoded = schema::decode_request(&text, &served.resource.types.gvk(), strict)?;
+    if params.field_validation == FieldValidation::Warn {
+        decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
+    }
+    let mut value = value;
+    if let Some(schema) = served.schema {
+        keep_known(&mut value, Type::Struct(schema));
+    }
+    Ok(value)
+}
+
+/// Takes out the fields that the schema does not know.
+fn keep_known(value: &mut Value, ty: Type) {
+    match (ty, value) {
+        (Type::Struct(schema), Value::Object(map)) => {
+            map.retain(|name, _| schema.field(name).is_some());
+            for (name, child) in map.iter_mut() {
+                if let Some(field) = schema.field(name) {
+                    keep_known(child, field.ty);
+                }
+            }
+        }
+        (Type::List(list), Value::Array(items)) => items.iter_mut().for_each(|i| keep_known(i, list.element)),
+        (Type::Map(map), Value::Object(entries)) => entries.values_mut().for_each(|v| keep_known(v, map.value)),
+        _ => {}
+    }
+}
+
+/// The object after an apply.
+pub fn apply(
+    served: &Served,
+    live: Option<&Value>,
+    applied: &Value,
+    target: Target<'_>,
+    params: &WriteParams,
+    now: jiff::Timestamp,
+) -> Result<Value, StatusError> {
+    let force = params.force.unwrap_or(false);
+    let subresource = target.subresource.unwrap_or("");
+    let new = with_manager(served, &params.field_manager, subresource, now, |by| ssa::apply(live, applied, by, force))?;
+    // The merged whole is read as a body would be: normalized, and refused where it does not fit.
+    let managed = new.pointer("/metadata/managedFields").cloned();
+    let text = crate::http::output::to_json(&new);
+    let mut new = schema::decode_request(&text, &served.resource.types.gvk(), false)?.value;
+    if let Some(managed) = managed {
+        knarr_api::prepare::metadata(&mut new).insert("managedFields".into(), managed);
+    }
+    Ok(new)
+}

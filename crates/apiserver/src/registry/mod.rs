@@ -1,0 +1,73 @@
+//! The generic handlers: one implementation of every verb over the table of resources.
+
+pub mod create;
+pub mod delete;
+pub mod dispatch;
+pub mod event_leases;
+pub mod list;
+pub mod managed;
+pub mod metadata;
+pub mod options;
+pub mod patch;
+pub mod served;
+pub mod store;
+pub mod subresources;
+pub mod update;
+pub mod watch;
+pub mod watch_body;
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use http::header::USER_AGENT;
+use hyper::upgrade::OnUpgrade;
+
+use crate::authn::UserInfo;
+use crate::http::query::Query;
+use crate::http::request_info::RequestInfo;
+
+/// One authenticated, authorized request.
+pub struct Request {
+    pub info: RequestInfo,
+    pub query: Query,
+    /// The query as it came, for those it is passed on to.
+    pub raw_query: Option<String>,
+    pub method: Method,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub user: UserInfo,
+    /// What the answer's Warning headers will say.
+    pub warnings: Mutex<Vec<String>>,
+    /// The connection, where the client wants it switched to another protocol.
+    pub upgrade: Mutex<Option<OnUpgrade>>,
+}
+
+impl Request {
+    pub fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    /// The name under which this client's changes are recorded: the product name of its User-Agent.
+    pub fn user_agent_manager(&self) -> String {
+        let agent = self.headers.get(USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let product = agent.split('/').next().unwrap_or("");
+        let printable: String = product.chars().filter(|c| !c.is_control()).collect();
+        let end = printable.char_indices().map(|(i, c)| i + c.len_utf8()).take_while(|e| *e <= 128).last();
+        match end {
+            Some(end) => printable[..end].to_owned(),
+            None => "unknown".to_owned(),
+        }
+    }
+}
+
+/// Adds the empty values that upstream writes, so that objects look the same.
+pub fn fill(served: &served::Served, object: &mut serde_json::Value) {
+    if let Some(schema) = served.schema {
+        knarr_apimachinery::schema::validate::fill(object, schema);
+    }
+}

@@ -1,0 +1,237 @@
+//! The query parameters of reads and writes, checked.
+
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::selector::{FieldSelector, Selector};
+use knarr_apimachinery::status::StatusError;
+
+use super::Request;
+use super::served::Served;
+use crate::cache::Selection;
+use crate::http::query::Query;
+
+/// Parameters of a list or watch.
+pub struct ListParams {
+    pub selection: Selection,
+    pub limit: usize,
+    pub continue_token: Option<String>,
+    pub version: Version,
+    pub version_match: Option<VersionMatch>,
+    pub allow_bookmarks: bool,
+    pub timeout_seconds: Option<u64>,
+    pub send_initial_events: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VersionMatch {
+    Exact,
+    NotOlderThan,
+}
+
+/// The `resourceVersion` parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// The most recent state.
+    Unset,
+    /// `0`: any state.
+    Any,
+    At(u64),
+}
+
+impl Version {
+    pub fn parse(text: Option<&str>) -> Result<Self, StatusError> {
+        match text.unwrap_or("") {
+            "" => Ok(Self::Unset),
+            "0" => Ok(Self::Any),
+            text => text.parse().map(Self::At).map_err(|_| {
+                let mut errors = ErrorList::new();
+                let why = "strconv.ParseUint: parsing ".to_owned() + &format!("{text:?}: invalid syntax");
+                errors.push(Error::invalid(&Path::new("resourceVersion"), text, why));
+                StatusError::bad_request(errors.to_string())
+            }),
+        }
+    }
+}
+
+impl ListParams {
+    pub fn parse(served: &Served, query: &Query, watch: bool) -> Result<Self, StatusError> {
+        let version_match = match query.non_empty("resourceVersionMatch") {
+            None => None,
+            Some("Exact") => Some(VersionMatch::Exact),
+            Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
+            Some(other) => {
+                let path = Path::new("resourceVersionMatch");
+                return Err(refuse(Error::not_supported(&path, other, &["Exact", "NotOlderThan", ""])));
+            }
+        };
+        let params = Self {
+            selection: selection(served, query)?,
+            limit: usize::try_from(query.number("limit")?.unwrap_or(0)).unwrap_or(0),
+            continue_token: query.non_empty("continue").map(str::to_owned),
+            version: Version::parse(query.get("resourceVersion"))?,
+            version_match,
+            allow_bookmarks: query.flag("allowWatchBookmarks"),
+            timeout_seconds: query.number("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
+            send_initial_events: query.non_empty("sendInitialEvents").map(|_| query.flag("sendInitialEvents")),
+        };
+        params.check(watch)?;
+        Ok(params)
+    }
+
+    fn check(&self, watch: bool) -> Result<(), StatusError> {
+        let matching = Path::new("resourceVersionMatch");
+        let initial = Path::new("sendInitialEvents");
+        if watch {
+            return match (self.send_initial_events, self.version_match) {
+                (Some(_), None) => Err(refuse(Error::forbidden(
+                    &matching,
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                ))),
+                (Some(_), Some(VersionMatch::Exact)) => {
+                    Err(refuse(Error::not_supported(&matching, "Exact", &["NotOlderThan"])))
+                }
+                (None, Some(_)) => Err(refuse(Error::forbidden(
+                    &matching,
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                ))),
+                _ => Ok(()),
+            };
+        }
+        if self.send_initial_events.is_some() {
+            return Err(refuse(Error::forbidden(&initial, "sendInitialEvents is forbidden for list")));
+        }
+        let Some(version_match) = self.version_match else { return Ok(()) };
+        if self.continue_token.is_some() {
+            let why = "resourceVersionMatch is forbidden when continue is provided";
+            return Err(refuse(Error::forbidden(&matching, why)));
+        }
+        match (self.version, version_match) {
+            (Version::Unset, _) => Err(refuse(Error::forbidden(
+                &matching,
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            ))),
+            (Version::Any, VersionMatch::Exact) => Err(refuse(Error::forbidden(
+                &matching,
+                "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn refuse(error: Error) -> StatusError {
+    let mut errors = ErrorList::new();
+    errors.push(error);
+    StatusError::invalid("meta.k8s.io", "ListOptions", "", &errors)
+}
+
+/// The selectors, in terms of the stored form.
+pub fn selection(served: &Served, query: &Query) -> Result<Selection, StatusError> {
+    let labels = Selector::parse(query.get("labelSelector").unwrap_or(""))
+        .map_err(|e| StatusError::bad_request(e.to_string()))?;
+    let text = query.get("fieldSelector").unwrap_or("");
+    let fields = FieldSelector::parse(text).map_err(|e| StatusError::bad_request(e.to_string()))?;
+    for term in fields.terms() {
+        if !served.resource.selects(&term.field) {
+            return Err(StatusError::bad_request(unknown_field(served, &term.field)));
+        }
+    }
+    let fields = match served.resource.stored_as {
+        None => fields,
+        Some(as_) => {
+            let renamed: Vec<String> = fields
+                .terms()
+                .iter()
+                .map(|t| {
+                    let field = (as_.stored_field)(&t.field).unwrap_or("metadata.name");
+                    let operator = if t.negated { "!=" } else { "=" };
+                    format!("{field}{operator}{}", escaped(&t.value))
+                })
+                .collect();
+            FieldSelector::parse(&renamed.join(",")).map_err(|e| StatusError::bad_request(e.to_string()))?
+        }
+    };
+    Ok(Selection { resource: served.stored, labels, fields })
+}
+
+/// A value as it is written in a field selector.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=")
+}
+
+fn unknown_field(served: &Served, field: &str) -> String {
+    if served.resource.selectable.is_empty() {
+        format!(
+            "\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        )
+    } else {
+        format!("field label not supported: {field}")
+    }
+}
+
+/// What becomes of fields that are unknown or given twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+/// Parameters of a create, update or patch.
+#[derive(Debug, Clone)]
+pub struct WriteParams {
+    pub dry_run: bool,
+    pub field_manager: String,
+    pub field_validation: FieldValidation,
+    pub force: Option<bool>,
+    /// Whether it is an apply, which keeps the books of field owners itself.
+    pub applied: bool,
+}
+
+/// Bytes that a field manager's name may have.
+const MAX_MANAGER: usize = 128;
+
+impl WriteParams {
+    /// `kind` names the options in errors: `CreateOptions`, `UpdateOptions`, `PatchOptions`.
+    pub fn parse(request: &Request, kind: &str) -> Result<Self, StatusError> {
+        let query = &request.query;
+        let mut errors = ErrorList::new();
+        let dry_run = dry_run(query.all("dryRun"), &mut errors);
+        let field_validation = match query.get("fieldValidation").unwrap_or("") {
+            "Ignore" => FieldValidation::Ignore,
+            "" | "Warn" => FieldValidation::Warn,
+            "Strict" => FieldValidation::Strict,
+            other => {
+                let path = Path::new("fieldValidation");
+                errors.push(Error::not_supported(&path, other, &["", "Ignore", "Strict", "Warn"]));
+                FieldValidation::Strict
+            }
+        };
+        let manager = query.non_empty("fieldManager").unwrap_or("");
+        let path = Path::new("fieldManager");
+        if manager.len() > MAX_MANAGER {
+            errors.push(Error::too_long(&path, MAX_MANAGER));
+        }
+        if manager.chars().any(char::is_control) {
+            errors.push(Error::invalid(&path, manager, "should only contain printable characters"));
+        }
+        if !errors.is_empty() {
+            return Err(StatusError::invalid("meta.k8s.io", kind, "", &errors));
+        }
+        let field_manager =
+            if manager.is_empty() { request.user_agent_manager() } else { manager.to_owned() };
+        Ok(Self { dry_run, field_manager, field_validation, force: query.optional_flag("force"), applied: false })
+    }
+}
+
+/// Whether `dryRun=All` was asked for.
+pub fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut ErrorList) -> bool {
+    let mut found = false;
+    for value in values {
+        if value == "All" {
+            found = true;
+        } else {
+            errors.push(Error::not_supported(&Path::new("dryRun"), value, &["All"]));
+        }
+    }
+    found
+}

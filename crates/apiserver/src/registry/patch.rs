@@ -1,0 +1,175 @@
+//! Patch: JSON patch, merge patch, strategic merge patch and server-side apply.
+
+use std::sync::Arc;
+
+use knarr_api::object::Object;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::patch::{json_patch, merge_patch, strategic};
+use knarr_apimachinery::schema::validate as schema;
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::managed::{self, Change};
+use super::options::{FieldValidation, WriteParams};
+use super::served::Served;
+use super::update::{self, Target, modify};
+use super::{Request, create, metadata};
+use crate::http::input;
+use crate::server::Inner;
+
+/// The formats of patches, by their media types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+const MEDIA_TYPES: [&str; 5] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+    "application/apply-patch+cbor",
+];
+
+pub fn format(request: &Request) -> Result<Format, StatusError> {
+    match input::content_type(&request.headers) {
+        "application/json-patch+json" => Ok(Format::Json),
+        "application/merge-patch+json" => Ok(Format::Merge),
+        "application/strategic-merge-patch+json" => Ok(Format::Strategic),
+        "application/apply-patch+yaml" => Ok(Format::Apply),
+        _ => Err(StatusError::unsupported_media_type(&MEDIA_TYPES[..4])),
+    }
+}
+
+/// PATCH of one object or a part of it; the flag says whether an apply created it.
+pub async fn patch(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+) -> Result<(Arc<Object>, bool), StatusError> {
+    let format = format(request)?;
+    let info = &request.info;
+    check_options(request, params, format)?;
+    let subresource = (!info.subresource.is_empty()).then_some(info.subresource.as_str());
+    let namespace = if served.resource.types.namespaced { info.namespace.as_str() } else { "" };
+    let target = Target { namespace, name: &info.name, subresource };
+    if format == Format::Apply {
+        return apply(server, request, served, params, target).await;
+    }
+    let body: Value = serde_json::from_slice(&request.body)
+        .map_err(|e| StatusError::bad_request(format!("error decoding patch: {e}")))?;
+    let change = |old: &Value| patched(request, served, params, format, &body, old);
+    let object = modify(server, request, served, params, target, Change::Update, &change).await?;
+    Ok((object, false))
+}
+
+fn check_options(request: &Request, params: &WriteParams, format: Format) -> Result<(), StatusError> {
+    let mut errors = ErrorList::new();
+    if format == Format::Apply {
+        if request.query.non_empty("fieldManager").is_none() {
+            let why = "is required for apply patch";
+            errors.push(Error::required(&Path::new("fieldManager"), why));
+        }
+    } else if params.force.is_some() {
+        let why = "may not be specified for non-apply patch";
+        errors.push(Error::forbidden(&Path::new("force"), why));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(StatusError::invalid("meta.k8s.io", "PatchOptions", "", &errors))
+}
+
+/// The object with the patch applied, decoded again as a body would be.
+pub fn patched(
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+    format: Format,
+    body: &Value,
+    old: &Value,
+) -> Result<Value, StatusError> {
+    let mut new = match format {
+        Format::Json => json_patch::apply(old, body)?,
+        Format::Merge => {
+            let mut new = old.clone();
+            merge_patch::apply(&mut new, body.clone())?;
+            new
+        }
+        Format::Strategic | Format::Apply => {
+            let Some(schema) = served.schema else {
+                return Err(StatusError::unsupported_media_type(&MEDIA_TYPES[..2]));
+            };
+            let mut new = old.clone();
+            strategic::apply(&mut new, body.clone(), schema)?;
+            new
+        }
+    };
+    let text = serde_json::to_vec(&new).map_err(StatusError::internal)?;
+    let strict = params.field_validation == FieldValidation::Strict;
+    let decoded = schema::decode_request(&text, &served.resource.types.gvk(), strict)
+        .map_err(|e| invalid_result(served, old, &e))?;
+    if params.field_validation == FieldValidation::Warn {
+        decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
+    }
+    new = decoded.value;
+    let name = metadata::text(old, "name");
+    update::match_name(&mut new, name)?;
+    metadata::match_namespace(served, &mut new, metadata::text(old, "namespace"))?;
+    Ok(new)
+}
+
+/// A patch that makes something undecodable of the object is 422 for wrong types, as upstream answers it.
+fn invalid_result(served: &Served, old: &Value, error: &StatusError) -> StatusError {
+    let message = error.message();
+    if message.contains("strict decoding error") {
+        return error.clone();
+    }
+    let why = message.split_once(": ").map_or(message, |(_, rest)| rest);
+    let mut errors = ErrorList::new();
+    errors.push(Error::invalid(&Path::new("patch"), Value::Null, why));
+    let types = served.resource.types;
+    StatusError::invalid(types.group, types.kind, metadata::text(old, "name"), &errors)
+}
+
+async fn apply(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+    target: Target<'_>,
+) -> Result<(Arc<Object>, bool), StatusError> {
+    let applied = managed::decode_applied(request, served, params)?;
+    {
+        let mut named = applied.clone();
+        if metadata::text(&named, "name").is_empty() {
+            knarr_api::prepare::metadata(&mut named).insert("name".into(), target.name.into());
+        }
+        update::match_name(&mut named, target.name)?;
+        metadata::match_namespace(served, &mut named, target.namespace)?;
+    }
+    let now = server.clock.now();
+    let params = &WriteParams { applied: true, ..params.clone() };
+    let change = |old: &Value| managed::apply(served, Some(old), &applied, target, params, now);
+    match modify(server, request, served, params, target, Change::Apply, &change).await {
+        Err(error) if error.is_not_found() && target.subresource.is_none() => {
+            update::may_create(server, request)?;
+            let uid = metadata::text(&applied, "uid");
+            if !uid.is_empty() {
+                let why = format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                );
+                return Err(StatusError::conflict(&served.group_resource(), target.name, &why));
+            }
+            let mut new = managed::apply(served, None, &applied, target, params, now)?;
+            knarr_api::prepare::metadata(&mut new).insert("name".into(), target.name.into());
+            metadata::match_namespace(served, &mut new, target.namespace)?;
+            Ok((create::create_value(server, request, served, params, new).await?, true))
+        }
+        other => Ok((other?, false)),
+    }
+}

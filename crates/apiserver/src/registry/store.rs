@@ -1,0 +1,115 @@
+//! Reads and writes of single objects in the store, and what its errors mean to a client.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use knarr_api::object::Object;
+use knarr_apimachinery::status::StatusError;
+use knarr_storage::{Compare, Conflict, Error, LeaseId, Op, OpResult, Precondition};
+use serde_json::Value;
+
+use super::served::Served;
+use crate::server::Inner;
+
+/// An object as it stands in the store.
+pub struct Current {
+    pub revision: u64,
+    /// As stored, in the stored form, without a resourceVersion.
+    pub stored: Bytes,
+    pub object: Arc<Object>,
+    pub lease: Option<LeaseId>,
+}
+
+impl Current {
+    /// The whole object, with its resourceVersion.
+    pub fn value(&self) -> Result<Value, StatusError> {
+        serde_json::from_slice(self.object.json()).map_err(StatusError::internal)
+    }
+}
+
+/// What else is written together with an object, or not at all.
+#[derive(Debug, Default)]
+pub struct Extra {
+    pub compares: Vec<Compare>,
+    pub ops: Vec<Op>,
+}
+
+/// Why a write did not happen.
+pub enum WriteError {
+    /// Something is not as it was when the write was prepared.
+    Conflict(Box<Conflict>),
+    Status(StatusError),
+}
+
+impl From<StatusError> for WriteError {
+    fn from(error: StatusError) -> Self {
+        Self::Status(error)
+    }
+}
+
+impl From<Error> for WriteError {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Conflict(conflict) => Self::Conflict(conflict),
+            other => Self::Status(status_of(&other)),
+        }
+    }
+}
+
+/// What a client is told of a failure of the store.
+pub fn status_of(error: &Error) -> StatusError {
+    match error {
+        Error::TooLarge { limit, .. } => StatusError::request_entity_too_large(*limit),
+        Error::Compacted { .. } => StatusError::expired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter."),
+        Error::Closed => StatusError::unavailable("the server is shutting down"),
+        other => StatusError::internal(other),
+    }
+}
+
+/// The object under this name now.
+pub async fn read(
+    server: &Inner,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Current>, StatusError> {
+    let key = served.key(namespace, name);
+    let found = server.store.get(&key).await.map_err(|e| status_of(&e))?;
+    let Some(kv) = found else { return Ok(None) };
+    // The cache's own object, if it is as fresh: it is parsed already and shared.
+    let held = served.cache()?.get(&served.cache_key(namespace, name));
+    let object = match held.filter(|o| o.resource_version() == kv.mod_revision) {
+        Some(held) => served.show(&held)?,
+        None => served.object(&kv.value, kv.mod_revision)?,
+    };
+    Ok(Some(Current { revision: kv.mod_revision, stored: kv.value, object, lease: kv.lease }))
+}
+
+/// Writes an object, and whatever goes with it, if nothing has changed underneath.
+pub async fn put(
+    server: &Inner,
+    key: Bytes,
+    stored: Bytes,
+    condition: Precondition,
+    lease: Option<LeaseId>,
+    extra: Extra,
+) -> Result<u64, WriteError> {
+    let mut compares = vec![Compare { key: key.clone(), condition }];
+    compares.extend(extra.compares);
+    let mut ops = vec![Op::Put { key, value: stored, lease }];
+    ops.extend(extra.ops);
+    let response = server.store.txn(compares, ops).await?;
+    match response.results.first() {
+        Some(OpResult::Put { kv, .. }) => Ok(kv.mod_revision),
+        _ => Err(WriteError::Status(StatusError::internal("the store answered a put with something else"))),
+    }
+}
+
+/// Deletes an object, and whatever goes with it, if it is still at this revision; answers the deletion's revision.
+pub async fn remove(server: &Inner, key: Bytes, revision: u64, extra: Extra) -> Result<u64, WriteError> {
+    let mut compares = vec![Compare { key: key.clone(), condition: Precondition::ModRevision(revision) }];
+    compares.extend(extra.compares);
+    let mut ops = vec![Op::Delete { key }];
+    ops.extend(extra.ops);
+    Ok(server.store.txn(compares, ops).await?.revision)
+}

@@ -1,0 +1,149 @@
+//! Access reviews: may somebody do something, and what may I do.
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use super::body_of;
+use crate::authn::{MASTERS, UserInfo};
+use crate::authz::{Attributes, Decision, node};
+use crate::http::output::Answer;
+use crate::registry::options::WriteParams;
+use crate::registry::served::Served;
+use crate::registry::{Request, metadata};
+use crate::server::Inner;
+
+const GROUP: &str = "authorization.k8s.io";
+
+pub fn answer(server: &Inner, request: &Request, served: &Served, kind: &str) -> Result<Answer, StatusError> {
+    let params = WriteParams::parse(request, "CreateOptions")?;
+    let mut review = body_of(request, GROUP, "v1", kind, &params)?;
+    metadata::match_namespace(served, &mut review, &request.info.namespace)?;
+    if kind == "SelfSubjectRulesReview" {
+        return self_rules(server, request, review);
+    }
+    let spec = review["spec"].clone();
+    let errors = validate(&spec, kind, &request.info.namespace);
+    if !errors.is_empty() {
+        return Err(StatusError::invalid(GROUP, kind, "", &errors));
+    }
+    let user = if kind == "SelfSubjectAccessReview" { request.user.clone() } else { user_of(&spec) };
+    let decision = server.authorizer.authorize(&user, &attributes(&spec));
+    let mut status = json!({"allowed": decision.is_allowed()});
+    if !decision.reason().is_empty() {
+        status["reason"] = decision.reason().into();
+    }
+    if let Decision::Allowed { reason } = &decision
+        && reason.is_empty()
+    {
+        status.as_object_mut().map(|s| s.remove("reason"));
+    }
+    review["status"] = status;
+    Ok(Answer::Value { code: 201, value: review })
+}
+
+fn validate(spec: &Value, kind: &str, namespace: &str) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let path = Path::new("spec");
+    let (resource, other) = (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object());
+    if resource && other {
+        let why = "cannot be specified in combination with resourceAttributes";
+        errors.push(Error::invalid(&path.child("nonResourceAttributes"), spec["nonResourceAttributes"].clone(), why));
+    }
+    if !resource && !other {
+        let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        errors.push(Error::invalid(&path.child("resourceAttributes"), spec["resourceAttributes"].clone(), why));
+    }
+    if kind != "SelfSubjectAccessReview" {
+        let nobody = spec["user"].as_str().unwrap_or("").is_empty()
+            && spec["groups"].as_array().is_none_or(Vec::is_empty);
+        if nobody {
+            let why = "at least one of user or group must be specified";
+            errors.push(Error::invalid(&path.child("user"), "", why));
+        }
+    }
+    if kind == "LocalSubjectAccessReview" && spec["resourceAttributes"]["namespace"].as_str().unwrap_or("") != namespace {
+        let at = path.child("resourceAttributes").child("namespace");
+        errors.push(Error::invalid(&at, spec["resourceAttributes"]["namespace"].clone(), "must match metadata.namespace"));
+    }
+    errors
+}
+
+fn user_of(spec: &Value) -> UserInfo {
+    UserInfo {
+        name: spec["user"].as_str().unwrap_or("").to_owned(),
+        uid: spec["uid"].as_str().unwrap_or("").to_owned(),
+        groups: serde_json::from_value(spec["groups"].clone()).unwrap_or_default(),
+        extra: serde_json::from_value(spec["extra"].clone()).unwrap_or_default(),
+    }
+}
+
+fn attributes(spec: &Value) -> Attributes {
+    let other = &spec["nonResourceAttributes"];
+    let text = |v: &Value, field: &str| v[field].as_str().unwrap_or("").to_owned();
+    if other.is_object() {
+        return Attributes { verb: text(other, "verb"), path: text(other, "path"), ..Attributes::default() };
+    }
+    let wanted = &spec["resourceAttributes"];
+    let requirements = wanted["fieldSelector"]["requirements"].as_array();
+    let terms: Vec<String> = requirements
+        .into_iter()
+        .flatten()
+        .filter(|r| r["operator"] == "In" && r["values"].as_array().is_some_and(|v| v.len() == 1))
+        .map(|r| format!("{}={}", text(r, "key"), r["values"][0].as_str().unwrap_or("")))
+        .collect();
+    Attributes {
+        verb: text(wanted, "verb"),
+        group: text(wanted, "group"),
+        version: text(wanted, "version"),
+        resource: text(wanted, "resource"),
+        subresource: text(wanted, "subresource"),
+        namespace: text(wanted, "namespace"),
+        name: text(wanted, "name"),
+        path: String::new(),
+        field_selector: match wanted["fieldSelector"]["rawSelector"].as_str() {
+            Some(raw) => raw.to_owned(),
+            None => terms.join(","),
+        },
+    }
+}
+
+fn self_rules(server: &Inner, request: &Request, mut review: Value) -> Result<Answer, StatusError> {
+    let namespace = review["spec"]["namespace"].as_str().unwrap_or("").to_owned();
+    if namespace.is_empty() {
+        return Err(StatusError::bad_request("no namespace on request"));
+    }
+    let (mut rules, mut errors) = server.authorizer.rbac.rules_for(&request.user, &namespace);
+    if request.user.in_group(MASTERS) {
+        let all = || Some(vec!["*".to_owned()]);
+        let resources =
+            PolicyRule { verbs: vec!["*".into()], api_groups: all(), resources: all(), ..PolicyRule::default() };
+        let urls = PolicyRule { verbs: vec!["*".into()], non_resource_urls: all(), ..PolicyRule::default() };
+        rules.splice(0..0, [resources, urls]);
+    }
+    let is_node = node::node_name(&request.user).is_some();
+    if is_node {
+        errors.push("node authorizer does not support user rule resolution".into());
+    }
+    let (mut resource_rules, mut url_rules) = (Vec::new(), Vec::new());
+    for rule in &rules {
+        if let Some(urls) = rule.non_resource_urls.as_ref().filter(|u| !u.is_empty()) {
+            url_rules.push(json!({"verbs": rule.verbs, "nonResourceURLs": urls}));
+            continue;
+        }
+        let mut shown = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+        if let Some(names) = rule.resource_names.as_ref().filter(|n| !n.is_empty()) {
+            shown["resourceNames"] = json!(names);
+        }
+        resource_rules.push(shown);
+    }
+    let mut status = json!({
+        "incomplete": !errors.is_empty(), "resourceRules": resource_rules, "nonResourceRules": url_rules,
+    });
+    if !errors.is_empty() {
+        status["evaluationError"] = errors.join(", ").into();
+    }
+    review["status"] = status;
+    Ok(Answer::Value { code: 201, value: review })
+}

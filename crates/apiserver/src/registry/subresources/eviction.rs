@@ -1,0 +1,166 @@
+//! Eviction: deleting a pod as far as its disruption budget allows.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, StatusCause};
+use knarr_api::object::Object;
+use knarr_apimachinery::selector::Selector;
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use super::body_of;
+use crate::http::output::Answer;
+use crate::registry::delete::{self, How};
+use crate::registry::options::{WriteParams, dry_run};
+use crate::registry::served::Served;
+use crate::registry::{Request, dispatch, metadata, store, update};
+use crate::server::Inner;
+
+/// Evictions that a budget remembers until the pods are gone.
+const MAX_DISRUPTED: usize = 2000;
+const MANY_BUDGETS: &str =
+    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+const VIOLATES: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
+
+pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Result<Answer, StatusError> {
+    let params = WriteParams::parse(request, "CreateOptions")?;
+    let eviction = body_of(request, "policy", "v1", "Eviction", &params)?;
+    let info = &request.info;
+    let own = metadata::text(&eviction, "name");
+    if !own.is_empty() && own != info.name {
+        return Err(StatusError::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let options: DeleteOptions =
+        serde_json::from_value(eviction["deleteOptions"].clone()).unwrap_or_default();
+    let mut errors = knarr_apimachinery::field::ErrorList::new();
+    let dry = params.dry_run || dry_run(options.dry_run.iter().flatten().map(String::as_str), &mut errors);
+    let current = store::read(server, pods, &info.namespace, &info.name).await?;
+    let current = current.ok_or_else(|| pods.not_found(&info.name))?;
+    let pod = current.object.typed::<Pod>().map_err(StatusError::internal)?;
+    if !may_go_freely(&pod) {
+        let budgets = budgets_of(server, &current.object)?;
+        match budgets.as_slice() {
+            [] => {}
+            [budget] => take_from_budget(server, budget, &pod, dry).await?,
+            _ => return Err(StatusError::internal(MANY_BUDGETS)),
+        }
+    }
+    let how = How { options, dry_run: dry };
+    delete::delete(server, request, pods, &info.namespace, &info.name, &how).await?;
+    Ok(dispatch::success())
+}
+
+/// Pods that serve nobody any more, or not yet, and those that are going already.
+fn may_go_freely(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
+    matches!(phase, "Succeeded" | "Failed" | "Pending") || pod.metadata.deletion_timestamp.is_some()
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// The budgets whose selector matches the pod.
+fn budgets_of(server: &Inner, pod: &Object) -> Result<Vec<Arc<Object>>, StatusError> {
+    let Some(served) = server.table.find("policy", "v1", "poddisruptionbudgets") else { return Ok(Vec::new()) };
+    let mut matching = Vec::new();
+    for object in served.cache()?.list(Some(pod.namespace())) {
+        let Ok(budget) = object.typed::<PodDisruptionBudget>() else { continue };
+        let selector = budget.spec.as_ref().and_then(|s| s.selector.as_ref());
+        let Ok(selector) = Selector::from_label_selector(selector) else { continue };
+        if selector.matches_with(|key| pod.header().label(key)) {
+            matching.push(object);
+        }
+    }
+    Ok(matching)
+}
+
+/// Uses up one of the disruptions that the budget allows, or refuses.
+async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool) -> Result<(), StatusError> {
+    let served = server
+        .table
+        .find("policy", "v1", "poddisruptionbudgets")
+        .ok_or_else(StatusError::path_not_found)?;
+    let now = metadata::rfc3339(server.clock.now());
+    let ready = is_ready(pod);
+    let name = pod.metadata.name.as_deref().unwrap_or("");
+    let change = |budget: &Value| decremented(budget, name, ready, &now);
+    update::modify_raw(server, served, budget.namespace(), budget.name(), dry, &change).await?;
+    Ok(())
+}
+
+fn decremented(budget: &Value, pod: &str, ready: bool, now: &str) -> Result<Value, StatusError> {
+    let name = metadata::text(budget, "name");
+    let status = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
+    let policy = budget["spec"]["unhealthyPodEvictionPolicy"].as_str().unwrap_or("");
+    let healthy = status("currentHealthy") >= status("desiredHealthy") && status("desiredHealthy") > 0;
+    if !ready && (policy == "AlwaysAllow" || healthy) {
+        return Ok(budget.clone());
+    }
+    if status("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
+        return Err(too_many(format!("The disruption budget {name} is still being processed by the server.")));
+    }
+    let forbidden = |why: &str| {
+        let resource = knarr_apimachinery::gvk::GroupResource::new("policy", "poddisruptionbudgets");
+        Err(StatusError::forbidden(&resource, name, why))
+    };
+    if status("disruptionsAllowed") < 0 {
+        return forbidden("pdb disruptions allowed is negative");
+    }
+    if budget["status"]["disruptedPods"].as_object().map_or(0, serde_json::Map::len) > MAX_DISRUPTED {
+        return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
+    }
+    if status("disruptionsAllowed") == 0 {
+        return Err(too_many(format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            status("desiredHealthy"),
+            status("currentHealthy")
+        )));
+    }
+    let mut budget = budget.clone();
+    budget["status"]["disruptionsAllowed"] = (status_allowed(&budget) - 1).into();
+    if !budget["status"]["disruptedPods"].is_object() {
+        budget["status"]["disruptedPods"] = json!({});
+    }
+    budget["status"]["disruptedPods"][pod] = now.into();
+    Ok(budget)
+}
+
+fn status_allowed(budget: &Value) -> i64 {
+    budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0)
+}
+
+fn too_many(message: String) -> StatusError {
+    let mut error = StatusError::too_many_requests(VIOLATES, 10);
+    if let Some(details) = &mut error.0.details {
+        details.causes = Some(vec![StatusCause {
+            reason: Some("DisruptionBudget".into()),
+            message: Some(message),
+            field: None,
+        }]);
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_used_up() {
+        let budget = |allowed: i64| {
+            json!({"metadata": {"name": "b", "generation": 1}, "spec": {}, "status": {
+                "observedGeneration": 1, "disruptionsAllowed": allowed, "desiredHealthy": 2, "currentHealthy": 2}})
+        };
+        let after = decremented(&budget(1), "p", true, "t").unwrap();
+        assert_eq!(after["status"]["disruptionsAllowed"], 0);
+        assert_eq!(after["status"]["disruptedPods"]["p"], "t");
+        let refused = decremented(&after, "q", true, "t").unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (429, VIOLATES));
+        // A pod that is not ready may go while enough others are.
+        assert!(decremented(&after, "q", false, "t").is_ok());
+    }
+}

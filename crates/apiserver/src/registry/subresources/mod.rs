@@ -1,0 +1,73 @@
+//! Subresources and reviews: what is not an object of its own.
+
+mod access_review;
+mod binding;
+mod eviction;
+mod part;
+mod scale;
+mod token;
+mod token_review;
+
+use std::sync::Arc;
+
+use knarr_apimachinery::gvk::GroupVersionKind;
+use knarr_apimachinery::schema::validate as schema;
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::Request;
+use super::options::{FieldValidation, WriteParams};
+use super::served::Served;
+use crate::http::input;
+use crate::http::output::Answer;
+use crate::proxy;
+use crate::server::Inner;
+
+/// A request for a subresource.
+pub async fn dispatch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
+    let info = &request.info;
+    let Some(subresource) = served.resource.subresource(&info.subresource) else {
+        return Err(StatusError::path_not_found());
+    };
+    if served.resource.types.namespaced && info.namespace.is_empty() {
+        return Err(StatusError::path_not_found());
+    }
+    if !subresource.verbs.contains(&info.verb.as_str()) {
+        return Err(StatusError::method_not_allowed(&served.group_resource(), &info.verb));
+    }
+    match subresource.name {
+        "scale" => scale::answer(server, request, served).await,
+        "binding" => binding::answer(server, request).await,
+        "eviction" => eviction::answer(server, request, served).await,
+        "token" => token::answer(server, request, served).await,
+        "log" | "exec" | "attach" | "portforward" | "proxy" => proxy::answer(server, request).await,
+        name => part::answer(server, request, served, name).await,
+    }
+}
+
+/// A POST to a resource that is answered and forgotten.
+pub async fn review(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
+    match served.resource.types.kind {
+        "Binding" => binding::answer(server, request).await,
+        "TokenReview" => token_review::token_review(server, request).await,
+        "SelfSubjectReview" => token_review::self_subject_review(server, request),
+        kind => access_review::answer(server, request, served, kind),
+    }
+}
+
+/// Decodes the body as this kind.
+fn body_of(
+    request: &Request,
+    group: &str,
+    version: &str,
+    kind: &str,
+    params: &WriteParams,
+) -> Result<Value, StatusError> {
+    let json = input::to_json(&request.headers, &request.body)?;
+    let strict = params.field_validation == FieldValidation::Strict;
+    let decoded = schema::decode_request(&json, &GroupVersionKind::new(group, version, kind), strict)?;
+    if params.field_validation == FieldValidation::Warn {
+        decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
+    }
+    Ok(decoded.value)
+}

@@ -1,0 +1,89 @@
+//! `scale`: the replicas of a workload as an autoscaling/v1 Scale.
+
+use knarr_api::scale;
+use knarr_apimachinery::gvk::GroupVersionKind;
+use knarr_apimachinery::patch::{json_patch, merge_patch, strategic};
+use knarr_apimachinery::schema::{self, validate};
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::body_of;
+use crate::http::output::Answer;
+use crate::registry::managed::Change;
+use crate::registry::options::{Version, WriteParams};
+use crate::registry::patch::Format;
+use crate::registry::served::Served;
+use crate::registry::update::{self, Target, modify};
+use crate::registry::{Request, list, metadata, patch};
+use crate::server::Inner;
+
+pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Result<Answer, StatusError> {
+    let info = &request.info;
+    if info.verb == "get" {
+        let object = list::get(server, served, &info.namespace, &info.name, Version::Unset).await?;
+        return shown(object.json());
+    }
+    let target = Target { namespace: &info.namespace, name: &info.name, subresource: Some("scale") };
+    let object = if info.verb == "patch" {
+        let params = WriteParams::parse(request, "PatchOptions")?;
+        let format = patch::format(request)?;
+        let body: Value = serde_json::from_slice(&request.body)
+            .map_err(|e| StatusError::bad_request(format!("error decoding patch: {e}")))?;
+        let change = |workload: &Value| {
+            let wanted = patched(&scale::of(workload), &body, format)?;
+            scaled(served, workload, &wanted)
+        };
+        modify(server, request, served, &params, target, Change::Update, &change).await?
+    } else {
+        let params = WriteParams::parse(request, "UpdateOptions")?;
+        let mut wanted = body_of(request, "autoscaling", "v1", "Scale", &params)?;
+        update::match_name(&mut wanted, &info.name)?;
+        metadata::match_namespace(served, &mut wanted, &info.namespace)?;
+        let change = |workload: &Value| scaled(served, workload, &wanted);
+        modify(server, request, served, &params, target, Change::Update, &change).await?
+    };
+    shown(object.json())
+}
+
+fn shown(json: &[u8]) -> Result<Answer, StatusError> {
+    let workload: Value = serde_json::from_slice(json).map_err(StatusError::internal)?;
+    Ok(Answer::Value { code: 200, value: scale::of(&workload) })
+}
+
+fn patched(current: &Value, body: &Value, format: Format) -> Result<Value, StatusError> {
+    let gvk = GroupVersionKind::new("autoscaling", "v1", "Scale");
+    let mut new = current.clone();
+    match format {
+        Format::Json => new = json_patch::apply(current, body)?,
+        Format::Merge => merge_patch::apply(&mut new, body.clone())?,
+        Format::Strategic => {
+            let schema = schema::for_kind(&gvk).ok_or_else(|| StatusError::internal("Scale has no schema"))?;
+            strategic::apply(&mut new, body.clone(), schema)?;
+        }
+        Format::Apply => {
+            return Err(StatusError::unsupported_media_type(&[
+                "application/json-patch+json",
+                "application/merge-patch+json",
+                "application/strategic-merge-patch+json",
+            ]));
+        }
+    }
+    let text = crate::http::output::to_json(&new);
+    Ok(validate::decode_request(&text, &gvk, false)?.value)
+}
+
+fn scaled(served: &Served, workload: &Value, wanted: &Value) -> Result<Value, StatusError> {
+    let errors = scale::validate(wanted);
+    if !errors.is_empty() {
+        return Err(StatusError::invalid("autoscaling", "Scale", metadata::text(wanted, "name"), &errors));
+    }
+    let uid = metadata::text(wanted, "uid");
+    if !uid.is_empty() && uid != metadata::text(workload, "uid") {
+        let existing = metadata::text(workload, "uid");
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {existing}");
+        return Err(StatusError::conflict(&served.group_resource(), metadata::text(workload, "name"), &why));
+    }
+    let mut new = workload.clone();
+    scale::apply(&mut new, wanted);
+    Ok(new)
+}

@@ -1,0 +1,116 @@
+//! TokenRequest: a token of a service account, for an audience, for a time, bound to an object.
+
+use std::sync::Arc;
+
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::gvk::GroupResource;
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use super::body_of;
+use crate::authn::service_account::{Grant, find};
+use crate::http::output::Answer;
+use crate::registry::options::WriteParams;
+use crate::registry::served::Served;
+use crate::registry::{Request, metadata, store};
+use crate::server::Inner;
+
+const DEFAULT_SECONDS: i64 = 3600;
+const SHORTEST: i64 = 600;
+const LONGEST: i64 = 1 << 32;
+
+pub async fn answer(server: &Arc<Inner>, request: &Request, accounts: &Served) -> Result<Answer, StatusError> {
+    let params = WriteParams::parse(request, "CreateOptions")?;
+    let mut body = body_of(request, "authentication.k8s.io", "v1", "TokenRequest", &params)?;
+    let info = &request.info;
+    let own = metadata::text(&body, "name");
+    if !own.is_empty() && own != info.name {
+        let mut errors = ErrorList::new();
+        let path = Path::new("metadata").child("name");
+        errors.push(Error::invalid(&path, own, format!("must match the service account name if specified: {}", info.name)));
+        return Err(StatusError::invalid("authentication.k8s.io", "TokenRequest", own, &errors));
+    }
+    let current = store::read(server, accounts, &info.namespace, &info.name).await?;
+    let account = current.ok_or_else(|| accounts.not_found(&info.name))?.object;
+    let seconds = body["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
+    check_seconds(seconds)?;
+    let mut audiences: Vec<String> = serde_json::from_value(body["spec"]["audiences"].clone()).unwrap_or_default();
+    if audiences.is_empty() {
+        audiences.clone_from(&server.tokens.audiences);
+    }
+    let (bound, node) = bound_object(server, &body["spec"]["boundObjectRef"], &account).await?;
+    let grant =
+        Grant { account: &account, audiences: audiences.clone(), expiration_seconds: seconds, bound, node };
+    let (token, expires) = server.tokens.issue(&grant, server.clock.now())?;
+    let expires = metadata::rfc3339(expires);
+    body["metadata"] = json!({
+        "name": info.name, "namespace": info.namespace,
+        "creationTimestamp": metadata::rfc3339(server.clock.now()),
+    });
+    body["spec"]["audiences"] = json!(audiences);
+    body["spec"]["expirationSeconds"] = seconds.into();
+    body["status"] = json!({"token": token, "expirationTimestamp": expires});
+    Ok(Answer::Value { code: 201, value: body })
+}
+
+fn check_seconds(seconds: i64) -> Result<(), StatusError> {
+    let path = Path::new("spec").child("expirationSeconds");
+    let why = match seconds {
+        s if s < SHORTEST => "may not specify a duration less than 10 minutes",
+        s if s > LONGEST => "may not specify a duration larger than 2^32 seconds",
+        _ => return Ok(()),
+    };
+    let mut errors = ErrorList::new();
+    errors.push(Error::invalid(&path, seconds, why));
+    Err(StatusError::invalid("authentication.k8s.io", "TokenRequest", "", &errors))
+}
+
+type Bound = (Option<(&'static str, String, String)>, Option<(String, String)>);
+
+/// The object that the token ends with, and a bound pod's node.
+async fn bound_object(
+    server: &Inner,
+    reference: &Value,
+    account: &knarr_api::object::Object,
+) -> Result<Bound, StatusError> {
+    if reference.is_null() {
+        return Ok((None, None));
+    }
+    let text = |field: &str| reference[field].as_str().unwrap_or("");
+    let (kind, plural, namespace) = match (text("apiVersion"), text("kind")) {
+        ("v1", "Pod") => ("pod", "pods", account.namespace()),
+        ("v1", "Secret") => ("secret", "secrets", account.namespace()),
+        ("v1", "Node") => ("node", "nodes", ""),
+        (version, kind) => {
+            let group = if version == "v1" { "" } else { version };
+            return Err(StatusError::bad_request(format!("cannot bind token for serviceaccount \"{}\" to object of type {group}/{kind}", account.name())));
+        }
+    };
+    let (name, uid) = (text("name").to_owned(), text("uid").to_owned());
+    let resource = GroupResource::new("", plural);
+    let Some(object) = find(server, plural, namespace, &name).await else {
+        return Err(StatusError::not_found(&resource, &name));
+    };
+    if !uid.is_empty() && uid != object.uid() {
+        let why = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        );
+        return Err(StatusError::conflict(&resource, &name, &why));
+    }
+    let mut node = None;
+    if kind == "pod" {
+        let pod: Value = serde_json::from_slice(object.json()).map_err(StatusError::internal)?;
+        let used = pod["spec"]["serviceAccountName"].as_str().unwrap_or("");
+        if used != account.name() {
+            return Err(StatusError::bad_request(format!(
+                "cannot bind token for serviceaccount \"{}\" to pod running with different serviceaccount name.",
+                account.name()
+            )));
+        }
+        if let Some(name) = pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
+            let found = find(server, "nodes", "", name).await;
+            node = found.map(|n| (name.to_owned(), n.uid().to_owned()));
+        }
+    }
+    Ok((Some((kind, name, object.uid().to_owned())), node))
+}

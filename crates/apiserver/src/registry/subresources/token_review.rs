@@ -1,0 +1,41 @@
+//! TokenReview and SelfSubjectReview: who is behind a token, and who am I.
+
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use super::body_of;
+use crate::http::output::Answer;
+use crate::registry::options::WriteParams;
+use crate::registry::{Request, metadata};
+use crate::server::Inner;
+
+const GROUP: &str = "authentication.k8s.io";
+
+pub async fn token_review(server: &Inner, request: &Request) -> Result<Answer, StatusError> {
+    let params = WriteParams::parse(request, "CreateOptions")?;
+    let mut review = body_of(request, GROUP, "v1", "TokenReview", &params)?;
+    let token = review["spec"]["token"].as_str().unwrap_or("").to_owned();
+    if token.is_empty() {
+        return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
+    }
+    let mut audiences: Vec<String> = serde_json::from_value(review["spec"]["audiences"].clone()).unwrap_or_default();
+    if audiences.is_empty() {
+        audiences.clone_from(&server.tokens.audiences);
+    }
+    review["metadata"] = json!({});
+    review["status"] = match server.tokens.authenticate_for(server, &token, &audiences).await {
+        Ok((user, matching)) => {
+            json!({"authenticated": true, "user": user.to_value(), "audiences": matching})
+        }
+        Err(error) => json!({"user": {}, "error": error}),
+    };
+    Ok(Answer::Value { code: 201, value: review })
+}
+
+pub fn self_subject_review(server: &Inner, request: &Request) -> Result<Answer, StatusError> {
+    let params = WriteParams::parse(request, "CreateOptions")?;
+    let mut review: Value = body_of(request, GROUP, "v1", "SelfSubjectReview", &params)?;
+    review["metadata"] = json!({"creationTimestamp": metadata::rfc3339(server.clock.now())});
+    review["status"] = json!({"userInfo": request.user.to_value()});
+    Ok(Answer::Value { code: 201, value: review })
+}

@@ -1,0 +1,256 @@
+//! Update: PUT of an object or a part of it, and the path that patches share with it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use knarr_api::object::Object;
+use knarr_api::prepare;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::status::StatusError;
+use knarr_storage::Precondition;
+use serde_json::Value;
+
+use super::create::{self, dry_object, typed};
+use super::managed::Change;
+use super::options::WriteParams;
+use super::served::Served;
+use super::store::{self, Current, WriteError};
+use super::{Request, fill, managed, metadata};
+use crate::admission::{self, Attributes, Operation};
+use crate::allocators;
+use crate::authz;
+use crate::server::Inner;
+
+/// How often a write is tried again after somebody else's came between.
+const ATTEMPTS: usize = 32;
+
+/// Which object, or which part of it, is written.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub subresource: Option<&'a str>,
+}
+
+/// PUT to one object; the flag says whether it was created.
+pub async fn update(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+) -> Result<(Arc<Object>, bool), StatusError> {
+    let mut body = create::decode_body(request, served, params)?;
+    let info = &request.info;
+    match_name(&mut body, &info.name)?;
+    metadata::match_namespace(served, &mut body, &info.namespace)?;
+    let subresource = (!info.subresource.is_empty()).then_some(info.subresource.as_str());
+    let target = Target { namespace: &info.namespace, name: &info.name, subresource };
+    let change = |_: &Value| Ok(body.clone());
+    match modify(server, request, served, params, target, Change::Update, &change).await {
+        Err(error) if error.is_not_found() && subresource.is_none() && served.resource.strategy.allow_create_on_update() => {
+            if !metadata::text(&body, "uid").is_empty() {
+                let why = format!(
+                    "Precondition failed: UID in precondition: {}, UID in object meta: ",
+                    metadata::text(&body, "uid")
+                );
+                return Err(StatusError::conflict(&served.group_resource(), &info.name, &why));
+            }
+            may_create(server, request)?;
+            prepare::metadata(&mut body).remove("resourceVersion");
+            Ok((create::create_value(server, request, served, params, body).await?, true))
+        }
+        other => Ok((other?, false)),
+    }
+}
+
+/// Who creates by PUT or apply needs the right to create.
+pub fn may_create(server: &Inner, request: &Request) -> Result<(), StatusError> {
+    let mut attributes = authz::Attributes::of_request(&request.info, &request.query);
+    attributes.verb = "create".into();
+    server.authorizer.check(&request.user, &attributes)
+}
+
+pub fn match_name(body: &mut Value, name: &str) -> Result<(), StatusError> {
+    let own = metadata::text(body, "name").to_owned();
+    if own.is_empty() {
+        return Err(StatusError::bad_request(
+            "the name of the object (based on URL) was undeterminable: name must be provided",
+        ));
+    }
+    if own == name {
+        return Ok(());
+    }
+    let why = format!("the name of the object ({own}) does not match the name on the URL ({name})");
+    Err(StatusError::bad_request(why))
+}
+
+/// What is to become of an object, given what it is.
+pub type Changer<'a> = &'a (dyn Fn(&Value) -> Result<Value, StatusError> + Send + Sync);
+
+/// Reads, changes, checks and writes an object; again where somebody else's write came between.
+#[allow(clippy::too_many_arguments, reason = "the one path that every kind of update takes")]
+pub async fn modify(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+    target: Target<'_>,
+    how: Change,
+    change: Changer<'_>,
+) -> Result<Arc<Object>, StatusError> {
+    for _ in 0..ATTEMPTS {
+        let Some(current) = store::read(server, served, target.namespace, target.name).await? else {
+            return Err(served.not_found(target.name));
+        };
+        let old = current.value()?;
+        let new = change(&old)?;
+        let new = prepare_update(server, request, served, params, target, how, new, &old).await?;
+        match commit(server, served, params, target, &current, &old, new).await {
+            Ok(object) => return Ok(object),
+            Err(WriteError::Status(error)) => return Err(error),
+            Err(WriteError::Conflict(_)) => {}
+        }
+    }
+    Err(StatusError::modified(&served.group_resource(), target.name))
+}
+
+#[allow(clippy::too_many_arguments, reason = "one step of `modify`")]
+async fn prepare_update(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+    target: Target<'_>,
+    how: Change,
+    mut new: Value,
+    old: &Value,
+) -> Result<Value, StatusError> {
+    let (resource, strategy) = (served.resource, served.resource.strategy);
+    check_preconditions(served, target.name, &new, old)?;
+    metadata::carry_over(&mut new, old);
+    strategy.default(&mut new);
+    strategy.prepare_for_update(&mut new, old, target.subresource);
+    let mut attributes = Attributes {
+        user: &request.user,
+        operation: Operation::Update,
+        resource: resource.types,
+        subresource: target.subresource.unwrap_or(""),
+        namespace: target.namespace,
+        name: target.name,
+        dry_run: params.dry_run,
+        object: new,
+        old: Some(old),
+        warnings: Vec::new(),
+    };
+    admission::mutate(&mut attributes, server).await?;
+    let mut errors = metadata::validate_update(&attributes.object, old);
+    let before = typed(served, old)?;
+    let after = typed(served, &attributes.object)?;
+    errors.extend(strategy.validate_update(&after, &before, target.subresource));
+    if !errors.is_empty() {
+        return Err(StatusError::invalid(resource.types.group, resource.types.kind, target.name, &errors));
+    }
+    admission::validate(&attributes, server).await?;
+    attributes.warnings.drain(..).for_each(|w| request.warn(w));
+    strategy.warnings(&after, Some(&before)).into_iter().for_each(|w| request.warn(w));
+    let mut new = attributes.object;
+    managed::updated(served, params, target.subresource, how, &mut new, old, server.clock.now());
+    Ok(new)
+}
+
+/// Optimistic locking and identity.
+fn check_preconditions(served: &Served, name: &str, new: &Value, old: &Value) -> Result<(), StatusError> {
+    let version = metadata::text(new, "resourceVersion");
+    let unset = version.is_empty() || version == "0";
+    if unset && !served.resource.strategy.allow_unconditional_update() {
+        let mut errors = ErrorList::new();
+        let path = Path::new("metadata").child("resourceVersion");
+        errors.push(Error::invalid(&path, 0, "must be specified for an update"));
+        let types = served.resource.types;
+        return Err(StatusError::invalid(types.group, types.kind, name, &errors));
+    }
+    if !unset && version != metadata::text(old, "resourceVersion") {
+        return Err(StatusError::modified(&served.group_resource(), name));
+    }
+    let (uid, existing) = (metadata::text(new, "uid"), metadata::text(old, "uid"));
+    if !uid.is_empty() && uid != existing {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {existing}");
+        return Err(StatusError::conflict(&served.group_resource(), name, &why));
+    }
+    Ok(())
+}
+
+async fn commit(
+    server: &Inner,
+    served: &Served,
+    params: &WriteParams,
+    target: Target<'_>,
+    current: &Current,
+    old: &Value,
+    mut new: Value,
+) -> Result<Arc<Object>, WriteError> {
+    prepare::metadata(&mut new).remove("resourceVersion");
+    let key = served.key(target.namespace, target.name);
+    for _ in 0..allocators::ATTEMPTS {
+        let (extra, allocated) = allocators::plan(server, served, Some(old), Some(&mut new)).await?;
+        fill(served, &mut new);
+        let stored = Bytes::from(served.to_stored(&new));
+        let gone = super::delete::is_finished(&new);
+        if params.dry_run {
+            let version = metadata::text(old, "resourceVersion").to_owned();
+            prepare::metadata(&mut new).insert("resourceVersion".into(), version.into());
+            return Ok(dry_object(served, &new)?);
+        }
+        let done = if gone {
+            let (extra, _) = allocators::plan(server, served, Some(old), None).await?;
+            store::remove(server, key.clone(), current.revision, extra).await
+        } else if stored == current.stored {
+            return Ok(Arc::clone(&current.object));
+        } else {
+            let condition = Precondition::ModRevision(current.revision);
+            store::put(server, key.clone(), stored.clone(), condition, current.lease, extra).await
+        };
+        match done {
+            Ok(revision) => return Ok(served.object(&stored, revision)?),
+            Err(WriteError::Conflict(conflict)) if conflict.key != key => {
+                allocators::lost(served, &mut new, &allocated, &conflict.key)?;
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    Err(WriteError::Status(StatusError::internal("no address or port could be allocated")))
+}
+
+/// Reads, changes and writes an object past its strategy, for subresources that have rules of their own.
+pub async fn modify_raw(
+    server: &Inner,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+    dry_run: bool,
+    change: Changer<'_>,
+) -> Result<Arc<Object>, StatusError> {
+    for _ in 0..ATTEMPTS {
+        let Some(current) = store::read(server, served, namespace, name).await? else {
+            return Err(served.not_found(name));
+        };
+        let mut new = change(&current.value()?)?;
+        if dry_run {
+            return dry_object(served, &new);
+        }
+        prepare::metadata(&mut new).remove("resourceVersion");
+        fill(served, &mut new);
+        let stored = Bytes::from(served.to_stored(&new));
+        if stored == current.stored {
+            return Ok(current.object);
+        }
+        let condition = Precondition::ModRevision(current.revision);
+        let key = served.key(namespace, name);
+        match store::put(server, key, stored.clone(), condition, current.lease, store::Extra::default()).await {
+            Ok(revision) => return served.object(&stored, revision),
+            Err(WriteError::Status(error)) => return Err(error),
+            Err(WriteError::Conflict(_)) => {}
+        }
+    }
+    Err(StatusError::modified(&served.group_resource(), name))
+}

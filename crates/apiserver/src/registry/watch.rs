@@ -1,0 +1,155 @@
+//! Watch: a stream of changes with bookmarks, from a revision or from the present state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use knarr_api::object::Object;
+use knarr_api::resource::Resource;
+use knarr_apimachinery::clock::Sleep;
+use knarr_apimachinery::status::StatusError;
+use tokio_util::sync::CancellationToken;
+
+use super::list::{wait_current, wait_fresh};
+use super::options::{ListParams, Version};
+use super::served::Served;
+use crate::cache::{Change, WatchFrom, Watcher};
+use crate::server::Inner;
+
+/// How long a watch may last when the client does not say: this, and up to as much again.
+const SHORTEST_DEFAULT: u64 = 1800;
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// One thing to tell a watching client.
+pub enum Frame {
+    Added(Arc<Object>),
+    Modified(Arc<Object>),
+    Deleted(Arc<Object>),
+    /// Everything up to this revision has been told; `initial_end` closes the initial state.
+    Bookmark { revision: u64, initial_end: bool },
+}
+
+/// A running watch.
+pub struct Session {
+    server: Arc<Inner>,
+    served: Arc<Served>,
+    watcher: Watcher,
+    bookmarks: bool,
+    initial_end: bool,
+    /// A bookmark for this revision is due once all that is waiting has been handed out.
+    due: Option<u64>,
+    /// The watch is over once that bookmark is out.
+    closing: bool,
+    bookmark_timer: Sleep,
+    deadline: Sleep,
+    stop: CancellationToken,
+}
+
+/// Starts a watch; a revision that is no longer held is an error at once.
+pub async fn start(
+    server: &Arc<Inner>,
+    served: &Arc<Served>,
+    namespace: Option<&str>,
+    params: ListParams,
+) -> Result<Session, StatusError> {
+    let (from, initial_end) = match (params.send_initial_events, params.version) {
+        (Some(true), version) => {
+            settle(server, version).await?;
+            (WatchFrom::State, true)
+        }
+        (_, Version::At(revision)) => (WatchFrom::After(revision), false),
+        (Some(false), _) => (WatchFrom::Now, false),
+        (None, version) => {
+            settle(server, version).await?;
+            (WatchFrom::State, false)
+        }
+    };
+    let watcher = served.cache()?.watch(namespace, params.selection, from).map_err(|too_old| {
+        let asked = if let WatchFrom::After(revision) = from { revision } else { 0 };
+        StatusError::expired(format!("too old resource version: {asked} ({})", too_old.oldest))
+    })?;
+    let seconds = params.timeout_seconds.unwrap_or_else(|| SHORTEST_DEFAULT + fastrand::u64(0..SHORTEST_DEFAULT));
+    Ok(Session {
+        server: Arc::clone(server),
+        served: Arc::clone(served),
+        watcher,
+        bookmarks: params.allow_bookmarks,
+        initial_end: initial_end && params.allow_bookmarks,
+        due: None,
+        closing: false,
+        bookmark_timer: server.clock.sleep(BOOKMARK_EVERY),
+        deadline: server.clock.sleep(Duration::from_secs(seconds)),
+        stop: server.stop.clone(),
+    })
+}
+
+async fn settle(server: &Inner, version: Version) -> Result<(), StatusError> {
+    match version {
+        Version::Any => Ok(()),
+        Version::Unset => wait_current(server).await,
+        Version::At(revision) => wait_fresh(server, revision).await,
+    }
+}
+
+impl Session {
+    pub fn resource(&self) -> &'static Resource {
+        self.served.resource
+    }
+
+    /// What is there to tell without waiting.
+    pub fn try_next(&mut self) -> Option<Result<Frame, StatusError>> {
+        if self.initial_end && !self.watcher.has_state() {
+            self.initial_end = false;
+            let revision = self.watcher.began_at();
+            return Some(Ok(Frame::Bookmark { revision, initial_end: true }));
+        }
+        if let Some(change) = self.watcher.try_next() {
+            return Some(self.frame(change));
+        }
+        let due = self.due.take()?;
+        let revision = due.max(self.watcher.seen());
+        Some(Ok(Frame::Bookmark { revision, initial_end: false }))
+    }
+
+    /// The next thing to tell; `None` when the watch is over. Cancel safe.
+    pub async fn next(&mut self) -> Option<Result<Frame, StatusError>> {
+        loop {
+            if let Some(frame) = self.try_next() {
+                return Some(frame);
+            }
+            if self.closing {
+                return None;
+            }
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return None,
+                change = self.watcher.next() => {
+                    return change.map(|change| self.frame(change));
+                }
+                () = &mut self.bookmark_timer => {
+                    self.bookmark_timer = self.server.clock.sleep(BOOKMARK_EVERY);
+                    self.bookmark();
+                }
+                () = &mut self.deadline => {
+                    self.closing = true;
+                    self.bookmark();
+                }
+            }
+        }
+    }
+
+    /// The caches' revision is read before the waiting changes are handed out: all those up to it are waiting.
+    fn bookmark(&mut self) {
+        if self.bookmarks {
+            self.due = Some(self.server.caches.applied());
+        }
+    }
+
+    fn frame(&self, change: Change) -> Result<Frame, StatusError> {
+        let show = |o: &Arc<Object>| self.served.show(o);
+        Ok(match change {
+            Change::Added(o) => Frame::Added(show(&o)?),
+            Change::Modified(o) => Frame::Modified(show(&o)?),
+            Change::Deleted(o) => Frame::Deleted(show(&o)?),
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! The server itself: what all requests share, how it starts, serves and stops.
+
+use std::sync::Arc;
+
+use knarr_apimachinery::clock::Clock;
+use knarr_storage::Store;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::authn::service_account::Tokens;
+use crate::authn::x509;
+use crate::authn::UserInfo;
+use crate::authz::node::NodeAuthorizer;
+use crate::authz::rbac::{Rbac, Sources};
+use crate::authz::Authorizer;
+use crate::bootstrap;
+use crate::cache::{Caches, LoadError};
+use crate::config::{Config, ConfigError};
+use crate::discovery::Discovery;
+use crate::http::listener;
+use crate::http::tls;
+use crate::in_process::InProcess;
+use crate::metrics::Metrics;
+use crate::proxy::Kubelets;
+use crate::registry::event_leases::EventLeases;
+use crate::registry::served::{Table, storage_name, stored_form};
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("cannot load the watch cache")]
+    Load(#[from] LoadError),
+    #[error("cannot write the bootstrap objects: {0}")]
+    Bootstrap(#[source] knarr_apimachinery::status::StatusError),
+    #[error("the table of resources lacks {0}")]
+    Missing(&'static str),
+}
+
+/// What all requests share.
+pub struct Inner {
+    pub config: Config,
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub caches: Arc<Caches>,
+    pub table: Table,
+    pub authorizer: Authorizer,
+    pub certificates: Option<x509::Verifier>,
+    pub tokens: Tokens,
+    pub kubelets: Option<Kubelets>,
+    pub discovery: Discovery,
+    pub metrics: Metrics,
+    pub events: EventLeases,
+    /// Cancelled when the server stops.
+    pub stop: CancellationToken,
+}
+
+/// A running API server. Clones share it.
+#[derive(Clone)]
+pub struct ApiServer {
+    inner: Arc<Inner>,
+}
+
+impl ApiServer {
+    /// Loads the watch cache, writes what every cluster starts with, and is ready for requests.
+    pub async fn new(config: Config) -> Result<Self, StartError> {
+        let stop = CancellationToken::new();
+        let names = config
+            .resources
+            .iter()
+            .filter(|r| r.is_stored())
+            .map(|r| stored_form(r, &config.resources))
+            .map(|r| (storage_name(r), r.selectable));
+        let (store, clock) = (Arc::clone(&config.store), Arc::clone(&config.clock));
+        let caches = Caches::start(Arc::clone(&store), Arc::clone(&clock), names, stop.clone()).await?;
+        let table = Table::new(&config.resources, &caches);
+        let cache = |name: &'static str| caches.get(name).cloned().ok_or(StartError::Missing(name));
+        let authorizer = Authorizer {
+            rbac: Rbac::new(Sources {
+                roles: cache("rbac.authorization.k8s.io/roles")?,
+                role_bindings: cache("rbac.authorization.k8s.io/rolebindings")?,
+                cluster_roles: cache("rbac.authorization.k8s.io/clusterroles")?,
+                cluster_role_bindings: cache("rbac.authorization.k8s.io/clusterrolebindings")?,
+            }),
+            node: NodeAuthorizer::new(cache("core/pods")?),
+        };
+        let inner = Arc::new(Inner {
+            certificates: tls::client_verifier(&config)?,
+            tokens: Tokens::new(&config)?,
+            kubelets: Kubelets::new(&config)?,
+            discovery: Discovery::new(&config, &table),
+            metrics: Metrics::default(),
+            events: EventLeases::default(),
+            store,
+            clock,
+            caches,
+            table,
+            authorizer,
+            stop,
+            config,
+        });
+        bootstrap::run(&inner).await.map_err(StartError::Bootstrap)?;
+        tokio::spawn(crate::registry::event_leases::expire(Arc::clone(&inner)));
+        Ok(Self { inner })
+    }
+
+    /// Answers HTTPS (HTTP/1.1 and HTTP/2) on a listening socket until [`ApiServer::stop`]; then finishes the requests
+    /// under way, for a while.
+    pub async fn serve(&self, listener: TcpListener) -> Result<(), ConfigError> {
+        let tls = tls::server_config(&self.inner.config, self.inner.certificates.as_ref())?;
+        listener::serve(Arc::clone(&self.inner), listener, tls).await;
+        Ok(())
+    }
+
+    /// A way in for a component of the same process, with this identity: authorized and admitted like any other.
+    pub fn transport(&self, user: UserInfo) -> Arc<dyn knarr_client::Transport> {
+        Arc::new(InProcess::new(Arc::clone(&self.inner), user))
+    }
+
+    /// Ends watches, the cache feed and `serve`. The store is left open.
+    pub fn stop(&self) {
+        self.inner.stop.cancel();
+    }
+
+    /// Whether [`ApiServer::stop`] was called.
+    pub fn is_stopped(&self) -> bool {
+        self.inner.stop.is_cancelled()
+    }
+}

@@ -1,0 +1,152 @@
+//! Tables and bare metadata: the forms in which `kubectl get` and metadata clients ask for objects.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use knarr_api::object::Object;
+use knarr_api::resource::{CellContext, Resource};
+use serde_json::{Map, Value, json};
+
+/// What a table row carries of its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IncludeObject {
+    None,
+    #[default]
+    Metadata,
+    Object,
+}
+
+impl IncludeObject {
+    /// Of the `includeObject` parameter; `None` when it is none of the three.
+    pub fn parse(text: Option<&str>) -> Option<Self> {
+        match text.unwrap_or("") {
+            "" | "Metadata" => Some(Self::Metadata),
+            "None" => Some(Self::None),
+            "Object" => Some(Self::Object),
+            _ => None,
+        }
+    }
+}
+
+pub fn column_definitions(resource: &Resource) -> Value {
+    let column = |c: &knarr_api::resource::Column| {
+        json!({
+            "name": c.name, "type": c.type_, "format": c.format,
+            "description": c.description, "priority": c.priority,
+        })
+    };
+    resource.columns.iter().map(column).collect()
+}
+
+fn row(resource: &Resource, object: &Object, include: IncludeObject, now: jiff::Timestamp) -> Value {
+    let cells = (resource.cells)(object, &CellContext { now });
+    let shown: Value = match include {
+        IncludeObject::None => Value::Null,
+        IncludeObject::Metadata => serde_json::from_slice(&partial(object)).unwrap_or_default(),
+        IncludeObject::Object => serde_json::from_slice(object.json()).unwrap_or_default(),
+    };
+    json!({"cells": cells, "object": shown})
+}
+
+/// A table of these objects.
+#[allow(clippy::too_many_arguments, reason = "one call each for lists and for single objects")]
+pub fn table(
+    resource: &Resource,
+    objects: &[Arc<Object>],
+    version: u64,
+    continue_token: Option<String>,
+    remaining: Option<u64>,
+    include: IncludeObject,
+    now: jiff::Timestamp,
+) -> Value {
+    let mut meta = Map::new();
+    meta.insert("resourceVersion".into(), version.to_string().into());
+    if let Some(token) = continue_token {
+        meta.insert("continue".into(), token.into());
+    }
+    if let Some(remaining) = remaining {
+        meta.insert("remainingItemCount".into(), remaining.into());
+    }
+    let rows: Vec<Value> = objects.iter().map(|o| row(resource, o, include, now)).collect();
+    json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
+        "columnDefinitions": column_definitions(resource), "rows": rows,
+    })
+}
+
+/// The table of one watch event; only the first of a watch carries the columns.
+pub fn event_table(
+    resource: &Resource,
+    object: &Object,
+    with_columns: bool,
+    include: IncludeObject,
+    now: jiff::Timestamp,
+) -> Value {
+    let columns = if with_columns { column_definitions(resource) } else { Value::Null };
+    json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": object.resource_version().to_string()},
+        "columnDefinitions": columns, "rows": [row(resource, object, include, now)],
+    })
+}
+
+/// `PartialObjectMetadata` of an object.
+pub fn partial(object: &Object) -> Bytes {
+    let json = object.json();
+    let metadata = metadata_of(json).unwrap_or(b"{}");
+    let mut out = Vec::with_capacity(metadata.len() + 80);
+    out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":");
+    out.extend_from_slice(metadata);
+    out.push(b'}');
+    out.into()
+}
+
+/// The text of the top-level `metadata` object in compact JSON.
+fn metadata_of(json: &[u8]) -> Option<&[u8]> {
+    const KEY: &[u8] = b"\"metadata\":";
+    let (mut depth, mut i, mut start) = (0usize, 0usize, None);
+    while i < json.len() {
+        match json[i] {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth = depth.checked_sub(1)?;
+                if depth == 1
+                    && let Some(start) = start
+                {
+                    return json.get(start..=i);
+                }
+            }
+            b'"' => {
+                if depth == 1 && start.is_none() && json[i..].starts_with(KEY) {
+                    start = Some(i + KEY.len());
+                    i += KEY.len();
+                    continue;
+                }
+                i += 1;
+                while i < json.len() && json[i] != b'"' {
+                    i += if json[i] == b'\\' { 2 } else { 1 };
+                }
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_cut_out() {
+        for (json, expected) in [
+            (r#"{"a":{"metadata":{"x":1}},"metadata":{"name":"b}","l":{"a":"c"}},"z":1}"#, r#"{"name":"b}","l":{"a":"c"}}"#),
+            (r#"{"metadata":{}}"#, "{}"),
+            (r#"{"kind":"metadata","data":[{"x":1}],"metadata":{"name":"q"}}"#, r#"{"name":"q"}"#),
+        ] {
+            assert_eq!(metadata_of(json.as_bytes()).unwrap(), expected.as_bytes(), "{json}");
+        }
+        assert_eq!(metadata_of(b"{}"), None);
+    }
+}
