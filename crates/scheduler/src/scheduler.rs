@@ -208,7 +208,7 @@ impl Scheduler {
     /// Puts the pod back, and tells why through an event and the PodScheduled condition.
     fn turn_down(
         &self,
-        pod: Arc<PodInfo>,
+        info: Arc<PodInfo>,
         plugins: BTreeSet<&'static str>,
         reason: &'static str,
         message: String,
