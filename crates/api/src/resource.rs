@@ -118,7 +118,7 @@ impl Resource {
 }
 
 /// The JSON path behind a selector path: the two differ for events' `source` and some old aliases.
-fn selector_path<'p>(types: ResourceType, path: &'p str) -> &'p str {
+fn selector_path(types: ResourceType, path: &str) -> &str {
     match (types.plural, path) {
         ("events", "source") => "source.component",
         ("pods", "spec.host") => "spec.nodeName",

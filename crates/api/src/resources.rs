@@ -61,3 +61,79 @@ pub fn find(group: &str, plural: &str) -> Option<&'static Resource> {
 pub fn of(types: &ResourceType) -> Option<&'static Resource> {
     ALL.iter().copied().find(|r| r.types == *types)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::collections::BTreeSet;
+
+    use crate::object::Object;
+    use crate::resource::CellContext;
+
+    #[test]
+    fn every_resource_is_whole() {
+        let mut seen = BTreeSet::new();
+        let mut short_names = BTreeSet::new();
+        for resource in all() {
+            let types = &resource.types;
+            assert!(seen.insert((types.group, types.plural)), "{types:?} is listed twice");
+            assert_eq!(resource.singular, types.kind.to_lowercase(), "{types:?}");
+            assert!(resource.verbs.is_sorted(), "{types:?}");
+            assert_eq!(resource.is_stored(), !resource.list_kind.is_empty(), "{types:?}");
+            assert!(resource.subresources.is_sorted_by_key(|s| s.name), "{types:?}");
+            assert!(!resource.strategy.validate_name("a/b", false).is_empty(), "{types:?}");
+            assert!(resource.strategy.validate_name("a", false).is_empty(), "{types:?}");
+            for short in resource.short_names {
+                assert!(short_names.insert(*short) || *short == "ev", "{short} is used twice");
+            }
+        }
+    }
+
+    #[test]
+    fn bare_objects_go_through_every_hook() {
+        for resource in all() {
+            let types = &resource.types;
+            let bare = serde_json::json!({
+                "apiVersion": types.api_version(), "kind": types.kind, "metadata": {"name": "a"},
+            });
+            let held = |v: &serde_json::Value| {
+                Object::new(Bytes::from(v.to_string()), resource.selectable).unwrap_or_else(|e| panic!("{e}"))
+            };
+            let strategy = resource.strategy;
+            let mut object = bare.clone();
+            strategy.default(&mut object);
+            let once = object.clone();
+            strategy.default(&mut object);
+            assert_eq!(once, object, "{types:?}: defaults are not stable");
+            strategy.prepare_for_create(&mut object);
+            let _ = strategy.validate(&held(&object));
+            for subresource in [None].into_iter().chain(resource.subresources.iter().map(|s| Some(s.name))) {
+                let mut new = object.clone();
+                strategy.prepare_for_update(&mut new, &object, subresource);
+                let _ = strategy.validate_update(&held(&new), &held(&object), subresource);
+            }
+            let cells = (resource.cells)(&held(&bare), &CellContext { now: jiff::Timestamp::UNIX_EPOCH });
+            assert_eq!(cells.len(), resource.columns.len(), "{types:?}");
+        }
+    }
+
+    #[test]
+    fn hooks_bear_any_shape() {
+        for odd in [
+            "null",
+            "[]",
+            "7",
+            "{\"spec\":[],\"metadata\":3,\"status\":\"x\"}",
+            "{\"spec\":{\"template\":4}}",
+        ] {
+            for resource in all() {
+                let mut object: serde_json::Value = serde_json::from_str(odd).unwrap_or_default();
+                resource.strategy.default(&mut object);
+                resource.strategy.prepare_for_create(&mut object);
+                let old = object.clone();
+                resource.strategy.prepare_for_update(&mut object, &old, None);
+            }
+        }
+    }
+}

@@ -96,7 +96,7 @@ pub fn three_of<T: Display>(items: impl Iterator<Item = T>, empty: &str) -> Stri
     }
     match all {
         0 => empty.to_owned(),
-        0..=SHOWN => shown.join(","),
+        1..=SHOWN => shown.join(","),
         _ => format!("{} + {} more...", shown.join(","), all - SHOWN),
     }
 }

@@ -50,10 +50,49 @@ pub fn one_of(errors: &mut ErrorList, path: &Path, value: &str, supported: &[&st
     }
 }
 
+/// `Unsupported value: "x": supported values: "A", "B"`, in the order given.
+pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> Error {
+    Error { detail: supported_words(supported), ..Error::not_supported(path, value, &[]) }
+}
+
+fn supported_words(supported: &[&str]) -> String {
+    let names: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
+    format!("supported values: {}", names.join(", "))
+}
+
+/// Invalid, with a value that is not JSON as the API knows it, or whose fields have an order of their own.
+pub fn invalid_text(path: &Path, text: &str, problem: &str) -> Error {
+    Error { value: None, ..Error::invalid(path, Value::Null, format!("{text}: {problem}")) }
+}
+
+/// Duplicate, with such a value.
+pub fn duplicate_text(path: &Path, text: &str) -> Error {
+    Error { value: None, detail: text.to_owned(), ..Error::duplicate(path, Value::Null) }
+}
+
+/// Unsupported, with such a value.
+pub fn not_supported_text(path: &Path, text: &str, supported: &[&str]) -> Error {
+    let detail = format!("{text}: {}", supported_words(supported));
+    Error { value: None, detail, ..Error::not_supported(path, Value::Null, &[]) }
+}
+
+/// A label selector as error messages show it: labels before expressions.
+pub fn selector_text(selector: &LabelSelector) -> String {
+    let mut parts = Vec::new();
+    if let Some(labels) = selector.match_labels.as_ref().filter(|l| !l.is_empty()) {
+        parts.push(format!("\"matchLabels\":{}", shown(labels)));
+    }
+    if let Some(expressions) = selector.match_expressions.as_ref().filter(|e| !e.is_empty()) {
+        // Their fields happen to be in alphabetical order.
+        parts.push(format!("\"matchExpressions\":{}", shown(expressions)));
+    }
+    format!("{{{}}}", parts.join(","))
+}
+
 /// Unsupported when not one of these.
 pub fn supported_value(errors: &mut ErrorList, path: &Path, value: &str, supported: &[&str]) {
     if !supported.contains(&value) {
-        errors.push(Error::not_supported(path, value, supported));
+        errors.push(not_supported(path, value, supported));
     }
 }
 
@@ -67,6 +106,18 @@ pub fn positive(errors: &mut ErrorList, path: &Path, value: i64) {
     if value <= 0 {
         errors.push(Error::invalid(path, value, "must be greater than zero"));
     }
+}
+
+/// A workload's selector may not change.
+pub fn selector_stays(errors: &mut ErrorList, path: &Path, new: &LabelSelector, old: &LabelSelector) {
+    if new != old {
+        errors.push(invalid_text(path, &selector_text(new), IMMUTABLE));
+    }
+}
+
+/// A change of a field that may not change, where the words do not show the value.
+pub fn changed(path: &Path) -> Error {
+    Error::invalid(path, Value::Null, IMMUTABLE)
 }
 
 pub fn immutable<T: PartialEq + Serialize>(errors: &mut ErrorList, path: &Path, new: &T, old: &T) {

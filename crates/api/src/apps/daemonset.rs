@@ -18,14 +18,19 @@ use crate::resource::{self, CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
 
-/// The template's own counter, which rolling updates by old clients look at.
-fn template_generation(spec: &Value) -> i64 {
-    spec.get("templateGeneration").and_then(Value::as_i64).unwrap_or(0)
+/// The annotation that counts changes of the template, for the controller.
+pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+fn template_generation(set: &Value) -> i64 {
+    let annotations = set.pointer("/metadata/annotations");
+    let text = annotations.and_then(|a| a.get(TEMPLATE_GENERATION)).and_then(Value::as_str);
+    text.and_then(|t| t.parse().ok()).unwrap_or(0)
 }
 
-fn set_template_generation(object: &mut Value, generation: i64) {
-    let spec = prepare::object(object).entry("spec").or_insert(Value::Null);
-    prepare::object(spec).insert("templateGeneration".to_owned(), Value::from(generation));
+fn set_template_generation(set: &mut Value, generation: i64) {
+    let annotations = prepare::metadata(set).entry("annotations").or_insert(Value::Null);
+    let text = Value::from(generation.to_string());
+    prepare::object(annotations).insert(TEMPLATE_GENERATION.to_owned(), text);
 }
 
 pub const RESOURCE: Resource = Resource {
@@ -90,13 +95,15 @@ impl Strategy for Rules {
 
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::create_with_status(object);
-        let generation = object.get("spec").map_or(0, template_generation).max(1);
+        let generation = template_generation(object).max(1);
         set_template_generation(object, generation);
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
-        if subresource != Some("status") {
-            let before = old.get("spec").map_or(0, template_generation);
+        if subresource == Some("status") {
+            set_template_generation(new, template_generation(old));
+        } else {
+            let before = template_generation(old);
             let pointer = "/spec/template";
             let changed = !prepare::same(new.pointer(pointer), old.pointer(pointer));
             set_template_generation(new, if changed { before + 1 } else { before });
@@ -117,7 +124,7 @@ impl Strategy for Rules {
             _ => {
                 let mut errors = validate_spec(object, &new);
                 let path = Path::new("spec").child("selector");
-                validate::immutable(&mut errors, &path, &new.spec.selector, &old.spec.selector);
+                validate::selector_stays(&mut errors, &path, &new.spec.selector, &old.spec.selector);
                 errors
             }
         }
@@ -140,7 +147,11 @@ fn validate_spec(_: &Object, set: &api::DaemonSet) -> ErrorList {
     }
     if validate::is_empty_selector(&spec.selector) {
         let problem = "empty selector is invalid for daemonset";
-        errors.push(Error::invalid(&path.child("selector"), validate::shown(&spec.selector), problem));
+        errors.push(validate::invalid_text(
+            &path.child("selector"),
+            &validate::selector_text(&spec.selector),
+            problem,
+        ));
     }
     crate::core::pod::validation::template(&mut errors, &path.child("template"), &spec.template);
     validation::runs_for_ever(&mut errors, &spec.template, "DaemonSet");
@@ -186,10 +197,13 @@ fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: Option<&api:
         }
         other => {
             // Shown as the server's own form of a strategy.
-            let shown = serde_json::json!({"Type": other, "RollingUpdate": rolling.map(|r| {
-                serde_json::json!({"MaxUnavailable": r.max_unavailable, "MaxSurge": r.max_surge})
-            })});
-            errors.push(Error::not_supported(path, shown, &["OnDelete", "RollingUpdate"]));
+            let rolling = rolling.map_or("null".to_owned(), |r| {
+                let (unavailable, surge) =
+                    (validate::shown(&r.max_unavailable), validate::shown(&r.max_surge));
+                format!(r#"{{"MaxUnavailable":{unavailable},"MaxSurge":{surge}}}"#)
+            });
+            let text = format!(r#"{{"Type":{},"RollingUpdate":{rolling}}}"#, Value::from(other));
+            errors.push(validate::not_supported_text(path, &text, &["RollingUpdate", "OnDelete"]));
         }
     }
 }

@@ -107,7 +107,7 @@ impl Strategy for Rules {
             _ => {
                 let mut errors = validate_spec(object, &new);
                 let path = Path::new("spec").child("selector");
-                validate::immutable(&mut errors, &path, &new.spec.selector, &old.spec.selector);
+                validate::selector_stays(&mut errors, &path, &new.spec.selector, &old.spec.selector);
                 errors
             }
         }
@@ -128,7 +128,7 @@ fn validate_spec(object: &Object, deployment: &api::Deployment) -> ErrorList {
     nonnegative(&mut errors, "replicas", spec.replicas);
     validation::selector(&mut errors, object, &spec.selector, "deployment");
     let bad = "invalid label selector";
-    validation::template(&mut errors, &spec.selector, &spec.template, "ReplicaSet", bad);
+    validation::template(&mut errors, object, &spec.selector, &spec.template, "ReplicaSet", bad);
     validate_strategy(&mut errors, &path.child("strategy"), spec.strategy.as_ref());
     nonnegative(&mut errors, "minReadySeconds", spec.min_ready_seconds);
     nonnegative(&mut errors, "revisionHistoryLimit", spec.revision_history_limit);
@@ -171,10 +171,13 @@ fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: Option<&api:
         }
         other => {
             // Shown as the server's own form of a strategy.
-            let shown = serde_json::json!({"Type": other, "RollingUpdate": rolling.map(|r| {
-                serde_json::json!({"MaxUnavailable": r.max_unavailable, "MaxSurge": r.max_surge})
-            })});
-            errors.push(Error::not_supported(path, shown, &["Recreate", "RollingUpdate"]));
+            let rolling = rolling.map_or("null".to_owned(), |r| {
+                let (unavailable, surge) =
+                    (validate::shown(&r.max_unavailable), validate::shown(&r.max_surge));
+                format!(r#"{{"MaxUnavailable":{unavailable},"MaxSurge":{surge}}}"#)
+            });
+            let text = format!(r#"{{"Type":{},"RollingUpdate":{rolling}}}"#, Value::from(other));
+            errors.push(validate::not_supported_text(path, &text, &["Recreate", "RollingUpdate"]));
         }
     }
 }

@@ -84,7 +84,7 @@ impl Strategy for Rules {
             _ => {
                 let mut errors = validate_spec(object, &new);
                 let path = Path::new("spec").child("selector");
-                validate::immutable(&mut errors, &path, &new.spec.selector, &old.spec.selector);
+                validate::selector_stays(&mut errors, &path, &new.spec.selector, &old.spec.selector);
                 errors
             }
         }
@@ -106,7 +106,7 @@ fn validate_spec(object: &Object, set: &api::ReplicaSet) -> ErrorList {
     validation::selector(&mut errors, object, &spec.selector, "deployment");
     let template = spec.template.clone().unwrap_or_default();
     let bad = "invalid label selector";
-    validation::template(&mut errors, &spec.selector, &template, "ReplicaSet", bad);
+    validation::template(&mut errors, object, &spec.selector, &template, "ReplicaSet", bad);
     errors
 }
 

@@ -99,7 +99,7 @@ impl Strategy for Rules {
         let mut errors = validate_spec(object, &new);
         let path = Path::new("spec");
         let (spec, before) = (&new.spec, &old.spec);
-        validate::immutable(&mut errors, &path.child("selector"), &spec.selector, &before.selector);
+        validate::selector_stays(&mut errors, &path.child("selector"), &spec.selector, &before.selector);
         let claims = path.child("volumeClaimTemplates");
         validate::immutable(
             &mut errors,
@@ -159,7 +159,7 @@ fn validate_spec(object: &Object, set: &api::StatefulSet) -> ErrorList {
     }
     validation::selector(&mut errors, object, &spec.selector, "statefulset");
     let template = with_claim_volumes(spec);
-    validation::template(&mut errors, &spec.selector, &template, "StatefulSet", "");
+    validation::template(&mut errors, object, &spec.selector, &template, "StatefulSet", "");
     errors
 }
 
@@ -192,7 +192,10 @@ fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: Option<&api:
         "OnDelete" => {
             if let Some(rolling) = rolling {
                 let problem = "only allowed for updateStrategy 'RollingUpdate'";
-                errors.push(Error::invalid(&at, validate::shown(rolling), problem));
+                let (partition, bound) =
+                    (rolling.partition.unwrap_or(0), validate::shown(&rolling.max_unavailable));
+                let text = format!(r#"{{"Partition":{partition},"MaxUnavailable":{bound}}}"#);
+                errors.push(validate::invalid_text(&at, &text, problem));
             }
         }
         "RollingUpdate" => {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::core::pod::validation as pod;
 use crate::object::Object;
-use crate::validate::{self, shown};
+use crate::validate;
 
 /// Whether the object's JSON says anything about `spec.selector`; the typed view cannot tell.
 fn has_selector(object: &Object) -> bool {
@@ -25,23 +25,31 @@ pub fn selector(errors: &mut ErrorList, object: &Object, selector: &LabelSelecto
     }
     validate::label_selector(errors, &path, Some(selector));
     if validate::is_empty_selector(selector) {
-        errors.push(Error::invalid(&path, shown(selector), format!("empty selector is invalid for {kind}")));
+        errors.push(validate::invalid_text(
+            &path,
+            &validate::selector_text(selector),
+            &format!("empty selector is invalid for {kind}"),
+        ));
     }
 }
 
 /// `spec.template` of a workload whose pods run for ever.
 pub fn template(
     errors: &mut ErrorList,
+    object: &Object,
     selector: &LabelSelector,
     template: &PodTemplateSpec,
     kind: &str,
     bad_selector: &str,
 ) {
     let path = Path::new("spec").child("template");
-    match Selector::from_label_selector(Some(selector)) {
+    // No selector selects nothing.
+    let selector = Some(selector).filter(|_| has_selector(object));
+    match Selector::from_label_selector(selector) {
         Err(_) => {
             let path = Path::new("spec").child("selector");
-            errors.push(Error::invalid(&path, shown(selector), bad_selector));
+            let selector = selector.cloned().unwrap_or_default();
+            errors.push(validate::invalid_text(&path, &validate::selector_text(&selector), bad_selector));
             return;
         }
         Ok(selector) if selector.is_everything() => {}

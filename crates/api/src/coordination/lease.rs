@@ -5,9 +5,11 @@ use k8s_openapi::api::coordination::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
+use crate::defaults::existing;
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
+use crate::prepare;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
@@ -32,7 +34,23 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 
 struct Rules;
 
+/// Fields of coordinated leader election, an alpha feature upstream and off by default: dropped unless they are there.
+const ALPHA: &[&str] = &["strategy", "preferredHolder"];
+
 impl Strategy for Rules {
+    fn prepare_for_create(&self, object: &mut Value) {
+        self.prepare_for_update(object, &Value::Null, None);
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, old: &Value, _: Option<&str>) {
+        let Some(spec) = existing(prepare::object(new), "spec") else { return };
+        for field in ALPHA {
+            if old.pointer(&format!("/spec/{field}")).is_none_or(Value::is_null) {
+                spec.remove(*field);
+            }
+        }
+    }
+
     fn allow_create_on_update(&self) -> bool {
         true
     }

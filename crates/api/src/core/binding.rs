@@ -3,7 +3,7 @@
 use crate::object::Object;
 use crate::validate;
 use k8s_openapi::api::core::v1 as api;
-use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::field::{ErrorList, Path};
 
 use crate::kind::Kind;
 use crate::naming;
@@ -33,7 +33,7 @@ pub fn validate_binding(binding: &api::Binding) -> ErrorList {
     let path = Path::new("target");
     let kind = binding.target.kind.as_deref().unwrap_or("");
     if !matches!(kind, "" | "Node") {
-        errors.push(Error::not_supported(&path.child("kind"), kind, &["Node", "<empty>"]));
+        errors.push(validate::not_supported(&path.child("kind"), kind, &["Node", "<empty>"]));
     }
     let name = binding.target.name.as_deref().unwrap_or("");
     if validate::required(&mut errors, &path.child("name"), name) && matches!(kind, "" | "Node") {

@@ -133,7 +133,7 @@ fn validate_port(errors: &mut ErrorList, path: &Path, port: &api::EndpointPort, 
     let number = i64::from(port.port);
     validate::number_problems(errors, &path.child("port"), number, names::port_number(number));
     let protocol = port.protocol.as_deref().unwrap_or("");
-    validate::one_of(errors, &path.child("protocol"), protocol, &["TCP", "UDP", "SCTP"]);
+    validate::one_of(errors, &path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]);
     if let Some(protocol) = &port.app_protocol {
         validate::label_key(errors, &path.child("appProtocol"), protocol);
     }

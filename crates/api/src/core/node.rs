@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1 as api;
 use serde_json::Value;
 
 use crate::core::pod::validation::{quantity, taint_effect};
-use crate::defaults::{existing, unset};
+use crate::defaults::{Fields, existing, text, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -102,11 +102,30 @@ fn roles(node: &api::Node) -> String {
     roles.into_iter().collect::<Vec<_>>().join(",")
 }
 
+/// `podCIDR` and the first of `podCIDRs` are one and the same.
+fn pod_ranges(spec: &mut Fields) {
+    let first = spec.get("podCIDRs").and_then(|list| list.get(0)).cloned();
+    let single = text(spec, "podCIDR").to_owned();
+    match first {
+        Some(first) => {
+            spec.insert("podCIDR".to_owned(), first);
+        }
+        None if !single.is_empty() => {
+            spec.insert("podCIDRs".to_owned(), Value::from(vec![single]));
+        }
+        None => {}
+    }
+}
+
 struct Rules;
 
 impl Strategy for Rules {
     fn default(&self, object: &mut Value) {
-        let Some(status) = existing(prepare::object(object), "status") else { return };
+        let fields = prepare::object(object);
+        if let Some(spec) = existing(fields, "spec") {
+            pod_ranges(spec);
+        }
+        let Some(status) = existing(fields, "status") else { return };
         if let Some(capacity) = status.get("capacity").filter(|c| !c.is_null()).cloned() {
             unset(status, "allocatable", capacity);
         }
@@ -152,6 +171,8 @@ fn validate_node(node: &api::Node) -> ErrorList {
     errors
 }
 
+const UNIQUE: &str = "taints must be unique by key and effect pair";
+
 /// Errors about taints name `metadata`, as upstream does.
 fn taints(errors: &mut ErrorList, taints: &[api::Taint]) {
     let mut seen = BTreeSet::new();
@@ -167,12 +188,14 @@ fn taints(errors: &mut ErrorList, taints: &[api::Taint]) {
             taint_effect(errors, &path.child("effect"), &taint.effect);
         }
         if !seen.insert((&taint.effect, &taint.key)) {
-            let shown = serde_json::json!({
-                "Key": taint.key, "Value": value, "Effect": taint.effect, "TimeAdded": null,
-            });
-            let mut error = Error::duplicate(&path, shown);
-            error.detail = "taints must be unique by key and effect pair".to_owned();
-            errors.push(error);
+            let added = validate::shown(&taint.time_added);
+            let text = format!(
+                r#"{{"Key":{},"Value":{},"Effect":{},"TimeAdded":{added}}}: {UNIQUE}"#,
+                Value::from(taint.key.as_str()),
+                Value::from(value),
+                Value::from(taint.effect.as_str())
+            );
+            errors.push(validate::duplicate_text(&path, &text));
         }
     }
 }
@@ -194,8 +217,8 @@ fn validate_node_update(errors: &mut ErrorList, new: &api::Node, old: &api::Node
     for (i, address) in addresses.iter().enumerate() {
         if addresses[..i].contains(address) {
             let path = Path::new("status").child("addresses").index(i);
-            let shown = serde_json::json!({"Type": address.type_, "Address": address.address});
-            errors.push(Error::duplicate(&path, shown));
+            let (kind, text) = (Value::from(address.type_.as_str()), Value::from(address.address.as_str()));
+            errors.push(validate::duplicate_text(&path, &format!(r#"{{"Type":{kind},"Address":{text}}}"#)));
         }
     }
     let path = Path::new("spec");

@@ -177,7 +177,7 @@ fn validate_volume(volume: &api::PersistentVolume) -> ErrorList {
         errors.push(Error::required(&at, ""));
     }
     if capacity.len() != 1 || !capacity.contains_key("storage") {
-        errors.push(Error::not_supported(&at, validate::shown(&capacity), &["storage"]));
+        errors.push(validate::not_supported(&at, validate::shown(&capacity), &["storage"]));
     }
     for (name, amount) in &capacity {
         let amount = Quantity::try_from(amount).unwrap_or_default();

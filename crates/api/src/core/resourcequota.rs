@@ -117,12 +117,33 @@ fn validate_quota(quota: &api::ResourceQuota) -> ErrorList {
     for _ in scopes.iter().filter(|s| !SCOPES.contains(&s.as_str())) {
         errors.push(Error::invalid(&path, scopes.clone(), "unsupported scope"));
     }
+    for scope in &scopes {
+        for _ in spec.hard.iter().flatten().filter(|(name, _)| !scope_covers(scope, name)) {
+            errors.push(Error::invalid(&path, scopes.clone(), "unsupported scope applied to resource"));
+        }
+    }
     for pair in [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]] {
         if pair.iter().all(|p| scopes.iter().any(|s| s == p)) {
             errors.push(Error::invalid(&path, scopes.clone(), "conflicting scopes"));
         }
     }
     errors
+}
+
+/// Whether a quota of this scope can count the resource.
+fn scope_covers(scope: &str, resource: &str) -> bool {
+    let of_claims = matches!(resource, "persistentvolumeclaims" | "requests.storage");
+    let of_pods = matches!(
+        resource,
+        "pods" | "cpu" | "memory" | "limits.cpu" | "limits.memory" | "requests.cpu" | "requests.memory"
+    );
+    let is_known = is_standard_resource(resource);
+    match scope {
+        "BestEffort" => !is_known || resource == "pods",
+        "VolumeAttributesClass" => !is_known || of_claims,
+        known if SCOPES.contains(&known) => !is_known || of_pods,
+        _ => true,
+    }
 }
 
 /// A resource of a container, a count of objects, or a fully qualified name.

@@ -78,7 +78,9 @@ impl Strategy for Rules {
             return ErrorList::new();
         };
         let mut errors = validate_slice(&new);
-        validate::immutable(&mut errors, &Path::new("addressType"), &new.address_type, &old.address_type);
+        if new.address_type != old.address_type {
+            errors.push(validate::changed(&Path::new("addressType")));
+        }
         errors
     }
 
@@ -126,7 +128,7 @@ fn validate_ports(errors: &mut ErrorList, ports: &[api::EndpointPort]) {
             errors.push(Error::duplicate(&path.child("name"), name));
         }
         let protocol = port.protocol.as_deref().unwrap_or("");
-        validate::one_of(errors, &path.child("protocol"), protocol, &["TCP", "UDP", "SCTP"]);
+        validate::one_of(errors, &path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]);
         if let Some(protocol) = &port.app_protocol {
             validate::label_key(errors, &path.child("appProtocol"), protocol);
         }
@@ -136,7 +138,7 @@ fn validate_ports(errors: &mut ErrorList, ports: &[api::EndpointPort]) {
 fn validate_endpoint(errors: &mut ErrorList, path: &Path, endpoint: &api::Endpoint, family: &str) {
     let at = path.child("addresses");
     match endpoint.addresses.len() {
-        0 => errors.push(Error::required(&at, "must contain at least 1 address")),
+        0 => errors.push(Error::required(&at, "")),
         n if n > MAX_ADDRESSES => errors.push(Error::too_many(&at, n, MAX_ADDRESSES)),
         _ => {}
     }

@@ -3,7 +3,7 @@
 use crate::validate;
 use k8s_openapi::api::policy::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::field::{ErrorList, Path};
 use serde_json::Value;
 
 use crate::kind::Kind;
@@ -90,11 +90,15 @@ fn validate_budget(budget: &api::PodDisruptionBudget) -> ErrorList {
     let path = Path::new("spec");
     if spec.min_available.is_some() && spec.max_unavailable.is_some() {
         // Shown as the server's own form of the spec.
-        let shown = serde_json::json!({"MinAvailable": spec.min_available, "Selector": spec.selector,
-            "MaxUnavailable": spec.max_unavailable,
-            "UnhealthyPodEvictionPolicy": spec.unhealthy_pod_eviction_policy});
+        let selector = spec.selector.as_ref().map_or("null".to_owned(), validate::selector_text);
+        let text = format!(
+            r#"{{"MinAvailable":{},"Selector":{selector},"MaxUnavailable":{},"UnhealthyPodEvictionPolicy":{}}}"#,
+            validate::shown(&spec.min_available),
+            validate::shown(&spec.max_unavailable),
+            validate::shown(&spec.unhealthy_pod_eviction_policy)
+        );
         let problem = "minAvailable and maxUnavailable cannot be both set";
-        errors.push(Error::invalid(&path, shown, problem));
+        errors.push(validate::invalid_text(&path, &text, problem));
     }
     for (field, bound) in [("minAvailable", &spec.min_available), ("maxUnavailable", &spec.max_unavailable)] {
         if let Some(bound) = bound {

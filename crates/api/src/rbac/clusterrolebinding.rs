@@ -1,15 +1,14 @@
 //! ClusterRoleBinding: who has a role in the cluster.
 
-use crate::validate;
 use k8s_openapi::api::rbac::v1 as api;
-use knarr_apimachinery::field::{ErrorList, Path};
+use knarr_apimachinery::field::ErrorList;
 use serde_json::Value;
 
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
 use crate::prepare;
-use crate::rbac::subjects::{default_binding, subject_cells, validate_binding};
+use crate::rbac::subjects::{default_binding, role_stays, subject_cells, validate_binding};
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
@@ -64,7 +63,7 @@ impl Strategy for Rules {
             return ErrorList::new();
         };
         let mut errors = validate_own(&new);
-        validate::immutable(&mut errors, &Path::new("roleRef"), &new.role_ref, &old.role_ref);
+        role_stays(&mut errors, &new.role_ref, &old.role_ref);
         errors
     }
 

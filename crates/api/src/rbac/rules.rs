@@ -15,7 +15,7 @@ pub fn validate_rules(rules: &[PolicyRule], namespaced: bool) -> ErrorList {
 fn validate_rule(errors: &mut ErrorList, path: &Path, rule: &PolicyRule, namespaced: bool) {
     let listed = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|l| !l.is_empty());
     if rule.verbs.is_empty() {
-        errors.push(Error::required(&path.child("verbs"), "verbs must contain at least one value"));
+        errors.push(Error::required(&path.child("verbs"), ""));
     }
     let urls = rule.non_resource_urls.clone().unwrap_or_default();
     if !urls.is_empty() {

@@ -73,7 +73,20 @@ fn validate_subject(errors: &mut ErrorList, path: &Path, subject: &Subject, name
         }
         other => {
             let kinds = ["ServiceAccount", "User", "Group"];
-            errors.push(Error::not_supported(&path.child("kind"), other, &kinds));
+            errors.push(validate::not_supported(&path.child("kind"), other, &kinds));
         }
+    }
+}
+
+/// A binding's role may not change: what its subjects may do would.
+pub fn role_stays(errors: &mut ErrorList, new: &RoleRef, old: &RoleRef) {
+    if new != old {
+        let text = format!(
+            r#"{{"APIGroup":{},"Kind":{},"Name":{}}}"#,
+            Value::from(new.api_group.as_deref().unwrap_or("")),
+            Value::from(new.kind.as_str()),
+            Value::from(new.name.as_str())
+        );
+        errors.push(validate::invalid_text(&Path::new("roleRef"), &text, validate::IMMUTABLE));
     }
 }

@@ -66,16 +66,16 @@ impl Strategy for Rules {
             return ErrorList::new();
         };
         let mut errors = ErrorList::new();
-        validate::immutable(&mut errors, &Path::new("parameters"), &new.parameters, &old.parameters);
-        validate::immutable(&mut errors, &Path::new("provisioner"), &new.provisioner, &old.provisioner);
-        validate::immutable(
-            &mut errors,
-            &Path::new("reclaimPolicy"),
-            &new.reclaim_policy,
-            &old.reclaim_policy,
-        );
-        let path = Path::new("volumeBindingMode");
-        validate::immutable(&mut errors, &path, &new.volume_binding_mode, &old.volume_binding_mode);
+        for (field, changed) in [
+            ("parameters", new.parameters != old.parameters),
+            ("provisioner", new.provisioner != old.provisioner),
+            ("reclaimPolicy", new.reclaim_policy != old.reclaim_policy),
+            ("volumeBindingMode", new.volume_binding_mode != old.volume_binding_mode),
+        ] {
+            if changed {
+                errors.push(validate::changed(&Path::new(field)));
+            }
+        }
         errors
     }
 

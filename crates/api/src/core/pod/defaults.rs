@@ -117,6 +117,8 @@ fn container(container: &mut Fields) {
         }
     }
     if let Some(lifecycle) = existing(container, "lifecycle") {
+        // An alpha feature upstream, off by default: the field is dropped.
+        lifecycle.remove("stopSignal");
         for hook in ["postStart", "preStop"] {
             if let Some(get) = existing(lifecycle, hook).and_then(|hook| existing(hook, "httpGet")) {
                 http_get(get);

@@ -205,7 +205,8 @@ fn default_pod_level_resources(spec: &mut Fields) {
         }
     }
     for (name, limit) in limits {
-        if !requests.contains_key(&name) {
+        let supported = COMPUTE.contains(&name.as_str()) || name.starts_with("hugepages-");
+        if supported && !requests.contains_key(&name) {
             requests.insert(name, limit);
         }
     }

@@ -31,7 +31,7 @@ pub fn service(service: &mut Value) {
     if is_external(spec) {
         blank(spec, "externalTrafficPolicy", "Cluster");
     }
-    if text(spec, "type") != "ExternalName" {
+    if matches!(text(spec, "type"), "ClusterIP" | "NodePort" | "LoadBalancer") {
         unset(spec, "internalTrafficPolicy", "Cluster");
     }
     if text(spec, "type") == "LoadBalancer" {

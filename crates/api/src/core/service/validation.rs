@@ -112,7 +112,7 @@ fn service_port<'a>(
     let number = i64::from(port.port);
     validate::number_problems(errors, &path.child("port"), number, names::port_number(number));
     let protocol = port.protocol.as_deref().unwrap_or("");
-    validate::one_of(errors, &path.child("protocol"), protocol, &["TCP", "UDP", "SCTP"]);
+    validate::one_of(errors, &path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]);
     let target = port.target_port.clone().unwrap_or(IntOrString::Int(0));
     validate::port_or_name(errors, &path.child("targetPort"), &target);
     if let Some(protocol) = &port.app_protocol {
@@ -139,9 +139,11 @@ fn unique_ports(errors: &mut ErrorList, path: &Path, spec: &ServiceSpec, ports: 
         if !numbers.insert((&port.protocol, port.port)) {
             let protocol = port.protocol.as_deref().unwrap_or("");
             // Shown as the server's own form of a port, every field of it.
-            let shown = json!({"Name": "", "Protocol": protocol, "AppProtocol": Value::Null,
-                "Port": port.port, "TargetPort": 0, "NodePort": 0});
-            errors.push(Error::duplicate(&path.index(i), shown));
+            let text = format!(
+                r#"{{"Name":"","Protocol":"{protocol}","AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
+                port.port
+            );
+            errors.push(validate::duplicate_text(&path.index(i), &text));
         }
     }
 }
@@ -302,7 +304,8 @@ pub fn update(new: &Service, old: &Service) -> ErrorList {
     let (spec, before) = (new.spec.clone().unwrap_or_default(), old.spec.clone().unwrap_or_default());
     let path = Path::new("spec");
     let named = type_of(&spec) == "ExternalName" || type_of(&before) == "ExternalName";
-    if !named && !(is_headless(&spec) && is_headless(&before)) {
+    let headless = is_headless(&spec) && is_headless(&before);
+    if !named && !headless {
         cluster_ips_stay(&mut errors, &path, &spec, &before);
     }
     let balancers = type_of(&spec) == "LoadBalancer" && type_of(&before) == "LoadBalancer";

@@ -208,7 +208,7 @@ fn ports(errors: &mut ErrorList, path: &Path, ports: &[ContainerPort]) {
             validate::number_problems(errors, &path.child("hostPort"), host, names::port_number(host));
         }
         let protocol = port.protocol.as_deref().unwrap_or("");
-        validate::one_of(errors, &path.child("protocol"), protocol, &["TCP", "UDP", "SCTP"]);
+        validate::one_of(errors, &path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]);
     }
 }
 
@@ -295,7 +295,7 @@ fn propagation(errors: &mut ErrorList, list: &Path, container: &Container, mount
             }
         }
         Some(other) => {
-            errors.push(Error::not_supported(&path, other, &["Disabled", "Enabled", "IfPossible"]));
+            errors.push(validate::not_supported(&path, other, &["Disabled", "Enabled", "IfPossible"]));
         }
     }
 }
@@ -331,7 +331,10 @@ fn devices(errors: &mut ErrorList, path: &Path, container: &Container, volumes: 
             let problem = "must not already exist in volumeMounts";
             errors.push(Error::invalid(&path.child("name"), name.as_str(), problem));
         }
-        if mounts.iter().any(|m| m.mount_path == *device_path) {
+        let last_of_name = |m: &&VolumeMount| {
+            mounts.iter().rev().find(|other| other.name == m.name).is_some_and(|last| std::ptr::eq(last, *m))
+        };
+        if mounts.iter().filter(last_of_name).any(|m| m.mount_path == *device_path) {
             let problem = "must not already exist as a path in volumeMounts";
             errors.push(Error::invalid(&at, device_path.as_str(), problem));
         }

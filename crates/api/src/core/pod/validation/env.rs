@@ -1,7 +1,7 @@
 //! Environment variables and where they come from; the downward API's field paths.
 
 use k8s_openapi::api::core::v1::{
-    EnvFromSource, EnvVar, EnvVarSource, ObjectFieldSelector, ResourceFieldSelector,
+    EnvFromSource, EnvVar, EnvVarSource, ObjectFieldSelector, PodSpec, ResourceFieldSelector,
 };
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
@@ -132,8 +132,8 @@ pub fn field_ref(errors: &mut ErrorList, path: &Path, field: &ObjectFieldSelecto
         match subscript {
             Some(("metadata.annotations" | "metadata.labels", _)) => Ok(()),
             None if ALL_FIELDS.contains(&text) || text == "spec.host" => Ok(()),
-            Some((base, _)) => {
-                Err(format!("error converting fieldPath: field label does not support subscript: {base}"))
+            Some(_) => {
+                Err(format!("error converting fieldPath: field label does not support subscript: {text}"))
             }
             None => Err(format!("error converting fieldPath: field label not supported: {text}")),
         }
@@ -206,5 +206,28 @@ pub fn sources(errors: &mut ErrorList, path: &Path, sources: &[EnvFromSource]) {
             _ => continue,
         };
         errors.push(Error::invalid(path, "", problem));
+    }
+}
+
+/// Files that variables are read from are in emptyDir volumes of the pod.
+pub fn file_volumes(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
+    let main = spec.containers.iter().enumerate().map(|(i, c)| ("containers", i, &c.env));
+    let init = spec.init_containers.iter().flatten().enumerate().map(|(i, c)| ("initContainers", i, &c.env));
+    let ephemeral = spec.ephemeral_containers.iter().flatten().enumerate();
+    let ephemeral = ephemeral.map(|(i, c)| ("ephemeralContainers", i, &c.env));
+    for (list, i, variables) in init.chain(main).chain(ephemeral) {
+        for (j, variable) in variables.iter().flatten().enumerate() {
+            let file = variable.value_from.as_ref().and_then(|v| v.file_key_ref.as_ref());
+            let Some(name) = file.map(|f| f.volume_name.as_str()) else { continue };
+            let path = path.child(list).index(i).child("env").index(j).child("valueFrom");
+            let path = path.child("fileKeyRef").child("volumeName");
+            match spec.volumes.iter().flatten().find(|v| v.name == name) {
+                None => errors.push(Error::not_found(&path, name)),
+                Some(volume) if volume.empty_dir.is_none() => {
+                    errors.push(Error::invalid(&path, name, "referenced volume must be of type emptyDir"));
+                }
+                Some(_) => {}
+            }
+        }
     }
 }

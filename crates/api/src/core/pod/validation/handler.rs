@@ -53,10 +53,6 @@ pub fn lifecycle_and_probes(errors: &mut ErrorList, path: &Path, container: &Con
         if let Some(hook) = &lifecycle.pre_stop {
             handler(errors, &path.child("preStop"), &Handler::of_hook(hook), grace);
         }
-        if lifecycle.stop_signal.is_some() && spec.os.is_none() {
-            let why = "may not be set for containers with empty `spec.os.name`";
-            errors.push(Error::forbidden(&path.child("stopSignal"), why));
-        }
     }
     let at = path.child("livenessProbe");
     if let Some(liveness) = &container.liveness_probe {

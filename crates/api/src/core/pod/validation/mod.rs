@@ -128,6 +128,7 @@ pub fn pod_spec(errors: &mut ErrorList, path: &Path, spec: &PodSpec, of: Of<'_>)
     host_users(errors, path, spec);
     host_name(errors, path, spec);
     identity(errors, path, spec);
+    env::file_volumes(errors, path, spec);
 }
 
 /// With the host's network, a container's ports are the host's.
@@ -267,7 +268,9 @@ fn identity(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     if let Some(overhead) = &spec.overhead {
         resources::limits_alone(errors, &path.child("overhead"), overhead);
     }
-    if let Some(os) = &spec.os {
-        validate::one_of(errors, &path.child("os").child("name"), &os.name, &["linux", "windows"]);
+    if let Some(os) = &spec.os
+        && validate::required(errors, &path.child("os").child("name"), &os.name)
+    {
+        validate::supported_value(errors, &path.child("os"), &os.name, &["linux", "windows"]);
     }
 }

@@ -96,7 +96,7 @@ fn container_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
 
 fn pod_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
     if resource_name(errors, path, name) && !matches!(name, "cpu" | "memory") && !is_huge_page(name) {
-        errors.push(Error::not_supported(path, name, &["cpu", "hugepages-", "memory"]));
+        errors.push(validate::not_supported(path, name, &["cpu", "hugepages-", "memory"]));
     }
 }
 

@@ -281,9 +281,9 @@ pub fn tolerations(errors: &mut ErrorList, path: &Path, tolerations: &[Toleratio
             // Comparisons are an alpha feature upstream, off by default.
             "Lt" | "Gt" => {
                 let operators = ["Equal", "Exists", "Lt", "Gt"];
-                errors.push(Error::not_supported(&at, operator.as_str(), &operators));
+                errors.push(validate::not_supported(&at, operator.as_str(), &operators));
             }
-            other => errors.push(Error::not_supported(&at, other, &["Equal", "Exists"])),
+            other => errors.push(validate::not_supported(&at, other, &["Equal", "Exists"])),
         }
         if !effect.is_empty() {
             taint_effect(errors, &path.child("effect"), &effect);

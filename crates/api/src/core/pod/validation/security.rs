@@ -105,7 +105,7 @@ fn seccomp(errors: &mut ErrorList, path: &Path, profile: Option<&SeccompProfile>
         ("Localhost", Some(file)) => validate::descending_path(errors, &at, file),
         (_, Some(_)) => {
             let problem = "can only be set when seccomp type is Localhost";
-            errors.push(Error::invalid(&at, shown(profile), problem));
+            errors.push(validate::invalid_text(&at, &seccomp_text(profile), problem));
         }
         (_, None) => {}
     }
@@ -139,7 +139,7 @@ fn app_armor(errors: &mut ErrorList, path: &Path, profile: Option<&AppArmorProfi
         }
         (other, _) => {
             let kinds = ["Localhost", "RuntimeDefault", "Unconfined"];
-            errors.push(Error::not_supported(&path.child("type"), other, &kinds));
+            errors.push(validate::not_supported(&path.child("type"), other, &kinds));
         }
     }
 }
@@ -158,7 +158,57 @@ pub fn of_container(errors: &mut ErrorList, path: &Path, context: &SecurityConte
     seccomp(errors, &path.child("seccompProfile"), context.seccomp_profile.as_ref());
     if context.allow_privilege_escalation == Some(false) && context.privileged == Some(true) {
         let problem = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
-        errors.push(Error::invalid(path, shown(context), problem));
+        errors.push(validate::invalid_text(path, &context_text(context), problem));
     }
     app_armor(errors, &path.child("appArmorProfile"), context.app_armor_profile.as_ref());
+}
+
+/// A profile in the server's own form, as messages show it.
+fn seccomp_text(profile: &SeccompProfile) -> String {
+    format!(
+        r#"{{"Type":{},"LocalhostProfile":{}}}"#,
+        shown(&profile.type_),
+        shown(&profile.localhost_profile)
+    )
+}
+
+/// A container's security context in the server's own form, as messages show it.
+fn context_text(context: &SecurityContext) -> String {
+    let none = || "null".to_owned();
+    let capabilities = context
+        .capabilities
+        .as_ref()
+        .map_or_else(none, |c| format!(r#"{{"Add":{},"Drop":{}}}"#, shown(&c.add), shown(&c.drop)));
+    let selinux = context.se_linux_options.as_ref().map_or_else(none, |s| {
+        let text = |field: &Option<String>| shown(&field.as_deref().unwrap_or(""));
+        let (user, role) = (text(&s.user), text(&s.role));
+        format!(r#"{{"User":{user},"Role":{role},"Type":{},"Level":{}}}"#, text(&s.type_), text(&s.level))
+    });
+    let windows = context.windows_options.as_ref().map_or_else(none, |w| {
+        let (name, spec) = (shown(&w.gmsa_credential_spec_name), shown(&w.gmsa_credential_spec));
+        let (user, host) = (shown(&w.run_as_user_name), shown(&w.host_process));
+        format!(
+            r#"{{"GMSACredentialSpecName":{name},"GMSACredentialSpec":{spec},"RunAsUserName":{user},"HostProcess":{host}}}"#
+        )
+    });
+    let seccomp = context.seccomp_profile.as_ref().map_or_else(none, seccomp_text);
+    let app_armor = context.app_armor_profile.as_ref().map_or_else(none, |a| {
+        format!(r#"{{"Type":{},"LocalhostProfile":{}}}"#, shown(&a.type_), shown(&a.localhost_profile))
+    });
+    let fields = [
+        ("Capabilities", capabilities),
+        ("Privileged", shown(&context.privileged).to_string()),
+        ("SELinuxOptions", selinux),
+        ("WindowsOptions", windows),
+        ("RunAsUser", shown(&context.run_as_user).to_string()),
+        ("RunAsGroup", shown(&context.run_as_group).to_string()),
+        ("RunAsNonRoot", shown(&context.run_as_non_root).to_string()),
+        ("ReadOnlyRootFilesystem", shown(&context.read_only_root_filesystem).to_string()),
+        ("AllowPrivilegeEscalation", shown(&context.allow_privilege_escalation).to_string()),
+        ("ProcMount", shown(&context.proc_mount).to_string()),
+        ("SeccompProfile", seccomp),
+        ("AppArmorProfile", app_armor),
+    ];
+    let fields: Vec<String> = fields.iter().map(|(name, text)| format!("\"{name}\":{text}")).collect();
+    format!("{{{}}}", fields.join(","))
 }

@@ -51,9 +51,12 @@ pub fn volumes<'a>(errors: &mut ErrorList, path: &Path, spec: &'a PodSpec, of: O
     valid
 }
 
+/// Looks at one kind of source.
+type Check = fn(&mut ErrorList, &Path, &Volume);
+
 /// Of several sources, only the first is looked at; the others are one too many.
 fn source(errors: &mut ErrorList, path: &Path, volume: &Volume) {
-    let checks: &[(&str, bool, fn(&mut ErrorList, &Path, &Volume))] = &[
+    let checks: &[(&str, bool, Check)] = &[
         ("emptyDir", volume.empty_dir.is_some(), empty_dir),
         ("hostPath", volume.host_path.is_some(), host_path),
         ("gitRepo", volume.git_repo.is_some(), |_, _, _| {}),

@@ -1,0 +1,140 @@
+//! What upstream 1.37 answers to objects good and bad, against what these strategies answer: defaults, preparation,
+//! errors and table cells. `upstream/facts.jsonl` holds one case a line; docs of the folder say how it was made.
+
+use bytes::Bytes;
+use knarr_api::object::Object;
+use knarr_api::resource::{CellContext, Resource};
+use knarr_api::resources;
+use knarr_apimachinery::schema;
+use serde_json::Value;
+
+fn resource_of(object: &Value) -> &'static Resource {
+    let version = object["apiVersion"].as_str().unwrap();
+    let kind = object["kind"].as_str().unwrap();
+    let found = resources::all().iter().find(|r| r.types.kind == kind && r.types.api_version() == version);
+    found.unwrap_or_else(|| panic!("{version} {kind}"))
+}
+
+/// As the API server does with a request: known fields, canonical values.
+fn decoded(value: &Value) -> Value {
+    let types = &resource_of(value).types;
+    let kind = schema::for_kind(&types.gvk()).unwrap();
+    schema::validate::decode(value.to_string().as_bytes(), kind).unwrap().value
+}
+
+fn held(value: &Value) -> Object {
+    Object::new(Bytes::from(value.to_string()), &[]).unwrap()
+}
+
+/// Fields that differ at every run.
+const OF_THE_MOMENT: &[&str] = &["creationTimestamp", "uid", "lastTransitionTime", "lastPhaseTransitionTime"];
+
+/// Without anything that JSON may leave out: null, false, zero, and empty strings, lists and objects.
+fn stripped(value: &Value) -> Value {
+    let nothing = |v: &Value| match v {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(s) => s.is_empty(),
+        Value::Number(n) => n.as_i64() == Some(0),
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.is_empty(),
+        Value::Bool(true) => false,
+    };
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .map(|(k, v)| (k.clone(), stripped(v)))
+            .filter(|(k, v)| !nothing(v) && !OF_THE_MOMENT.contains(&k.as_str()))
+            .collect(),
+        Value::Array(list) => list.iter().map(stripped).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Where two values differ, by path.
+fn differences(path: &str, ours: &Value, theirs: &Value, out: &mut Vec<String>) {
+    match (ours, theirs) {
+        (Value::Object(a), Value::Object(b)) => {
+            let keys: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            for key in keys {
+                differences(&format!("{path}/{key}"), &ours[key], &theirs[key], out);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (i, (a, b)) in a.iter().zip(b).enumerate() {
+                differences(&format!("{path}/{i}"), a, b, out);
+            }
+        }
+        _ if ours == theirs => {}
+        _ => out.push(format!("object {path}: ours {ours}, theirs {theirs}")),
+    }
+}
+
+/// The first line of each error, sorted: what follows is a diff of the server's own form.
+fn first_lines(errors: impl Iterator<Item = String>) -> Vec<String> {
+    let mut lines: Vec<String> = errors.map(|e| e.lines().next().unwrap_or("").to_owned()).collect();
+    lines.sort();
+    lines
+}
+
+fn check(case: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let resource = resource_of(&case["obj"]);
+    let strategy = resource.strategy;
+    let mut object = decoded(&case["obj"]);
+    if let Some(cells) = case.get("cells") {
+        let cx = CellContext { now: jiff::Timestamp::UNIX_EPOCH };
+        strategy.default(&mut object);
+        let got = Value::from((resource.cells)(&held(&object), &cx));
+        let plain = |v: &Value| v.as_array().map(|a| a.iter().map(stripped).collect::<Vec<_>>());
+        if plain(&got) != plain(cells) {
+            wrong.push(format!("cells\n  ours   {got}\n  theirs {cells}"));
+        }
+        return wrong;
+    }
+    let sub = case.get("sub").and_then(Value::as_str);
+    strategy.default(&mut object);
+    let errors = match case.get("old") {
+        None => {
+            strategy.prepare_for_create(&mut object);
+            strategy.validate(&held(&object))
+        }
+        Some(old) => {
+            let mut old = decoded(old);
+            strategy.default(&mut old);
+            strategy.prepare_for_update(&mut object, &old, sub);
+            strategy.validate_update(&held(&object), &held(&old), sub)
+        }
+    };
+    schema::validate::fill(&mut object, schema::for_kind(&resource.types.gvk()).unwrap());
+    let (ours, theirs) = (stripped(&object), stripped(&case["object"]));
+    if ours != theirs {
+        differences("", &ours, &theirs, &mut wrong);
+    }
+    let theirs = case["errors"].as_array().unwrap().iter().map(|e| e.as_str().unwrap().to_owned());
+    let (ours, theirs) = (first_lines(errors.0.iter().map(ToString::to_string)), first_lines(theirs));
+    for missing in theirs.iter().filter(|e| !ours.contains(e)) {
+        wrong.push(format!("missing   {missing}"));
+    }
+    for extra in ours.iter().filter(|e| !theirs.contains(e)) {
+        wrong.push(format!("too much  {extra}"));
+    }
+    wrong
+}
+
+#[test]
+fn answers_are_upstreams() {
+    let facts = include_str!("upstream/facts.jsonl");
+    let mut failures = 0;
+    for line in facts.lines() {
+        let case: Value = serde_json::from_str(line).unwrap();
+        let wrong = check(&case);
+        if !wrong.is_empty() {
+            failures += 1;
+            println!("== {}", case["name"].as_str().unwrap());
+            for w in wrong {
+                println!("{w}");
+            }
+        }
+    }
+    assert_eq!(failures, 0, "{failures} of {} cases differ", facts.lines().count());
+}
