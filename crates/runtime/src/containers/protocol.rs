@@ -160,6 +160,9 @@ pub struct Decoder {
     fds: VecDeque<OwnedFd>,
 }
 
+/// A frame's JSON and descriptors.
+pub type Frame = (Vec<u8>, Vec<OwnedFd>);
+
 /// The peer does not speak this protocol; the connection is of no more use.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed frame")]
@@ -172,7 +175,7 @@ impl Decoder {
     }
 
     /// The next whole frame, if there is one.
-    pub fn next(&mut self) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, Malformed> {
+    pub fn next(&mut self) -> Result<Option<Frame>, Malformed> {
         let word = |at: usize| {
             let bytes: Option<[u8; 4]> = self.bytes.get(at..at + 4).and_then(|b| b.try_into().ok());
             bytes.map(|b| u32::from_le_bytes(b) as usize)

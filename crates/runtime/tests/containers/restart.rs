@@ -84,3 +84,36 @@ async fn logs_are_reopened_after_rotation() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(std::fs::metadata(&rotated).unwrap().len(), before);
 }
+
+/// Not a test of its own: the server that the next test kills.
+#[tokio::test]
+#[ignore = "run by a_killed_server_leaves_containers_running"]
+async fn server_to_be_killed() {
+    let Some(world) = World::from_env().await else { return };
+    world.run(world.spec("long", &["sleep", "1000"])).await;
+    world.run(world.spec("short", &["sh", "-c", "sleep 0.5; echo bye; exit 9"])).await;
+    std::fs::write(world.folder.join("up"), "").unwrap();
+    std::future::pending::<()>().await;
+}
+
+#[tokio::test]
+async fn a_killed_server_leaves_containers_running() {
+    let mut world = World::new().await;
+    let mut server = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "restart::server_to_be_killed", "--ignored", "--nocapture"])
+        .envs(world.env())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the server's containers", || world.folder.join("up").exists()).await;
+    server.kill().unwrap();
+    server.wait().unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    world.restart().await;
+    assert_eq!(world.runtime.sandbox_status("s").unwrap().state, SandboxState::Ready);
+    assert_eq!(world.sh("long", "echo alive").await.1, "alive");
+    let short = world.runtime.container("short").unwrap().status;
+    assert_eq!((short.exit_code, world.log("short").as_str()), (Some(9), "bye"));
+    let status = world.runtime.stop_container("long", Duration::ZERO).await.unwrap();
+    assert_eq!(status.exit_code, Some(137));
+}

@@ -29,7 +29,22 @@ impl World {
         assert_eq!(unsafe { libc::geteuid() }, 0, "these tests need root");
         assert!(Path::new("/bin/busybox").exists(), "these tests need busybox-static");
         let name = format!("knarr-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(&name);
+        Self::named(&name).await
+    }
+
+    /// The world of the process that started this one, see [`World::env`].
+    pub async fn from_env() -> Option<Self> {
+        let name = std::env::var("KNARR_TEST_WORLD").ok()?;
+        Some(Self::named(&name).await)
+    }
+
+    pub fn env(&self) -> [(&'static str, String); 1] {
+        let name = self.folder.file_name().unwrap().to_string_lossy().into_owned();
+        [("KNARR_TEST_WORLD", name)]
+    }
+
+    async fn named(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder).unwrap();
         let options = RuntimeOptions {
             state_dir: folder.join("state"),

@@ -240,7 +240,11 @@ impl Cgroups {
 
     /// Removes the cgroup and everything below it if nothing lives there any more.
     pub fn try_remove(&self, path: &str) -> bool {
-        self.folders(path).iter().fold(true, |gone, folder| remove_tree(folder) && gone)
+        let mut gone = true;
+        for folder in self.folders(path) {
+            gone &= remove_tree(&folder);
+        }
+        gone
     }
 
     /// Kills what is left in the cgroup and removes it and everything below it. Blocks up to a second.

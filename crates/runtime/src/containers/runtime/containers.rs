@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::sandbox::{Entry, Sandbox};
-use super::{Runtime, blocking, lock};
+use super::{Runtime, blocking, lock, unbroken};
 use crate::containers::cgroups::{Resources, Stats};
 use crate::containers::protocol::{Request, Response};
 use crate::containers::spec::{ContainerSpec, spec_fault};
@@ -35,12 +35,15 @@ impl Runtime {
         if self.sandbox_of(&spec.id).is_ok() {
             return Err(Error::AlreadyExists(spec.id));
         }
-        let request = Request::Create(Box::new(spec.clone()));
-        let (response, _) = sandbox.client()?.call(request, Vec::new()).await?;
-        if let Response::Container(status) = response {
-            sandbox.insert(Entry { spec: Arc::new(spec), status });
-        }
-        Ok(())
+        unbroken(async move {
+            let request = Request::Create(Box::new(spec.clone()));
+            let (response, _) = sandbox.client()?.call(request, Vec::new()).await?;
+            if let Response::Container(status) = response {
+                sandbox.insert(Entry { spec: Arc::new(spec), status });
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Runs the container's program. A program that cannot be run is an [`Error::Start`], and the

@@ -62,6 +62,14 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
         .map_err(|error| Error::Io { what: "background work", source: std::io::Error::other(error) })
 }
 
+/// Runs work to its end even if the caller stops waiting, where half of it would leave a process or an
+/// entry that nobody knows.
+async fn unbroken<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    tokio::spawn(work)
+        .await
+        .map_err(|error| Error::Io { what: "background work", source: std::io::Error::other(error) })?
+}
+
 impl Runtime {
     /// Opens the state folder and takes up every sandbox found in it: those with a living shim go on as
     /// if nothing had happened; containers of dead ones are reported exited with code 137.
@@ -106,6 +114,11 @@ impl Runtime {
         if !valid_id(&config.id) {
             return Err(Error::Invalid(format!("sandbox id {:?}", config.id)));
         }
+        let runtime = self.clone();
+        unbroken(async move { runtime.make_sandbox(config).await }).await
+    }
+
+    async fn make_sandbox(&self, config: SandboxConfig) -> Result<SandboxStatus> {
         let id = config.id.clone();
         let folder = SandboxFolder::new(state::sandboxes(&self.inner.options.state_dir).join(&id));
         match fs::create_dir(folder.path()) {

@@ -99,6 +99,9 @@ impl Sandbox {
             fs::read_to_string(sandbox.folder.pid_file()).ok().and_then(|text| text.trim().parse().ok());
         if let Err(error) = sandbox.connect(pid.unwrap_or(0)).await {
             tracing::info!(sandbox = %sandbox.id(), %error, "the sandbox has no shim any more");
+            // One that lives but does not answer is as good as none, and must not hold on to anything.
+            let folder = sandbox.folder.clone();
+            let _ = blocking(move || kill_shim(&folder)).await;
             sandbox.shim_gone();
         }
         sandbox

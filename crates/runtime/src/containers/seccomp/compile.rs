@@ -219,7 +219,7 @@ mod tests {
             ARCH_OFFSET => arch,
             _ => {
                 let index = ((offset - ARGS_OFFSET) / 8) as usize;
-                if offset % 8 == 0 { args[index] as u32 } else { (args[index] >> 32) as u32 }
+                if offset.is_multiple_of(8) { args[index] as u32 } else { (args[index] >> 32) as u32 }
             }
         };
         let (mut pc, mut a) = (0usize, 0u32);

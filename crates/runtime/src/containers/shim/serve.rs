@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::connection::Connection;
 use super::container::Container;
@@ -19,6 +20,7 @@ use crate::containers::sys;
 /// A server, its successor while the old one lingers, and somebody looking.
 const MAX_CONNECTIONS: usize = 16;
 const BUFFER_BYTES: usize = 32 << 10;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The first process of a pid namespace shared by the sandbox's containers.
 pub struct Pause {
@@ -172,7 +174,16 @@ impl Shim {
     }
 
     fn accept(&mut self) {
-        let Ok((stream, _)) = self.listener.accept() else { return };
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    // Out of descriptors, most likely: the socket stays ready, so do not spin on it.
+                    std::thread::sleep(ACCEPT_PAUSE);
+                }
+                return;
+            }
+        };
         if let Ok(connection) = Connection::new(stream) {
             self.connections.insert(self.next_key, connection);
             self.next_key += 1;

@@ -22,6 +22,8 @@ fn step(what: &str) -> impl FnOnce(io::Error) -> String + '_ {
 
 pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, String> {
     let config = &record.config;
+    // SAFETY: plain system call.
+    unsafe { libc::umask(0o022) };
     sys::setsid().map_err(step("setsid"))?;
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map_err(step("become subreaper"))?;
     let _ = fs::write("/proc/self/comm", "knarr-shim");
