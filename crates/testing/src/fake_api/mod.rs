@@ -1,0 +1,255 @@
+//! An API server in memory, small enough to reason about, for tests of what sits on the client.
+//!
+//! It keeps resourceVersions, uids, finalizers, graceful deletion of pods, subresources, patches and preconditions as
+//! the real one does, and knows nothing of validation, defaulting, admission or authorization.
+
+mod store;
+mod target;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream;
+use http::Method;
+use knarr_api::kind::{Kind, ObjectKey, ResourceType};
+use knarr_api::object::Object;
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::status::StatusError;
+use knarr_client::transport::{List, ListOptions, Transport, WatchEvent, WatchStream};
+use knarr_client::{Client, Error, Result};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use store::Store;
+use target::Target;
+
+/// A request as the server got it.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub method: Method,
+    /// Without the query.
+    pub path: String,
+    pub body: Value,
+}
+
+/// Decides on a request before it is carried out: `Some` refuses it.
+pub type Guard = Box<dyn Fn(&Request) -> Option<StatusError> + Send>;
+
+/// The server. Shared by `Arc`; it is the [`Transport`] of its clients.
+pub struct FakeApi {
+    resources: Vec<ResourceType>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    store: Store,
+    requests: Vec<Request>,
+    guard: Option<Guard>,
+}
+
+impl FakeApi {
+    /// A server of these resources, empty.
+    pub fn new(clock: Arc<dyn Clock>, resources: &[ResourceType]) -> Arc<Self> {
+        Arc::new_cyclic(|myself| {
+            let state = State { store: Store::of(myself.clone()), requests: Vec::new(), guard: None };
+            Self { resources: resources.to_vec(), clock, state: Mutex::new(state), changed: Notify::new() }
+        })
+    }
+
+    pub fn client(self: &Arc<Self>) -> Client {
+        Client::new(Arc::clone(self) as Arc<dyn Transport>, Arc::clone(&self.clock), "test")
+    }
+
+    /// Puts an object there as it is, making up what is missing of uid and creation time; returns its uid.
+    pub fn add<K: Kind>(&self, object: &K) -> String {
+        let value = serde_json::from_slice(&object.encode()).expect("kinds encode as JSON");
+        let uid = self.lock().store.insert(K::RESOURCE, value, self.clock.now());
+        self.changed.notify_waiters();
+        uid
+    }
+
+    /// Changes an object past all rules of the API; nothing happens if it does not exist.
+    pub fn edit<K: Kind>(&self, namespace: &str, name: &str, change: impl FnOnce(&mut K)) {
+        let key = ObjectKey::new(namespace, name);
+        let mut state = self.lock();
+        let Some(value) = state.store.get(&K::RESOURCE, &key) else { return };
+        let mut object = K::decode(value.to_string().as_bytes()).expect("stored objects decode");
+        change(&mut object);
+        let value = serde_json::from_slice(&object.encode()).expect("kinds encode as JSON");
+        state.store.replace(K::RESOURCE, key, value);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Takes an object away at once, whatever finalizers it has.
+    pub fn remove<K: Kind>(&self, namespace: &str, name: &str) {
+        self.lock().store.remove(K::RESOURCE, &ObjectKey::new(namespace, name));
+        self.changed.notify_waiters();
+    }
+
+    pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<K> {
+        let state = self.lock();
+        let value = state.store.get(&K::RESOURCE, &ObjectKey::new(namespace, name))?;
+        Some(K::decode(value.to_string().as_bytes()).expect("stored objects decode"))
+    }
+
+    /// All objects of a type, in key order.
+    pub fn all<K: Kind>(&self) -> Vec<K> {
+        let state = self.lock();
+        let values = state.store.list(&K::RESOURCE, "");
+        values.map(|v| K::decode(v.to_string().as_bytes()).expect("stored objects decode")).collect()
+    }
+
+    /// The writes so far.
+    pub fn writes(&self) -> Vec<Request> {
+        self.lock().requests.iter().filter(|r| r.method != Method::GET).cloned().collect()
+    }
+
+    /// Every request so far, lists and watches of informers aside.
+    pub fn requests(&self) -> Vec<Request> {
+        self.lock().requests.clone()
+    }
+
+    /// Lets `guard` refuse requests from now on. It is called with the server locked: it must not call back.
+    pub fn guard(&self, guard: impl Fn(&Request) -> Option<StatusError> + Send + 'static) {
+        self.lock().guard = Some(Box::new(guard));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self, request: Request, content_type: &str) -> Result<Value, StatusError> {
+        let mut state = self.lock();
+        state.requests.push(request.clone());
+        if let Some(error) = state.guard.as_ref().and_then(|g| g(&request)) {
+            return Err(error);
+        }
+        if let Some(document) = target::discovery(&request.path, &self.resources) {
+            return Ok(document);
+        }
+        let target = Target::parse(&request.path, &self.resources).ok_or_else(StatusError::path_not_found)?;
+        let now = self.clock.now();
+        let store = &mut state.store;
+        match (request.method, target.name.is_some()) {
+            (Method::GET, true) => store.read(&target),
+            (Method::GET, false) => {
+                let items: Vec<Value> = store.list(&target.resource, &target.namespace).cloned().collect();
+                Ok(json!({"kind": "List", "apiVersion": "v1", "items": items,
+                    "metadata": {"resourceVersion": store.revision().to_string()}}))
+            }
+            (Method::POST, false) => store.create(&target, request.body, now),
+            (Method::PUT, true) => store.update(&target, request.body),
+            (Method::PATCH, true) => store.patch(&target, request.body, content_type),
+            (Method::DELETE, true) => store.delete(&target, &request.body, now),
+            (Method::DELETE, false) => store.delete_all(&target, &request.body, now),
+            (method, _) => {
+                Err(StatusError::method_not_allowed(&target.resource.group_resource(), method.as_str()))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Transport for FakeApi {
+    async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+        let content_type = request.headers().get(http::header::CONTENT_TYPE);
+        let content_type = content_type.and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+        let asked = Request {
+            method: request.method().clone(),
+            path: request.uri().path().to_owned(),
+            body: serde_json::from_slice(request.body()).unwrap_or(Value::Null),
+        };
+        let answer = self.serve(asked, &content_type);
+        self.changed.notify_waiters();
+        let body = answer.map_err(Error::Status)?.to_string();
+        Ok(http::Response::new(Bytes::from(body)))
+    }
+
+    async fn list(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<List> {
+        if !self.resources.contains(resource) {
+            return Err(Error::Status(StatusError::path_not_found()));
+        }
+        let state = self.lock();
+        let objects = state.store.list(resource, namespace.unwrap_or("")).map(held);
+        let items = objects.filter(|o| selected(o, options)).collect();
+        Ok(List { items, resource_version: state.store.revision().to_string(), continue_token: None })
+    }
+
+    async fn watch(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<WatchStream> {
+        let from = options.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0u64);
+        let Some(server) = self.lock().store.myself.upgrade() else {
+            return Err(Error::Protocol("the server is not shared".into()));
+        };
+        let watch = Watch {
+            server,
+            resource: *resource,
+            namespace: namespace.unwrap_or("").to_owned(),
+            options: options.clone(),
+            seen: from,
+        };
+        Ok(Box::pin(stream::unfold(watch, |mut watch| async move {
+            let event = watch.next().await;
+            Some((Ok(event), watch))
+        })))
+    }
+}
+
+struct Watch {
+    server: Arc<FakeApi>,
+    resource: ResourceType,
+    namespace: String,
+    options: ListOptions,
+    seen: u64,
+}
+
+impl Watch {
+    async fn next(&mut self) -> WatchEvent {
+        let server = Arc::clone(&self.server);
+        loop {
+            let changed = server.changed.notified();
+            {
+                let state = server.lock();
+                for (revision, event) in state.store.events_after(&self.resource, self.seen) {
+                    self.seen = revision;
+                    let (WatchEvent::Added(o) | WatchEvent::Modified(o) | WatchEvent::Deleted(o)) = event
+                    else {
+                        continue;
+                    };
+                    let in_scope = self.namespace.is_empty() || o.namespace() == self.namespace;
+                    if in_scope && selected(o, &self.options) {
+                        return event.clone();
+                    }
+                }
+            }
+            changed.await;
+        }
+    }
+}
+
+fn held(value: &Value) -> Arc<Object> {
+    Arc::new(Object::new(Bytes::from(value.to_string()), &[]).expect("stored objects have a header"))
+}
+
+/// Field selectors over name and namespace; other selectors choose everything.
+fn selected(object: &Object, options: &ListOptions) -> bool {
+    let terms = options.field_selector.iter().flat_map(|s| s.split(','));
+    terms.filter_map(|term| term.split_once('=')).all(|(path, value)| match path {
+        "metadata.name" => object.name() == value,
+        "metadata.namespace" => object.namespace() == value,
+        _ => true,
+    })
+}
