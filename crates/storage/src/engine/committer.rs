@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
-use super::shared::Shared;
+use super::core::Core;
 use super::state::State;
 use crate::types::{Compare, LeaseId, Op, TxnResponse};
 use crate::{Error, Result};
@@ -98,13 +98,13 @@ impl Decided {
 
 #[derive(Debug)]
 pub(super) struct Committer<J> {
-    shared: Arc<Shared>,
+    core: Arc<Core>,
     journal: J,
 }
 
 impl<J: Journal> Committer<J> {
-    pub(super) fn new(shared: Arc<Shared>, journal: J) -> Self {
-        Self { shared, journal }
+    pub(super) fn new(core: Arc<Core>, journal: J) -> Self {
+        Self { core, journal }
     }
 
     /// Carries out requests in order with one durable step. Those to close come back.
@@ -120,7 +120,7 @@ impl<J: Journal> Committer<J> {
 
     /// Whether there is compacted history to drop when nothing else is to be done.
     pub(super) fn has_leftovers(&self) -> bool {
-        self.shared.failure().is_none() && self.shared.read().is_ok_and(|state| state.has_prunable())
+        self.core.failure().is_none() && self.core.read().is_ok_and(|state| state.has_prunable())
     }
 
     fn run_inner(
@@ -130,22 +130,22 @@ impl<J: Journal> Committer<J> {
         closes: &mut Vec<Answer<()>>,
     ) -> Result<()> {
         let (batch, before) = {
-            let state = self.shared.read()?;
+            let state = self.core.read()?;
             let mut batch = Batch::new(&state);
             for request in requests {
                 self.decide(&state, &mut batch, request, decided, closes);
             }
-            batch.finish(&state, &self.shared.options);
+            batch.finish(&state, &self.core.options);
             (batch, state.revision())
         };
-        self.shared.check_writable()?;
+        self.core.check_writable()?;
         if !batch.has_effects() {
             return Ok(());
         }
         if let Err(reason) = self.journal.commit(&batch) {
             tracing::error!(%reason, "a write could not be made durable, the store is read-only from now on");
-            self.shared.fail(&reason);
-            return self.shared.check_writable();
+            self.core.fail(&reason);
+            return self.core.check_writable();
         }
         self.apply(&batch, before)
     }
@@ -180,7 +180,7 @@ impl<J: Journal> Committer<J> {
 
     /// Takes the lease's deadline away if it has passed: from here on it cannot be kept alive.
     fn claim_expired(&self, lease: LeaseId, now: Duration) -> Result<bool> {
-        let mut deadlines = self.shared.deadlines()?;
+        let mut deadlines = self.core.deadlines()?;
         let expired = deadlines.get(&lease).is_some_and(|deadline| *deadline <= now);
         if expired {
             deadlines.remove(&lease);
@@ -189,8 +189,8 @@ impl<J: Journal> Committer<J> {
     }
 
     fn apply(&self, batch: &Batch, before: u64) -> Result<()> {
-        let mut hub = self.shared.hub()?;
-        self.shared.write()?.apply(batch);
+        let mut hub = self.core.hub()?;
+        self.core.write()?.apply(batch);
         self.update_deadlines(batch)?;
         hub.publish(before, &batch.commits);
         Ok(())
@@ -200,8 +200,8 @@ impl<J: Journal> Committer<J> {
         if batch.granted.is_empty() && batch.revoked.is_empty() {
             return Ok(());
         }
-        let now = self.shared.options.time.now();
-        let mut deadlines = self.shared.deadlines()?;
+        let now = self.core.options.time.now();
+        let mut deadlines = self.core.deadlines()?;
         for (id, ttl_seconds) in &batch.granted {
             deadlines.insert(*id, now.saturating_add(Duration::from_secs(*ttl_seconds)));
         }

@@ -2,8 +2,8 @@
 
 pub(crate) mod batch;
 mod committer;
+mod core;
 mod hub;
-mod shared;
 pub(crate) mod state;
 mod thread;
 mod watcher;
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 pub(crate) use committer::Journal;
 use committer::{Committer, NoJournal, Request};
-use shared::Shared;
+use core::Core;
 use state::{Scan, State};
 use thread::CommitThread;
 
@@ -39,7 +39,7 @@ const RANGE_ATTEMPTS: usize = 4;
 /// The embedded store: one process, one file, all state in memory.
 #[derive(Debug)]
 pub struct Embedded {
-    shared: Arc<Shared>,
+    core: Arc<Core>,
     writer: Writer,
 }
 
@@ -60,9 +60,9 @@ impl Embedded {
 
     /// A store that is gone with its last owner. Deterministic: it has no thread of its own.
     pub fn memory(options: Options) -> Self {
-        let shared = Arc::new(Shared::new(State::default(), options, None));
-        let committer = Committer::new(Arc::clone(&shared), NoJournal);
-        Self { shared, writer: Writer::Inline(Mutex::new(committer)) }
+        let core = Arc::new(Core::new(State::default(), options, None));
+        let committer = Committer::new(Arc::clone(&core), NoJournal);
+        Self { core, writer: Writer::Inline(Mutex::new(committer)) }
     }
 
     pub(crate) fn start(
@@ -71,13 +71,13 @@ impl Embedded {
         options: Options,
         file: Option<std::path::PathBuf>,
     ) -> std::result::Result<Self, OpenError> {
-        let shared = Arc::new(Shared::new(state, options, file));
-        let thread = CommitThread::start(Arc::clone(&shared), journal).map_err(OpenError::Thread)?;
-        Ok(Self { shared, writer: Writer::Thread(thread) })
+        let core = Arc::new(Core::new(state, options, file));
+        let thread = CommitThread::start(Arc::clone(&core), journal).map_err(OpenError::Thread)?;
+        Ok(Self { core, writer: Writer::Thread(thread) })
     }
 
     async fn submit<T>(&self, request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request) -> Result<T> {
-        self.shared.check_writable()?;
+        self.core.check_writable()?;
         self.submit_unchecked(request).await
     }
 
@@ -99,7 +99,7 @@ impl Embedded {
                     closes.extend(committer.run(Vec::new()));
                 }
                 if !closes.is_empty() {
-                    self.shared.close();
+                    self.core.close();
                 }
                 for close in closes {
                     let _ = close.send(Ok(()));
@@ -107,7 +107,7 @@ impl Embedded {
             }
         }
         answered.await.unwrap_or_else(|_| {
-            self.shared.check_writable()?;
+            self.core.check_writable()?;
             Err(Error::Closed)
         })
     }
@@ -117,13 +117,13 @@ impl Embedded {
     async fn try_range(&self, request: &RangeRequest) -> Result<RangeResponse> {
         let revision = match request.revision {
             Some(revision) => revision,
-            None => self.shared.read()?.revision(),
+            None => self.core.read()?.revision(),
         };
         let limit = request.limit.unwrap_or(usize::MAX);
         let mut scan = Scan::new(request.range.clone(), revision, limit, request.count);
         loop {
             {
-                let state = self.shared.read()?;
+                let state = self.core.read()?;
                 if revision > state.revision() {
                     return Err(Error::FutureRevision { requested: revision, current: state.revision() });
                 }
@@ -144,7 +144,7 @@ impl Embedded {
 #[async_trait]
 impl Store for Embedded {
     async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>> {
-        Ok(self.shared.read()?.get(key))
+        Ok(self.core.read()?.get(key))
     }
 
     async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
@@ -160,12 +160,12 @@ impl Store for Embedded {
     }
 
     async fn txn(&self, compares: Vec<Compare>, ops: Vec<Op>) -> Result<TxnResponse> {
-        batch::check(&compares, &ops, &self.shared.options)?;
+        batch::check(&compares, &ops, &self.core.options)?;
         self.submit(|answer| Request::Txn { compares, ops, answer }).await
     }
 
     async fn watch(&self, request: WatchRequest) -> Result<Watch> {
-        watcher::watch(&self.shared, request.range, request.after)
+        watcher::watch(&self.core, request.range, request.after)
     }
 
     async fn compact(&self, revision: u64) -> Result<()> {
@@ -173,7 +173,7 @@ impl Store for Embedded {
     }
 
     async fn current_revision(&self) -> Result<u64> {
-        Ok(self.shared.read()?.revision())
+        Ok(self.core.read()?.revision())
     }
 
     async fn grant_lease(&self, ttl_seconds: u64) -> Result<LeaseId> {
@@ -184,13 +184,13 @@ impl Store for Embedded {
     }
 
     async fn keep_alive_lease(&self, lease: LeaseId) -> Result<u64> {
-        self.shared.check_writable()?;
-        let ttl_seconds = match self.shared.read()?.leases().get(&lease) {
+        self.core.check_writable()?;
+        let ttl_seconds = match self.core.read()?.leases().get(&lease) {
             Some(lease) => lease.ttl_seconds,
             None => return Err(Error::LeaseNotFound(lease)),
         };
-        let now = self.shared.options.time.now();
-        let mut deadlines = self.shared.deadlines()?;
+        let now = self.core.options.time.now();
+        let mut deadlines = self.core.deadlines()?;
         let deadline = deadlines.get_mut(&lease).ok_or(Error::LeaseNotFound(lease))?;
         *deadline = now.saturating_add(Duration::from_secs(ttl_seconds));
         Ok(ttl_seconds)
@@ -201,9 +201,9 @@ impl Store for Embedded {
     }
 
     async fn expire_leases(&self) -> Result<Option<Duration>> {
-        let now = self.shared.options.time.now();
+        let now = self.core.options.time.now();
         let due: Vec<LeaseId> = {
-            let deadlines = self.shared.deadlines()?;
+            let deadlines = self.core.deadlines()?;
             deadlines.iter().filter(|(_, deadline)| **deadline <= now).map(|(id, _)| *id).collect()
         };
         for lease in due {
@@ -212,15 +212,15 @@ impl Store for Embedded {
                 Err(error) => return Err(error),
             }
         }
-        let next = self.shared.deadlines()?.values().min().copied();
-        Ok(next.map(|deadline| deadline.saturating_sub(self.shared.options.time.now())))
+        let next = self.core.deadlines()?.values().min().copied();
+        Ok(next.map(|deadline| deadline.saturating_sub(self.core.options.time.now())))
     }
 
     async fn status(&self) -> Result<Status> {
-        let watchers = self.shared.hub()?.len() as u64;
+        let watchers = self.core.hub()?.len() as u64;
         let file_bytes =
-            self.shared.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());
-        let state = self.shared.read()?;
+            self.core.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());
+        let state = self.core.read()?;
         Ok(Status {
             revision: state.revision(),
             compacted_revision: state.compacted(),
@@ -230,7 +230,7 @@ impl Store for Embedded {
             history_revisions: state.log_len() as u64,
             history_bytes: state.history_bytes() as u64,
             file_bytes,
-            failure: self.shared.failure().map(|reason| reason.to_string()),
+            failure: self.core.failure().map(|reason| reason.to_string()),
         })
     }
 

@@ -63,7 +63,7 @@ async fn history_is_capped_by_number_and_by_size() {
         let status = store.status().await.unwrap();
         assert_eq!(status.history_revisions, 50);
         assert_eq!(status.compacted_revision, status.revision - 50);
-        let state = store.shared.read().unwrap();
+        let state = store.core.read().unwrap();
         assert_eq!(state.live_keys(), 1);
     }
 }
@@ -82,7 +82,7 @@ async fn compaction_leaves_nothing_behind() {
         store.delete(format!("k{i}").into(), Precondition::Any).await.unwrap();
     }
     store.compact(store.current_revision().await.unwrap()).await.unwrap();
-    let state = store.shared.read().unwrap();
+    let state = store.core.read().unwrap();
     assert_eq!((state.live_keys(), state.log_len(), state.history_bytes()), (0, 0, 0));
     let mut scan = Scan::new(KeyRange::all(), state.revision(), usize::MAX, true);
     assert!(state.scan(&mut scan, 1), "no deleted key is left to walk over");

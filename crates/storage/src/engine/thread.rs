@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
 
 use super::committer::{Committer, Journal, Request};
-use super::shared::Shared;
+use super::core::Core;
 use crate::options::Options;
 use crate::{Error, Result};
 
@@ -24,11 +24,11 @@ pub(super) struct CommitThread {
 }
 
 impl CommitThread {
-    pub(super) fn start(shared: Arc<Shared>, journal: impl Journal + 'static) -> io::Result<Self> {
-        let (sender, receiver) = mpsc::channel(shared.options.queue_requests.max(1));
+    pub(super) fn start(core: Arc<Core>, journal: impl Journal + 'static) -> io::Result<Self> {
+        let (sender, receiver) = mpsc::channel(core.options.queue_requests.max(1));
         let handle = std::thread::Builder::new()
             .name("store-commit".into())
-            .spawn(move || work(shared, journal, receiver))?;
+            .spawn(move || work(core, journal, receiver))?;
         Ok(Self { sender: Some(sender), handle: Mutex::new(Some(handle)) })
     }
 
@@ -50,12 +50,12 @@ impl Drop for CommitThread {
     }
 }
 
-fn work(shared: Arc<Shared>, journal: impl Journal, receiver: mpsc::Receiver<Request>) {
-    let closing = CloseOnExit(Arc::clone(&shared));
-    let mut committer = Committer::new(Arc::clone(&shared), journal);
+fn work(core: Arc<Core>, journal: impl Journal, receiver: mpsc::Receiver<Request>) {
+    let closing = CloseOnExit(Arc::clone(&core));
+    let mut committer = Committer::new(Arc::clone(&core), journal);
     let mut queue = Queue { receiver, last_requests: 0, last_commit: Duration::ZERO };
     let mut closes = Vec::new();
-    while let Some(requests) = queue.next_batch(&shared.options, committer.has_leftovers()) {
+    while let Some(requests) = queue.next_batch(&core.options, committer.has_leftovers()) {
         queue.last_requests = requests.len();
         let start = Instant::now();
         closes = committer.run(requests);
@@ -73,7 +73,7 @@ fn work(shared: Arc<Shared>, journal: impl Journal, receiver: mpsc::Receiver<Req
 }
 
 /// Ends the watches when the thread does, in whatever way.
-struct CloseOnExit(Arc<Shared>);
+struct CloseOnExit(Arc<Core>);
 
 impl Drop for CloseOnExit {
     fn drop(&mut self) {

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use futures_util::stream;
 
+use super::core::Core;
 use super::hub::{Live, select};
-use super::shared::Shared;
 use crate::types::KeyRange;
 use crate::watch::{ProgressRequester, Watch, WatchEvents, WatchItem};
 use crate::{Error, Result};
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 const CATCH_UP_REVISIONS: usize = 1024;
 
 struct Watcher {
-    shared: Arc<Shared>,
+    core: Arc<Core>,
     id: u64,
     range: KeyRange,
     /// Everything up to this revision has been delivered.
@@ -32,9 +32,9 @@ enum Step {
     Joined(Live),
 }
 
-pub(super) fn watch(shared: &Arc<Shared>, range: KeyRange, after: Option<u64>) -> Result<Watch> {
+pub(super) fn watch(core: &Arc<Core>, range: KeyRange, after: Option<u64>) -> Result<Watch> {
     let delivered = {
-        let state = shared.read()?;
+        let state = core.read()?;
         let current = state.revision();
         let after = after.unwrap_or(current);
         if after < state.compacted() {
@@ -45,16 +45,16 @@ pub(super) fn watch(shared: &Arc<Shared>, range: KeyRange, after: Option<u64>) -
         }
         after
     };
-    let id = shared.hub()?.new_id();
+    let id = core.hub()?.new_id();
     let requester = {
-        let shared = Arc::downgrade(shared);
+        let core = Arc::downgrade(core);
         ProgressRequester::new(move || {
-            if let Some(shared) = shared.upgrade() {
-                shared.request_progress(id);
+            if let Some(core) = core.upgrade() {
+                core.request_progress(id);
             }
         })
     };
-    let watcher = Watcher { shared: Arc::clone(shared), id, range, delivered, live: None, ended: false };
+    let watcher = Watcher { core: Arc::clone(core), id, range, delivered, live: None, ended: false };
     let items = stream::unfold(watcher, |mut watcher| async move {
         let item = watcher.next().await?;
         Some((item, watcher))
@@ -100,7 +100,7 @@ impl Watcher {
 
     /// One stretch of history; `None` if that was all of it.
     fn read_log(&self) -> Result<(Option<Step>, u64)> {
-        let state = self.shared.read()?;
+        let state = self.core.read()?;
         if self.delivered < state.compacted() {
             return Err(Error::Compacted { requested: self.delivered, compacted: state.compacted() });
         }
@@ -119,12 +119,12 @@ impl Watcher {
     /// Goes live, unless too much has happened meanwhile. Nothing is published while the hub is
     /// held, so what the log lacks now is exactly what the hub will send.
     fn join(&mut self) -> Result<Step> {
-        let shared = Arc::clone(&self.shared);
-        let mut hub = shared.hub()?;
+        let core = Arc::clone(&self.core);
+        let mut hub = core.hub()?;
         if hub.is_closed() {
             return Err(Error::Closed);
         }
-        let state = shared.read()?;
+        let state = core.read()?;
         let revision = state.revision();
         if self.delivered < state.compacted() || revision - self.delivered > CATCH_UP_REVISIONS as u64 {
             return Ok(Step::Nothing);
@@ -135,14 +135,14 @@ impl Watcher {
             items.push(WatchItem::Events(WatchEvents { revision, events }));
         }
         items.push(WatchItem::Progress(revision));
-        let buffer = shared.options.watch_buffer;
+        let buffer = core.options.watch_buffer;
         Ok(Step::Joined(hub.join(self.id, self.range.clone(), revision, items, buffer)))
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        if let Ok(mut hub) = self.shared.hub() {
+        if let Ok(mut hub) = self.core.hub() {
             hub.leave(self.id);
         }
     }

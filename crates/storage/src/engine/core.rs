@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// Locks are taken in the order of the fields, and none is held across an await.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct Core {
     /// Held while a batch is applied and published, so that who holds it knows that the state's
     /// revision has been published.
     hub: Mutex<Hub>,
@@ -28,7 +28,7 @@ pub(super) struct Shared {
     pub(super) file: Option<PathBuf>,
 }
 
-impl Shared {
+impl Core {
     pub(super) fn new(state: State, options: Options, file: Option<PathBuf>) -> Self {
         let now = options.time.now();
         let deadline = |ttl_seconds| now.saturating_add(Duration::from_secs(ttl_seconds));
