@@ -226,7 +226,12 @@ impl Driver {
             match envelope.body {
                 Incoming::Answer(response) => {
                     // Told before the caller hears of it, so that no older state overtakes a newer one.
-                    if let Response::Container(status) = &response {
+                    let statuses = match &response {
+                        Response::Container(status) => std::slice::from_ref(status),
+                        Response::Containers(statuses) => statuses.as_slice(),
+                        _ => &[],
+                    };
+                    for status in statuses {
                         (self.notice)(Notice::Status(status.clone()));
                     }
                     if let Some(answer) = self.pending.remove(&envelope.number) {

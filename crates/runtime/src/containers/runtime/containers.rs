@@ -59,8 +59,14 @@ impl Runtime {
     pub async fn stop_container(&self, id: &str, grace: Duration) -> Result<ContainerStatus> {
         let sandbox = self.sandbox_of(id)?;
         let entry = sandbox.entry(id)?;
-        if entry.status.state != ContainerState::Running {
-            return Ok(entry.status);
+        match entry.status.state {
+            ContainerState::Exited => return Ok(entry.status),
+            ContainerState::Created => {
+                // It may be on its way, held up by a mount that does not answer.
+                self.send_signal(&sandbox, id, libc::SIGKILL, true).await?;
+                return Ok(entry.status);
+            }
+            ContainerState::Running => {}
         }
         if !grace.is_zero() {
             let signal = signal_number(&entry.spec.stop_signal).unwrap_or(libc::SIGTERM);

@@ -12,7 +12,7 @@ use tokio::sync::{broadcast, watch};
 
 use super::{RuntimeOptions, blocking, lock};
 use crate::containers::client::{Notice, ShimClient};
-use crate::containers::protocol::{Ready, Request, Response};
+use crate::containers::protocol::{Ready, Request};
 use crate::containers::purge::kill_shim;
 use crate::containers::spec::ContainerSpec;
 use crate::containers::state::{self, SandboxFolder, SandboxRecord};
@@ -116,17 +116,11 @@ impl Sandbox {
         });
         let client = ShimClient::connect(self.id(), &self.folder, notice)
             .map_err(Error::file("connect to the shim at", self.folder.socket()))?;
-        let (response, _) = client.call_within(Request::Subscribe, Vec::new(), TAKE_UP_TIMEOUT).await?;
-        {
-            let mut inside = lock(&self.inside);
-            inside.client = Some(client);
-            inside.pid = pid;
-        }
-        if let Response::Containers(statuses) = response {
-            for status in statuses {
-                self.notice(Notice::Status(status));
-            }
-        }
+        // The answer's statuses come as notices.
+        client.call_within(Request::Subscribe, Vec::new(), TAKE_UP_TIMEOUT).await?;
+        let mut inside = lock(&self.inside);
+        inside.client = Some(client);
+        inside.pid = pid;
         Ok(())
     }
 

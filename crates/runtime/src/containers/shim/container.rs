@@ -31,6 +31,8 @@ pub struct Container {
     pub failure: Option<String>,
     pub output: Output,
     pub oom: Option<OomWatch>,
+    /// Kills for memory that were told of.
+    pub oom_kills: u64,
 }
 
 /// What a start needs of the sandbox.
@@ -62,6 +64,7 @@ impl Container {
             failure: None,
             output: Output::default(),
             oom: None,
+            oom_kills: 0,
         })
     }
 

@@ -330,7 +330,8 @@ impl Shim {
         let Some(container) = self.containers.get_mut(&key) else { return };
         let Some(oom) = &container.oom else { return };
         oom.clear();
-        if self.record.cgroups.oom_kills(&container.cgroup) > 0 {
+        let kills = self.record.cgroups.oom_kills(&container.cgroup);
+        if kills > std::mem::replace(&mut container.oom_kills, kills) {
             let container_id = container.spec.id.clone();
             self.push(Push::Oom { container_id });
         }
