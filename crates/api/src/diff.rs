@@ -1,6 +1,7 @@
 //! A unified diff of two objects' JSON, as error messages show what an update changed.
 
 use serde::Serialize;
+use serde_json::ser::{PrettyFormatter, Serializer};
 
 const CONTEXT: usize = 3;
 /// Above this many lines on either side, the changed middle is shown as one block.
@@ -8,8 +9,7 @@ const MAX_LINES: usize = 2000;
 
 /// `@@ -1,7 +1,7 @@` and the lines, with three lines around each change; empty when nothing differs.
 pub fn unified(old: &impl Serialize, new: &impl Serialize) -> String {
-    let pretty = |text: Result<String, serde_json::Error>| text.unwrap_or_default();
-    let (old, new) = (pretty(serde_json::to_string_pretty(old)), pretty(serde_json::to_string_pretty(new)));
+    let (old, new) = (pretty(old), pretty(new));
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let edits = edits(&old, &new);
     let mut out = String::new();
@@ -35,6 +35,16 @@ pub fn unified(old: &impl Serialize, new: &impl Serialize) -> String {
         }
     }
     out
+}
+
+/// JSON with one field a line, indented by one space.
+fn pretty(value: &impl Serialize) -> String {
+    let mut out = Vec::new();
+    let formatter = PrettyFormatter::with_indent(b" ");
+    match value.serialize(&mut Serializer::with_formatter(&mut out, formatter)) {
+        Ok(()) => String::from_utf8(out).unwrap_or_default(),
+        Err(_) => String::new(),
+    }
 }
 
 /// Lines count from 1; an empty range names the line before it.
@@ -126,7 +136,7 @@ mod tests {
         new["d"] = json!("x");
         assert_eq!(
             unified(&old, &new),
-            "@@ -2,7 +2,7 @@\n   \"a\": 1,\n   \"b\": 2,\n   \"c\": 3,\n-  \"d\": 4,\n+  \"d\": \"x\",\n   \"e\": 5,\n   \"f\": 6,\n   \"g\": 7,\n"
+            "@@ -2,7 +2,7 @@\n  \"a\": 1,\n  \"b\": 2,\n  \"c\": 3,\n- \"d\": 4,\n+ \"d\": \"x\",\n  \"e\": 5,\n  \"f\": 6,\n  \"g\": 7,\n"
         );
         assert_eq!(unified(&old, &old), "");
     }
@@ -139,7 +149,7 @@ mod tests {
         new.remove(30);
         let text = unified(&old, &new);
         assert_eq!(text.matches("@@ -").count(), 2, "{text}");
-        assert!(text.contains("+  100,"), "{text}");
+        assert!(text.contains("+ 100,"), "{text}");
         assert!(text.contains("@@ -29,7 +29,6 @@"), "{text}");
     }
 }

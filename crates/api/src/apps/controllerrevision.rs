@@ -1,6 +1,5 @@
 //! ControllerRevision: a remembered state of a DaemonSet or StatefulSet.
 
-use crate::validate;
 use k8s_openapi::api::apps::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
@@ -11,6 +10,7 @@ use crate::object::Object;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     columns: COLUMNS,

@@ -1,6 +1,5 @@
 //! DaemonSet: a pod on every node.
 
-use crate::validate;
 use k8s_openapi::api::apps::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -17,6 +16,7 @@ use crate::prepare;
 use crate::resource::{self, CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 /// The annotation that counts changes of the template, for the controller.
 pub const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";

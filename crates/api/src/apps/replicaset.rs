@@ -1,6 +1,5 @@
 //! ReplicaSet: keeps a number of equal pods.
 
-use crate::validate;
 use k8s_openapi::api::apps::v1 as api;
 use knarr_apimachinery::field::{ErrorList, Path};
 use serde_json::Value;
@@ -15,6 +14,7 @@ use crate::prepare;
 use crate::resource::{self, CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["rs"],

@@ -1,5 +1,6 @@
 //! The `authorization.k8s.io` group.
 
+mod attributes;
 pub mod localsubjectaccessreview;
 pub mod selfsubjectaccessreview;
 pub mod selfsubjectrulesreview;

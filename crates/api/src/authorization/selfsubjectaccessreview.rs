@@ -1,9 +1,12 @@
 //! SelfSubjectAccessReview: may I do this?
 
 use k8s_openapi::api::authorization::v1 as api;
+use knarr_apimachinery::field::ErrorList;
 
+use crate::authorization::attributes::validate_question;
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::resource::{self, Resource};
 use crate::strategy::Strategy;
 
@@ -15,7 +18,19 @@ pub const RESOURCE: Resource = Resource {
 struct Rules;
 
 impl Strategy for Rules {
+    fn validate(&self, object: &Object) -> ErrorList {
+        object.typed::<api::SelfSubjectAccessReview>().map(|o| validate_review(&o)).unwrap_or_default()
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::path_segment(name, prefix)
     }
+}
+
+fn validate_review(review: &api::SelfSubjectAccessReview) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let spec = &review.spec;
+    let about_path = spec.non_resource_attributes.as_ref();
+    validate_question(&mut errors, spec.resource_attributes.is_some(), about_path);
+    errors
 }

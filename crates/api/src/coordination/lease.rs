@@ -1,6 +1,5 @@
 //! Lease: who holds what until when.
 
-use crate::validate;
 use k8s_openapi::api::coordination::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
@@ -13,6 +12,7 @@ use crate::prepare;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     columns: COLUMNS,

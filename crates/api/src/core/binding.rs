@@ -1,14 +1,14 @@
 //! Binding: which node a pod is to run on; the older form of `pods/binding`.
 
-use crate::object::Object;
-use crate::validate;
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{ErrorList, Path};
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::resource::{self, Resource};
 use crate::strategy::Strategy;
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     verbs: resource::CREATE_ONLY,

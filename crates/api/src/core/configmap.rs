@@ -1,6 +1,5 @@
 //! ConfigMap: plain and binary configuration data.
 
-use crate::validate;
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
@@ -12,6 +11,7 @@ use crate::object::Object;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["cm"],

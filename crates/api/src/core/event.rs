@@ -1,6 +1,5 @@
 //! Event: something that happened to an object.
 
-use crate::validate;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -12,6 +11,7 @@ use crate::object::Object;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table;
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["ev"],

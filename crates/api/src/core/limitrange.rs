@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::object::Object;
-use crate::validate;
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -15,9 +13,11 @@ use crate::core::pod::validation::resource_name;
 use crate::defaults::{Fields, child, existing, items, text, unset};
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::prepare;
 use crate::resource::Resource;
 use crate::strategy::Strategy;
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["limits"],

@@ -1,6 +1,5 @@
 //! Namespace: a room for names.
 
-use crate::validate;
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::{Value, json};
@@ -12,6 +11,7 @@ use crate::prepare;
 use crate::resource::{self, CellContext, Column, Resource, Subresource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 const FINALIZE: Subresource = Subresource { name: "finalize", body: None, verbs: &["update"] };
 

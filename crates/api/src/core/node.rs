@@ -1,11 +1,10 @@
 //! Node: a machine that runs pods.
 
-use crate::validate;
-use knarr_apimachinery::field::{Error, ErrorList, Path};
-use knarr_apimachinery::names;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
 use serde_json::Value;
 
 use crate::core::pod::validation::{quantity, taint_effect};
@@ -17,6 +16,7 @@ use crate::prepare;
 use crate::resource::{self, CellContext, Column, Resource, Subresource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 const PROXY: Subresource = Subresource {
     name: "proxy",

@@ -1,6 +1,5 @@
 //! ReplicationController: the older way to keep a number of pods.
 
-use crate::validate;
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
@@ -15,6 +14,7 @@ use crate::prepare;
 use crate::resource::{self, CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["rc"],

@@ -1,6 +1,5 @@
 //! Secret: data that is shown to few.
 
-use crate::validate;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use k8s_openapi::api::core::v1 as api;
@@ -17,6 +16,7 @@ use crate::prepare;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     selectable: &["type"],

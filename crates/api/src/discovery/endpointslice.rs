@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::validate;
 use k8s_openapi::api::discovery::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
@@ -17,6 +16,7 @@ use crate::prepare;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     columns: COLUMNS,

@@ -1,6 +1,5 @@
 //! PodDisruptionBudget: how many pods of a set may be away at once.
 
-use crate::validate;
 use k8s_openapi::api::policy::v1 as api;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_apimachinery::field::{ErrorList, Path};
@@ -13,6 +12,7 @@ use crate::prepare;
 use crate::resource::{self, CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["pdb"],

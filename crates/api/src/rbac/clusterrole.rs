@@ -1,15 +1,15 @@
 //! ClusterRole: what may be done in the cluster.
 
-use crate::object::Object;
-use crate::validate;
 use k8s_openapi::api::rbac::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::rbac::rules::validate_rules;
 use crate::resource::Resource;
 use crate::strategy::Strategy;
+use crate::validate;
 
 pub const RESOURCE: Resource =
     Resource { ..Resource::stored(api::ClusterRole::RESOURCE, "ClusterRoleList", "clusterrole", &Rules) };

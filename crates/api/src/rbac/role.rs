@@ -1,11 +1,11 @@
 //! Role: what may be done in a namespace.
 
-use crate::object::Object;
 use k8s_openapi::api::rbac::v1 as api;
 use knarr_apimachinery::field::ErrorList;
 
 use crate::kind::Kind;
 use crate::naming;
+use crate::object::Object;
 use crate::rbac::rules::validate_rules;
 use crate::resource::Resource;
 use crate::strategy::Strategy;

@@ -1,6 +1,5 @@
 //! StorageClass: how volumes are made.
 
-use crate::validate;
 use k8s_openapi::api::storage::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
@@ -13,6 +12,7 @@ use crate::prepare;
 use crate::resource::{CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
+use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["sc"],

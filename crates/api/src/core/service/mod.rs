@@ -3,10 +3,10 @@
 mod defaults;
 mod validation;
 
-use knarr_apimachinery::field::ErrorList;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as api;
+use knarr_apimachinery::field::ErrorList;
 use serde_json::{Value, json};
 
 use crate::defaults::{child, text};

@@ -208,9 +208,7 @@ pub fn resize_update(new: &Pod, old: &Pod) -> ErrorList {
         keep_compute(container, old);
     }
     if !same_spec(&settled, &old_spec) {
-        let text = diff::unified(&old_spec, &settled);
-        let why = format!("only cpu and memory resources are mutable\n{text}");
-        errors.push(Error::forbidden(&path, why));
+        errors.push(Error::forbidden(&path, "only cpu and memory resources are mutable"));
     }
     errors
 }
