@@ -121,10 +121,9 @@ impl Error {
         Self::new(ErrorType::NotFound, path, Some(value.into()), "")
     }
 
-    /// `Unsupported value: "x": supported values: "A", "B"`.
+    /// `Unsupported value: "x": supported values: "A", "B"`, in the order given.
     pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
-        let mut names: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
-        names.sort();
+        let names: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
         let detail =
             if names.is_empty() { String::new() } else { format!("supported values: {}", names.join(", ")) };
         Self::new(ErrorType::NotSupported, path, Some(value.into()), detail)
