@@ -1,6 +1,12 @@
 //! Admission: plugins that look at, change or refuse a write before it is stored. One file each, one line in a list.
 
+pub mod default_toleration_seconds;
+pub mod escalation;
 pub mod namespace_lifecycle;
+pub mod node_restriction;
+pub mod priority;
+pub mod service_account;
+pub mod taint_nodes_by_condition;
 
 use async_trait::async_trait;
 use knarr_api::kind::ResourceType;
@@ -73,6 +79,12 @@ pub trait Plugin: Send + Sync {
 /// All plugins, in upstream's order.
 pub const PLUGINS: &[&dyn Plugin] = &[
     &namespace_lifecycle::NamespaceLifecycle,
+    &service_account::ServiceAccount,
+    &node_restriction::NodeRestriction,
+    &taint_nodes_by_condition::TaintNodesByCondition,
+    &priority::Priority,
+    &default_toleration_seconds::DefaultTolerationSeconds,
+    &escalation::Escalation,
 ];
 
 pub async fn mutate(attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{Attributes, Authorizer, rules};
 use crate::authn::{MASTERS, UserInfo};
 
-const GROUP: &str = "rbac.authorization.k8s.io";
+pub const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Checks one create or update of the rbac group; `old` is what it was before.
 pub fn check(

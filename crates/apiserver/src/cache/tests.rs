@@ -1,0 +1,115 @@
+use super::*;
+
+fn object(name: &str, labels: &str, revision: u64) -> Arc<Object> {
+    let json = format!(
+        "{{\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"ns\",\"labels\":{{{labels}}}}},\"spec\":{{}}}}"
+    );
+    Arc::new(Object::from_stored(json.as_bytes(), revision, &[]).unwrap())
+}
+
+fn cache() -> Cache {
+    let cache = Cache::new(&[]);
+    cache.reset(BTreeMap::new(), 10);
+    cache
+}
+
+fn pods() -> &'static knarr_api::resource::Resource {
+    knarr_api::resources::find("", "pods").unwrap()
+}
+
+fn labelled(text: &str) -> Selection {
+    let labels = knarr_apimachinery::selector::Selector::parse(text).unwrap();
+    Selection { labels, ..Selection::everything(pods()) }
+}
+
+fn put(cache: &Cache, name: &str, labels: &str, revision: u64) {
+    cache.apply(&format!("ns/{name}"), Applied::Put(object(name, labels, revision)));
+}
+
+fn show(change: &Change) -> String {
+    match change {
+        Change::Added(o) => format!("+{}@{}", o.name(), o.resource_version()),
+        Change::Modified(o) => format!("~{}@{}", o.name(), o.resource_version()),
+        Change::Deleted(o) => format!("-{}@{}", o.name(), o.resource_version()),
+    }
+}
+
+fn drain(watcher: &mut Watcher) -> Vec<String> {
+    std::iter::from_fn(|| watcher.try_next()).map(|c| show(&c)).collect()
+}
+
+#[test]
+fn selectors_turn_changes_into_coming_and_going() {
+    let cache = cache();
+    let mut watcher = cache.watch(None, labelled("a=1"), WatchFrom::Now).ok().unwrap();
+    put(&cache, "x", "\"a\":\"1\"", 11);
+    put(&cache, "x", "\"a\":\"1\",\"b\":\"2\"", 12);
+    put(&cache, "y", "\"a\":\"2\"", 13);
+    put(&cache, "x", "\"a\":\"2\"", 14);
+    put(&cache, "x", "\"a\":\"1\"", 15);
+    cache.apply("ns/x", Applied::Delete(object("x", "\"a\":\"1\"", 16)));
+    cache.apply("ns/y", Applied::Delete(object("y", "\"a\":\"2\"", 17)));
+    assert_eq!(drain(&mut watcher), ["+x@11", "~x@12", "-x@14", "+x@15", "-x@16"]);
+}
+
+#[test]
+fn what_left_the_selection_is_shown_as_it_was() {
+    let cache = cache();
+    let mut watcher = cache.watch(None, labelled("a=1"), WatchFrom::Now).ok().unwrap();
+    put(&cache, "x", "\"a\":\"1\"", 11);
+    put(&cache, "x", "\"a\":\"2\"", 12);
+    watcher.try_next();
+    let Some(Change::Deleted(gone)) = watcher.try_next() else { panic!("not deleted") };
+    assert_eq!(gone.header().label("a"), Some("1"));
+    assert_eq!(gone.resource_version(), 12);
+}
+
+#[test]
+fn watches_start_anywhere_and_never_skip_or_repeat() {
+    let cache = cache();
+    put(&cache, "a", "", 11);
+    put(&cache, "b", "", 12);
+    let everything = || Selection::everything(pods());
+    let mut from_11 = cache.watch(None, everything(), WatchFrom::After(11)).ok().unwrap();
+    let mut from_state = cache.watch(None, everything(), WatchFrom::State).ok().unwrap();
+    let mut ahead = cache.watch(None, everything(), WatchFrom::After(13)).ok().unwrap();
+    put(&cache, "c", "", 13);
+    put(&cache, "a", "", 14);
+    assert_eq!(drain(&mut from_11), ["+b@12", "+c@13", "~a@14"]);
+    assert_eq!(drain(&mut from_state), ["+a@11", "+b@12", "+c@13", "~a@14"]);
+    assert_eq!(drain(&mut ahead), ["~a@14"]);
+    assert_eq!(cache.watch(None, everything(), WatchFrom::After(9)).err(), Some(TooOld { oldest: 10 }));
+}
+
+#[test]
+fn namespaces_and_names_are_kept_apart() {
+    let cache = cache();
+    let by_name = Selection {
+        fields: knarr_apimachinery::selector::FieldSelector::equals("metadata.name", "b"),
+        ..Selection::everything(pods())
+    };
+    let mut named = cache.watch(Some("ns"), by_name, WatchFrom::Now).ok().unwrap();
+    let mut elsewhere = cache.watch(Some("n"), Selection::everything(pods()), WatchFrom::Now).ok().unwrap();
+    put(&cache, "a", "", 11);
+    put(&cache, "b", "", 12);
+    assert_eq!(drain(&mut named), ["+b@12"]);
+    assert!(drain(&mut elsewhere).is_empty());
+    assert_eq!(cache.snapshot(Some("ns"), &Selection::everything(pods()), None).items.len(), 2);
+    assert!(cache.snapshot(Some("n"), &Selection::everything(pods()), None).items.is_empty());
+    let after = cache.snapshot(Some("ns"), &Selection::everything(pods()), Some("ns/a"));
+    assert_eq!((after.items.len(), after.revision), (1, 12));
+}
+
+#[test]
+fn the_ring_forgets_and_slow_watchers_end() {
+    let cache = cache();
+    let mut slow = cache.watch(None, Selection::everything(pods()), WatchFrom::Now).ok().unwrap();
+    for i in 0..(RING_EVENTS as u64 + 5) {
+        put(&cache, "a", "", 11 + i);
+    }
+    let refused = cache.watch(None, Selection::everything(pods()), WatchFrom::After(11)).err();
+    assert_eq!(refused, Some(TooOld { oldest: 15 }));
+    assert_eq!(drain(&mut slow).len(), WATCHER_BUFFER);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert!(runtime.block_on(slow.next()).is_none());
+}

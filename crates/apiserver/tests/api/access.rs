@@ -1,0 +1,179 @@
+//! Authorization: default roles, refusals, escalation, reviews; no verb without a check.
+
+use serde_json::json;
+
+use crate::harness::{CONFIG_MAPS, Harness, PODS, config_map, default_account, pod};
+
+#[tokio::test]
+async fn every_resource_and_verb_is_checked() {
+    let h = Harness::new().await;
+    let nobody = h.user("nobody", &[]);
+    // What everybody may do about themselves.
+    let open = ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"];
+    for resource in knarr_api::resources::all() {
+        let types = &resource.types;
+        let mut cases: Vec<(String, &str)> =
+            resource.verbs.iter().map(|v| (String::new(), *v)).collect();
+        for sub in resource.subresources {
+            cases.extend(sub.verbs.iter().map(|v| (format!("/{}", sub.name), *v)));
+        }
+        for (sub, verb) in cases {
+            let named = !sub.is_empty() || matches!(verb, "get" | "update" | "patch" | "delete");
+            let mut uri = types.path(Some("default"), named.then_some("x"));
+            uri.push_str(&sub);
+            if verb == "watch" {
+                uri.push_str("?watch=true");
+            }
+            let method = match verb {
+                "create" => http::Method::POST,
+                "update" => http::Method::PUT,
+                "patch" => http::Method::PATCH,
+                "delete" | "deletecollection" => http::Method::DELETE,
+                _ => http::Method::GET,
+            };
+            let reply = nobody.raw(method, &uri, "application/json", "{}").await;
+            if open.contains(&types.plural) {
+                assert_ne!(reply.code, 403, "{verb} {uri}");
+                continue;
+            }
+            assert_eq!(reply.code, 403, "{verb} {uri}: {}", reply.body);
+            let expected = format!("User \"nobody\" cannot {verb} resource \"{}{sub}\" in API group \"{}\"", types.plural, types.group);
+            assert!(reply.message().contains(&expected), "{}", reply.message());
+        }
+    }
+}
+
+#[tokio::test]
+async fn roles_grant_what_they_say() {
+    let h = Harness::new().await;
+    let (admin, jane) = (h.admin(), h.user("jane", &["readers"]));
+    let refused = jane.get(PODS).await;
+    assert_eq!(
+        refused.message(),
+        "pods is forbidden: User \"jane\" cannot list resource \"pods\" in API group \"\" in the namespace \"default\""
+    );
+    let binding = json!({
+        "metadata": {"name": "readers"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "readers"}],
+    });
+    admin.post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", &binding).await.expect(201);
+    // The index follows the watch cache.
+    for _ in 0..100 {
+        if jane.get(PODS).await.code == 200 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    jane.get(PODS).await.expect(200);
+    assert_eq!(jane.get("/api/v1/namespaces/kube-system/pods").await.code, 403);
+    assert_eq!(jane.get("/api/v1/pods").await.code, 403);
+    assert_eq!(jane.post(CONFIG_MAPS, &config_map("a")).await.code, 403);
+    assert_eq!(jane.get("/api/v1/namespaces/default/secrets").await.code, 403);
+    jane.get("/api").await.expect(200);
+    assert_eq!(jane.get("/metrics").await.message(), "forbidden: User \"jane\" cannot get path \"/metrics\"");
+}
+
+#[tokio::test]
+async fn nobody_grants_what_they_do_not_have() {
+    let h = Harness::new().await;
+    let (admin, jane) = (h.admin(), h.user("jane", &[]));
+    let group = "rbac.authorization.k8s.io";
+    let role = json!({"metadata": {"name": "granter"}, "rules": [
+        {"verbs": ["*"], "apiGroups": [group], "resources": ["roles", "rolebindings"]}]});
+    let base = format!("/apis/{group}/v1");
+    admin.post(&format!("{base}/clusterroles"), &role).await.expect(201);
+    let binding = json!({"metadata": {"name": "jane"}, "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "granter"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "jane"}]});
+    admin.post(&format!("{base}/clusterrolebindings"), &binding).await.expect(201);
+    for _ in 0..100 {
+        if jane.get(&format!("{base}/namespaces/default/roles")).await.code != 403 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    // The granter's role covers `*`, which holds `escalate` and `bind` too; a narrower one does not.
+    let narrow = json!({"metadata": {"name": "granter"}, "rules": [
+        {"verbs": ["create", "get", "list"], "apiGroups": [group], "resources": ["roles", "rolebindings"]}]});
+    admin.put(&format!("{base}/clusterroles/granter"), &narrow).await.expect(200);
+    let wanted = json!({"metadata": {"name": "r"}, "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}]});
+    let mut reply = jane.post(&format!("{base}/namespaces/default/roles?dryRun=All"), &wanted).await;
+    for _ in 0..100 {
+        if reply.code == 403 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        reply = jane.post(&format!("{base}/namespaces/default/roles?dryRun=All"), &wanted).await;
+    }
+    assert_eq!(reply.code, 403);
+    assert_eq!(
+        reply.message(),
+        "roles.rbac.authorization.k8s.io \"r\" is forbidden: user \"jane\" (groups=[\"system:authenticated\"]) is attempting to grant RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"get\"]}"
+    );
+}
+
+#[tokio::test]
+async fn nodes_see_their_own() {
+    let h = Harness::new().await;
+    let (admin, node) = (h.admin(), h.user("system:node:n1", &["system:nodes"]));
+    default_account(&admin).await;
+    for (name, on) in [("mine", "n1"), ("other", "n2")] {
+        let mut body = pod(name);
+        body["spec"]["volumes"] = json!([{"name": "s", "secret": {"secretName": format!("{name}-secret")}}]);
+        admin.post(PODS, &body).await.expect(201);
+        let binding = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": on}});
+        admin.post(&format!("{PODS}/{name}/binding"), &binding).await.expect(201);
+        let secret = json!({"metadata": {"name": format!("{name}-secret")}});
+        admin.post("/api/v1/namespaces/default/secrets", &secret).await.expect(201);
+    }
+    // An answered write may reach the authorizer's cache a moment later.
+    admin.get(PODS).await.expect(200);
+    node.get("/api/v1/namespaces/default/secrets/mine-secret").await.expect(200);
+    assert_eq!(node.get("/api/v1/namespaces/default/secrets/other-secret").await.code, 403);
+    assert_eq!(node.get("/api/v1/namespaces/default/secrets").await.code, 403);
+    let own = node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1").await.expect(200);
+    assert_eq!(own["items"].as_array().unwrap().len(), 1);
+    assert_eq!(node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn2").await.code, 403);
+    assert_eq!(node.get("/api/v1/nodes").await.code, 403);
+    let register = |name: &str| json!({"metadata": {"name": name}});
+    let own = node.post("/api/v1/nodes", &register("n1")).await.expect(201);
+    assert_eq!(own["spec"]["taints"][0]["key"], "node.kubernetes.io/not-ready");
+    assert_eq!(node.post("/api/v1/nodes", &register("n2")).await.code, 403);
+    let status = json!({"status": {"phase": "Running"}});
+    node.patch(&format!("{PODS}/mine/status"), "merge-patch+json", &status).await.expect(200);
+    let refused = node.patch(&format!("{PODS}/other/status"), "merge-patch+json", &status).await;
+    assert_eq!(refused.code, 403, "{}", refused.body);
+}
+
+#[tokio::test]
+async fn reviews_answer() {
+    let h = Harness::new().await;
+    let admin = h.admin();
+    let base = "/apis/authorization.k8s.io/v1";
+    let ask = |group: &str| json!({"spec": {"user": "somebody", "groups": [group],
+        "resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "default"}}});
+    let yes = admin.post(&format!("{base}/subjectaccessreviews"), &ask("system:masters")).await.expect(201);
+    assert_eq!(yes["status"]["allowed"], true);
+    let no = admin.post(&format!("{base}/subjectaccessreviews"), &ask("others")).await.expect(201);
+    assert_eq!(no["status"]["allowed"], false);
+    let jane = h.user("jane", &[]);
+    let own = json!({"spec": {"nonResourceAttributes": {"verb": "get", "path": "/version"}}});
+    let own = jane.post(&format!("{base}/selfsubjectaccessreviews"), &own).await.expect(201);
+    assert_eq!(own["status"]["allowed"], true);
+    let rules = jane.post(&format!("{base}/selfsubjectrulesreviews"), &json!({"spec": {"namespace": "default"}})).await.expect(201);
+    assert!(!rules["status"]["resourceRules"].as_array().unwrap().is_empty());
+    let me = jane.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).await.expect(201);
+    assert_eq!(me["status"]["userInfo"]["username"], "jane");
+}
+
+#[tokio::test]
+async fn impersonation_needs_the_right() {
+    let h = Harness::new().await;
+    let ask = || http::Request::builder().uri(PODS).header("impersonate-user", "jane").body(Default::default()).unwrap();
+    let reply = h.admin().send(ask()).await;
+    assert!(reply.message().contains("User \"jane\" cannot list"), "{}", reply.message());
+    let reply = h.user("bob", &[]).send(ask()).await;
+    assert_eq!(
+        reply.message(),
+        "users \"jane\" is forbidden: User \"bob\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope"
+    );
+}

@@ -1,0 +1,138 @@
+//! Lists: selectors, pages, versions, forms.
+
+use serde_json::{Value, json};
+
+use crate::harness::{CONFIG_MAPS, Harness, PODS, User, config_map, default_account, pod};
+
+async fn five(u: &User) {
+    for name in ["a", "b", "c", "d", "e"] {
+        let mut body = config_map(name);
+        body["metadata"]["labels"] = json!({"odd": (name == "a" || name == "c" || name == "e").to_string()});
+        u.post(CONFIG_MAPS, &body).await.expect(201);
+    }
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn selectors() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    five(&u).await;
+    let list = u.get(CONFIG_MAPS).await.expect(200);
+    assert_eq!((list["kind"].as_str(), list["apiVersion"].as_str()), (Some("ConfigMapList"), Some("v1")));
+    assert_eq!(names(&list), ["a", "b", "c", "d", "e"]);
+    for (query, expected) in [
+        ("labelSelector=odd%3Dtrue", vec!["a", "c", "e"]),
+        ("labelSelector=odd!%3Dtrue", vec!["b", "d"]),
+        ("fieldSelector=metadata.name%3Db", vec!["b"]),
+        ("labelSelector=none", vec![]),
+    ] {
+        let list = u.get(&format!("{CONFIG_MAPS}?{query}")).await.expect(200);
+        assert_eq!(names(&list), expected, "{query}");
+        let everywhere = u.get(&format!("/api/v1/configmaps?{query}")).await.expect(200);
+        assert_eq!(names(&everywhere), expected, "{query}");
+    }
+    let unknown = u.get(&format!("{CONFIG_MAPS}?fieldSelector=data.k%3Dv")).await;
+    assert_eq!(unknown.code, 400);
+    assert_eq!(u.get(&format!("{CONFIG_MAPS}?labelSelector=%3D%3D")).await.code, 400);
+}
+
+#[tokio::test]
+async fn pages_are_one_state() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    five(&u).await;
+    let first = u.get(&format!("{CONFIG_MAPS}?limit=2")).await.expect(200);
+    assert_eq!(names(&first), ["a", "b"]);
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    let token = first["metadata"]["continue"].as_str().unwrap().to_owned();
+    let again = u.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!(names(&again), ["c", "d"]);
+    // What happens in between does not show.
+    u.delete(&format!("{CONFIG_MAPS}/c")).await.expect(200);
+    u.post(CONFIG_MAPS, &config_map("cc")).await.expect(201);
+    let second = u.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!(names(&second), ["c", "d"]);
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    let token = second["metadata"]["continue"].as_str().unwrap();
+    let last = u.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!(names(&last), ["e"]);
+    assert_eq!(last["metadata"].get("continue"), None);
+    assert_eq!(u.get(&format!("{CONFIG_MAPS}?limit=2&continue=rubbish")).await.code, 400);
+}
+
+#[tokio::test]
+async fn versions() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    five(&u).await;
+    let list = u.get(CONFIG_MAPS).await.expect(200);
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    u.delete(&format!("{CONFIG_MAPS}/a")).await.expect(200);
+    let exact = format!("{CONFIG_MAPS}?resourceVersion={version}&resourceVersionMatch=Exact");
+    assert_eq!(names(&u.get(&exact).await.expect(200)).len(), 5);
+    let newer = format!("{CONFIG_MAPS}?resourceVersion={version}&resourceVersionMatch=NotOlderThan");
+    assert!(u.get(&newer).await.expect(200)["items"].is_array());
+    // A list without a version shows every write that was answered.
+    assert_eq!(names(&u.get(CONFIG_MAPS).await.expect(200)), ["b", "c", "d", "e"]);
+    for query in ["resourceVersionMatch=Exact", "resourceVersion=0&resourceVersionMatch=Exact", "resourceVersionMatch=Some"] {
+        assert_eq!(u.get(&format!("{CONFIG_MAPS}?{query}")).await.code, 422, "{query}");
+    }
+    h.store.compact(h.store.current_revision().await.unwrap()).await.unwrap();
+    let gone = u.get(&exact).await;
+    assert_eq!((gone.code, gone.body["reason"].as_str()), (410, Some("Expired")));
+}
+
+#[tokio::test]
+async fn tables_and_metadata() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    u.post(PODS, &pod("p")).await.expect(201);
+    let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+    let table = u.get_as(PODS, accept).await.expect(200);
+    assert_eq!(table["kind"], "Table");
+    assert_eq!(table["columnDefinitions"][0]["name"], "Name");
+    assert_eq!(table["rows"][0]["cells"][0], "p");
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let one = u.get_as(&format!("{PODS}/p?includeObject=Object"), accept).await.expect(200);
+    assert_eq!(one["rows"][0]["object"]["kind"], "Pod");
+    let partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    let list = u.get_as(PODS, partial).await.expect(200);
+    assert_eq!(list["kind"], "PartialObjectMetadataList");
+    assert_eq!(list["items"][0]["kind"], "PartialObjectMetadata");
+    assert_eq!(list["items"][0].get("spec"), None);
+}
+
+#[tokio::test]
+async fn collections_are_deleted() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    five(&u).await;
+    u.delete(&format!("{CONFIG_MAPS}?labelSelector=odd%3Dtrue")).await.expect(200);
+    assert_eq!(names(&u.get(CONFIG_MAPS).await.expect(200)), ["b", "d"]);
+}
+
+#[tokio::test]
+async fn events_have_two_forms() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    let event = json!({
+        "metadata": {"name": "e", "namespace": "default"}, "reason": "Started", "message": "hello", "type": "Normal",
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}, "source": {"component": "kubelet"},
+        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z", "count": 1,
+    });
+    u.post("/api/v1/namespaces/default/events", &event).await.expect(201);
+    let other = u.get("/apis/events.k8s.io/v1/namespaces/default/events").await.expect(200);
+    assert_eq!(other["items"][0]["note"], "hello");
+    assert_eq!(other["items"][0]["regarding"]["name"], "p");
+    let selected = u.get("/apis/events.k8s.io/v1/events?fieldSelector=regarding.name%3Dp").await.expect(200);
+    assert_eq!(selected["items"].as_array().unwrap().len(), 1);
+    let none = u.get("/api/v1/events?fieldSelector=involvedObject.name%3Dq").await.expect(200);
+    assert!(none["items"].as_array().unwrap().is_empty());
+    let kv = h.store.get(b"/registry/core/events/default/e").await.unwrap().unwrap();
+    assert!(kv.lease.is_some());
+}

@@ -1,0 +1,10 @@
+//! The API server over a memory store, through its in-process transport and over TLS.
+
+mod access;
+mod harness;
+mod lists;
+mod subresources;
+mod tls;
+mod verbs;
+mod watches;
+mod workloads;

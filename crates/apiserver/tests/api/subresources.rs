@@ -1,0 +1,124 @@
+//! Status, scale, binding, eviction, tokens.
+
+use serde_json::json;
+
+use crate::harness::{Harness, MERGE, PODS, default_account, pod};
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+fn deployment() -> serde_json::Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": {
+            "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+    })
+}
+
+#[tokio::test]
+async fn status_and_spec_are_apart() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    let made = u.post(DEPLOYMENTS, &deployment()).await.expect(201);
+    assert_eq!(made["metadata"]["generation"], 1);
+    let uri = format!("{DEPLOYMENTS}/d");
+    let both = json!({"spec": {"replicas": 5}, "status": {"replicas": 4}});
+    let spec = u.patch(&uri, MERGE, &both).await.expect(200);
+    assert_eq!((&spec["spec"]["replicas"], &spec["status"]["replicas"]), (&json!(5), &serde_json::Value::Null));
+    assert_eq!(spec["metadata"]["generation"], 2);
+    let both = json!({"spec": {"replicas": 7}, "status": {"replicas": 4}});
+    let status = u.patch(&format!("{uri}/status"), MERGE, &both).await.expect(200);
+    assert_eq!((&status["spec"]["replicas"], &status["status"]["replicas"]), (&json!(5), &json!(4)));
+    assert_eq!(status["metadata"]["generation"], 2);
+    u.get(&format!("{uri}/status")).await.expect(200);
+}
+
+#[tokio::test]
+async fn scales() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    u.post(DEPLOYMENTS, &deployment()).await.expect(201);
+    let uri = format!("{DEPLOYMENTS}/d/scale");
+    let mut scale = u.get(&uri).await.expect(200);
+    assert_eq!((scale["kind"].as_str(), scale["status"]["selector"].as_str()), (Some("Scale"), Some("a=b")));
+    scale["spec"]["replicas"] = 3.into();
+    let after = u.put(&uri, &scale).await.expect(200);
+    assert_eq!(after["spec"]["replicas"], 3);
+    assert_eq!(u.put(&uri, &scale).await.code, 409);
+    let patched = u.patch(&uri, MERGE, &json!({"spec": {"replicas": 6}})).await.expect(200);
+    assert_eq!(patched["spec"]["replicas"], 6);
+    let negative = u.patch(&uri, MERGE, &json!({"spec": {"replicas": -1}})).await;
+    assert_eq!(negative.code, 422);
+    assert_eq!(u.get(&format!("{DEPLOYMENTS}/d")).await.expect(200)["spec"]["replicas"], 6);
+}
+
+#[tokio::test]
+async fn pods_are_bound_once() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    u.post(PODS, &pod("p")).await.expect(201);
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    let reply = u.post("/api/v1/namespaces/default/bindings", &binding).await.expect(201);
+    assert_eq!(reply["status"], "Success");
+    let bound = u.get(&format!("{PODS}/p")).await.expect(200);
+    assert_eq!(bound["spec"]["nodeName"], "n");
+    assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
+    let again = u.post(&format!("{PODS}/p/binding"), &binding).await;
+    assert_eq!(again.code, 409);
+}
+
+#[tokio::test]
+async fn evictions_respect_budgets() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    u.post(PODS, &pod("p")).await.expect(201);
+    let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    u.patch(&format!("{PODS}/p/status"), MERGE, &running).await.expect(200);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}}});
+    let made = u.post(budgets, &budget).await.expect(201);
+    let generation = made["metadata"]["generation"].clone();
+    let status = json!({"status": {"observedGeneration": generation, "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}});
+    u.patch(&format!("{budgets}/b/status"), MERGE, &status).await.expect(200);
+    u.get(budgets).await.expect(200);
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    let refused = u.post(&format!("{PODS}/p/eviction"), &eviction).await;
+    assert_eq!((refused.code, refused.message()), (429, "Cannot evict pod as it would violate the pod's disruption budget."));
+    assert_eq!(
+        refused.body["details"]["causes"][0]["message"],
+        "The disruption budget b needs 1 healthy pods and has 1 currently"
+    );
+    u.patch(&format!("{budgets}/b/status"), MERGE, &json!({"status": {"disruptionsAllowed": 1}})).await.expect(200);
+    u.post(&format!("{PODS}/p/eviction"), &eviction).await.expect(201);
+    assert_eq!(u.get(&format!("{PODS}/p")).await.code, 404);
+    let after = u.get(&format!("{budgets}/b")).await.expect(200);
+    assert_eq!(after["status"]["disruptionsAllowed"], 0);
+}
+
+#[tokio::test]
+async fn tokens_are_issued_and_reviewed() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    u.post(PODS, &pod("p")).await.expect(201);
+    let uri = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let ask = json!({"spec": {"expirationSeconds": 600, "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p"}}});
+    let issued = u.post(uri, &ask).await.expect(201);
+    let token = issued["status"]["token"].as_str().unwrap();
+    let review = || json!({"spec": {"token": token}});
+    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let known = u.post(reviews, &review()).await.expect(201);
+    assert_eq!(known["status"]["authenticated"], true);
+    assert_eq!(known["status"]["user"]["username"], "system:serviceaccount:default:default");
+    assert_eq!(known["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"], json!(["p"]));
+    // The token ends with its pod.
+    u.delete_with(&format!("{PODS}/p"), &json!({"gracePeriodSeconds": 0})).await.expect(200);
+    u.get(PODS).await.expect(200);
+    let gone = u.post(reviews, &review()).await.expect(201);
+    assert_eq!(gone["status"].get("authenticated"), None);
+    let short = u.post(uri, &json!({"spec": {"expirationSeconds": 5}})).await;
+    assert!(short.message().contains("may not specify a duration less than 10 minutes"), "{}", short.message());
+    let keys = u.get("/openid/v1/jwks").await.expect(200);
+    assert_eq!(keys["keys"][0]["kty"], "EC");
+}

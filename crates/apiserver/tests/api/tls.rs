@@ -1,0 +1,1 @@
+//! The same server over real TLS.

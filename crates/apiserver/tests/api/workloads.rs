@@ -1,0 +1,128 @@
+//! What the server adds to objects of its own: service addresses, pod admission, bootstrap, discovery.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Harness, PODS, default_account, pod};
+
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+
+fn service(name: &str, spec: Value) -> Value {
+    let mut body = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}});
+    for (key, value) in spec.as_object().unwrap() {
+        body["spec"][key] = value.clone();
+    }
+    body
+}
+
+#[tokio::test]
+async fn services_get_addresses_and_ports() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    let kubernetes = u.get(&format!("{SERVICES}/kubernetes")).await.expect(200);
+    assert_eq!(kubernetes["spec"]["clusterIP"], "10.96.0.1");
+    let a = u.post(SERVICES, &service("a", json!({}))).await.expect(201);
+    let ip = a["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    assert!(ip.starts_with("10."), "{ip}");
+    assert_eq!(a["spec"]["clusterIPs"], json!([ip]));
+    assert_eq!((a["spec"]["ipFamilies"][0].as_str(), a["spec"]["ipFamilyPolicy"].as_str()), (Some("IPv4"), Some("SingleStack")));
+    let taken = u.post(SERVICES, &service("b", json!({"clusterIP": ip}))).await;
+    assert_eq!(taken.code, 422);
+    assert_eq!(
+        taken.message(),
+        format!("Service \"b\" is invalid: spec.clusterIPs: Invalid value: [\"{ip}\"]: failed to allocate IP {ip}: provided IP is already allocated")
+    );
+    let outside = u.post(SERVICES, &service("b", json!({"clusterIP": "192.168.1.1"}))).await;
+    assert_eq!(outside.code, 422);
+    let headless = u.post(SERVICES, &service("h", json!({"clusterIP": "None"}))).await.expect(201);
+    assert_eq!(headless["spec"]["clusterIPs"], json!(["None"]));
+    let node = u.post(SERVICES, &service("n", json!({"type": "NodePort"}))).await.expect(201);
+    let port = node["spec"]["ports"][0]["nodePort"].as_i64().unwrap();
+    assert!((30000..=32767).contains(&port));
+    let same = service("m", json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}));
+    let taken = u.post(SERVICES, &same).await;
+    assert_eq!(
+        taken.message(),
+        format!("Service \"m\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is already allocated")
+    );
+    // What is given back can be had again.
+    u.delete(&format!("{SERVICES}/n")).await.expect(200);
+    u.post(SERVICES, &same).await.expect(201);
+    u.delete(&format!("{SERVICES}/a")).await.expect(200);
+    u.post(SERVICES, &service("b", json!({"clusterIP": ip}))).await.expect(201);
+    let external = json!({"spec": {"type": "ExternalName", "externalName": "example.com", "clusterIP": null, "clusterIPs": null, "ports": null}});
+    let changed = u.patch(&format!("{SERVICES}/b"), "merge-patch+json", &external).await.expect(200);
+    assert_eq!(changed["spec"].get("clusterIP"), None);
+    u.post(SERVICES, &service("c", json!({"clusterIP": ip}))).await.expect(201);
+}
+
+#[tokio::test]
+async fn pods_are_admitted() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    let mut body = pod("p");
+    body["spec"]["automountServiceAccountToken"] = Value::Null;
+    body["spec"]["priorityClassName"] = "system-node-critical".into();
+    let p = u.post(PODS, &body).await.expect(201);
+    assert_eq!(p["spec"]["serviceAccountName"], "default");
+    let volume = &p["spec"]["volumes"][0];
+    assert!(volume["name"].as_str().unwrap().starts_with("kube-api-access-"));
+    assert_eq!(volume["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"], 3607);
+    let mount = &p["spec"]["containers"][0]["volumeMounts"][0];
+    assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");
+    assert_eq!(p["spec"]["priority"], 2_000_001_000);
+    let keys: Vec<&str> = p["spec"]["tolerations"].as_array().unwrap().iter().map(|t| t["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]);
+    assert_eq!(p["status"]["phase"], "Pending");
+    let mut unknown = pod("q");
+    unknown["spec"]["priorityClassName"] = "none".into();
+    let refused = u.post(PODS, &unknown).await;
+    assert_eq!((refused.code, refused.message()), (403, "pods \"q\" is forbidden: no PriorityClass with name none was found"));
+    let mut stranger = pod("q");
+    stranger["spec"]["serviceAccountName"] = "none".into();
+    let refused = u.post(PODS, &stranger).await;
+    assert_eq!(
+        refused.message(),
+        "pods \"q\" is forbidden: error looking up service account default/none: serviceaccount \"none\" not found"
+    );
+}
+
+#[tokio::test]
+async fn discovery_lists_the_table() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    let core = u.get("/api/v1").await.expect(200);
+    let pods = core["resources"].as_array().unwrap().iter().find(|r| r["name"] == "pods").unwrap();
+    assert_eq!((pods["kind"].as_str(), pods["shortNames"][0].as_str()), (Some("Pod"), Some("po")));
+    let groups = u.get("/apis").await.expect(200);
+    assert!(groups["groups"].as_array().unwrap().iter().any(|g| g["name"] == "apps"));
+    let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+    let all = u.get_as("/apis", accept).await.expect(200);
+    assert_eq!(all["kind"], "APIGroupDiscoveryList");
+    assert_eq!(all["items"][0]["versions"][0]["resources"][0]["responseKind"]["group"], "apps");
+    let version = u.get("/version").await.expect(200);
+    assert_eq!((version["major"].as_str(), version["minor"].as_str()), (Some("1"), Some("37")));
+    let index = u.get("/openapi/v3").await.expect(200);
+    let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap();
+    let document = u.get(url).await.expect(200);
+    assert!(document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"].is_object());
+    assert_eq!(u.get("/readyz").await.expect(200), "ok");
+    assert!(u.get("/livez?verbose").await.expect(200).as_str().unwrap().ends_with("livez check passed\n"));
+    assert!(u.get("/metrics").await.expect(200).as_str().unwrap().contains("apiserver_request_total"));
+}
+
+#[tokio::test]
+async fn a_restart_finds_everything_again() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    u.post(SERVICES, &service("a", json!({}))).await.expect(201);
+    let before = u.get("/api/v1/services").await.expect(200);
+    h.server.stop();
+    let again = knarr_apiserver::ApiServer::new(crate::harness::config(h.store.clone())).await.unwrap();
+    let revision = h.store.current_revision().await.unwrap();
+    let again = Harness { server: again, store: h.store.clone() };
+    let after = again.admin().get("/api/v1/services").await.expect(200);
+    assert_eq!(before["items"], after["items"]);
+    // Nothing was missing, so nothing was written.
+    assert_eq!(before["metadata"]["resourceVersion"], revision.to_string());
+}
