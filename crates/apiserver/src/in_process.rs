@@ -17,10 +17,10 @@ use crate::authz::Attributes;
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 use crate::pipeline;
+use crate::registry::list;
 use crate::registry::options::ListParams;
 use crate::registry::served::Served;
 use crate::registry::watch::{self, Frame};
-use crate::registry::list;
 use crate::server::Inner;
 
 /// One component's access, with its identity.
@@ -62,9 +62,8 @@ impl Transport for InProcess {
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
         let response = pipeline::serve_in_process(Arc::clone(&self.server), request, self.user.clone()).await;
         let (parts, body) = response.into_parts();
-        let body = body
-            .collect()
-            .map_err(|_| Error::Protocol("a stream cannot be answered in process".into()))?;
+        let body =
+            body.collect().map_err(|_| Error::Protocol("a stream cannot be answered in process".into()))?;
         if parts.status.is_success() {
             return Ok(http::Response::from_parts(parts, body));
         }
@@ -77,7 +76,12 @@ impl Transport for InProcess {
         }
     }
 
-    async fn list(&self, resource: &ResourceType, namespace: Option<&str>, options: &ListOptions) -> Result<List> {
+    async fn list(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<List> {
         let (served, params) = self.open(resource, namespace, options, false)?;
         let found = list::list(&self.server, served, namespace, &params).await?;
         Ok(List {

@@ -9,8 +9,8 @@ use crate::http::request_info::RequestInfo;
 
 /// Upper bounds of the latency buckets, in seconds, as upstream has them.
 const BUCKETS: [f64; 27] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0,
-    30.0, 45.0, 60.0, 120.0, 300.0, 600.0, 3600.0,
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+    20.0, 30.0, 45.0, 60.0, 120.0, 300.0, 600.0, 3600.0,
 ];
 
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]

@@ -36,7 +36,11 @@ const MAX_WARNING_BYTES: usize = 4096;
 const PUBLIC_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
 /// One request that came over the network.
-pub async fn serve(server: Arc<Inner>, mut request: http::Request<Incoming>, certificate: Certificate) -> Response<Body> {
+pub async fn serve(
+    server: Arc<Inner>,
+    mut request: http::Request<Incoming>,
+    certificate: Certificate,
+) -> Response<Body> {
     let upgrade = request.headers().contains_key(UPGRADE).then(|| hyper::upgrade::on(&mut request));
     let (mut parts, body) = request.into_parts();
     let user = authenticate(&server, &parts, &certificate).await;
@@ -45,7 +49,11 @@ pub async fn serve(server: Arc<Inner>, mut request: http::Request<Incoming>, cer
 }
 
 /// One request of a component of this process.
-pub async fn serve_in_process(server: Arc<Inner>, request: http::Request<Bytes>, user: UserInfo) -> Response<Body> {
+pub async fn serve_in_process(
+    server: Arc<Inner>,
+    request: http::Request<Bytes>,
+    user: UserInfo,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
     answer(server, parts, Payload::Whole(body), None, Ok(user)).await
 }
@@ -59,7 +67,9 @@ enum Payload {
 impl Payload {
     async fn read(self) -> Result<Bytes, StatusError> {
         match self {
-            Self::Whole(bytes) if bytes.len() > MAX_BODY => Err(StatusError::request_entity_too_large(MAX_BODY)),
+            Self::Whole(bytes) if bytes.len() > MAX_BODY => {
+                Err(StatusError::request_entity_too_large(MAX_BODY))
+            }
             Self::Whole(bytes) => Ok(bytes),
             Self::Stream(body) => match Limited::new(body, MAX_BODY).collect().await {
                 Ok(all) => Ok(all.to_bytes()),
@@ -73,7 +83,11 @@ impl Payload {
 }
 
 /// Who sent the request: by client certificate, else by token; without either, nobody but for the health checks.
-async fn authenticate(server: &Inner, parts: &Parts, certificate: &Certificate) -> Result<UserInfo, StatusError> {
+async fn authenticate(
+    server: &Inner,
+    parts: &Parts,
+    certificate: &Certificate,
+) -> Result<UserInfo, StatusError> {
     let now = server.clock.now();
     if let Some(Ok(identity)) = certificate
         && let Some(user) = identity.user(now)
@@ -84,7 +98,8 @@ async fn authenticate(server: &Inner, parts: &Parts, certificate: &Certificate) 
         return server.tokens.authenticate(server, token).await.ok_or_else(StatusError::unauthorized);
     }
     let path = parts.uri.path();
-    let public = PUBLIC_PATHS.iter().any(|p| path.strip_prefix(p).is_some_and(|r| r.is_empty() || r.starts_with('/')));
+    let public =
+        PUBLIC_PATHS.iter().any(|p| path.strip_prefix(p).is_some_and(|r| r.is_empty() || r.starts_with('/')));
     if public && certificate.is_none() && !parts.headers.contains_key(AUTHORIZATION) {
         return Ok(UserInfo::anonymous());
     }
@@ -178,8 +193,9 @@ async fn work(
     } else {
         discovery::answer(server, &request).await
     };
-    let mut response = answer.and_then(|answer| write(server, &request, answer))
-        .unwrap_or_else(|e| output::write_error(&e, negotiate::negotiate_leniently(&request.headers, &request.query)));
+    let mut response = answer.and_then(|answer| write(server, &request, answer)).unwrap_or_else(|e| {
+        output::write_error(&e, negotiate::negotiate_leniently(&request.headers, &request.query))
+    });
     add_warnings(&request, response.headers_mut());
     Ok(response)
 }

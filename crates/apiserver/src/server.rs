@@ -7,12 +7,12 @@ use knarr_storage::Store;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::authn::UserInfo;
 use crate::authn::service_account::Tokens;
 use crate::authn::x509;
-use crate::authn::UserInfo;
+use crate::authz::Authorizer;
 use crate::authz::node::NodeAuthorizer;
 use crate::authz::rbac::{Rbac, Sources};
-use crate::authz::Authorizer;
 use crate::bootstrap;
 use crate::cache::{Caches, LoadError};
 use crate::config::{Config, ConfigError};

@@ -95,7 +95,9 @@ pub fn partial(object: &Object) -> Bytes {
     let json = object.json();
     let metadata = metadata_of(json).unwrap_or(b"{}");
     let mut out = Vec::with_capacity(metadata.len() + 80);
-    out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":");
+    out.extend_from_slice(
+        b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":",
+    );
     out.extend_from_slice(metadata);
     out.push(b'}');
     out.into()
@@ -141,7 +143,10 @@ mod tests {
     #[test]
     fn metadata_is_cut_out() {
         for (json, expected) in [
-            (r#"{"a":{"metadata":{"x":1}},"metadata":{"name":"b}","l":{"a":"c"}},"z":1}"#, r#"{"name":"b}","l":{"a":"c"}}"#),
+            (
+                r#"{"a":{"metadata":{"x":1}},"metadata":{"name":"b}","l":{"a":"c"}},"z":1}"#,
+                r#"{"name":"b}","l":{"a":"c"}}"#,
+            ),
             (r#"{"metadata":{}}"#, "{}"),
             (r#"{"kind":"metadata","data":[{"x":1}],"metadata":{"name":"q"}}"#, r#"{"name":"q"}"#),
         ] {

@@ -1,9 +1,9 @@
 //! NamespaceLifecycle: nothing new in a namespace that is missing or going, and the default ones stay.
 
 use async_trait::async_trait;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusCause, StatusDetails};
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusCause, StatusDetails};
 
 use super::{Attributes, Operation, Plugin};
 use crate::registry::{metadata, store};

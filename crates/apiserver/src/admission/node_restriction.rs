@@ -43,15 +43,21 @@ fn pod(node: &str, attributes: &Attributes<'_>) -> Option<String> {
         Operation::Create => {
             let pod = &attributes.object;
             if !is_mirror(pod) {
-                return Some(format!("pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods"));
+                return Some(format!(
+                    "pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods"
+                ));
             }
             if text(pod, "/spec/nodeName") != node {
-                return Some(format!("node \"{node}\" can only create pods with spec.nodeName set to itself"));
+                return Some(format!(
+                    "node \"{node}\" can only create pods with spec.nodeName set to itself"
+                ));
             }
             None
         }
         Operation::Delete => own_pod(node, attributes, "delete"),
-        _ => Some(format!("unexpected operation of node \"{node}\", node can only create and delete mirror pods")),
+        _ => Some(format!(
+            "unexpected operation of node \"{node}\", node can only create and delete mirror pods"
+        )),
     }
 }
 
@@ -63,7 +69,9 @@ fn own_pod(node: &str, attributes: &Attributes<'_>, verb: &str) -> Option<String
 fn pod_status(node: &str, attributes: &Attributes<'_>) -> Option<String> {
     let old = attributes.old?;
     if text(old, "/spec/nodeName") != node {
-        return Some(format!("node \"{node}\" can only update pod status for pods with spec.nodeName set to itself"));
+        return Some(format!(
+            "node \"{node}\" can only update pod status for pods with spec.nodeName set to itself"
+        ));
     }
     let labels = |v: &Value| v.pointer("/metadata/labels").cloned().unwrap_or_default();
     (labels(old) != labels(&attributes.object))
@@ -71,7 +79,8 @@ fn pod_status(node: &str, attributes: &Attributes<'_>) -> Option<String> {
 }
 
 fn own_node(node: &str, attributes: &Attributes<'_>) -> Option<String> {
-    let named = if attributes.name.is_empty() { text(&attributes.object, "/metadata/name") } else { attributes.name };
+    let named =
+        if attributes.name.is_empty() { text(&attributes.object, "/metadata/name") } else { attributes.name };
     if named != node {
         return Some(format!("node \"{node}\" is not allowed to modify node \"{named}\""));
     }
@@ -111,6 +120,7 @@ fn lease(node: &str, attributes: &Attributes<'_>) -> Option<String> {
     if attributes.namespace != "kube-node-lease" {
         return Some("can only access leases in the \"kube-node-lease\" system namespace".into());
     }
-    let name = if attributes.name.is_empty() { text(&attributes.object, "/metadata/name") } else { attributes.name };
+    let name =
+        if attributes.name.is_empty() { text(&attributes.object, "/metadata/name") } else { attributes.name };
     (name != node).then(|| "can only access node lease with the same name as the requesting node".into())
 }

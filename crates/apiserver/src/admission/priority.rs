@@ -35,12 +35,18 @@ impl Plugin for Priority {
             return Ok(());
         }
         let name = attributes.object["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
-        let class = if name.is_empty() { default_class(server)? } else { Some(named(attributes, server, &name).await?) };
+        let class = if name.is_empty() {
+            default_class(server)?
+        } else {
+            Some(named(attributes, server, &name).await?)
+        };
         apply(attributes, class.as_deref())
     }
 
     async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if !attributes.is("scheduling.k8s.io", "priorityclasses") || attributes.object["globalDefault"] != true {
+        if !attributes.is("scheduling.k8s.io", "priorityclasses")
+            || attributes.object["globalDefault"] != true
+        {
             return Ok(());
         }
         match default_class(server)? {
@@ -102,7 +108,9 @@ async fn named(
 
 /// The class for pods that name none: of several the lowest, as upstream picks.
 fn default_class(server: &Inner) -> Result<Option<Arc<PriorityClass>>, StatusError> {
-    let Some(served) = server.table.find("scheduling.k8s.io", "v1", "priorityclasses") else { return Ok(None) };
+    let Some(served) = server.table.find("scheduling.k8s.io", "v1", "priorityclasses") else {
+        return Ok(None);
+    };
     let all = served.cache()?.list(None);
     let classes = all.iter().filter_map(|o| o.typed::<PriorityClass>().ok());
     Ok(classes.filter(|c| c.global_default == Some(true)).min_by_key(|c| c.value))

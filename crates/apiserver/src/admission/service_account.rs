@@ -65,7 +65,8 @@ impl Plugin for ServiceAccount {
         }
         let refers = spec["volumes"].as_array().into_iter().flatten().any(|v| {
             let sources = v["projected"]["sources"].as_array();
-            !v["secret"].is_null() || sources.into_iter().flatten().any(|s| !s["serviceAccountToken"].is_null())
+            !v["secret"].is_null()
+                || sources.into_iter().flatten().any(|s| !s["serviceAccountToken"].is_null())
         });
         if refers {
             return Err(attributes.forbidden("a mirror pod may not reference secrets"));

@@ -92,7 +92,8 @@ pub async fn plan(
         choose_ip(server, new).await?;
         choose_ports(server, new).await?;
         after = held(new);
-        let owner = Bytes::from(format!("{}/{}", metadata::text(new, "namespace"), metadata::text(new, "name")));
+        let owner =
+            Bytes::from(format!("{}/{}", metadata::text(new, "namespace"), metadata::text(new, "name")));
         for key in after.difference(&before) {
             extra.compares.push(Compare { key: key.clone(), condition: Precondition::NotExists });
             extra.ops.push(Op::Put { key: key.clone(), value: owner.clone(), lease: None });
@@ -165,7 +166,8 @@ async fn choose_ip(server: &Inner, service: &mut Value) -> Result<(), StatusErro
         let (base, size) = range(server);
         // The lower part is left to those who ask for an address, as long as there is another one.
         let reserved = (size / 16).clamp(16, 256).min(size / 2);
-        let found = free(server, IPS, 1..size - 1, reserved, |o| Ipv4Addr::from(base + o).to_string()).await?;
+        let found =
+            free(server, IPS, 1..size - 1, reserved, |o| Ipv4Addr::from(base + o).to_string()).await?;
         ip = found.ok_or_else(|| StatusError::internal("failed to allocate a serviceIP: range is full"))?;
         spec.insert("clusterIP".into(), ip.clone().into());
     }
@@ -184,7 +186,8 @@ async fn choose_ip(server: &Inner, service: &mut Value) -> Result<(), StatusErro
 async fn choose_ports(server: &Inner, service: &mut Value) -> Result<(), StatusError> {
     let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
     let kind = spec.get("type").and_then(Value::as_str).unwrap_or("").to_owned();
-    let for_balancer = kind == "LoadBalancer" && spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
+    let for_balancer =
+        kind == "LoadBalancer" && spec.get("allocateLoadBalancerNodePorts") != Some(&Value::Bool(false));
     let mut own: Vec<i64> = Vec::new();
     if kind == "NodePort" || for_balancer {
         let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return Ok(()) };
@@ -254,7 +257,10 @@ async fn free(
     let all = server.store.range(RangeRequest::prefix(prefix.to_owned()).without_count()).await;
     let all = all.map_err(|e| status_of(&e))?;
     let taken: BTreeSet<&[u8]> = all.kvs.iter().map(|kv| &kv.key[prefix.len()..]).collect();
-    Ok(dynamic.chain(offsets.start..offsets.start + reserved).map(show).find(|p| !taken.contains(p.as_bytes())))
+    Ok(dynamic
+        .chain(offsets.start..offsets.start + reserved)
+        .map(show)
+        .find(|p| !taken.contains(p.as_bytes())))
 }
 
 /// 422 for an allocation that somebody else holds.

@@ -68,7 +68,8 @@ mod tests {
         let algorithm = &ring::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
         let der = ring::signature::EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
         let text = base64::engine::general_purpose::STANDARD.encode(der.as_ref());
-        SigningKey::from_pem(&format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n")).unwrap()
+        SigningKey::from_pem(&format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"))
+            .unwrap()
     }
 
     #[test]
@@ -85,7 +86,10 @@ mod tests {
         let forged = format!("{head}.{}.{signature}", BASE64.encode("{\"sub\":\"b\"}"));
         assert!(!parse(&forged).unwrap().is_signed_by(std::slice::from_ref(&key.public)));
         for broken in ["", "a", "a.b", "a.b.c", "..", "e30.e30."] {
-            assert!(parse(broken).is_none_or(|t| !t.is_signed_by(std::slice::from_ref(&key.public))), "{broken}");
+            assert!(
+                parse(broken).is_none_or(|t| !t.is_signed_by(std::slice::from_ref(&key.public))),
+                "{broken}"
+            );
         }
     }
 }

@@ -4,8 +4,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use ring::rand::SystemRandom;
 use ring::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair, RSA_PKCS1_2048_8192_SHA256,
-    RSA_PKCS1_SHA256, RsaKeyPair, UnparsedPublicKey,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair,
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RsaKeyPair, UnparsedPublicKey,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
@@ -56,8 +56,8 @@ pub struct PublicKey {
 const SIGNING: &str = "the service-account signing key";
 const VERIFYING: &str = "a service-account public key";
 const P256_PREFIX: &[u8] = &[
-    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86, 0x48,
-    0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
+    0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 const RSA_ALGORITHM: &[u8] =
     &[0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
@@ -115,7 +115,9 @@ impl PublicKey {
         let (_, info) = SubjectPublicKeyInfo::from_der(&spki).map_err(|_| unusable("not a public key"))?;
         let key = info.subject_public_key.data.as_ref();
         match info.parsed() {
-            Ok(x509_parser::public_key::PublicKey::EC(_)) if key.len() == 65 => Ok(Self::new(Algorithm::Es256, key)),
+            Ok(x509_parser::public_key::PublicKey::EC(_)) if key.len() == 65 => {
+                Ok(Self::new(Algorithm::Es256, key))
+            }
             Ok(x509_parser::public_key::PublicKey::RSA(_)) => Ok(Self::new(Algorithm::Rs256, key)),
             _ => Err(unusable("neither ECDSA P-256 nor RSA")),
         }
@@ -123,7 +125,9 @@ impl PublicKey {
 
     pub fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         match self.algorithm {
-            Algorithm::Es256 => UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &self.key).verify(message, signature),
+            Algorithm::Es256 => {
+                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &self.key).verify(message, signature)
+            }
             Algorithm::Rs256 => {
                 UnparsedPublicKey::new(&RSA_PKCS1_2048_8192_SHA256, &self.key).verify(message, signature)
             }

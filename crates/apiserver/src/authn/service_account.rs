@@ -138,9 +138,12 @@ impl Tokens {
             Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
             _ => Vec::new(),
         };
-        let matching: Vec<String> = audiences.iter().filter(|a| said.contains(&a.as_str())).cloned().collect();
+        let matching: Vec<String> =
+            audiences.iter().filter(|a| said.contains(&a.as_str())).cloned().collect();
         if matching.is_empty() {
-            return Err(format!("invalid bearer token, token audiences {said:?} is invalid for the target audiences {audiences:?}"));
+            return Err(format!(
+                "invalid bearer token, token audiences {said:?} is invalid for the target audiences {audiences:?}"
+            ));
         }
         let user = self.bound_user(server, claims).await?;
         Ok((user, matching))
@@ -182,8 +185,7 @@ impl Tokens {
         if let Some(id) = claims["jti"].as_str() {
             extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={id}")]);
         }
-        let groups =
-            vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
         Ok(UserInfo { name: username(&namespace, &name), uid, groups, extra }.authenticated())
     }
 }

@@ -45,8 +45,7 @@ pub fn check(
         if may(authorizer, user, "escalate", resource, namespace, name) {
             return Ok(());
         }
-        let mut wanted: Vec<PolicyRule> =
-            serde_json::from_value(new["rules"].clone()).unwrap_or_default();
+        let mut wanted: Vec<PolicyRule> = serde_json::from_value(new["rules"].clone()).unwrap_or_default();
         if new.get("aggregationRule").is_some_and(|r| !r.is_null()) {
             // What an aggregating role may come to hold is unbounded.
             let all = || vec!["*".to_owned()];

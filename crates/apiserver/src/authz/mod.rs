@@ -170,6 +170,9 @@ mod tests {
             "deployments.apps \"d\" is forbidden: User \"jane\" cannot get resource \"deployments/scale\" in API group \"apps\" at the cluster scope"
         );
         let path = Attributes { verb: "get".into(), path: "/metrics".into(), ..Attributes::default() };
-        assert_eq!(forbidden(&user, &path, "").message(), "forbidden: User \"jane\" cannot get path \"/metrics\"");
+        assert_eq!(
+            forbidden(&user, &path, "").message(),
+            "forbidden: User \"jane\" cannot get path \"/metrics\""
+        );
     }
 }

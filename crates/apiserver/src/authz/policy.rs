@@ -86,7 +86,9 @@ fn rule(line: &str) -> Option<Value> {
     };
     let parts: Vec<&str> = line.split(';').map(str::trim).collect();
     match parts.as_slice() {
-        [verbs, urls] => Some(json!({"verbs": list(verbs), "nonResourceURLs": list(urls.strip_prefix("url ")?)})),
+        [verbs, urls] => {
+            Some(json!({"verbs": list(verbs), "nonResourceURLs": list(urls.strip_prefix("url ")?)}))
+        }
         [verbs, groups, resources] => {
             Some(json!({"verbs": list(verbs), "apiGroups": list(groups), "resources": list(resources)}))
         }

@@ -8,9 +8,14 @@ use k8s_openapi::api::rbac::v1::{
     ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject,
 };
 
+use knarr_apimachinery::selector::Selector;
+
 use super::{Attributes, Decision, rules};
 use crate::authn::UserInfo;
 use crate::cache::Cache;
+
+/// How far aggregation follows roles that aggregate others themselves.
+const AGGREGATION_DEPTH: usize = 4;
 
 /// The caches that RBAC reads.
 pub struct Sources {
@@ -103,16 +108,15 @@ impl Rbac {
 
     /// The rules behind a role reference.
     pub fn rules_of(&self, role: &RoleRef, namespace: &str) -> Result<Arc<Vec<PolicyRule>>, String> {
-        let missing = |resource: &str| format!("{resource}.rbac.authorization.k8s.io \"{}\" not found", role.name);
+        let missing =
+            |resource: &str| format!("{resource}.rbac.authorization.k8s.io \"{}\" not found", role.name);
         let rules = match role.kind.as_str() {
-            "ClusterRole" => self
-                .sources
-                .cluster_roles
-                .get(&role.name)
-                .and_then(|o| o.typed::<ClusterRole>().ok())
-                .ok_or_else(|| missing("clusterrole"))?
-                .rules
-                .clone(),
+            "ClusterRole" => {
+                let role = self.sources.cluster_roles.get(&role.name);
+                let role =
+                    role.and_then(|o| o.typed::<ClusterRole>().ok()).ok_or_else(|| missing("clusterrole"))?;
+                Some(self.cluster_role_rules(&role, AGGREGATION_DEPTH))
+            }
             "Role" => self
                 .sources
                 .roles
@@ -124,6 +128,30 @@ impl Rbac {
             kind => return Err(format!("unsupported role reference kind: \"{kind}\"")),
         };
         Ok(Arc::new(rules.unwrap_or_default()))
+    }
+
+    /// A cluster role's rules, with those of the roles that it aggregates.
+    fn cluster_role_rules(&self, role: &ClusterRole, depth: usize) -> Vec<PolicyRule> {
+        let mut rules = role.rules.clone().unwrap_or_default();
+        let selectors = role.aggregation_rule.iter().flat_map(|a| a.cluster_role_selectors.iter().flatten());
+        let Some(depth) = depth.checked_sub(1) else { return rules };
+        for selector in selectors {
+            let Ok(selector) = Selector::from_label_selector(Some(selector)) else { continue };
+            for object in self.sources.cluster_roles.list(None) {
+                let own = Some(object.name()) == role.metadata.name.as_deref();
+                if own || !selector.matches_with(|key| object.header().label(key)) {
+                    continue;
+                }
+                if let Ok(other) = object.typed::<ClusterRole>() {
+                    for rule in self.cluster_role_rules(&other, depth) {
+                        if !rules.contains(&rule) {
+                            rules.push(rule);
+                        }
+                    }
+                }
+            }
+        }
+        rules
     }
 
     pub fn authorize(&self, user: &UserInfo, wanted: &Attributes) -> Decision {
@@ -182,8 +210,7 @@ impl Index {
                 }
                 _ => continue,
             };
-            let grant =
-                Grant { namespace: namespace.to_owned(), rules: rules.clone(), why: why(&text) };
+            let grant = Grant { namespace: namespace.to_owned(), rules: rules.clone(), why: why(&text) };
             self.grants.entry(who).or_default().push(Arc::new(grant));
         }
     }

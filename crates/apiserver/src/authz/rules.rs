@@ -84,9 +84,9 @@ fn covers(held: &PolicyRule, wanted: &PolicyRule) -> bool {
         return false;
     }
     if let Some(url) = list(&wanted.non_resource_urls).first() {
-        return list(&held.non_resource_urls).iter().any(|h| {
-            h == url || h.strip_suffix('*').is_some_and(|prefix| url.starts_with(prefix))
-        });
+        return list(&held.non_resource_urls)
+            .iter()
+            .any(|h| h == url || h.strip_suffix('*').is_some_and(|prefix| url.starts_with(prefix)));
     }
     let resource = list(&wanted.resources).first().map_or("", String::as_str);
     let subresource = resource.split_once('/').map(|(_, sub)| format!("*/{sub}"));

@@ -6,9 +6,9 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::{ensure, params, served};
+use crate::registry::Request;
 use crate::registry::managed::Change;
 use crate::registry::update::{Target, modify};
-use crate::registry::Request;
 use crate::server::Inner;
 
 const TARGET: Target<'_> = Target { namespace: "default", name: "kubernetes", subresource: None };

@@ -26,9 +26,8 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 /// Brings what is missing into being.
 pub async fn run(server: &Inner) -> Result<(), StatusError> {
     let request = own_request();
-    let namespaces = NAMESPACES.map(|name| {
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    });
+    let namespaces =
+        NAMESPACES.map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     ensure_all(server, &request, "", "namespaces", namespaces.to_vec()).await?;
     let classes = [
         ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
@@ -89,7 +88,12 @@ async fn ensure_all(
 }
 
 /// Creates the object if it is not there.
-async fn ensure(server: &Inner, request: &Request, served: &Served, object: Value) -> Result<(), StatusError> {
+async fn ensure(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    object: Value,
+) -> Result<(), StatusError> {
     let (namespace, name) = (metadata::text(&object, "namespace"), metadata::text(&object, "name"));
     if store::read(server, served, namespace, name).await?.is_some() {
         return Ok(());

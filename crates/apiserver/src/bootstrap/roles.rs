@@ -26,8 +26,10 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
 
 async fn reconcile_one(server: &Inner, request: &Request, default: Default) -> Result<(), StatusError> {
     let Some(served) = served(server, GROUP, default.resource) else { return Ok(()) };
-    let (namespace, name) =
-        (metadata::text(&default.object, "namespace").to_owned(), metadata::text(&default.object, "name").to_owned());
+    let (namespace, name) = (
+        metadata::text(&default.object, "namespace").to_owned(),
+        metadata::text(&default.object, "name").to_owned(),
+    );
     let Some(current) = store::read(server, served, &namespace, &name).await? else {
         return ensure(server, request, served, default.object).await;
     };
@@ -46,7 +48,8 @@ fn merged(current: &Value, default: &Value) -> Option<Value> {
     }
     let mut new = current.clone();
     if default.get("aggregationRule").is_none_or(Value::is_null) && default.get("rules").is_some() {
-        let of = |v: &Value| serde_json::from_value::<Vec<PolicyRule>>(v["rules"].clone()).unwrap_or_default();
+        let of =
+            |v: &Value| serde_json::from_value::<Vec<PolicyRule>>(v["rules"].clone()).unwrap_or_default();
         let missing = rules::uncovered(&of(current), &of(default));
         let list = &mut new["rules"];
         if !list.is_array() {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use knarr_api::object::Object;
 use knarr_apimachinery::clock::Clock;
-use knarr_storage::{Event, EventKind, KeyRange, ProgressRequester, RangeRequest, Store, WatchItem, WatchRequest};
+use knarr_storage::{
+    Event, EventKind, KeyRange, ProgressRequester, RangeRequest, Store, WatchItem, WatchRequest,
+};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

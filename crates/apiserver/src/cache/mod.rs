@@ -220,7 +220,8 @@ impl Cache {
     /// Replaces everything, ending all watches: for the first load, and when the feed lost its place.
     fn reset(&self, objects: BTreeMap<Box<str>, Arc<Object>>, revision: u64) {
         let mut state = self.write();
-        *state = State { objects, oldest: revision, applied: revision, changed: revision, ..State::default() };
+        *state =
+            State { objects, oldest: revision, applied: revision, changed: revision, ..State::default() };
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -266,7 +267,8 @@ fn in_namespace<'a>(
     namespace: Option<&str>,
 ) -> impl Iterator<Item = (&'a Box<str>, &'a Arc<Object>)> {
     let prefix = namespace.filter(|ns| !ns.is_empty()).map(|ns| format!("{ns}/")).unwrap_or_default();
-    objects.range::<str, _>((std::ops::Bound::Included(prefix.as_str()), std::ops::Bound::Unbounded))
+    objects
+        .range::<str, _>((std::ops::Bound::Included(prefix.as_str()), std::ops::Bound::Unbounded))
         .take_while({
             let prefix = prefix.clone();
             move |(key, _)| key.starts_with(prefix.as_str())

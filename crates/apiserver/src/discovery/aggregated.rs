@@ -13,7 +13,11 @@ pub fn list(table: &Table, core: bool) -> Value {
         .filter(|(group, _)| group.is_empty() == core)
         .map(|(group, versions)| {
             let versions: Vec<Value> = versions.iter().map(|v| version(table, group, v)).collect();
-            let metadata = if core { json!({"creationTimestamp": null}) } else { json!({"name": group, "creationTimestamp": null}) };
+            let metadata = if core {
+                json!({"creationTimestamp": null})
+            } else {
+                json!({"name": group, "creationTimestamp": null})
+            };
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
@@ -32,7 +36,8 @@ fn version(table: &Table, group: &str, version: &str) -> Value {
 
 fn resource(resource: &Resource) -> Value {
     let types = resource.types;
-    let kind = |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    let kind =
+        |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
     let mut value = json!({
         "resource": types.plural, "singularResource": resource.singular, "verbs": resource.verbs,
         "scope": if types.namespaced { "Namespaced" } else { "Cluster" },

@@ -17,7 +17,8 @@ async fn checks(server: &Inner) -> Vec<Check> {
         Ok(status) => status.failure.map_or(Ok(()), Err),
         Err(error) => Err(error.to_string()),
     };
-    let stopping = if server.stop.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
+    let stopping =
+        if server.stop.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
     let check = |name, readiness, result| Check { name, readiness, result };
     vec![
         check("ping", false, Ok(())),

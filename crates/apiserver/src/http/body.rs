@@ -101,7 +101,9 @@ impl http_body::Body for Body {
             Self::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::List(list) if list.left == 0 => Poll::Ready(None),
             Self::List(list) => Poll::Ready(Some(Ok(Frame::data(list.next_chunk())))),
-            Self::Stream(stream) => stream.as_mut().poll_next(cx).map(|next| next.map(|r| r.map(Frame::data))),
+            Self::Stream(stream) => {
+                stream.as_mut().poll_next(cx).map(|next| next.map(|r| r.map(Frame::data)))
+            }
         }
     }
 

@@ -53,7 +53,10 @@ mod tests {
 
     #[test]
     fn yaml_reads_as_kubectl_reads() {
-        assert_eq!(parse_yaml(b"a: 1\nb: [x, true]\n").unwrap(), serde_json::json!({"a": 1, "b": ["x", true]}));
+        assert_eq!(
+            parse_yaml(b"a: 1\nb: [x, true]\n").unwrap(),
+            serde_json::json!({"a": 1, "b": ["x", true]})
+        );
         assert!(parse_yaml(b"a: [").is_err());
     }
 

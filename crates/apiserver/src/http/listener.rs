@@ -94,7 +94,10 @@ async fn connection(server: Arc<Inner>, acceptor: TlsAcceptor, stream: TcpStream
     });
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
-    builder.http2().timer(TokioTimer::new()).max_header_list_size(MAX_HEADER_BYTES)
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(MAX_HEADER_BYTES)
         .max_concurrent_streams(MAX_H2_STREAMS);
     let mut conn = pin!(builder.serve_connection_with_upgrades(TokioIo::new(tls), service));
     let ended = tokio::select! {

@@ -55,8 +55,7 @@ fn clauses(accept: &str) -> Vec<Clause<'_>> {
         .map(|clause| {
             let mut parts = clause.split(';').map(str::trim);
             let media = parts.next().unwrap_or("");
-            let parameters: Vec<(&str, &str)> =
-                parts.map(|p| p.split_once('=').unwrap_or((p, ""))).collect();
+            let parameters: Vec<(&str, &str)> = parts.map(|p| p.split_once('=').unwrap_or((p, ""))).collect();
             let quality = parameters.iter().find(|(n, _)| *n == "q").and_then(|(_, v)| v.parse().ok());
             Clause { media, parameters, quality: quality.unwrap_or(1.0) }
         })
@@ -180,7 +179,11 @@ mod tests {
                 Form::Table,
             ),
             ("application/json;as=Nothing;v=v1;g=meta.k8s.io,application/json", Format::Json, Form::Whole),
-            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Format::Json, Form::Metadata),
+            (
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+                Format::Json,
+                Form::Metadata,
+            ),
         ] {
             let n = of(accept).unwrap();
             assert_eq!((n.format, n.form), (format, form), "{accept}");

@@ -25,11 +25,18 @@ const GZIP_FROM: usize = 128 * 1024;
 
 /// What a handler answers, before it is written.
 pub enum Answer {
-    Object { code: u16, resource: &'static Resource, object: Arc<Object> },
+    Object {
+        code: u16,
+        resource: &'static Resource,
+        object: Arc<Object>,
+    },
     List(ListAnswer),
     Watch(Box<Session>),
     /// Anything else that is JSON.
-    Value { code: u16, value: Value },
+    Value {
+        code: u16,
+        value: Value,
+    },
     /// Written already.
     Raw(Response<Body>),
 }
@@ -112,7 +119,11 @@ pub fn write(
             Form::Whole => write_bytes(code, object.json().clone(), negotiated),
             Form::Table => {
                 let version = object.resource_version();
-                write_value(code, &table::table(resource, &[object], version, None, None, include, now), negotiated)
+                write_value(
+                    code,
+                    &table::table(resource, &[object], version, None, None, include, now),
+                    negotiated,
+                )
             }
             Form::Metadata => write_bytes(code, table::partial(&object), negotiated),
         },

@@ -25,11 +25,8 @@ pub struct RequestInfo {
 
 impl RequestInfo {
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
-        let mut info = Self {
-            path: path.to_owned(),
-            verb: method.as_str().to_ascii_lowercase(),
-            ..Self::default()
-        };
+        let mut info =
+            Self { path: path.to_owned(), verb: method.as_str().to_ascii_lowercase(), ..Self::default() };
         let mut parts: Vec<String> =
             path.split('/').filter(|p| !p.is_empty()).map(|p| decode(p, false)).collect();
         let prefix = match parts.first().map(String::as_str) {
@@ -157,8 +154,16 @@ mod tests {
             ),
             (Method::GET, "/api/v1/namespaces", "list /v1 namespaces ns= name= sub= rest="),
             (Method::GET, "/api/v1/namespaces/a", "get /v1 namespaces ns=a name=a sub= rest="),
-            (Method::PUT, "/api/v1/namespaces/a/finalize", "update /v1 namespaces ns=a name=a sub=finalize rest="),
-            (Method::POST, "/apis/apps/v1/namespaces/a/deployments", "create apps/v1 deployments ns=a name= sub= rest="),
+            (
+                Method::PUT,
+                "/api/v1/namespaces/a/finalize",
+                "update /v1 namespaces ns=a name=a sub=finalize rest=",
+            ),
+            (
+                Method::POST,
+                "/apis/apps/v1/namespaces/a/deployments",
+                "create apps/v1 deployments ns=a name= sub= rest=",
+            ),
             (
                 Method::PATCH,
                 "/apis/apps/v1/namespaces/a/deployments/d/scale",

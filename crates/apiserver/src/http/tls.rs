@@ -43,9 +43,7 @@ pub fn client_verifier(config: &Config) -> Result<Option<Verifier>, ConfigError>
         return Ok(None);
     }
     let roots = roots(&config.client_ca_pem, WHAT)?;
-    Verifier::new(roots)
-        .map(Some)
-        .map_err(|e| ConfigError::Unusable { what: WHAT, why: e.to_string() })
+    Verifier::new(roots).map(Some).map_err(|e| ConfigError::Unusable { what: WHAT, why: e.to_string() })
 }
 
 /// For the listener: HTTP/2 or HTTP/1.1 by ALPN.

@@ -63,7 +63,8 @@ async fn connect_now(
     backend: &Backend,
 ) -> Result<(SendRequest<Full<Bytes>>, String), StatusError> {
     let (Backend::Kubelet { address, port } | Backend::Plain { address, port }) = backend;
-    let authority = if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") };
+    let authority =
+        if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") };
     let stream = TcpStream::connect((address.as_str(), *port))
         .await
         .map_err(|e| dialing(format!("dial tcp {authority}: connect: {e}")))?;
@@ -76,7 +77,8 @@ async fn connect_now(
         });
         return Ok((sender, authority));
     }
-    let kubelets = server.kubelets.as_ref().ok_or_else(|| dialing("no kubelet client certificate is configured"))?;
+    let kubelets =
+        server.kubelets.as_ref().ok_or_else(|| dialing("no kubelet client certificate is configured"))?;
     let name = ServerName::try_from(address.clone()).map_err(dialing)?;
     let stream = kubelets.tls.connect(name, stream).await.map_err(dialing)?;
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(dialing)?;

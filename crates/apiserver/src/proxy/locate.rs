@@ -42,7 +42,8 @@ fn rest(request: &Request) -> String {
 
 async fn pod(server: &Inner, namespace: &str, name: &str) -> Result<Pod, StatusError> {
     let served = server.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
-    let current = store::read(server, served, namespace, name).await?.ok_or_else(|| served.not_found(name))?;
+    let current =
+        store::read(server, served, namespace, name).await?.ok_or_else(|| served.not_found(name))?;
     let pod = current.object.typed::<Pod>().map_err(StatusError::internal)?;
     Ok(Pod::clone(&pod))
 }
@@ -59,11 +60,18 @@ async fn kubelet_of(server: &Inner, node: &str) -> Result<Backend, StatusError> 
     let port = endpoint.and_then(|e| u16::try_from(e.port).ok()).filter(|p| *p != 0).unwrap_or(10250);
     match address {
         Some(address) => Ok(Backend::Kubelet { address, port }),
-        None => Err(StatusError::internal(format!("no preferred addresses found; known addresses: [] of node \"{node}\""))),
+        None => Err(StatusError::internal(format!(
+            "no preferred addresses found; known addresses: [] of node \"{node}\""
+        ))),
     }
 }
 
-async fn in_pod(server: &Inner, request: &Request, pod: &Pod, kind: &str) -> Result<Option<Location>, StatusError> {
+async fn in_pod(
+    server: &Inner,
+    request: &Request,
+    pod: &Pod,
+    kind: &str,
+) -> Result<Option<Location>, StatusError> {
     let name = pod.metadata.name.as_deref().unwrap_or("");
     let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
     let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or("");
@@ -140,7 +148,10 @@ fn check_log_options(pod: &str, query: &Query) -> Result<(), StatusError> {
         }
     }
     if query.non_empty("sinceSeconds").is_some() && query.non_empty("sinceTime").is_some() {
-        errors.push(Error::forbidden(&Path::default(), "at most one of `sinceTime` or `sinceSeconds` may be specified"));
+        errors.push(Error::forbidden(
+            &Path::default(),
+            "at most one of `sinceTime` or `sinceSeconds` may be specified",
+        ));
     }
     if errors.is_empty() { Ok(()) } else { Err(StatusError::invalid("", "PodLogOptions", pod, &errors)) }
 }
@@ -156,7 +167,8 @@ fn container(pod: &Pod, wanted: &str) -> Result<String, StatusError> {
         if let [only] = main.as_slice() {
             return Ok((*only).to_owned());
         }
-        let mut why = format!("a container name must be specified for pod {name}, choose one of: [{}]", main.join(" "));
+        let mut why =
+            format!("a container name must be specified for pod {name}, choose one of: [{}]", main.join(" "));
         if !init.is_empty() {
             why.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
         }
@@ -224,7 +236,11 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
         }
         let Ok(slice) = object.typed::<EndpointSlice>() else { continue };
         let port = slice.ports.iter().flatten().find(|p| p.name.as_deref().unwrap_or("") == port_name);
-        let ready = slice.endpoints.iter().flatten().find(|e| e.conditions.as_ref().is_none_or(|c| c.ready != Some(false)));
+        let ready = slice
+            .endpoints
+            .iter()
+            .flatten()
+            .find(|e| e.conditions.as_ref().is_none_or(|c| c.ready != Some(false)));
         if let (Some(port), Some(endpoint)) = (port.and_then(|p| p.port), ready)
             && let (Ok(port), Some(address)) = (u16::try_from(port), endpoint.addresses.first())
         {

@@ -7,7 +7,10 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use http::header::{CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+    UPGRADE,
+};
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -39,7 +42,8 @@ pub enum Backend {
 /// How much of a kubelet's error is shown.
 const MAX_ERROR: usize = 2048;
 /// Headers that belong to one connection.
-const HOP_BY_HOP: [HeaderName; 4] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
+const HOP_BY_HOP: [HeaderName; 4] =
+    [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
 
 /// Answers `log`, `exec`, `attach`, `portforward` and `proxy`.
 pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
@@ -101,16 +105,14 @@ async fn send(
     }
     let body = Full::new(if upgrade { Bytes::new() } else { request.body.clone() });
     let out = out.body(body).map_err(|e| StatusError::bad_request(e.to_string()))?;
-    sender
-        .send_request(out)
-        .await
-        .map_err(|e| StatusError::internal(format!("error sending request: {e}")))
+    sender.send_request(out).await.map_err(|e| StatusError::internal(format!("error sending request: {e}")))
 }
 
 /// Without those of the connection, unless it is the connection itself that is to be switched.
 fn copy_headers(from: &HeaderMap, to: &mut HeaderMap, upgrade: bool) {
     for (name, value) in from {
-        let of_connection = HOP_BY_HOP.contains(name) || (!upgrade && (*name == CONNECTION || *name == UPGRADE));
+        let of_connection =
+            HOP_BY_HOP.contains(name) || (!upgrade && (*name == CONNECTION || *name == UPGRADE));
         if !of_connection && !name.as_str().starts_with("impersonate-") {
             to.append(name, value.clone());
         }

@@ -57,7 +57,8 @@ pub async fn create_value(
     if !version.is_empty() && version != "0" {
         return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let generated = metadata::text(&object, "name").is_empty() && !metadata::text(&object, "generateName").is_empty();
+    let generated =
+        metadata::text(&object, "name").is_empty() && !metadata::text(&object, "generateName").is_empty();
     for attempt in 1.. {
         if generated {
             let base = metadata::text(&object, "generateName").to_owned();

@@ -101,15 +101,23 @@ pub async fn delete(
     Err(StatusError::modified(&served.group_resource(), name))
 }
 
-fn preconditions(served: &Served, name: &str, options: &DeleteOptions, old: &Value) -> Result<(), StatusError> {
+fn preconditions(
+    served: &Served,
+    name: &str,
+    options: &DeleteOptions,
+    old: &Value,
+) -> Result<(), StatusError> {
     let Some(wanted) = &options.preconditions else { return Ok(()) };
-    let checks = [("UID", &wanted.uid, "uid"), ("ResourceVersion", &wanted.resource_version, "resourceVersion")];
+    let checks =
+        [("UID", &wanted.uid, "uid"), ("ResourceVersion", &wanted.resource_version, "resourceVersion")];
     for (what, wanted, field) in checks {
         let existing = metadata::text(old, field);
         if let Some(wanted) = wanted
             && wanted != existing
         {
-            let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {existing}");
+            let why = format!(
+                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {existing}"
+            );
             return Err(StatusError::conflict(&served.group_resource(), name, &why));
         }
     }
@@ -152,7 +160,13 @@ enum Fate {
     Pending,
 }
 
-fn fate(served: &Served, object: &Object, old: &Value, options: &DeleteOptions, now: jiff::Timestamp) -> Fate {
+fn fate(
+    served: &Served,
+    object: &Object,
+    old: &Value,
+    options: &DeleteOptions,
+    now: jiff::Timestamp,
+) -> Fate {
     let mut new = old.clone();
     let grace = match graceful(served, object, old, &mut new, options, now) {
         Graceful::Pending => return Fate::Pending,
@@ -342,7 +356,8 @@ pub fn success(served: &Served, deleted: &Deleted) -> Option<Value> {
     if !deleted.gone || (types.group.is_empty() && ANSWERED_WHOLE.contains(&types.plural)) {
         return None;
     }
-    let mut details = json!({"name": deleted.object.name(), "kind": types.plural, "uid": deleted.object.uid()});
+    let mut details =
+        json!({"name": deleted.object.name(), "kind": types.plural, "uid": deleted.object.uid()});
     if !types.group.is_empty() {
         details["group"] = types.group.into();
     }

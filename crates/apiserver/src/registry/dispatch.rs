@@ -21,7 +21,9 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
         return subresources::dispatch(server, request, served).await;
     }
     check_scope(served, request)?;
-    if !served.resource.verbs.contains(&info.verb.as_str()) {
+    let nameless = info.name.is_empty() && matches!(info.verb.as_str(), "update" | "patch");
+    let misplaced = !info.name.is_empty() && info.verb == "create";
+    if nameless || misplaced || !served.resource.verbs.contains(&info.verb.as_str()) {
         let verb = if info.verb.is_empty() { "request" } else { &info.verb };
         return Err(StatusError::method_not_allowed(&served.group_resource(), verb));
     }
@@ -72,7 +74,9 @@ fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
     let in_namespace = !info.namespace.is_empty() && info.resource != "namespaces";
     let everywhere = matches!(info.verb.as_str(), "list" | "watch");
     match (namespaced, in_namespace) {
-        (true, false) if !everywhere || !info.name.is_empty() && request.query.get("fieldSelector").is_none() => {
+        (true, false)
+            if !everywhere || !info.name.is_empty() && request.query.get("fieldSelector").is_none() =>
+        {
             Err(StatusError::path_not_found())
         }
         (false, true) => Err(StatusError::path_not_found()),

@@ -139,7 +139,9 @@ async fn page(
 ) -> Result<Page, StatusError> {
     if let Some(token) = &params.continue_token {
         if matches!(params.version, Version::At(_)) {
-            return Err(StatusError::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(StatusError::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
         }
         let token = decode_continue(token)?;
         if !token.start.starts_with(namespace.filter(|_| served.resource.types.namespaced).unwrap_or("")) {
@@ -147,7 +149,9 @@ async fn page(
         }
         return match token.revision {
             None => from_cache(server, served, namespace, params, Some(&token.start)).await,
-            Some(revision) => at_revision(server, served, namespace, params, revision, Some(&token.start)).await,
+            Some(revision) => {
+                at_revision(server, served, namespace, params, revision, Some(&token.start)).await
+            }
         };
     }
     match (params.version, params.version_match) {
@@ -213,15 +217,15 @@ async fn at_revision(
     if let Some(after) = after {
         range = range.after(format!("{}{after}", served.prefix(None)).as_bytes());
     }
-    let response = server.store.range(RangeRequest::new(range).at(revision).without_count()).await.map_err(|e| {
-        match (&e, after) {
+    let response = server.store.range(RangeRequest::new(range).at(revision).without_count()).await.map_err(
+        |e| match (&e, after) {
             (knarr_storage::Error::Compacted { .. }, Some(after)) => expired(after),
             (knarr_storage::Error::Compacted { .. }, None) => {
                 StatusError::expired("The resourceVersion for the provided list is too old.")
             }
             _ => status_of(&e),
-        }
-    })?;
+        },
+    )?;
     let mut items = Vec::new();
     for kv in &response.kvs {
         let object = Object::from_stored(&kv.value, kv.mod_revision, served.stored.selectable)

@@ -74,7 +74,11 @@ pub fn updated(
 }
 
 /// The body of an apply patch: YAML or JSON, pruned and checked by the schema.
-pub fn decode_applied(request: &Request, served: &Served, params: &WriteParams) -> Result<Value, StatusError> {
+pub fn decode_applied(
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+) -> Result<Value, StatusError> {
     let value = input::parse_yaml(&request.body)
         .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {e}")))?;
     let text = crate::http::output::to_json(&value);
@@ -103,7 +107,9 @@ fn keep_known(value: &mut Value, ty: Type) {
             }
         }
         (Type::List(list), Value::Array(items)) => items.iter_mut().for_each(|i| keep_known(i, list.element)),
-        (Type::Map(map), Value::Object(entries)) => entries.values_mut().for_each(|v| keep_known(v, map.value)),
+        (Type::Map(map), Value::Object(entries)) => {
+            entries.values_mut().for_each(|v| keep_known(v, map.value))
+        }
         _ => {}
     }
 }
@@ -119,7 +125,9 @@ pub fn apply(
 ) -> Result<Value, StatusError> {
     let force = params.force.unwrap_or(false);
     let subresource = target.subresource.unwrap_or("");
-    let new = with_manager(served, &params.field_manager, subresource, now, |by| ssa::apply(live, applied, by, force))?;
+    let new = with_manager(served, &params.field_manager, subresource, now, |by| {
+        ssa::apply(live, applied, by, force)
+    })?;
     // The merged whole is read as a body would be: normalized, and refused where it does not fit.
     let managed = new.pointer("/metadata/managedFields").cloned();
     let text = crate::http::output::to_json(&new);

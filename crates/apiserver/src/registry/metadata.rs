@@ -12,7 +12,8 @@ use super::served::Served;
 /// Bytes that all annotations of an object may have together.
 const MAX_ANNOTATIONS: usize = 256 * 1024;
 /// Fields that only the server writes.
-const SYSTEM_FIELDS: [&str; 4] = ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
+const SYSTEM_FIELDS: [&str; 4] =
+    ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
 
 pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.pointer("/metadata").and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or("")
@@ -52,7 +53,9 @@ pub fn match_namespace(served: &Served, object: &mut Value, namespace: &str) -> 
 }
 
 fn namespace_mismatch() -> StatusError {
-    StatusError::bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    StatusError::bad_request(
+        "the namespace of the provided object does not match the namespace sent on the request",
+    )
 }
 
 /// Fills in what a new object's creator has no say in.
@@ -154,7 +157,11 @@ fn validate_owners(object: &Value, path: &Path, errors: &mut ErrorList) {
         let field = |name: &str| owner.get(name).and_then(Value::as_str).unwrap_or("");
         let version = field("apiVersion").rsplit('/').next().unwrap_or("");
         if version.is_empty() {
-            errors.push(Error::invalid(&at.child("apiVersion"), field("apiVersion"), "version must not be empty"));
+            errors.push(Error::invalid(
+                &at.child("apiVersion"),
+                field("apiVersion"),
+                "version must not be empty",
+            ));
         }
         for name in ["kind", "name", "uid"] {
             if field(name).is_empty() {
@@ -245,7 +252,10 @@ mod tests {
     #[test]
     fn labels_owners_and_finalizers_are_checked() {
         for (metadata, expected) in [
-            (json!({"labels": {"a b": "c"}}), "metadata.labels: Invalid value: \"a b\": name part must consist"),
+            (
+                json!({"labels": {"a b": "c"}}),
+                "metadata.labels: Invalid value: \"a b\": name part must consist",
+            ),
             (json!({"labels": {"a": "-"}}), "metadata.labels: Invalid value: \"-\": a valid label must be"),
             (json!({"finalizers": ["x"]}), "metadata.finalizers[0]: Invalid value: \"x\": name is neither"),
             (

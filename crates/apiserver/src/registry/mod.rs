@@ -19,8 +19,8 @@ pub mod watch_body;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::{HeaderMap, Method};
 use http::header::USER_AGENT;
+use http::{HeaderMap, Method};
 use hyper::upgrade::OnUpgrade;
 
 use crate::authn::UserInfo;

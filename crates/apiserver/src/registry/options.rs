@@ -70,8 +70,13 @@ impl ListParams {
             version: Version::parse(query.get("resourceVersion"))?,
             version_match,
             allow_bookmarks: query.flag("allowWatchBookmarks"),
-            timeout_seconds: query.number("timeoutSeconds")?.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0),
-            send_initial_events: query.non_empty("sendInitialEvents").map(|_| query.flag("sendInitialEvents")),
+            timeout_seconds: query
+                .number("timeoutSeconds")?
+                .and_then(|n| u64::try_from(n).ok())
+                .filter(|n| *n > 0),
+            send_initial_events: query
+                .non_empty("sendInitialEvents")
+                .map(|_| query.flag("sendInitialEvents")),
         };
         params.check(watch)?;
         Ok(params)
@@ -160,9 +165,7 @@ fn escaped(value: &str) -> String {
 
 fn unknown_field(served: &Served, field: &str) -> String {
     if served.resource.selectable.is_empty() {
-        format!(
-            "\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
-        )
+        format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
     } else {
         format!("field label not supported: {field}")
     }
@@ -219,7 +222,13 @@ impl WriteParams {
         }
         let field_manager =
             if manager.is_empty() { request.user_agent_manager() } else { manager.to_owned() };
-        Ok(Self { dry_run, field_manager, field_validation, force: query.optional_flag("force"), applied: false })
+        Ok(Self {
+            dry_run,
+            field_manager,
+            field_validation,
+            force: query.optional_flag("force"),
+            applied: false,
+        })
     }
 }
 

@@ -60,7 +60,9 @@ impl From<Error> for WriteError {
 pub fn status_of(error: &Error) -> StatusError {
     match error {
         Error::TooLarge { limit, .. } => StatusError::request_entity_too_large(*limit),
-        Error::Compacted { .. } => StatusError::expired("The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter."),
+        Error::Compacted { .. } => StatusError::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
+        ),
         Error::Closed => StatusError::unavailable("the server is shutting down"),
         other => StatusError::internal(other),
     }

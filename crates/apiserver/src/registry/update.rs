@@ -47,7 +47,11 @@ pub async fn update(
     let target = Target { namespace: &info.namespace, name: &info.name, subresource };
     let change = |_: &Value| Ok(body.clone());
     match modify(server, request, served, params, target, Change::Update, &change).await {
-        Err(error) if error.is_not_found() && subresource.is_none() && served.resource.strategy.allow_create_on_update() => {
+        Err(error)
+            if error.is_not_found()
+                && subresource.is_none()
+                && served.resource.strategy.allow_create_on_update() =>
+        {
             if !metadata::text(&body, "uid").is_empty() {
                 let why = format!(
                     "Precondition failed: UID in precondition: {}, UID in object meta: ",
@@ -246,7 +250,8 @@ pub async fn modify_raw(
         }
         let condition = Precondition::ModRevision(current.revision);
         let key = served.key(namespace, name);
-        match store::put(server, key, stored.clone(), condition, current.lease, store::Extra::default()).await {
+        match store::put(server, key, stored.clone(), condition, current.lease, store::Extra::default()).await
+        {
             Ok(revision) => return served.object(&stored, revision),
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(_)) => {}

@@ -25,7 +25,10 @@ pub enum Frame {
     Modified(Arc<Object>),
     Deleted(Arc<Object>),
     /// Everything up to this revision has been told; `initial_end` closes the initial state.
-    Bookmark { revision: u64, initial_end: bool },
+    Bookmark {
+        revision: u64,
+        initial_end: bool,
+    },
 }
 
 /// A running watch.
@@ -67,7 +70,8 @@ pub async fn start(
         let asked = if let WatchFrom::After(revision) = from { revision } else { 0 };
         StatusError::expired(format!("too old resource version: {asked} ({})", too_old.oldest))
     })?;
-    let seconds = params.timeout_seconds.unwrap_or_else(|| SHORTEST_DEFAULT + fastrand::u64(0..SHORTEST_DEFAULT));
+    let seconds =
+        params.timeout_seconds.unwrap_or_else(|| SHORTEST_DEFAULT + fastrand::u64(0..SHORTEST_DEFAULT));
     Ok(Session {
         server: Arc::clone(server),
         served: Arc::clone(served),

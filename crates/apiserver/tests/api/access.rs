@@ -12,8 +12,7 @@ async fn every_resource_and_verb_is_checked() {
     let open = ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"];
     for resource in knarr_api::resources::all() {
         let types = &resource.types;
-        let mut cases: Vec<(String, &str)> =
-            resource.verbs.iter().map(|v| (String::new(), *v)).collect();
+        let mut cases: Vec<(String, &str)> = resource.verbs.iter().map(|v| (String::new(), *v)).collect();
         for sub in resource.subresources {
             cases.extend(sub.verbs.iter().map(|v| (format!("/{}", sub.name), *v)));
         }
@@ -37,7 +36,10 @@ async fn every_resource_and_verb_is_checked() {
                 continue;
             }
             assert_eq!(reply.code, 403, "{verb} {uri}: {}", reply.body);
-            let expected = format!("User \"nobody\" cannot {verb} resource \"{}{sub}\" in API group \"{}\"", types.plural, types.group);
+            let expected = format!(
+                "User \"nobody\" cannot {verb} resource \"{}{sub}\" in API group \"{}\"",
+                types.plural, types.group
+            );
             assert!(reply.message().contains(&expected), "{}", reply.message());
         }
     }
@@ -56,7 +58,10 @@ async fn roles_grant_what_they_say() {
         "metadata": {"name": "readers"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "readers"}],
     });
-    admin.post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", &binding).await.expect(201);
+    admin
+        .post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", &binding)
+        .await
+        .expect(201);
     // The index follows the watch cache.
     for _ in 0..100 {
         if jane.get(PODS).await.code == 200 {
@@ -149,8 +154,10 @@ async fn reviews_answer() {
     let h = Harness::new().await;
     let admin = h.admin();
     let base = "/apis/authorization.k8s.io/v1";
-    let ask = |group: &str| json!({"spec": {"user": "somebody", "groups": [group],
-        "resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "default"}}});
+    let ask = |group: &str| {
+        json!({"spec": {"user": "somebody", "groups": [group],
+        "resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "default"}}})
+    };
     let yes = admin.post(&format!("{base}/subjectaccessreviews"), &ask("system:masters")).await.expect(201);
     assert_eq!(yes["status"]["allowed"], true);
     let no = admin.post(&format!("{base}/subjectaccessreviews"), &ask("others")).await.expect(201);
@@ -159,7 +166,10 @@ async fn reviews_answer() {
     let own = json!({"spec": {"nonResourceAttributes": {"verb": "get", "path": "/version"}}});
     let own = jane.post(&format!("{base}/selfsubjectaccessreviews"), &own).await.expect(201);
     assert_eq!(own["status"]["allowed"], true);
-    let rules = jane.post(&format!("{base}/selfsubjectrulesreviews"), &json!({"spec": {"namespace": "default"}})).await.expect(201);
+    let rules = jane
+        .post(&format!("{base}/selfsubjectrulesreviews"), &json!({"spec": {"namespace": "default"}}))
+        .await
+        .expect(201);
     assert!(!rules["status"]["resourceRules"].as_array().unwrap().is_empty());
     let me = jane.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).await.expect(201);
     assert_eq!(me["status"]["userInfo"]["username"], "jane");
@@ -168,7 +178,13 @@ async fn reviews_answer() {
 #[tokio::test]
 async fn impersonation_needs_the_right() {
     let h = Harness::new().await;
-    let ask = || http::Request::builder().uri(PODS).header("impersonate-user", "jane").body(Default::default()).unwrap();
+    let ask = || {
+        http::Request::builder()
+            .uri(PODS)
+            .header("impersonate-user", "jane")
+            .body(Default::default())
+            .unwrap()
+    };
     let reply = h.admin().send(ask()).await;
     assert!(reply.message().contains("User \"jane\" cannot list"), "{}", reply.message());
     let reply = h.user("bob", &[]).send(ask()).await;

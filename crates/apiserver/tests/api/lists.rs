@@ -78,7 +78,11 @@ async fn versions() {
     assert!(u.get(&newer).await.expect(200)["items"].is_array());
     // A list without a version shows every write that was answered.
     assert_eq!(names(&u.get(CONFIG_MAPS).await.expect(200)), ["b", "c", "d", "e"]);
-    for query in ["resourceVersionMatch=Exact", "resourceVersion=0&resourceVersionMatch=Exact", "resourceVersionMatch=Some"] {
+    for query in [
+        "resourceVersionMatch=Exact",
+        "resourceVersion=0&resourceVersionMatch=Exact",
+        "resourceVersionMatch=Some",
+    ] {
         assert_eq!(u.get(&format!("{CONFIG_MAPS}?{query}")).await.code, 422, "{query}");
     }
     h.store.compact(h.store.current_revision().await.unwrap()).await.unwrap();

@@ -23,7 +23,10 @@ async fn status_and_spec_are_apart() {
     let uri = format!("{DEPLOYMENTS}/d");
     let both = json!({"spec": {"replicas": 5}, "status": {"replicas": 4}});
     let spec = u.patch(&uri, MERGE, &both).await.expect(200);
-    assert_eq!((&spec["spec"]["replicas"], &spec["status"]["replicas"]), (&json!(5), &serde_json::Value::Null));
+    assert_eq!(
+        (&spec["spec"]["replicas"], &spec["status"]["replicas"]),
+        (&json!(5), &serde_json::Value::Null)
+    );
     assert_eq!(spec["metadata"]["generation"], 2);
     let both = json!({"spec": {"replicas": 7}, "status": {"replicas": 4}});
     let status = u.patch(&format!("{uri}/status"), MERGE, &both).await.expect(200);
@@ -73,7 +76,8 @@ async fn evictions_respect_budgets() {
     let u = h.admin();
     default_account(&u).await;
     u.post(PODS, &pod("p")).await.expect(201);
-    let running = json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
+    let running =
+        json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}});
     u.patch(&format!("{PODS}/p/status"), MERGE, &running).await.expect(200);
     let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
     let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}}});
@@ -84,12 +88,17 @@ async fn evictions_respect_budgets() {
     u.get(budgets).await.expect(200);
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
     let refused = u.post(&format!("{PODS}/p/eviction"), &eviction).await;
-    assert_eq!((refused.code, refused.message()), (429, "Cannot evict pod as it would violate the pod's disruption budget."));
+    assert_eq!(
+        (refused.code, refused.message()),
+        (429, "Cannot evict pod as it would violate the pod's disruption budget.")
+    );
     assert_eq!(
         refused.body["details"]["causes"][0]["message"],
         "The disruption budget b needs 1 healthy pods and has 1 currently"
     );
-    u.patch(&format!("{budgets}/b/status"), MERGE, &json!({"status": {"disruptionsAllowed": 1}})).await.expect(200);
+    u.patch(&format!("{budgets}/b/status"), MERGE, &json!({"status": {"disruptionsAllowed": 1}}))
+        .await
+        .expect(200);
     u.post(&format!("{PODS}/p/eviction"), &eviction).await.expect(201);
     assert_eq!(u.get(&format!("{PODS}/p")).await.code, 404);
     let after = u.get(&format!("{budgets}/b")).await.expect(200);
@@ -118,7 +127,11 @@ async fn tokens_are_issued_and_reviewed() {
     let gone = u.post(reviews, &review()).await.expect(201);
     assert_eq!(gone["status"].get("authenticated"), None);
     let short = u.post(uri, &json!({"spec": {"expirationSeconds": 5}})).await;
-    assert!(short.message().contains("may not specify a duration less than 10 minutes"), "{}", short.message());
+    assert!(
+        short.message().contains("may not specify a duration less than 10 minutes"),
+        "{}",
+        short.message()
+    );
     let keys = u.get("/openid/v1/jwks").await.expect(200);
     assert_eq!(keys["keys"][0]["kty"], "EC");
 }

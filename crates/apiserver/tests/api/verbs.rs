@@ -34,7 +34,10 @@ async fn an_object_lives() {
         "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again"
     );
     // The same again is no write.
-    assert_eq!(u.put(&uri, &after).await.expect(200)["metadata"]["resourceVersion"], after["metadata"]["resourceVersion"]);
+    assert_eq!(
+        u.put(&uri, &after).await.expect(200)["metadata"]["resourceVersion"],
+        after["metadata"]["resourceVersion"]
+    );
 
     let gone = u.delete(&uri).await.expect(200);
     assert_eq!(gone["status"], "Success");
@@ -52,13 +55,41 @@ async fn creates_are_checked() {
     let again = u.post(CONFIG_MAPS, &config_map("a")).await;
     assert_eq!((again.code, again.message()), (409, "configmaps \"a\" already exists"));
     for (body, code, message) in [
-        (config_map("A"), 422, "ConfigMap \"A\" is invalid: metadata.name: Invalid value: \"A\": a lowercase RFC 1123 subdomain"),
-        (json!({"metadata": {}}), 422, "ConfigMap \"\" is invalid: metadata.name: Required value: name or generateName is required"),
-        (json!({"metadata": {"name": "b", "namespace": "other"}}), 400, "the namespace of the provided object does not match the namespace sent on the request"),
-        (json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "b"}}), 400, "Pod in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion"),
-        (json!({"kind": "Nope", "apiVersion": "v1"}), 400, "Nope in version \"v1\" cannot be handled as a ConfigMap: no kind \"Nope\" is registered for version \"v1\""),
-        (json!({"metadata": {"name": "b"}, "data": {"k": 1}}), 400, "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type string"),
-        (json!({"metadata": {"name": "b", "resourceVersion": "5"}}), 400, "resourceVersion should not be set on objects to be created"),
+        (
+            config_map("A"),
+            422,
+            "ConfigMap \"A\" is invalid: metadata.name: Invalid value: \"A\": a lowercase RFC 1123 subdomain",
+        ),
+        (
+            json!({"metadata": {}}),
+            422,
+            "ConfigMap \"\" is invalid: metadata.name: Required value: name or generateName is required",
+        ),
+        (
+            json!({"metadata": {"name": "b", "namespace": "other"}}),
+            400,
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
+        (
+            json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "b"}}),
+            400,
+            "Pod in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown conversion",
+        ),
+        (
+            json!({"kind": "Nope", "apiVersion": "v1"}),
+            400,
+            "Nope in version \"v1\" cannot be handled as a ConfigMap: no kind \"Nope\" is registered for version \"v1\"",
+        ),
+        (
+            json!({"metadata": {"name": "b"}, "data": {"k": 1}}),
+            400,
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+        ),
+        (
+            json!({"metadata": {"name": "b", "resourceVersion": "5"}}),
+            400,
+            "resourceVersion should not be set on objects to be created",
+        ),
     ] {
         let reply = u.post(CONFIG_MAPS, &body).await;
         assert_eq!(reply.code, code, "{}", reply.body);
@@ -79,9 +110,9 @@ async fn creates_are_checked() {
 async fn yaml_goes_in_and_out() {
     let h = Harness::new().await;
     let u = h.admin();
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  a: 'on'\n";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: of-yaml\ndata:\n  a: 'on'\n";
     u.raw(Method::POST, CONFIG_MAPS, "application/yaml", yaml).await.expect(201);
-    let shown = u.get_as(&format!("{CONFIG_MAPS}/y"), "application/yaml").await.expect(200);
+    let shown = u.get_as(&format!("{CONFIG_MAPS}/of-yaml"), "application/yaml").await.expect(200);
     assert!(shown.as_str().unwrap().contains("kind: ConfigMap"), "{shown}");
 }
 
@@ -92,7 +123,11 @@ async fn unknown_fields_are_ignored_warned_about_or_refused() {
     let body = json!({"metadata": {"name": "a"}, "spec": {"x": 1}});
     let strict = u.post(&format!("{CONFIG_MAPS}?fieldValidation=Strict"), &body).await;
     assert_eq!(strict.code, 400);
-    assert!(strict.message().ends_with("strict decoding error: unknown field \"spec\""), "{}", strict.message());
+    assert!(
+        strict.message().ends_with("strict decoding error: unknown field \"spec\""),
+        "{}",
+        strict.message()
+    );
     let warned = u.post(&format!("{CONFIG_MAPS}?fieldValidation=Warn&dryRun=All"), &body).await;
     assert_eq!(warned.warnings, ["299 - \"unknown field \\\"spec\\\"\""]);
     let ignored = u.post(&format!("{CONFIG_MAPS}?fieldValidation=Ignore"), &body).await;
@@ -153,7 +188,8 @@ async fn patches_of_all_kinds() {
     let uri = format!("{CONFIG_MAPS}/a");
     let merged = u.patch(&uri, MERGE, &json!({"data": {"k": null, "m": "1"}})).await.expect(200);
     assert_eq!(merged["data"], json!({"m": "1"}));
-    let json = u.patch(&uri, JSON, &json!([{"op": "add", "path": "/data/j", "value": "2"}])).await.expect(200);
+    let json =
+        u.patch(&uri, JSON, &json!([{"op": "add", "path": "/data/j", "value": "2"}])).await.expect(200);
     assert_eq!(json["data"], json!({"m": "1", "j": "2"}));
     let failing = u.patch(&uri, JSON, &json!([{"op": "test", "path": "/data/j", "value": "3"}])).await;
     assert_eq!(failing.code, 422);
@@ -219,14 +255,16 @@ async fn finalizers_hold_objects_back() {
     let marked = u.delete_with(&uri, &json!({"propagationPolicy": "Foreground"})).await.expect(200);
     assert_eq!(marked["metadata"]["finalizers"], json!(["example.com/hold", "foregroundDeletion"]));
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0);
-    let more = json!({"metadata": {"finalizers": ["example.com/hold", "foregroundDeletion", "example.com/new"]}});
+    let more =
+        json!({"metadata": {"finalizers": ["example.com/hold", "foregroundDeletion", "example.com/new"]}});
     assert_eq!(u.patch(&uri, MERGE, &more).await.code, 422);
     u.patch(&uri, MERGE, &json!({"metadata": {"finalizers": null}})).await.expect(200);
     assert_eq!(u.get(&uri).await.code, 404);
     let wrong = json!({"preconditions": {"uid": "x"}});
     u.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
     assert_eq!(u.delete_with(&format!("{CONFIG_MAPS}/b"), &wrong).await.code, 409);
-    let orphaned = u.delete_with(&format!("{CONFIG_MAPS}/b"), &json!({"propagationPolicy": "Orphan"})).await.expect(200);
+    let orphaned =
+        u.delete_with(&format!("{CONFIG_MAPS}/b"), &json!({"propagationPolicy": "Orphan"})).await.expect(200);
     assert_eq!(orphaned["metadata"]["finalizers"], json!(["orphan"]));
 }
 
@@ -281,7 +319,11 @@ async fn paths_that_lead_nowhere() {
     let u = h.admin();
     for (uri, code, message) in [
         ("/api/v1/namespaces/default/nothings", 404, "the server could not find the requested resource"),
-        ("/api/v1/namespaces/default/pods/p/nothing", 404, "the server could not find the requested resource"),
+        (
+            "/api/v1/namespaces/default/pods/p/nothing",
+            404,
+            "the server could not find the requested resource",
+        ),
         ("/api/v1/namespaces/default/nodes", 404, "the server could not find the requested resource"),
     ] {
         let reply = u.get(uri).await;

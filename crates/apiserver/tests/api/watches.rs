@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use knarr_api::kind::Kind;
-use knarr_client::transport::{ListOptions, WatchStream};
 use knarr_client::WatchEvent;
+use knarr_client::transport::{ListOptions, WatchStream};
 
 use crate::harness::{CONFIG_MAPS, Harness, MERGE, config_map};
 
@@ -79,7 +79,11 @@ async fn watches_end_in_time_with_a_bookmark() {
 
 #[tokio::test]
 async fn too_old_a_version_is_expired() {
-    let h = Harness::new().await;
+    let first = Harness::new().await;
+    first.server.stop();
+    // A server knows no changes from before its start.
+    let server = knarr_apiserver::ApiServer::new(crate::harness::config(first.store.clone())).await.unwrap();
+    let h = Harness { server, store: first.store };
     let error = h.admin().0.watch(&ConfigMap::RESOURCE, None, &from("1")).await.err().unwrap();
     assert!(error.is_expired(), "{error}");
     assert!(error.to_string().starts_with("too old resource version: 1 ("), "{error}");

@@ -24,12 +24,17 @@ async fn services_get_addresses_and_ports() {
     let ip = a["spec"]["clusterIP"].as_str().unwrap().to_owned();
     assert!(ip.starts_with("10."), "{ip}");
     assert_eq!(a["spec"]["clusterIPs"], json!([ip]));
-    assert_eq!((a["spec"]["ipFamilies"][0].as_str(), a["spec"]["ipFamilyPolicy"].as_str()), (Some("IPv4"), Some("SingleStack")));
+    assert_eq!(
+        (a["spec"]["ipFamilies"][0].as_str(), a["spec"]["ipFamilyPolicy"].as_str()),
+        (Some("IPv4"), Some("SingleStack"))
+    );
     let taken = u.post(SERVICES, &service("b", json!({"clusterIP": ip}))).await;
     assert_eq!(taken.code, 422);
     assert_eq!(
         taken.message(),
-        format!("Service \"b\" is invalid: spec.clusterIPs: Invalid value: [\"{ip}\"]: failed to allocate IP {ip}: provided IP is already allocated")
+        format!(
+            "Service \"b\" is invalid: spec.clusterIPs: Invalid value: [\"{ip}\"]: failed to allocate IP {ip}: provided IP is already allocated"
+        )
     );
     let outside = u.post(SERVICES, &service("b", json!({"clusterIP": "192.168.1.1"}))).await;
     assert_eq!(outside.code, 422);
@@ -42,7 +47,9 @@ async fn services_get_addresses_and_ports() {
     let taken = u.post(SERVICES, &same).await;
     assert_eq!(
         taken.message(),
-        format!("Service \"m\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is already allocated")
+        format!(
+            "Service \"m\" is invalid: spec.ports[0].nodePort: Invalid value: {port}: provided port is already allocated"
+        )
     );
     // What is given back can be had again.
     u.delete(&format!("{SERVICES}/n")).await.expect(200);
@@ -71,13 +78,17 @@ async fn pods_are_admitted() {
     let mount = &p["spec"]["containers"][0]["volumeMounts"][0];
     assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");
     assert_eq!(p["spec"]["priority"], 2_000_001_000);
-    let keys: Vec<&str> = p["spec"]["tolerations"].as_array().unwrap().iter().map(|t| t["key"].as_str().unwrap()).collect();
+    let keys: Vec<&str> =
+        p["spec"]["tolerations"].as_array().unwrap().iter().map(|t| t["key"].as_str().unwrap()).collect();
     assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]);
     assert_eq!(p["status"]["phase"], "Pending");
     let mut unknown = pod("q");
     unknown["spec"]["priorityClassName"] = "none".into();
     let refused = u.post(PODS, &unknown).await;
-    assert_eq!((refused.code, refused.message()), (403, "pods \"q\" is forbidden: no PriorityClass with name none was found"));
+    assert_eq!(
+        (refused.code, refused.message()),
+        (403, "pods \"q\" is forbidden: no PriorityClass with name none was found")
+    );
     let mut stranger = pod("q");
     stranger["spec"]["serviceAccountName"] = "none".into();
     let refused = u.post(PODS, &stranger).await;

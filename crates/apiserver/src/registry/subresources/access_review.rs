@@ -46,14 +46,23 @@ pub fn answer(server: &Inner, request: &Request, served: &Served, kind: &str) ->
 fn validate(spec: &Value, kind: &str, namespace: &str) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("spec");
-    let (resource, other) = (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object());
+    let (resource, other) =
+        (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object());
     if resource && other {
         let why = "cannot be specified in combination with resourceAttributes";
-        errors.push(Error::invalid(&path.child("nonResourceAttributes"), spec["nonResourceAttributes"].clone(), why));
+        errors.push(Error::invalid(
+            &path.child("nonResourceAttributes"),
+            spec["nonResourceAttributes"].clone(),
+            why,
+        ));
     }
     if !resource && !other {
         let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        errors.push(Error::invalid(&path.child("resourceAttributes"), spec["resourceAttributes"].clone(), why));
+        errors.push(Error::invalid(
+            &path.child("resourceAttributes"),
+            spec["resourceAttributes"].clone(),
+            why,
+        ));
     }
     if kind != "SelfSubjectAccessReview" {
         let nobody = spec["user"].as_str().unwrap_or("").is_empty()
@@ -63,9 +72,15 @@ fn validate(spec: &Value, kind: &str, namespace: &str) -> ErrorList {
             errors.push(Error::invalid(&path.child("user"), "", why));
         }
     }
-    if kind == "LocalSubjectAccessReview" && spec["resourceAttributes"]["namespace"].as_str().unwrap_or("") != namespace {
+    if kind == "LocalSubjectAccessReview"
+        && spec["resourceAttributes"]["namespace"].as_str().unwrap_or("") != namespace
+    {
         let at = path.child("resourceAttributes").child("namespace");
-        errors.push(Error::invalid(&at, spec["resourceAttributes"]["namespace"].clone(), "must match metadata.namespace"));
+        errors.push(Error::invalid(
+            &at,
+            spec["resourceAttributes"]["namespace"].clone(),
+            "must match metadata.namespace",
+        ));
     }
     errors
 }
@@ -117,8 +132,12 @@ fn self_rules(server: &Inner, request: &Request, mut review: Value) -> Result<An
     let (mut rules, mut errors) = server.authorizer.rbac.rules_for(&request.user, &namespace);
     if request.user.in_group(MASTERS) {
         let all = || Some(vec!["*".to_owned()]);
-        let resources =
-            PolicyRule { verbs: vec!["*".into()], api_groups: all(), resources: all(), ..PolicyRule::default() };
+        let resources = PolicyRule {
+            verbs: vec!["*".into()],
+            api_groups: all(),
+            resources: all(),
+            ..PolicyRule::default()
+        };
         let urls = PolicyRule { verbs: vec!["*".into()], non_resource_urls: all(), ..PolicyRule::default() };
         rules.splice(0..0, [resources, urls]);
     }
@@ -132,7 +151,8 @@ fn self_rules(server: &Inner, request: &Request, mut review: Value) -> Result<An
             url_rules.push(json!({"verbs": rule.verbs, "nonResourceURLs": urls}));
             continue;
         }
-        let mut shown = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+        let mut shown =
+            json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
         if let Some(names) = rule.resource_names.as_ref().filter(|n| !n.is_empty()) {
             shown["resourceNames"] = json!(names);
         }

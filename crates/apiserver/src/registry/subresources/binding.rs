@@ -137,6 +137,10 @@ mod tests {
     #[test]
     fn a_binding_needs_a_node() {
         assert_eq!(validate(&json!({"target": {}})).to_string(), "target.name: Required value");
-        assert!(validate(&json!({"target": {"kind": "Pod", "name": "x"}})).to_string().starts_with("target.kind: Unsupported value: \"Pod\""));
+        assert!(
+            validate(&json!({"target": {"kind": "Pod", "name": "x"}}))
+                .to_string()
+                .starts_with("target.kind: Unsupported value: \"Pod\"")
+        );
     }
 }

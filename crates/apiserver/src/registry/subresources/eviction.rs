@@ -65,7 +65,9 @@ fn is_ready(pod: &Pod) -> bool {
 
 /// The budgets whose selector matches the pod.
 fn budgets_of(server: &Inner, pod: &Object) -> Result<Vec<Arc<Object>>, StatusError> {
-    let Some(served) = server.table.find("policy", "v1", "poddisruptionbudgets") else { return Ok(Vec::new()) };
+    let Some(served) = server.table.find("policy", "v1", "poddisruptionbudgets") else {
+        return Ok(Vec::new());
+    };
     let mut matching = Vec::new();
     for object in served.cache()?.list(Some(pod.namespace())) {
         let Ok(budget) = object.typed::<PodDisruptionBudget>() else { continue };
@@ -80,10 +82,8 @@ fn budgets_of(server: &Inner, pod: &Object) -> Result<Vec<Arc<Object>>, StatusEr
 
 /// Uses up one of the disruptions that the budget allows, or refuses.
 async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool) -> Result<(), StatusError> {
-    let served = server
-        .table
-        .find("policy", "v1", "poddisruptionbudgets")
-        .ok_or_else(StatusError::path_not_found)?;
+    let served =
+        server.table.find("policy", "v1", "poddisruptionbudgets").ok_or_else(StatusError::path_not_found)?;
     let now = metadata::rfc3339(server.clock.now());
     let ready = is_ready(pod);
     let name = pod.metadata.name.as_deref().unwrap_or("");
@@ -101,7 +101,9 @@ fn decremented(budget: &Value, pod: &str, ready: bool, now: &str) -> Result<Valu
         return Ok(budget.clone());
     }
     if status("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return Err(too_many(format!("The disruption budget {name} is still being processed by the server.")));
+        return Err(too_many(format!(
+            "The disruption budget {name} is still being processed by the server."
+        )));
     }
     let forbidden = |why: &str| {
         let resource = knarr_apimachinery::gvk::GroupResource::new("policy", "poddisruptionbudgets");

@@ -24,7 +24,11 @@ use crate::proxy;
 use crate::server::Inner;
 
 /// A request for a subresource.
-pub async fn dispatch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
+pub async fn dispatch(
+    server: &Arc<Inner>,
+    request: &Request,
+    served: &Arc<Served>,
+) -> Result<Answer, StatusError> {
     let info = &request.info;
     let Some(subresource) = served.resource.subresource(&info.subresource) else {
         return Err(StatusError::path_not_found());
@@ -46,7 +50,11 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request, served: &Arc<Serve
 }
 
 /// A POST to a resource that is answered and forgotten.
-pub async fn review(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
+pub async fn review(
+    server: &Arc<Inner>,
+    request: &Request,
+    served: &Arc<Served>,
+) -> Result<Answer, StatusError> {
     match served.resource.types.kind {
         "Binding" => binding::answer(server, request).await,
         "TokenReview" => token_review::token_review(server, request).await,

@@ -57,7 +57,8 @@ fn patched(current: &Value, body: &Value, format: Format) -> Result<Value, Statu
         Format::Json => new = json_patch::apply(current, body)?,
         Format::Merge => merge_patch::apply(&mut new, body.clone())?,
         Format::Strategic => {
-            let schema = schema::for_kind(&gvk).ok_or_else(|| StatusError::internal("Scale has no schema"))?;
+            let schema =
+                schema::for_kind(&gvk).ok_or_else(|| StatusError::internal("Scale has no schema"))?;
             strategic::apply(&mut new, body.clone(), schema)?;
         }
         Format::Apply => {

@@ -19,7 +19,11 @@ const DEFAULT_SECONDS: i64 = 3600;
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 
-pub async fn answer(server: &Arc<Inner>, request: &Request, accounts: &Served) -> Result<Answer, StatusError> {
+pub async fn answer(
+    server: &Arc<Inner>,
+    request: &Request,
+    accounts: &Served,
+) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
     let mut body = body_of(request, "authentication.k8s.io", "v1", "TokenRequest", &params)?;
     let info = &request.info;
@@ -27,14 +31,19 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, accounts: &Served) -
     if !own.is_empty() && own != info.name {
         let mut errors = ErrorList::new();
         let path = Path::new("metadata").child("name");
-        errors.push(Error::invalid(&path, own, format!("must match the service account name if specified: {}", info.name)));
+        errors.push(Error::invalid(
+            &path,
+            own,
+            format!("must match the service account name if specified: {}", info.name),
+        ));
         return Err(StatusError::invalid("authentication.k8s.io", "TokenRequest", own, &errors));
     }
     let current = store::read(server, accounts, &info.namespace, &info.name).await?;
     let account = current.ok_or_else(|| accounts.not_found(&info.name))?.object;
     let seconds = body["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
     check_seconds(seconds)?;
-    let mut audiences: Vec<String> = serde_json::from_value(body["spec"]["audiences"].clone()).unwrap_or_default();
+    let mut audiences: Vec<String> =
+        serde_json::from_value(body["spec"]["audiences"].clone()).unwrap_or_default();
     if audiences.is_empty() {
         audiences.clone_from(&server.tokens.audiences);
     }
@@ -83,7 +92,10 @@ async fn bound_object(
         ("v1", "Node") => ("node", "nodes", ""),
         (version, kind) => {
             let group = if version == "v1" { "" } else { version };
-            return Err(StatusError::bad_request(format!("cannot bind token for serviceaccount \"{}\" to object of type {group}/{kind}", account.name())));
+            return Err(StatusError::bad_request(format!(
+                "cannot bind token for serviceaccount \"{}\" to object of type {group}/{kind}",
+                account.name()
+            )));
         }
     };
     let (name, uid) = (text("name").to_owned(), text("uid").to_owned());

@@ -18,7 +18,8 @@ pub async fn token_review(server: &Inner, request: &Request) -> Result<Answer, S
     if token.is_empty() {
         return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
     }
-    let mut audiences: Vec<String> = serde_json::from_value(review["spec"]["audiences"].clone()).unwrap_or_default();
+    let mut audiences: Vec<String> =
+        serde_json::from_value(review["spec"]["audiences"].clone()).unwrap_or_default();
     if audiences.is_empty() {
         audiences.clone_from(&server.tokens.audiences);
     }
