@@ -3,9 +3,9 @@
 use k8s_openapi::Resource;
 use k8s_openapi::api::{
     apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
-    autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core,
-    discovery::v1 as discovery, events::v1 as events, policy::v1 as policy, rbac::v1 as rbac,
-    scheduling::v1 as scheduling, storage::v1 as storage,
+    autoscaling::v1 as autoscaling, certificates::v1 as certificates, coordination::v1 as coordination,
+    core::v1 as core, discovery::v1 as discovery, events::v1 as events, policy::v1 as policy,
+    rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -73,6 +73,7 @@ kinds! {
     authorization::SelfSubjectRulesReview, false;
     authorization::SubjectAccessReview, false;
     autoscaling::Scale, true;
+    certificates::CertificateSigningRequest, false;
     coordination::Lease, true;
     discovery::EndpointSlice, true;
     events::Event, true;

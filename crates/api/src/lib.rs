@@ -20,6 +20,7 @@ pub mod validate;
 pub mod apps;
 pub mod authentication;
 pub mod authorization;
+pub mod certificates;
 pub mod coordination;
 pub mod core;
 pub mod discovery;

@@ -3,8 +3,8 @@
 use crate::kind::ResourceType;
 use crate::resource::Resource;
 use crate::{
-    apps, authentication, authorization, coordination, core, discovery, events, policy, rbac, scheduling,
-    storage,
+    apps, authentication, authorization, certificates, coordination, core, discovery, events, policy, rbac,
+    scheduling, storage,
 };
 
 const ALL: &[&Resource] = &[
@@ -29,6 +29,7 @@ const ALL: &[&Resource] = &[
     &apps::deployment::RESOURCE,
     &apps::replicaset::RESOURCE,
     &apps::statefulset::RESOURCE,
+    &certificates::certificatesigningrequest::RESOURCE,
     &coordination::lease::RESOURCE,
     &discovery::endpointslice::RESOURCE,
     &events::event::RESOURCE,

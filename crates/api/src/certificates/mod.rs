@@ -1,0 +1,6 @@
+//! certificates.k8s.io: requests for certificates, and what is read out of them.
+
+pub mod certificatesigningrequest;
+pub mod request;
+pub mod signers;
+mod validation;
