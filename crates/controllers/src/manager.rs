@@ -23,7 +23,7 @@ pub const ALL: &[Descriptor] = &[
 
 /// How a controller is started.
 pub struct Descriptor {
-    /// Upstream's name, `deployment-controller`: also its service account and the source of its events.
+    /// Upstream's name, `deployment-controller`.
     pub name: &'static str,
     /// Sets up handlers and runs the workers until the context's stop.
     pub run: fn(Arc<Context>) -> Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -55,6 +55,20 @@ pub struct Context {
 /// Makes the access of one controller from its name: in upstream's clusters a service account in kube-system.
 pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 
+/// The service account of a controller: its own name, save where upstream gave it another.
+fn service_account(controller: &'static str) -> &'static str {
+    match controller {
+        "endpoints-controller" => "endpoint-controller",
+        "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
+        "node-ipam-controller" | "node-lifecycle-controller" | "taint-eviction-controller" => {
+            "node-controller"
+        }
+        "pod-garbage-collector-controller" => "pod-garbage-collector",
+        name if name.starts_with("certificatesigningrequest-") => "certificate-controller",
+        name => name,
+    }
+}
+
 /// Runs all controllers until `stop`. `shared` is the access of the informers that all of them share.
 pub async fn run(
     client_of: ClientOf,
@@ -67,10 +81,11 @@ pub async fn run(
     let informers = Arc::new(Informers::new(shared, stop.clone()));
     let options = Arc::new(options);
     for descriptor in ALL {
-        let client = client_of(descriptor.name);
+        let account = service_account(descriptor.name);
+        let client = client_of(account);
         let context = Context {
             informers: Arc::clone(&informers),
-            recorder: EventRecorder::new(client.clone(), descriptor.name, "", stop.clone()),
+            recorder: EventRecorder::new(client.clone(), account, "", stop.clone()),
             client,
             clock: Arc::clone(&clock),
             options: Arc::clone(&options),
