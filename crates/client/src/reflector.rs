@@ -33,6 +33,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// One watched collection with its store and handlers.
 pub struct Reflector {
     resource: ResourceType,
+    namespace: Option<String>,
     selection: ListOptions,
     transport: Arc<dyn Transport>,
     clock: Arc<dyn Clock>,
@@ -53,6 +54,7 @@ impl Reflector {
     ) -> Self {
         Self {
             resource,
+            namespace: None,
             selection,
             transport,
             clock,
@@ -62,6 +64,12 @@ impl Reflector {
             observed: AtomicU64::new(0),
             synced_notify: Notify::new(),
         }
+    }
+
+    /// Looks at one namespace instead of all: what a node may do with the objects that its pods refer to.
+    pub fn in_namespace(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.to_owned());
+        self
     }
 
     pub fn store(&self) -> &Arc<ObjectStore> {
@@ -130,7 +138,7 @@ impl Reflector {
                 allow_bookmarks: true,
                 ..self.selection.clone()
             };
-            let mut stream = self.transport.watch(&self.resource, None, &options).await?;
+            let mut stream = self.transport.watch(&self.resource, self.namespace.as_deref(), &options).await?;
             let mut quiet = true;
             while let Some(event) = stream.next().await {
                 quiet = false;
@@ -152,7 +160,7 @@ impl Reflector {
         }
         let mut items = Vec::new();
         let version = loop {
-            let page = self.transport.list(&self.resource, None, &options).await?;
+            let page = self.transport.list(&self.resource, self.namespace.as_deref(), &options).await?;
             items.extend(page.items);
             match page.continue_token {
                 Some(token) if !token.is_empty() => {

@@ -1,1 +1,46 @@
 //! Volume plugins: how each kind of volume becomes a folder on the host.
+//!
+//! [`PLUGINS`] lists them, one file each. [`VolumeManager`] runs them for the pods of the node, keeps the content of
+//! configMap, secret, downwardAPI and projected volumes up to date, and takes everything down again.
+//! [`ObjectSource`] watches just the ConfigMaps and Secrets that pods here refer to; environment variables come from
+//! it too.
+
+mod atomic_writer;
+mod config_map;
+mod content;
+mod downward_api;
+mod empty_dir;
+mod error;
+pub mod field_ref;
+mod host_path;
+mod manager;
+pub mod mounts;
+pub mod object_source;
+mod ownership;
+mod payload;
+mod persistent_volume_claim;
+mod plugin;
+mod projected;
+mod references;
+mod secret;
+pub mod subpath;
+mod token;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::Error;
+pub use manager::{Options, VolumeManager};
+pub use object_source::{ObjectSource, SourceError};
+pub use plugin::VolumePlugin;
+
+/// Every kind of volume there is.
+const PLUGINS: &[&dyn VolumePlugin] = &[
+    &config_map::ConfigMapPlugin,
+    &downward_api::DownwardApiPlugin,
+    &empty_dir::EmptyDirPlugin,
+    &host_path::HostPathPlugin,
+    &persistent_volume_claim::PersistentVolumeClaimPlugin,
+    &projected::ProjectedPlugin,
+    &secret::SecretPlugin,
+];

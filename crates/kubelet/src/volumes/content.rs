@@ -1,0 +1,116 @@
+//! Puts a payload into the folder of a pod's volume: what configMap, secret, downwardAPI and projected have in common.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::error::{Error, Result};
+use super::payload::{self, Payload};
+use super::plugin::{Ready, SetUp, blocking};
+use super::{atomic_writer, empty_dir, ownership};
+use crate::volume_manager::MountedVolume;
+
+/// Where the files live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    Disk,
+    /// A tmpfs, so that nothing secret touches the disk.
+    Memory,
+}
+
+/// Writes the payload unless it is there already.
+pub async fn write(
+    task: &SetUp<'_>,
+    payload: Payload,
+    medium: Medium,
+    renew_after: Option<Duration>,
+) -> Result<Ready> {
+    let payload = payload::validated(payload)?;
+    let fingerprint = payload::fingerprint(&payload);
+    let volume = MountedVolume { host_path: task.dir.clone(), read_only: true };
+    let ready = Ready { volume, written: Some(fingerprint), renew_after };
+    if task.written == Some(fingerprint) {
+        return Ok(ready);
+    }
+    let nested = nested_mount_points(task.pod, &task.volume.name);
+    let (dir, group, now) = (task.dir.clone(), task.fs_group(), task.host.clock.now());
+    blocking(move || write_now(&dir, &payload, medium, &nested, group, now)).await?;
+    Ok(ready)
+}
+
+fn write_now(
+    dir: &Path,
+    payload: &Payload,
+    medium: Medium,
+    nested: &[PathBuf],
+    group: Option<u32>,
+    now: Timestamp,
+) -> Result<()> {
+    empty_dir::prepare_dir(dir, 0o777)?;
+    if medium == Medium::Memory {
+        empty_dir::prepare_tmpfs(dir, None)?;
+    }
+    for path in nested {
+        let path = dir.join(path);
+        std::fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
+    }
+    atomic_writer::write(dir, payload, now, |dir| match group {
+        Some(group) => ownership::set_ownership(dir, group, true, false),
+        None => Ok(()),
+    })?;
+    Ok(())
+}
+
+/// Folders inside this volume that other volumes of the same container are mounted on. A container cannot make them
+/// itself: it sees this volume read-only.
+fn nested_mount_points(pod: &Pod, volume: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let Some(spec) = &pod.spec else { return found };
+    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+        let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+        for outer in mounts.iter().filter(|m| m.name == volume && m.sub_path.is_none()) {
+            for inner in mounts {
+                let Ok(path) = Path::new(&inner.mount_path).strip_prefix(&outer.mount_path) else { continue };
+                let plain = path.components().all(|c| matches!(c, std::path::Component::Normal(_)));
+                if inner.name != volume && plain && path.components().next().is_some() {
+                    found.push(path.to_owned());
+                }
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
+
+    #[test]
+    fn mounts_inside_a_volume() {
+        let mount = |name: &str, path: &str| VolumeMount {
+            name: name.into(),
+            mount_path: path.into(),
+            ..VolumeMount::default()
+        };
+        let container = Container {
+            volume_mounts: Some(vec![
+                mount("conf", "/etc/app"),
+                mount("data", "/etc/app/data"),
+                mount("other", "/etc/application"),
+                mount("odd", "/etc/app/../x"),
+            ]),
+            ..Container::default()
+        };
+        let pod = Pod {
+            spec: Some(PodSpec { containers: vec![container], ..PodSpec::default() }),
+            ..Pod::default()
+        };
+        assert_eq!(nested_mount_points(&pod, "conf"), [PathBuf::from("data")]);
+        assert!(nested_mount_points(&pod, "data").is_empty());
+    }
+}

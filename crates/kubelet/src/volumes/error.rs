@@ -1,0 +1,48 @@
+//! Why a volume cannot be made ready, in upstream's words.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::object_source::SourceError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{0}")]
+    Source(#[from] SourceError),
+    /// Text that upstream's plugin answers.
+    #[error("{0}")]
+    Failed(String),
+    /// Text of the event, whole.
+    #[error("{0}")]
+    Whole(String),
+    /// The volume could not even be looked at: goes into the message about the whole pod.
+    #[error("{0}")]
+    Unprocessed(String),
+    /// Several causes, listed as `[a, b]`.
+    #[error("[{}]", .0.join(", "))]
+    Several(Vec<String>),
+    #[error("{what} {}: {source}", path.display())]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub fn failed(text: impl Into<String>) -> Self {
+        Self::Failed(text.into())
+    }
+
+    pub fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { what, path, source }
+    }
+
+    /// One cause as it is, several as a list; `None` without any.
+    pub fn aggregate(mut causes: Vec<String>) -> Option<Self> {
+        match causes.len() {
+            0 => None,
+            1 => causes.pop().map(Self::Failed),
+            _ => Some(Self::Several(causes)),
+        }
+    }
+}

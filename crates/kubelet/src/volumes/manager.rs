@@ -1,0 +1,339 @@
+//! Runs the volume plugins for the pods of this node and keeps their content up to date.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_api::kind::Kind;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::Client;
+use knarr_client::events::{EventRecorder, EventType};
+use knarr_client::work_queue::WorkQueue;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use super::error::Error;
+use super::object_source::ObjectSource;
+use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
+use super::token::Tokens;
+use super::{PLUGINS, mounts};
+use crate::config::PodDirs;
+use crate::volume_manager::{MountedVolumes, VolumeError, Volumes};
+
+/// Pods whose content is brought up to date at the same time.
+const WORKERS: usize = 4;
+/// When content that could not be brought up to date is tried again.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// What the volume manager is told at its start.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub dirs: PodDirs,
+    /// The node's allocatable resources: stands in for missing limits, and bounds what memory volumes may take.
+    pub allocatable: BTreeMap<String, Quantity>,
+}
+
+/// What plugins may use.
+pub struct Host {
+    pub client: Client,
+    pub clock: Arc<dyn Clock>,
+    pub objects: Arc<ObjectSource>,
+    pub tokens: Tokens,
+    pub options: Options,
+}
+
+#[derive(Default)]
+struct State {
+    pod: Pod,
+    ready: BTreeMap<String, Ready>,
+    gone: bool,
+}
+
+type Entry = Arc<tokio::sync::Mutex<State>>;
+
+/// The volumes of all pods here.
+pub struct VolumeManager {
+    host: Host,
+    recorder: Option<EventRecorder>,
+    pods: Mutex<BTreeMap<String, Entry>>,
+    queue: Arc<WorkQueue<String>>,
+}
+
+impl VolumeManager {
+    /// Starts bringing content up to date, until `stop`. Failures of that are told through `recorder`.
+    pub fn new(
+        client: Client,
+        objects: Arc<ObjectSource>,
+        options: Options,
+        recorder: Option<EventRecorder>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let clock = Arc::clone(client.clock());
+        let queue = WorkQueue::new(Arc::clone(&clock));
+        let tokens = Tokens::new(client.clone());
+        let changes = objects.changes();
+        let host = Host { client, clock, objects, tokens, options };
+        let manager = Arc::new(Self { host, recorder, pods: Mutex::default(), queue: Arc::clone(&queue) });
+        tokio::spawn(Arc::clone(&manager).listen(changes, stop.clone()));
+        let worker = Arc::downgrade(&manager);
+        tokio::spawn(async move {
+            let refresh = move |uid: String| {
+                let manager = worker.upgrade();
+                async move {
+                    if let Some(manager) = manager {
+                        manager.refresh(&uid).await;
+                    }
+                    Ok::<(), std::convert::Infallible>(())
+                }
+            };
+            queue.run("volumes", WORKERS, stop, refresh).await;
+        });
+        manager
+    }
+
+    /// Where environment variables and pull secrets come from too.
+    pub fn objects(&self) -> &Arc<ObjectSource> {
+        &self.host.objects
+    }
+
+    async fn listen(
+        self: Arc<Self>,
+        mut changes: tokio::sync::broadcast::Receiver<String>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            let change = tokio::select! {
+                () = stop.cancelled() => return,
+                change = changes.recv() => change,
+            };
+            match change {
+                Ok(uid) => self.queue.add(uid),
+                Err(RecvError::Lagged(_)) => {
+                    let all: Vec<String> = self.lock().keys().cloned().collect();
+                    all.into_iter().for_each(|uid| self.queue.add(uid));
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// Brings the content of the pod's volumes up to date.
+    async fn refresh(&self, uid: &str) {
+        let Some(entry) = self.lock().get(uid).cloned() else { return };
+        let mut state = entry.lock().await;
+        if state.gone {
+            return;
+        }
+        let pod = state.pod.clone();
+        for volume in volumes(&pod) {
+            let Some(plugin) = plugin_for(volume).filter(|p| p.refreshes()) else { continue };
+            if !state.ready.contains_key(&volume.name) {
+                continue;
+            }
+            if let Err(error) = self.set_up(plugin, volume, &mut state).await {
+                let message = event_text(&volume.name, &error);
+                tracing::debug!(pod = %pod.key(), message, "volume not refreshed");
+                if let Some(recorder) = &self.recorder {
+                    recorder.event(&pod, EventType::Warning, "FailedMount", message);
+                }
+                self.queue.add_after(uid.to_owned(), RETRY);
+            }
+        }
+    }
+
+    async fn set_up(
+        &self,
+        plugin: &dyn VolumePlugin,
+        volume: &Volume,
+        state: &mut State,
+    ) -> Result<(), Error> {
+        let uid = state.pod.uid().to_owned();
+        let task = SetUp {
+            host: &self.host,
+            pod: &state.pod,
+            volume,
+            dir: self.host.options.dirs.volume_dir(&uid, plugin.name(), &volume.name),
+            written: state.ready.get(&volume.name).and_then(|ready| ready.written),
+        };
+        let ready = plugin.set_up(&task).await?;
+        if let Some(after) = ready.renew_after {
+            self.queue.add_after(uid, after);
+        }
+        state.ready.insert(volume.name.clone(), ready);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Volumes for VolumeManager {
+    async fn mount(&self, pod: &Pod) -> Result<MountedVolumes, VolumeError> {
+        let uid = pod.uid();
+        check_names(pod)?;
+        self.host.objects.register(pod);
+        let entry = Arc::clone(self.lock().entry(uid.to_owned()).or_default());
+        let mut state = entry.lock().await;
+        state.pod = pod.clone();
+        let mut failures = Vec::new();
+        let used = used_volumes(pod);
+        for volume in volumes(pod).filter(|v| used.contains(v.name.as_str())) {
+            let Some(plugin) = plugin_for(volume) else {
+                let name = &volume.name;
+                let text = format!(
+                    "failed to get Plugin from volumeSpec for volume {name:?} err=no volume plugin matched"
+                );
+                failures.push((volume.name.clone(), Error::Unprocessed(text)));
+                continue;
+            };
+            if state.ready.contains_key(&volume.name) && !plugin.refreshes() {
+                continue;
+            }
+            if let Err(error) = self.set_up(plugin, volume, &mut state).await {
+                failures.push((volume.name.clone(), error));
+            }
+        }
+        match failure_text(&failures) {
+            Some(message) => Err(VolumeError::new(message)),
+            None => {
+                Ok(state.ready.iter().map(|(name, ready)| (name.clone(), ready.volume.clone())).collect())
+            }
+        }
+    }
+
+    async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
+        check_name("pod uid", pod_uid)?;
+        self.host.objects.unregister(pod_uid);
+        self.host.tokens.forget(pod_uid);
+        let entry = self.lock().remove(pod_uid);
+        if let Some(entry) = entry {
+            // Waits for a refresh that is under way.
+            entry.lock().await.gone = true;
+        }
+        let pod_dir = self.host.options.dirs.pod_dir(pod_uid);
+        let done = blocking(move || take_down(&pod_dir)).await;
+        done.map_err(|error| VolumeError::new(format!("UnmountVolume.TearDown failed: {error}")))
+    }
+}
+
+/// Unmounts whatever is mounted in the pod's folder, then removes the volumes' own files.
+fn take_down(pod_dir: &Path) -> Result<(), Error> {
+    if !pod_dir.exists() {
+        return Ok(());
+    }
+    for path in mounts::mounted_below(pod_dir)? {
+        mounts::unmount(&path)?;
+    }
+    // Removing must not reach into a mount that did not go away.
+    if let Some(left) = mounts::mounted_below(pod_dir)?.first() {
+        return Err(Error::failed(format!("{} is still mounted", left.display())));
+    }
+    for name in ["volume-subpaths", "volumes"] {
+        let dir = pod_dir.join(name);
+        match std::fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::file("remove", &dir)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten())
+}
+
+/// Volumes that a container mounts; the others are left alone, as upstream does.
+fn used_volumes(pod: &Pod) -> BTreeSet<&str> {
+    let Some(spec): Option<&PodSpec> = pod.spec.as_ref() else { return BTreeSet::new() };
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let ephemeral = spec.ephemeral_containers.iter().flatten().flat_map(|c| c.volume_mounts.iter().flatten());
+    let mounts = containers.flat_map(|c| c.volume_mounts.iter().flatten()).chain(ephemeral);
+    mounts.map(|m| m.name.as_str()).collect()
+}
+
+fn plugin_for(volume: &Volume) -> Option<&'static dyn VolumePlugin> {
+    PLUGINS.iter().copied().find(|plugin| plugin.supports(volume))
+}
+
+/// Names become parts of paths; the API server has checked them, but static pods do not pass it.
+fn check_names(pod: &Pod) -> Result<(), VolumeError> {
+    check_name("pod uid", pod.uid())?;
+    volumes(pod).try_for_each(|volume| check_name("volume name", &volume.name))
+}
+
+fn check_name(what: &str, name: &str) -> Result<(), VolumeError> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(VolumeError::new(format!("invalid {what} {name:?}")));
+    }
+    Ok(())
+}
+
+fn event_text(volume: &str, error: &Error) -> String {
+    match error {
+        Error::Whole(text) | Error::Unprocessed(text) => text.clone(),
+        error => format!("MountVolume.SetUp failed for volume {volume:?} : {error}"),
+    }
+}
+
+/// The text of the FailedMount event for all that went wrong.
+fn failure_text(failures: &[(String, Error)]) -> Option<String> {
+    let (unprocessed, failed): (Vec<_>, Vec<_>) =
+        failures.iter().partition(|(_, error)| matches!(error, Error::Unprocessed(_)));
+    let mut texts: Vec<String> = failed.iter().map(|(name, error)| event_text(name, error)).collect();
+    if !unprocessed.is_empty() {
+        let names = |list: &[&(String, Error)]| {
+            list.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        let causes: Vec<String> = unprocessed.iter().map(|(_, error)| error.to_string()).collect();
+        let all: Vec<&(String, Error)> = failures.iter().collect();
+        texts.push(format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], \
+             failed to process volumes=[{}]: {}",
+            names(&all),
+            names(&unprocessed),
+            causes.join("; ")
+        ));
+    }
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volumes::object_source::SourceError;
+
+    #[test]
+    fn failures_read_as_upstream() {
+        let missing = || Error::Source(SourceError::NotFound { kind: "configmap", name: "web".into() });
+        let claim = || Error::Unprocessed("error processing PVC default/data: PVC is not bound".into());
+        let table: [(Vec<(String, Error)>, Option<&str>); 4] = [
+            (vec![], None),
+            (
+                vec![("config".into(), missing())],
+                Some("MountVolume.SetUp failed for volume \"config\" : configmap \"web\" not found"),
+            ),
+            (
+                vec![("data".into(), claim())],
+                Some(
+                    "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed \
+                     to process volumes=[data]: error processing PVC default/data: PVC is not bound",
+                ),
+            ),
+            (
+                vec![("p".into(), Error::aggregate(vec!["a".into(), "b".into()]).unwrap())],
+                Some("MountVolume.SetUp failed for volume \"p\" : [a, b]"),
+            ),
+        ];
+        for (failures, want) in table {
+            assert_eq!(failure_text(&failures).as_deref(), want);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The ConfigMaps and Secrets that pods of this node refer to: each watched on its own, as long as a pod needs it.
+//!
+//! A node may read only what its pods name (the node authorizer sees to that), so there is no informer of everything
+//! but one watch per object, counted by the pods that use it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::reflector::Reflector;
+use knarr_client::{Client, ListOptions};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::references::{self, Reference};
+
+/// How long a read waits for the first list of a new watch before it asks the API server itself.
+const SYNC_WAIT: Duration = Duration::from_secs(1);
+/// Changes that a slow listener may be behind.
+const CHANGES: usize = 1024;
+
+/// Texts as upstream's kubelet has them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SourceError {
+    #[error("{kind} {name:?} not found")]
+    NotFound { kind: &'static str, name: String },
+    #[error("{0}")]
+    Api(String),
+}
+
+impl SourceError {
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound { .. })
+    }
+}
+
+type Id = (String, Reference);
+
+struct Watched {
+    reflector: Arc<Reflector>,
+    stop: CancellationToken,
+    users: BTreeSet<String>,
+    /// The API server itself has said that the object is missing; from then on the watch is believed.
+    missing: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Inner {
+    pods: BTreeMap<String, BTreeSet<Id>>,
+    watched: BTreeMap<Id, Watched>,
+}
+
+/// Reads of ConfigMaps and Secrets for pods of this node.
+pub struct ObjectSource {
+    client: Client,
+    stop: CancellationToken,
+    inner: Mutex<Inner>,
+    changes: broadcast::Sender<String>,
+}
+
+impl ObjectSource {
+    /// Watches end when `stop` is cancelled.
+    pub fn new(client: Client, stop: CancellationToken) -> Arc<Self> {
+        let (changes, _) = broadcast::channel(CHANGES);
+        Arc::new(Self { client, stop, inner: Mutex::default(), changes })
+    }
+
+    /// The uid of each pod one of whose objects has appeared, changed or gone. A listener that lags looks at all.
+    pub fn changes(&self) -> broadcast::Receiver<String> {
+        self.changes.subscribe()
+    }
+
+    /// Watches what the pod refers to. May be repeated, with a newer version of the pod.
+    pub fn register(self: &Arc<Self>, pod: &Pod) {
+        let namespace = pod.namespace();
+        let wanted: BTreeSet<Id> =
+            references::of_pod(pod).into_iter().map(|r| (namespace.to_owned(), r)).collect();
+        let mut inner = self.lock();
+        let known = inner.pods.get(pod.uid()).cloned().unwrap_or_default();
+        if known == wanted {
+            return;
+        }
+        for id in wanted.difference(&known) {
+            let watched = inner.watched.entry(id.clone()).or_insert_with(|| self.watch(id));
+            watched.users.insert(pod.uid().to_owned());
+        }
+        for id in known.difference(&wanted) {
+            inner.release(id, pod.uid());
+        }
+        inner.pods.insert(pod.uid().to_owned(), wanted);
+    }
+
+    /// The pod is gone.
+    pub fn unregister(&self, pod_uid: &str) {
+        let mut inner = self.lock();
+        for id in inner.pods.remove(pod_uid).unwrap_or_default() {
+            inner.release(&id, pod_uid);
+        }
+    }
+
+    /// How many objects are watched.
+    pub fn watched(&self) -> usize {
+        self.lock().watched.len()
+    }
+
+    pub async fn config_map(&self, namespace: &str, name: &str) -> Result<Arc<ConfigMap>, SourceError> {
+        self.read(namespace, Reference::ConfigMap(name.to_owned())).await
+    }
+
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, SourceError> {
+        self.read(namespace, Reference::Secret(name.to_owned())).await
+    }
+
+    async fn read<K: Kind>(&self, namespace: &str, reference: Reference) -> Result<Arc<K>, SourceError> {
+        let (kind, name) = match &reference {
+            Reference::ConfigMap(name) => ("configmap", name.clone()),
+            Reference::Secret(name) => ("secret", name.clone()),
+        };
+        let id = (namespace.to_owned(), reference);
+        let watched =
+            self.lock().watched.get(&id).map(|w| (Arc::clone(&w.reflector), Arc::clone(&w.missing)));
+        let mut missing = None;
+        if let Some((reflector, known_missing)) = watched {
+            let synced = tokio::select! {
+                () = reflector.wait_synced() => true,
+                () = self.client.clock().sleep(SYNC_WAIT) => false,
+            };
+            if let Some(object) = reflector.store().get(&ObjectKey::new(namespace, &name)) {
+                return object.typed::<K>().map_err(|e| SourceError::Api(e.to_string()));
+            }
+            if synced && known_missing.load(Ordering::Acquire) {
+                return Err(SourceError::NotFound { kind, name });
+            }
+            missing = Some(known_missing);
+        }
+        match self.client.get::<K>(namespace, &name).await {
+            Ok(object) => Ok(Arc::new(object)),
+            Err(error) if error.is_not_found() => {
+                if let Some(flag) = missing {
+                    flag.store(true, Ordering::Release);
+                }
+                Err(SourceError::NotFound { kind, name })
+            }
+            Err(error) => Err(SourceError::Api(error.to_string())),
+        }
+    }
+
+    fn watch(self: &Arc<Self>, id: &Id) -> Watched {
+        let (namespace, reference) = id;
+        let (resource, name) = match reference {
+            Reference::ConfigMap(name) => (ConfigMap::RESOURCE, name),
+            Reference::Secret(name) => (Secret::RESOURCE, name),
+        };
+        let selection =
+            ListOptions { field_selector: Some(format!("metadata.name={name}")), ..ListOptions::default() };
+        let transport = Arc::clone(self.client.transport());
+        let clock = Arc::clone(self.client.clock());
+        let reflector =
+            Arc::new(Reflector::new(resource, selection, transport, clock).in_namespace(namespace));
+        let (source, id) = (Arc::downgrade(self), id.clone());
+        reflector.add_handler(Arc::new(move |_| {
+            if let Some(source) = source.upgrade() {
+                source.changed(&id);
+            }
+        }));
+        let stop = self.stop.child_token();
+        let (running, until) = (Arc::clone(&reflector), stop.clone());
+        tokio::spawn(async move { running.run(until).await });
+        Watched { reflector, stop, users: BTreeSet::new(), missing: Arc::default() }
+    }
+
+    fn changed(&self, id: &Id) {
+        let inner = self.lock();
+        for uid in inner.watched.get(id).into_iter().flat_map(|w| &w.users) {
+            // Nobody may be listening.
+            let _ = self.changes.send(uid.clone());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn release(&mut self, id: &Id, pod_uid: &str) {
+        if let Some(watched) = self.watched.get_mut(id) {
+            watched.users.remove(pod_uid);
+            if watched.users.is_empty() {
+                watched.stop.cancel();
+                self.watched.remove(id);
+            }
+        }
+    }
+}

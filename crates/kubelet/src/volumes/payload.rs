@@ -1,0 +1,269 @@
+//! The files of a configMap, secret, downwardAPI or projected volume, decided without any I/O.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret};
+use sha2::{Digest, Sha256};
+
+use super::error::{Error, Result};
+use super::field_ref;
+
+/// `defaultMode` where the API server has not written one.
+pub const DEFAULT_MODE: i32 = 0o644;
+const MAX_PATH_BYTES: usize = 4096;
+const MAX_NAME_BYTES: usize = 255;
+
+/// A file to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileProjection {
+    pub data: Vec<u8>,
+    pub mode: u32,
+    pub uid: Option<u32>,
+}
+
+/// Files by their path relative to the volume.
+pub type Payload = BTreeMap<String, FileProjection>;
+
+/// Tells payloads apart.
+pub type Fingerprint = [u8; 32];
+
+pub fn fingerprint(payload: &Payload) -> Fingerprint {
+    let mut hash = Sha256::new();
+    for (path, file) in payload {
+        let uid = file.uid.map_or(u64::MAX, u64::from);
+        for number in [path.len() as u64, file.data.len() as u64, u64::from(file.mode), uid] {
+            hash.update(number.to_le_bytes());
+        }
+        hash.update(path.as_bytes());
+        hash.update(&file.data);
+    }
+    hash.finalize().into()
+}
+
+fn mode_bits(mode: Option<i32>, default: i32) -> u32 {
+    // Validation allows 0 to 0777; whatever else comes is cut to that.
+    (mode.unwrap_or(default) as u32) & 0o777
+}
+
+fn key_values<'a>(
+    all: impl Iterator<Item = (&'a String, &'a [u8])>,
+    items: Option<&[KeyToPath]>,
+    default_mode: i32,
+    missing: impl Fn(&str) -> Option<Error>,
+) -> Result<Payload> {
+    let all: BTreeMap<&str, &[u8]> = all.map(|(k, v)| (k.as_str(), v)).collect();
+    let file = |data: &[u8], mode| FileProjection { data: data.to_vec(), mode, uid: None };
+    let mut payload = Payload::new();
+    match items.filter(|items| !items.is_empty()) {
+        None => {
+            for (key, data) in all {
+                payload.insert(key.to_owned(), file(data, mode_bits(None, default_mode)));
+            }
+        }
+        Some(items) => {
+            for item in items {
+                match all.get(item.key.as_str()) {
+                    Some(data) => {
+                        payload.insert(item.path.clone(), file(data, mode_bits(item.mode, default_mode)));
+                    }
+                    None => match missing(&item.key) {
+                        Some(error) => return Err(error),
+                        None => continue,
+                    },
+                }
+            }
+        }
+    }
+    Ok(payload)
+}
+
+/// Files of a ConfigMap; with `optional`, items whose key is missing are left out.
+pub fn config_map(
+    object: &ConfigMap,
+    items: Option<&[KeyToPath]>,
+    default_mode: i32,
+    optional: bool,
+) -> Result<Payload> {
+    let binary = object.binary_data.iter().flatten().map(|(k, ByteString(v))| (k, v.as_slice()));
+    let text = object.data.iter().flatten().map(|(k, v)| (k, v.as_bytes()));
+    let missing = |key: &str| {
+        (!optional).then(|| Error::failed(format!("configmap references non-existent config key: {key}")))
+    };
+    key_values(binary.chain(text), items, default_mode, missing)
+}
+
+/// Files of a Secret; with `optional`, items whose key is missing are left out.
+pub fn secret(
+    object: &Secret,
+    items: Option<&[KeyToPath]>,
+    default_mode: i32,
+    optional: bool,
+) -> Result<Payload> {
+    let data = object.data.iter().flatten().map(|(k, ByteString(v))| (k, v.as_slice()));
+    let missing =
+        |key: &str| (!optional).then(|| Error::failed(format!("references non-existent secret key: {key}")));
+    key_values(data, items, default_mode, missing)
+}
+
+/// Files of fields of the pod. `allocatable` stands in for limits that containers do not have.
+pub fn downward_api(
+    pod: &Pod,
+    items: &[DownwardAPIVolumeFile],
+    default_mode: i32,
+    allocatable: &field_ref::Allocatable,
+) -> Result<Payload> {
+    let mut payload = Payload::new();
+    let mut causes = Vec::new();
+    for item in items {
+        let value = match (&item.field_ref, &item.resource_field_ref) {
+            (Some(field), _) => field_ref::metadata_field(pod, &field.field_path),
+            (None, Some(resource)) => {
+                field_ref::find_container(pod, resource.container_name.as_deref().unwrap_or(""))
+                    .and_then(|c| field_ref::resource_field(resource, c, allocatable))
+            }
+            (None, None) => Ok(String::new()),
+        };
+        match value {
+            Ok(text) => {
+                let mode = mode_bits(item.mode, default_mode);
+                let file = FileProjection { data: text.into_bytes(), mode, uid: None };
+                payload.insert(clean(&item.path), file);
+            }
+            Err(error) => causes.push(error.to_string()),
+        }
+    }
+    Error::aggregate(causes).map_or(Ok(payload), Err)
+}
+
+/// The path without empty and `.` parts.
+fn clean(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    let absolute = if path.starts_with('/') { "/" } else { "" };
+    format!("{absolute}{}", parts.join("/"))
+}
+
+/// The payload with clean paths; refuses paths that would lead out of the volume or clash with its inner files.
+pub fn validated(payload: Payload) -> Result<Payload> {
+    let mut checked = Payload::new();
+    for (path, file) in payload {
+        if let Some(fault) = path_fault(&path) {
+            return Err(Error::failed(fault));
+        }
+        checked.insert(clean(&path), file);
+    }
+    Ok(checked)
+}
+
+fn path_fault(path: &str) -> Option<String> {
+    if path.is_empty() {
+        return Some(format!("invalid path: must not be empty: {path:?}"));
+    }
+    if path.starts_with('/') {
+        return Some(format!("invalid path: must be relative path: {path}"));
+    }
+    if path.len() > MAX_PATH_BYTES {
+        return Some(format!("invalid path: must be less than or equal to {MAX_PATH_BYTES} characters"));
+    }
+    for part in path.split('/') {
+        if part == ".." {
+            return Some(format!("invalid path: must not contain '..': {path}"));
+        }
+        if part.len() > MAX_NAME_BYTES {
+            return Some(format!(
+                "invalid path: filenames must be less than or equal to {MAX_NAME_BYTES} characters"
+            ));
+        }
+    }
+    if clean(path).starts_with("..") {
+        return Some(format!("invalid path: must not start with '..': {path}"));
+    }
+    if path.contains('\0') || clean(path).is_empty() {
+        return Some(format!("invalid path: {path:?}"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn item(key: &str, path: &str, mode: Option<i32>) -> KeyToPath {
+        KeyToPath { key: key.into(), path: path.into(), mode, ..KeyToPath::default() }
+    }
+
+    fn map() -> ConfigMap {
+        ConfigMap {
+            data: Some([("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())].into()),
+            binary_data: Some([("c".to_owned(), ByteString(vec![0, 255]))].into()),
+            ..ConfigMap::default()
+        }
+    }
+
+    fn shape(payload: &Payload) -> Vec<(&str, &[u8], u32)> {
+        payload.iter().map(|(p, f)| (p.as_str(), f.data.as_slice(), f.mode)).collect()
+    }
+
+    #[test]
+    fn config_map_whole_and_by_items() {
+        let whole = config_map(&map(), None, 0o644, false).unwrap();
+        assert_eq!(shape(&whole), [("a", &b"1"[..], 0o644), ("b", b"2", 0o644), ("c", &[0, 255][..], 0o644)]);
+        let items = [item("a", "x/y", Some(0o400)), item("c", "z", None)];
+        let some = config_map(&map(), Some(&items), 0o440, false).unwrap();
+        assert_eq!(shape(&some), [("x/y", &b"1"[..], 0o400), ("z", &[0, 255][..], 0o440)]);
+    }
+
+    #[test]
+    fn missing_keys() {
+        let items = [item("a", "a", None), item("no", "no", None)];
+        let error = config_map(&map(), Some(&items), 0o644, false).unwrap_err();
+        assert_eq!(error.to_string(), "configmap references non-existent config key: no");
+        assert_eq!(config_map(&map(), Some(&items), 0o644, true).unwrap().len(), 1);
+        let error = secret(&Secret::default(), Some(&items), 0o644, false).unwrap_err();
+        assert_eq!(error.to_string(), "references non-existent secret key: a");
+    }
+
+    #[test]
+    fn paths_stay_inside() {
+        let table = [
+            ("a/b", None),
+            ("a//./b", None),
+            ("...", Some("must not start")),
+            ("", Some("must not be empty")),
+            ("/a", Some("must be relative")),
+            ("a/../b", Some("must not contain '..'")),
+            ("..data", Some("must not start with '..'")),
+            ("./..data/x", Some("must not start with '..'")),
+            (".", Some("invalid path")),
+        ];
+        for (path, want) in table {
+            let fault = path_fault(path);
+            match want {
+                None => assert_eq!(fault, None, "{path}"),
+                Some(want) => {
+                    assert!(fault.as_deref().is_some_and(|f| f.contains(want)), "{path}: {fault:?}")
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fingerprints_differ_in_every_part() {
+        let one = |path: &str, data: &[u8], mode, uid| {
+            fingerprint(&Payload::from([(
+                path.to_owned(),
+                FileProjection { data: data.to_vec(), mode, uid },
+            )]))
+        };
+        let base = one("a", b"b", 1, None);
+        for other in [
+            one("ab", b"", 1, None),
+            one("a", b"c", 1, None),
+            one("a", b"b", 2, None),
+            one("a", b"b", 1, Some(0)),
+        ] {
+            assert_ne!(base, other);
+        }
+        assert_eq!(base, one("a", b"b", 1, None));
+    }
+}
