@@ -314,7 +314,7 @@ mod tests {
     fn failures_read_as_upstream() {
         let missing = || Error::Source(SourceError::NotFound { kind: "configmap", name: "web".into() });
         let claim = || Error::Unprocessed("error processing PVC default/data: PVC is not bound".into());
-        let table: [(Vec<(String, Error)>, Option<&str>); 4] = [
+        let table = [
             (vec![], None),
             (
                 vec![("config".into(), missing())],

@@ -154,16 +154,16 @@ mod tests {
                 ..Pod::default()
             }
         };
-        let table: [(Option<i64>, &[Option<i64>], Option<u32>); 6] = [
-            (None, &[None], None),
-            (Some(7), &[None, None], Some(7)),
-            (None, &[Some(5), Some(5)], Some(5)),
-            (None, &[Some(5), None], None),
-            (Some(7), &[Some(5), None], None),
-            (Some(-1), &[None], None),
+        let table = [
+            (None, vec![None], None),
+            (Some(7), vec![None, None], Some(7)),
+            (None, vec![Some(5), Some(5)], Some(5)),
+            (None, vec![Some(5), None], None),
+            (Some(7), vec![Some(5), None], None),
+            (Some(-1), vec![None], None),
         ];
         for (of_pod, users, want) in table {
-            assert_eq!(common_user(&pod(of_pod, users)), want, "{of_pod:?} {users:?}");
+            assert_eq!(common_user(&pod(of_pod, &users)), want, "{of_pod:?} {users:?}");
         }
     }
 }

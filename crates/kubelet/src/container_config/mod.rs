@@ -1,0 +1,87 @@
+//! From a pod's spec to the configuration of a sandbox and of a container.
+
+pub mod dns;
+pub mod downward;
+pub mod env;
+pub mod expansion;
+pub mod mounts;
+mod sandbox;
+pub mod security;
+pub mod services;
+pub mod sub_path;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use knarr_api::kind::Kind;
+
+pub use sandbox::sandbox_config;
+
+use crate::config::Config;
+use crate::labels;
+use crate::pod::{self, ContainerKind};
+use crate::qos;
+use crate::resources::container_resources;
+use crate::runtime::{ContainerConfig, Image, Mount, PidMode};
+use expansion::expand;
+
+/// What a container's configuration is made from, beside pod and container.
+pub struct Parts {
+    pub restart_count: u32,
+    pub image: Image,
+    pub env: BTreeMap<String, String>,
+    pub mounts: Vec<Mount>,
+    /// The machine's memory, in bytes.
+    pub memory_capacity: i64,
+}
+
+/// The configuration of one container. The text of an error is shown with CreateContainerConfigError.
+pub fn container_config(
+    config: &Config,
+    pod: &Pod,
+    kind: ContainerKind,
+    container: &Container,
+    parts: Parts,
+) -> Result<ContainerConfig, String> {
+    let Parts { restart_count, image, env, mounts, memory_capacity } = parts;
+    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
+        list.iter().flatten().map(|text| expand(text, |name| env.get(name).cloned())).collect()
+    };
+    let spec = pod::spec(pod);
+    let pid_mode = if spec.host_pid == Some(true) {
+        PidMode::Host
+    } else if spec.share_process_namespace == Some(true) {
+        PidMode::Pod
+    } else {
+        PidMode::Container
+    };
+    let log_dir = config.dirs().pod_logs_dir(pod.namespace(), pod.name(), pod.uid());
+    let mut resources = container_resources(container);
+    if kind == ContainerKind::Ephemeral {
+        // It lives from what the pod has.
+        resources = crate::runtime::Resources { cpu_shares: resources.cpu_shares, ..Default::default() };
+    }
+    let mut made = ContainerConfig {
+        name: container.name.clone(),
+        attempt: restart_count,
+        image: image.id.clone(),
+        command: expanded(&container.command),
+        args: expanded(&container.args),
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        mounts,
+        labels: labels::container_labels(pod, container),
+        annotations: labels::container_annotations(pod, container, restart_count),
+        log_path: log_dir.join(&container.name).join(format!("{restart_count}.log")),
+        stdin: container.stdin == Some(true),
+        stdin_once: container.stdin_once == Some(true),
+        tty: container.tty == Some(true),
+        resources,
+        oom_score_adj: Some(qos::oom_score_adj(pod, container, memory_capacity)),
+        pid_mode,
+        stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
+        ..ContainerConfig::default()
+    };
+    security::apply(&mut made, pod, container, &image, &config.data_dir.join("seccomp"))?;
+    made.env = env.into_iter().collect();
+    Ok(made)
+}

@@ -1,0 +1,142 @@
+//! The mounts of a container: its volumes, /etc/hosts, the termination message file.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use knarr_api::kind::Kind;
+
+use super::dns::hosts_file;
+use super::expansion::expand;
+use super::sub_path;
+use crate::config::{Config, PodDirs};
+use crate::runtime::{Mount, Propagation};
+use crate::volume_manager::MountedVolumes;
+
+const HOSTS: &str = "/etc/hosts";
+const MAX_HOSTS_BYTES: u64 = 4 << 20;
+
+/// Makes ready on disk what the container mounts, and lists it. Blocks. `value_of` answers for variables in
+/// `subPathExpr`.
+pub fn mounts(
+    config: &Config,
+    pod: &Pod,
+    container: &Container,
+    restart_count: u32,
+    pod_ips: &[String],
+    volumes: &MountedVolumes,
+    value_of: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<Mount>, String> {
+    let dirs = config.dirs();
+    let wanted = container.volume_mounts.as_deref().unwrap_or_default();
+    let mut mounts = Vec::with_capacity(wanted.len() + 2);
+    for (at, mount) in wanted.iter().enumerate() {
+        mounts.push(volume_mount(&dirs, pod, container, at, mount, volumes, &value_of)?);
+    }
+    if !wanted.iter().any(|m| m.mount_path == HOSTS)
+        && (!pod_ips.is_empty() || crate::pod::is_host_network(pod))
+    {
+        let path = dirs.pod_dir(pod.uid()).join("etc-hosts");
+        write_hosts(&path, pod, pod_ips, &config.cluster_domain)
+            .map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        mounts.push(Mount { container_path: HOSTS.to_owned(), host_path: path, ..Mount::default() });
+    }
+    if let Some(container_path) = container.termination_message_path.clone().filter(|p| !p.is_empty()) {
+        let folder = dirs.container_dir(pod.uid(), &container.name);
+        let path = folder.join(restart_count.to_string());
+        make_message_file(&folder, &path).map_err(|e| format!("cannot make {}: {e}", path.display()))?;
+        mounts.push(Mount { container_path, host_path: path, ..Mount::default() });
+    }
+    Ok(mounts)
+}
+
+fn volume_mount(
+    dirs: &PodDirs,
+    pod: &Pod,
+    container: &Container,
+    at: usize,
+    mount: &VolumeMount,
+    volumes: &MountedVolumes,
+    value_of: &impl Fn(&str) -> Option<String>,
+) -> Result<Mount, String> {
+    let volume = volumes.get(&mount.name).ok_or_else(|| {
+        format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name)
+    })?;
+    let mut host_path = volume.host_path.clone();
+    let sub_path = match mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
+        Some(expression) => Some(resolved_expression(expression, value_of)?),
+        None => mount.sub_path.clone().filter(|s| !s.is_empty()),
+    };
+    if let Some(sub_path) = sub_path {
+        let target = dirs
+            .pod_dir(pod.uid())
+            .join("volume-subpaths")
+            .join(&mount.name)
+            .join(&container.name)
+            .join(at.to_string());
+        sub_path::bind(&host_path, &sub_path, &target).map_err(|e| e.to_string())?;
+        host_path = target;
+    }
+    let read_only = mount.read_only == Some(true) || volume.read_only;
+    let container_path = match mount.mount_path.starts_with('/') {
+        true => mount.mount_path.clone(),
+        false => format!("/{}", mount.mount_path),
+    };
+    Ok(Mount {
+        container_path,
+        host_path,
+        read_only,
+        recursive_read_only: read_only
+            && matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),
+        propagation: match mount.mount_propagation.as_deref() {
+            Some("HostToContainer") => Propagation::HostToContainer,
+            Some("Bidirectional") => Propagation::Bidirectional,
+            _ => Propagation::Private,
+        },
+    })
+}
+
+/// A variable that does not exist would mean the volume's root, so it is a fault.
+fn resolved_expression(
+    expression: &str,
+    value_of: &impl Fn(&str) -> Option<String>,
+) -> Result<String, String> {
+    let missing = std::cell::Cell::new(false);
+    let text = expand(expression, |name| {
+        let value = value_of(name).filter(|v| !v.is_empty());
+        missing.set(missing.get() || value.is_none());
+        value
+    });
+    if missing.get() {
+        return Err(format!("missing value for {expression:?}"));
+    }
+    Ok(text)
+}
+
+fn write_hosts(path: &Path, pod: &Pod, pod_ips: &[String], cluster_domain: &str) -> io::Result<()> {
+    let node = match crate::pod::is_host_network(pod) {
+        true => {
+            use std::io::Read;
+            let mut text = String::new();
+            fs::File::open(HOSTS)?.take(MAX_HOSTS_BYTES).read_to_string(&mut text)?;
+            text
+        }
+        false => String::new(),
+    };
+    let content = hosts_file(pod, pod_ips, cluster_domain, &node);
+    // In place: running containers have this very file mounted.
+    if fs::read_to_string(path).is_ok_and(|now| now == content) {
+        return Ok(());
+    }
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
+    file.write_all(content.as_bytes())
+}
+
+fn make_message_file(folder: &Path, path: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    // Any user in the container may write it, whatever our umask.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))
+}

@@ -1,0 +1,349 @@
+//! Writes pod statuses to the API: the newest one of each pod, never an older one over it, and removes pods that
+//! are over and marked for deletion.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use knarr_api::kind::Kind;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Client, Lister, Patch};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::{OWNED, end_all, end_readiness};
+use crate::pod;
+
+/// How many statuses are on their way at once.
+const WORKERS: usize = 8;
+
+#[derive(Clone)]
+struct Entry {
+    namespace: String,
+    name: String,
+    status: PodStatus,
+    /// Whether containers may still run: then a terminal phase is not shown yet, as others may take what the
+    /// pod still uses.
+    may_run: bool,
+    /// Nothing of the pod is left here but its records.
+    finished: bool,
+    /// The API's answer to the last write; the informer may be behind it.
+    written: Option<Arc<Pod>>,
+}
+
+pub struct StatusManager {
+    client: Client,
+    pods: Lister<Pod>,
+    entries: Mutex<BTreeMap<String, Entry>>,
+    queue: Arc<WorkQueue<String>>,
+}
+
+impl StatusManager {
+    pub fn new(client: Client, pods: Lister<Pod>) -> Arc<Self> {
+        let queue = WorkQueue::new(Arc::clone(client.clock()));
+        Arc::new(Self { client, pods, entries: Mutex::default(), queue })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let queue = Arc::clone(&self.queue);
+        let sync = move |uid: String| {
+            let manager = Arc::clone(&self);
+            async move { manager.sync(&uid).await }
+        };
+        queue.run("pod status", WORKERS, stop, sync).await;
+    }
+
+    /// What was last set.
+    pub fn get(&self, uid: &str) -> Option<PodStatus> {
+        self.lock().get(uid).map(|entry| entry.status.clone())
+    }
+
+    /// Sets the status; it is written soon.
+    pub fn set(&self, pod: &Pod, status: PodStatus, may_run: bool) {
+        let mut entries = self.lock();
+        let entry = entries.entry(pod.uid().to_owned()).or_insert_with(|| new_entry(pod));
+        if entry.finished || (entry.status == status && entry.may_run == may_run) {
+            return;
+        }
+        entry.status = status;
+        entry.may_run = may_run;
+        drop(entries);
+        self.queue.add(pod.uid().to_owned());
+    }
+
+    /// The pod is over: every container has an end, the phase is terminal, and the API object may go.
+    pub fn terminate(&self, pod: &Pod) {
+        let now = self.client.clock().now();
+        let mut entries = self.lock();
+        let entry = entries.entry(pod.uid().to_owned()).or_insert_with(|| new_entry(pod));
+        let status = &mut entry.status;
+        let (mut main, mut init) = (status.container_statuses.take(), status.init_container_statuses.take());
+        end_all(main.as_deref_mut().unwrap_or_default(), init.as_deref_mut().unwrap_or_default());
+        (status.container_statuses, status.init_container_statuses) = (main, init);
+        let phase = status.phase.get_or_insert_default();
+        if !pod::is_terminal_phase(phase) {
+            "Failed".clone_into(phase);
+        }
+        let phase = phase.clone();
+        end_readiness(pod, status.conditions.as_deref_mut().unwrap_or_default(), &phase, now);
+        entry.may_run = false;
+        entry.finished = true;
+        drop(entries);
+        self.queue.add(pod.uid().to_owned());
+    }
+
+    /// Looks again whether the API shows what was set: after every change of the pod there.
+    pub fn refresh(&self, uid: &str) {
+        if self.lock().contains_key(uid) {
+            self.queue.add(uid.to_owned());
+        }
+    }
+
+    pub fn forget(&self, uid: &str) {
+        self.lock().remove(uid);
+    }
+
+    async fn sync(&self, uid: &str) -> knarr_client::Result<()> {
+        let Some(entry) = self.lock().get(uid).cloned() else { return Ok(()) };
+        let known = self.pods.get(&entry.namespace, &entry.name).filter(|pod| pod.uid() == uid);
+        let Some(mut current) = newer(known, entry.written.clone()) else { return Ok(()) };
+        let status = merge(&current, &entry, self.client.clock().now());
+        if let Some(patch) = patch(uid, pod::status(&current), &status) {
+            let sent = self
+                .client
+                .patch::<Pod>(&entry.namespace, &entry.name, Some("status"), &Patch::Strategic(patch))
+                .await;
+            match sent {
+                Ok(pod) => current = self.note_written(uid, pod),
+                // Gone, or another pod has its name by now.
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) if error.is_conflict() => return self.still_there(&entry, uid, error).await,
+                Err(error) => return Err(error),
+            }
+        }
+        if entry.finished
+            && current.metadata.deletion_timestamp.is_some()
+            && pod::is_terminal_phase(pod::phase(&current))
+        {
+            return self.delete(&entry, uid).await;
+        }
+        Ok(())
+    }
+
+    /// A conflict is only worth another try if the pod is the same one.
+    async fn still_there(
+        &self,
+        entry: &Entry,
+        uid: &str,
+        error: knarr_client::Error,
+    ) -> knarr_client::Result<()> {
+        match self.client.get::<Pod>(&entry.namespace, &entry.name).await {
+            Ok(pod) if pod.uid() == uid => {
+                self.note_written(uid, pod);
+                Err(error)
+            }
+            Ok(_) => Ok(()),
+            Err(gone) if gone.is_not_found() => Ok(()),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn note_written(&self, uid: &str, pod: Pod) -> Arc<Pod> {
+        let pod = Arc::new(pod);
+        if let Some(entry) = self.lock().get_mut(uid) {
+            entry.written = Some(Arc::clone(&pod));
+        }
+        pod
+    }
+
+    async fn delete(&self, entry: &Entry, uid: &str) -> knarr_client::Result<()> {
+        let options = DeleteOptions {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() }),
+            ..DeleteOptions::default()
+        };
+        match self.client.delete::<Pod>(&entry.namespace, &entry.name, &options).await {
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn new_entry(pod: &Pod) -> Entry {
+    Entry {
+        namespace: pod.namespace().to_owned(),
+        name: pod.name().to_owned(),
+        status: pod::status(pod).clone(),
+        may_run: true,
+        finished: false,
+        written: None,
+    }
+}
+
+fn newer(a: Option<Arc<Pod>>, b: Option<Arc<Pod>>) -> Option<Arc<Pod>> {
+    // A pod that left the informer is gone, whatever an earlier answer said.
+    let a = a?;
+    let Some(b) = b else { return Some(a) };
+    let version = |pod: &Pod| pod.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
+    Some(if version(&b) > version(&a) { b } else { a })
+}
+
+/// What is to be shown now: the terminal phase waits until nothing runs any more.
+fn merge(api: &Pod, entry: &Entry, now: jiff::Timestamp) -> PodStatus {
+    let (old, mut status) = (pod::status(api), entry.status.clone());
+    let ends = pod::is_terminal_phase(status.phase.as_deref().unwrap_or(""));
+    if ends && !pod::is_terminal_phase(old.phase.as_deref().unwrap_or("")) && entry.may_run {
+        status.phase.clone_from(&old.phase);
+        status.reason.clone_from(&old.reason);
+        status.message.clone_from(&old.message);
+    } else if ends {
+        let phase = status.phase.clone().unwrap_or_default();
+        end_readiness(api, status.conditions.as_deref_mut().unwrap_or_default(), &phase, now);
+    }
+    status
+}
+
+/// Status fields that are not the kubelet's.
+const NOT_OURS: [&str; 7] = [
+    "nominatedNodeName",
+    "resourceClaimStatuses",
+    "extendedResourceClaimStatus",
+    "nodeAllocatableResourceClaimStatuses",
+    "resize",
+    "volumeHealth",
+    "conditions",
+];
+
+fn object(status: &PodStatus) -> Map<String, Value> {
+    match serde_json::to_value(status) {
+        Ok(Value::Object(map)) => map,
+        _ => Map::new(),
+    }
+}
+
+/// A strategic merge patch from one status to the other; `None` if they are the same. It carries the uid, so that
+/// it cannot hit another pod of that name.
+fn patch(uid: &str, from: &PodStatus, to: &PodStatus) -> Option<Value> {
+    let (mut old, new) = (object(from), object(to));
+    let mut changes = Map::new();
+    let conditions = changed_conditions(from, to);
+    if !conditions.is_empty() {
+        changes.insert("conditions".into(), Value::Array(conditions));
+    }
+    for (field, value) in new {
+        let before = old.remove(&field);
+        if NOT_OURS.contains(&field.as_str()) || before.as_ref() == Some(&value) {
+            continue;
+        }
+        // These lists merge by address unless told to replace.
+        let merges = matches!(field.as_str(), "podIPs" | "hostIPs") && before.is_some();
+        let value = match value {
+            Value::Array(mut items) if merges => {
+                items.insert(0, json!({"$patch": "replace"}));
+                Value::Array(items)
+            }
+            other => other,
+        };
+        changes.insert(field, value);
+    }
+    for field in old.keys().filter(|field| !NOT_OURS.contains(&field.as_str())) {
+        changes.insert(field.clone(), Value::Null);
+    }
+    (!changes.is_empty()).then(|| json!({"metadata": {"uid": uid}, "status": changes}))
+}
+
+fn changed_conditions(from: &PodStatus, to: &PodStatus) -> Vec<Value> {
+    let mut changed = Vec::new();
+    let owned = to.conditions.iter().flatten().filter(|c| OWNED.contains(&c.type_.as_str()));
+    for condition in owned {
+        let before = from.conditions.iter().flatten().find(|c| c.type_ == condition.type_);
+        if before == Some(condition) {
+            continue;
+        }
+        let Ok(mut value) = serde_json::to_value(condition) else { continue };
+        // A condition is merged field by field: what is no longer said has to be taken away.
+        if let Some(fields) = value.as_object_mut() {
+            for (name, had, has) in [
+                ("reason", before.is_some_and(|b| b.reason.is_some()), condition.reason.is_some()),
+                ("message", before.is_some_and(|b| b.message.is_some()), condition.message.is_some()),
+            ] {
+                if had && !has {
+                    fields.insert(name.to_owned(), Value::Null);
+                }
+            }
+        }
+        changed.push(value);
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{PodCondition, PodIP};
+
+    fn condition(type_: &str, status: &str, reason: Option<&str>) -> PodCondition {
+        PodCondition {
+            type_: type_.into(),
+            status: status.into(),
+            reason: reason.map(str::to_owned),
+            ..PodCondition::default()
+        }
+    }
+
+    #[test]
+    fn patches_say_only_what_changed() {
+        let ip = |ip: &str| Some(vec![PodIP { ip: ip.into() }]);
+        let old = PodStatus {
+            phase: Some("Pending".into()),
+            message: Some("gone".into()),
+            pod_ips: ip("10.0.0.1"),
+            nominated_node_name: Some("n".into()),
+            conditions: Some(vec![
+                condition("Ready", "False", Some("ContainersNotReady")),
+                condition("PodScheduled", "True", None),
+                condition("example.com/gate", "True", None),
+            ]),
+            ..PodStatus::default()
+        };
+        assert_eq!(patch("u", &old, &old), None);
+        let new = PodStatus {
+            phase: Some("Running".into()),
+            pod_ips: ip("10.0.0.2"),
+            conditions: Some(vec![
+                condition("Ready", "True", None),
+                condition("PodScheduled", "True", None),
+                condition("example.com/gate", "False", None),
+            ]),
+            ..PodStatus::default()
+        };
+        let expected = json!({
+            "metadata": {"uid": "u"},
+            "status": {
+                "phase": "Running",
+                "message": null,
+                "podIPs": [{"$patch": "replace"}, {"ip": "10.0.0.2"}],
+                "conditions": [{"type": "Ready", "status": "True", "reason": null}],
+            }
+        });
+        assert_eq!(patch("u", &old, &new), Some(expected));
+    }
+
+    #[test]
+    fn a_terminal_phase_waits_for_the_containers() {
+        let status = |phase: &str| PodStatus { phase: Some(phase.into()), ..PodStatus::default() };
+        let api = Pod { status: Some(status("Running")), ..Pod::default() };
+        let mut entry = new_entry(&api);
+        entry.status = status("Succeeded");
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        assert_eq!(merge(&api, &entry, now).phase.as_deref(), Some("Running"));
+        entry.may_run = false;
+        assert_eq!(merge(&api, &entry, now).phase.as_deref(), Some("Succeeded"));
+    }
+}

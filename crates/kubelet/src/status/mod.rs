@@ -1,0 +1,169 @@
+//! The status of pods: made as a pure function, written by the status manager.
+
+mod conditions;
+mod containers;
+mod manager;
+mod phase;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP, PodStatus};
+
+pub use conditions::{OWNED, end_readiness, whole_seconds};
+pub use containers::{Messages, end_all};
+pub use manager::StatusManager;
+
+use crate::compute_actions::has_initialized;
+use crate::pod::{self, ContainerKind};
+use crate::probes::ProbeResults;
+use crate::qos;
+use crate::runtime::{ContainerStatus, PodRuntimeStatus, SandboxState};
+
+/// Why a container could not be started: what its waiting state shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartFailure {
+    /// `CrashLoopBackOff`, `ErrImagePull`, `CreateContainerConfigError` …
+    pub reason: String,
+    pub message: String,
+}
+
+/// All that a pod's status is made from.
+pub struct Input<'a> {
+    pub pod: &'a Pod,
+    /// What the status was: the kubelet's own memory of it, or the API's.
+    pub old: &'a PodStatus,
+    pub runtime: &'a PodRuntimeStatus,
+    /// By container name.
+    pub failures: &'a BTreeMap<String, StartFailure>,
+    pub probes: &'a ProbeResults,
+    /// Termination messages by container id.
+    pub messages: &'a Messages,
+    pub host_ips: &'a [String],
+    pub runtime_name: &'a str,
+    pub kubelet_started: Timestamp,
+    /// No container will be started any more.
+    pub terminal: bool,
+    pub now: Timestamp,
+}
+
+impl Input<'_> {
+    fn container_id(&self, status: &ContainerStatus) -> String {
+        format!("{}://{}", self.runtime_name, status.id)
+    }
+}
+
+/// The reason and message of a pod that ran past its `activeDeadlineSeconds`.
+pub const DEADLINE_EXCEEDED: (&str, &str) =
+    ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline");
+
+/// When the pod's time is over.
+pub fn deadline(pod: &Pod, old: &PodStatus) -> Option<Timestamp> {
+    let seconds = pod::spec(pod).active_deadline_seconds?;
+    let start = old.start_time.as_ref()?.0;
+    start.checked_add(std::time::Duration::from_secs(u64::try_from(seconds).unwrap_or(0))).ok()
+}
+
+/// The status that the API should show.
+pub fn generate(input: &Input<'_>) -> PodStatus {
+    let Input { pod, old, .. } = input;
+    let known = |list: &Option<Vec<_>>| list.clone().unwrap_or_default();
+    let ephemeral: Vec<Container> = pod::ephemeral_containers(pod).iter().map(pod::common_shape).collect();
+    let mut main = containers::statuses(
+        input,
+        ContainerKind::Main,
+        &pod::spec(pod).containers,
+        &known(&old.container_statuses),
+    );
+    let mut init = containers::statuses(
+        input,
+        ContainerKind::Init,
+        pod::init_containers(pod),
+        &known(&old.init_container_statuses),
+    );
+    let mut ephemeral = containers::statuses(
+        input,
+        ContainerKind::Ephemeral,
+        &ephemeral,
+        &known(&old.ephemeral_container_statuses),
+    );
+    containers::limit_messages(&mut [&mut main, &mut init, &mut ephemeral]);
+
+    let all: Vec<_> = init.iter().chain(&main).collect();
+    let computed = phase::phase(pod, &all, input.terminal, has_initialized(pod, input.runtime));
+    let mut status = PodStatus::default();
+    set_phase(&mut status, input, computed);
+    let phase = status.phase.clone().unwrap_or_default();
+    let old_conditions = merge_conditions(pod, old);
+    status.conditions =
+        Some(conditions::conditions(pod, &all, &phase, input.runtime, &old_conditions, input.now));
+    status.observed_generation = pod.metadata.generation;
+    status.qos_class = Some(qos::qos_class(pod).to_owned());
+    status.start_time = old.start_time.clone().or_else(|| Some(whole_seconds(input.now)));
+    set_addresses(&mut status, input);
+    status.container_statuses = Some(main);
+    status.init_container_statuses = (!init.is_empty()).then_some(init);
+    status.ephemeral_container_statuses = (!ephemeral.is_empty()).then_some(ephemeral);
+    status
+}
+
+/// Conditions of others from the API, where they are newer; our own from memory.
+fn merge_conditions(pod: &Pod, old: &PodStatus) -> Vec<k8s_openapi::api::core::v1::PodCondition> {
+    let ours = |type_: &str| OWNED.contains(&type_);
+    let api = pod::status(pod).conditions.iter().flatten().filter(|c| !ours(&c.type_));
+    let own = old.conditions.iter().flatten().filter(|c| ours(&c.type_));
+    api.chain(own).cloned().collect()
+}
+
+/// A pod never leaves a terminal phase; reason and message belong to the phase; a deadline ends the pod.
+fn set_phase(status: &mut PodStatus, input: &Input<'_>, computed: &str) {
+    let Input { pod, old, .. } = input;
+    let old_phase = old.phase.as_deref().unwrap_or("");
+    let phase = if pod::is_terminal_phase(pod::phase(pod)) {
+        pod::phase(pod)
+    } else if pod::is_terminal_phase(old_phase) {
+        old_phase
+    } else {
+        computed
+    };
+    status.phase = Some(phase.to_owned());
+    if phase == old_phase {
+        let api = pod::status(pod);
+        status.reason = old.reason.clone().or_else(|| api.reason.clone());
+        status.message = old.message.clone().or_else(|| api.message.clone());
+    }
+    if !pod::is_terminal_phase(phase) && deadline(pod, old).is_some_and(|end| input.now >= end) {
+        status.phase = Some("Failed".to_owned());
+        status.reason = Some(DEADLINE_EXCEEDED.0.to_owned());
+        status.message = Some(DEADLINE_EXCEEDED.1.to_owned());
+    }
+}
+
+fn set_addresses(status: &mut PodStatus, input: &Input<'_>) {
+    let sandbox = input.runtime.sandboxes.first().filter(|s| s.state == SandboxState::Ready);
+    let mut ips: Vec<String> = match sandbox {
+        Some(sandbox) => sandbox.ips.iter().map(ToString::to_string).collect(),
+        None => Vec::new(),
+    };
+    status.host_ip = input.host_ips.first().cloned();
+    status.host_ips = (!input.host_ips.is_empty())
+        .then(|| input.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect());
+    if ips.is_empty() && pod::is_host_network(input.pod) {
+        ips = input.host_ips.to_vec();
+    }
+    if ips.is_empty() {
+        // A pod that is over keeps the address it had.
+        let old = input.old.pod_ips.iter().flatten();
+        ips = old.map(|ip| ip.ip.clone()).collect();
+        if sandbox.is_none()
+            && !input.terminal
+            && !pod::is_terminal_phase(status.phase.as_deref().unwrap_or(""))
+        {
+            ips.clear();
+        }
+    }
+    status.pod_ip = ips.first().cloned();
+    status.pod_ips = (!ips.is_empty()).then(|| ips.into_iter().map(|ip| PodIP { ip }).collect());
+}

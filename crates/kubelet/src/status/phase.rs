@@ -1,0 +1,131 @@
+//! The phase of a pod, from its containers' states.
+//!
+//! Source: the pod lifecycle documentation; the behaviour of upstream's `getPhase`.
+
+use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod};
+
+use crate::pod;
+
+/// How a container stands, for the phase.
+enum Standing {
+    Unknown,
+    Running {
+        started: bool,
+    },
+    Terminated {
+        exit_code: i32,
+    },
+    /// Waiting to be started again after an end with this code.
+    WaitingAfter {
+        exit_code: i32,
+    },
+    Waiting,
+}
+
+fn standing(statuses: &[&ContainerStatus], name: &str) -> Standing {
+    let Some(status) = statuses.iter().find(|s| s.name == name) else { return Standing::Unknown };
+    match &status.state {
+        Some(ContainerState { running: Some(_), .. }) => {
+            Standing::Running { started: status.started == Some(true) }
+        }
+        Some(ContainerState { terminated: Some(end), .. }) => {
+            Standing::Terminated { exit_code: end.exit_code }
+        }
+        Some(ContainerState { waiting: Some(_), .. }) => {
+            match status.last_state.as_ref().and_then(|last| last.terminated.as_ref()) {
+                Some(end) => Standing::WaitingAfter { exit_code: end.exit_code },
+                None => Standing::Waiting,
+            }
+        }
+        _ => Standing::Unknown,
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    pending_init: usize,
+    pending_sidecars: usize,
+    failed_for_good: usize,
+    unknown: usize,
+    running: usize,
+    waiting: usize,
+    stopped: usize,
+    stopped_for_good: usize,
+    succeeded: usize,
+}
+
+impl Counts {
+    fn init(&mut self, pod: &Pod, container: &Container, standing: &Standing) {
+        match standing {
+            Standing::Terminated { exit_code } | Standing::WaitingAfter { exit_code } => {
+                if *exit_code != 0 && !pod::restarts_after(container, pod, *exit_code) {
+                    self.failed_for_good += 1;
+                }
+            }
+            _ => self.pending_init += 1,
+        }
+    }
+
+    fn sidecar(&mut self, standing: &Standing) {
+        match standing {
+            Standing::Running { started } => {
+                self.pending_sidecars += usize::from(!started);
+                self.running += 1;
+            }
+            // Sidecars that have ended play no part.
+            Standing::Terminated { .. } | Standing::WaitingAfter { .. } => {}
+            Standing::Waiting => {
+                self.pending_sidecars += 1;
+                self.waiting += 1;
+            }
+            _ => {
+                self.pending_sidecars += 1;
+                self.unknown += 1;
+            }
+        }
+    }
+
+    fn main(&mut self, pod: &Pod, container: &Container, standing: &Standing) {
+        match standing {
+            Standing::Running { .. } => self.running += 1,
+            Standing::Terminated { exit_code } | Standing::WaitingAfter { exit_code } => {
+                self.stopped += 1;
+                self.stopped_for_good += usize::from(!pod::restarts_after(container, pod, *exit_code));
+                let ended = matches!(standing, Standing::Terminated { .. });
+                self.succeeded += usize::from(ended && *exit_code == 0);
+            }
+            Standing::Waiting => self.waiting += 1,
+            _ => self.unknown += 1,
+        }
+    }
+}
+
+/// `terminal`: no container will be started any more. `initialized`: a main container has been started before.
+pub fn phase(pod: &Pod, statuses: &[&ContainerStatus], terminal: bool, initialized: bool) -> &'static str {
+    let mut n = Counts::default();
+    for container in pod::init_containers(pod) {
+        let standing = standing(statuses, &container.name);
+        if pod::is_sidecar(container) {
+            n.sidecar(&standing);
+        } else {
+            n.init(pod, container, &standing);
+        }
+    }
+    for container in &pod::spec(pod).containers {
+        n.main(pod, container, &standing(statuses, &container.name));
+    }
+    if n.failed_for_good > 0 {
+        return "Failed";
+    }
+    if n.pending_init > 0 || (n.pending_sidecars > 0 && !initialized) || n.waiting > 0 {
+        return "Pending";
+    }
+    if n.running > 0 && n.unknown == 0 {
+        return "Running";
+    }
+    if n.running == 0 && n.stopped > 0 && n.unknown == 0 {
+        let outcome = if n.stopped == n.succeeded { "Succeeded" } else { "Failed" };
+        return if terminal || n.stopped == n.stopped_for_good { outcome } else { "Running" };
+    }
+    "Pending"
+}
