@@ -120,10 +120,15 @@ impl Client {
             path.push('/');
             path.push_str(sub);
         }
+        decode(&self.patch_path(path, patch).await?)
+    }
+
+    /// PATCH of any object by its path, with the raw answer.
+    pub async fn patch_path(&self, path: String, patch: &Patch) -> Result<Bytes> {
         let (content_type, value) = patch.parts();
         let force = matches!(patch, Patch::Apply { force: true, .. });
         let body = Bytes::from(value.to_string());
-        decode(&self.write(Method::PATCH, path, content_type, body, force).await?)
+        self.write(Method::PATCH, path, content_type, body, force).await
     }
 
     pub async fn delete<K: Kind>(&self, namespace: &str, name: &str, options: &DeleteOptions) -> Result<()> {

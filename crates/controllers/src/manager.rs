@@ -15,10 +15,15 @@ pub const ALL: &[Descriptor] = &[
     crate::deployment::DESCRIPTOR,
     crate::endpoint_slice::DESCRIPTOR,
     crate::endpoints::DESCRIPTOR,
+    crate::garbage_collector::DESCRIPTOR,
+    crate::namespace::DESCRIPTOR,
     crate::node_ipam::DESCRIPTOR,
+    crate::node_lifecycle::DESCRIPTOR,
+    crate::pod_garbage_collector::DESCRIPTOR,
     crate::replica_set::DESCRIPTOR,
     crate::root_ca_publisher::DESCRIPTOR,
     crate::service_accounts::DESCRIPTOR,
+    crate::taint_eviction::DESCRIPTOR,
 ];
 
 /// How a controller is started.

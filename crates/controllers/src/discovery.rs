@@ -1,0 +1,234 @@
+//! Which resources the API server serves, for controllers that work on all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+use http::Method;
+use knarr_api::kind::ResourceType;
+use knarr_client::{Client, Error, Result};
+use serde::Deserialize;
+
+/// Names of groups, versions, kinds and resources kept for the life of the process. A cluster has some hundreds;
+/// beyond the limit new resources are left out.
+const MAX_NAMES: usize = 20_000;
+
+/// A served resource and what can be done with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    pub resource: ResourceType,
+    verbs: BTreeSet<String>,
+    /// Whether this is the version of its group that clients should use.
+    preferred: bool,
+}
+
+impl Served {
+    pub fn supports(&self, verb: &str) -> bool {
+        self.verbs.contains(verb)
+    }
+}
+
+/// What discovery found.
+#[derive(Debug, Clone, Default)]
+pub struct Discovery {
+    served: Vec<Served>,
+    /// Group versions that could not be read, with the reason.
+    failed: BTreeMap<String, String>,
+    /// Group versions that are none.
+    malformed: Option<String>,
+}
+
+impl Discovery {
+    /// Asks the API server. A group version that cannot be read (an aggregated API that is down) is noted and left out.
+    pub async fn fetch(client: &Client) -> Result<Self> {
+        let mut found = Self::default();
+        let groups: GroupList = get(client, "/apis").await?;
+        found.read(client, "v1", true).await;
+        for group in &groups.groups {
+            let preferred = group.preferred_version.as_ref().or(group.versions.first());
+            for version in &group.versions {
+                let is_preferred = preferred.is_some_and(|p| p.group_version == version.group_version);
+                found.read(client, &version.group_version, is_preferred).await;
+            }
+        }
+        found.prefer_the_only_ones();
+        Ok(found)
+    }
+
+    async fn read(&mut self, client: &Client, group_version: &str, preferred: bool) {
+        let path = if group_version.contains('/') { "/apis/" } else { "/api/" };
+        match get::<ResourceList>(client, &format!("{path}{group_version}")).await {
+            Ok(list) => self.add(group_version, &list, preferred),
+            Err(error) => {
+                self.failed.insert(group_version.to_owned(), error.to_string());
+            }
+        }
+    }
+
+    fn add(&mut self, group_version: &str, list: &ResourceList, preferred: bool) {
+        let Some((group, version)) = split(group_version) else {
+            self.malformed = Some(format!("unexpected GroupVersion string: {group_version}"));
+            return;
+        };
+        for entry in list.resources.iter().filter(|r| !r.name.contains('/')) {
+            let names = [group, version, &entry.kind, &entry.name].map(keep);
+            let [Some(group), Some(version), Some(kind), Some(plural)] = names else {
+                tracing::warn!(resource = entry.name, "left out: too many resources");
+                continue;
+            };
+            let resource = ResourceType { group, version, kind, plural, namespaced: entry.namespaced };
+            let verbs = entry.verbs.iter().cloned().collect();
+            self.served.push(Served { resource, verbs, preferred });
+        }
+    }
+
+    /// A resource that the preferred version lacks is used in the first version that has it.
+    fn prefer_the_only_ones(&mut self) {
+        let mut covered: BTreeSet<(&str, &str)> = self
+            .served
+            .iter()
+            .filter(|s| s.preferred)
+            .map(|s| (s.resource.group, s.resource.plural))
+            .collect();
+        for served in &mut self.served {
+            if covered.insert((served.resource.group, served.resource.plural)) {
+                served.preferred = true;
+            }
+        }
+    }
+
+    /// Each resource once, in its preferred version.
+    pub fn preferred(&self) -> impl Iterator<Item = &Served> {
+        self.served.iter().filter(|s| s.preferred)
+    }
+
+    /// The resource that holds objects of this kind.
+    pub fn find(&self, api_version: &str, kind: &str) -> Option<&ResourceType> {
+        let (group, version) = split(api_version)?;
+        let mut all = self.served.iter().map(|s| &s.resource);
+        all.find(|r| (r.group, r.version, r.kind) == (group, version, kind))
+    }
+
+    /// What went wrong, in upstream's words.
+    pub fn failure(&self) -> Option<String> {
+        if self.failed.is_empty() {
+            return None;
+        }
+        let all: Vec<String> = self.failed.iter().map(|(gv, error)| format!("{gv}: {error}")).collect();
+        let all = all.join(", ");
+        let count = self.failed.len();
+        Some(format!(
+            "Discovery failed for some groups, {count} failing: unable to retrieve the complete list of server \
+             APIs: {all}"
+        ))
+    }
+
+    pub fn malformed(&self) -> Option<&str> {
+        self.malformed.as_deref()
+    }
+}
+
+fn split(group_version: &str) -> Option<(&str, &str)> {
+    let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
+    (!version.contains('/')).then_some((group, version))
+}
+
+async fn get<T: for<'de> Deserialize<'de>>(client: &Client, path: &str) -> Result<T> {
+    let body = client.call(Method::GET, path.to_owned(), None, Bytes::new()).await?;
+    serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {e}")))
+}
+
+/// The name as one that lives as long as the process; each distinct name is kept once.
+fn keep(name: &str) -> Option<&'static str> {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(kept) = names.get(name) {
+        return Some(kept);
+    }
+    if names.len() >= MAX_NAMES {
+        return None;
+    }
+    let kept: &'static str = Box::leak(name.into());
+    names.insert(kept);
+    Some(kept)
+}
+
+#[derive(Deserialize)]
+struct GroupList {
+    #[serde(default)]
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Group {
+    #[serde(default)]
+    versions: Vec<Version>,
+    preferred_version: Option<Version>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Version {
+    group_version: String,
+}
+
+#[derive(Deserialize)]
+struct ResourceList {
+    #[serde(default)]
+    resources: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    name: String,
+    kind: String,
+    #[serde(default)]
+    namespaced: bool,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(entries: &[(&str, &str)]) -> ResourceList {
+        let resources = entries.iter().map(|(name, kind)| Entry {
+            name: (*name).into(),
+            kind: (*kind).into(),
+            namespaced: true,
+            verbs: vec!["delete".into(), "list".into()],
+        });
+        ResourceList { resources: resources.collect() }
+    }
+
+    #[test]
+    fn each_resource_is_preferred_once() {
+        let mut found = Discovery::default();
+        found.add("v1", &list(&[("pods", "Pod"), ("pods/status", "Pod")]), true);
+        found.add("batch/v1", &list(&[("jobs", "Job")]), true);
+        found.add("batch/v1beta1", &list(&[("jobs", "Job"), ("cronjobs", "CronJob")]), false);
+        found.prefer_the_only_ones();
+        let preferred: Vec<_> =
+            found.preferred().map(|s| (s.resource.api_version(), s.resource.plural)).collect();
+        let expected = [("v1", "pods"), ("batch/v1", "jobs"), ("batch/v1beta1", "cronjobs")];
+        assert_eq!(preferred, expected.map(|(v, p)| (v.to_owned(), p)));
+        assert_eq!(found.find("batch/v1beta1", "Job").map(|r| r.version), Some("v1beta1"));
+        assert_eq!(found.find("batch/v2", "Job"), None);
+        assert_eq!(found.failure(), None);
+    }
+
+    #[test]
+    fn failures_are_told_in_upstreams_words() {
+        let mut found = Discovery::default();
+        found.failed.insert("metrics.k8s.io/v1beta1".into(), "down".into());
+        assert_eq!(
+            found.failure().unwrap(),
+            "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: \
+             metrics.k8s.io/v1beta1: down"
+        );
+        found.add("a/b/c", &list(&[("x", "X")]), true);
+        assert_eq!(found.malformed(), Some("unexpected GroupVersion string: a/b/c"));
+    }
+}

@@ -1,0 +1,163 @@
+//! How long a node has been silent, by our own clock: the times that a node writes are compared only with each other.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::nodes::condition;
+
+/// How long a node may be silent.
+const GRACE: Duration = Duration::from_secs(50);
+/// How long after its creation a node may take to report for the first time.
+const STARTUP_GRACE: Duration = Duration::from_secs(60);
+/// The conditions that only the kubelet knows about.
+const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+
+/// The last sign of life of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// Whether the node has ever reported; `None` before the first look.
+    reported: Option<bool>,
+    heartbeat: Option<Timestamp>,
+    renewed: Option<Timestamp>,
+    /// The monotonic time of the last sign.
+    seen: Duration,
+    /// How long the node was silent before `seen` already.
+    before: Duration,
+}
+
+impl Health {
+    /// Of a node never looked at.
+    pub fn new(monotonic: Duration) -> Self {
+        Self { reported: None, heartbeat: None, renewed: None, seen: monotonic, before: Duration::ZERO }
+    }
+
+    /// Takes note of the node's state.
+    pub fn observe(&mut self, node: &Node, now: Timestamp, monotonic: Duration) {
+        let ready = condition(node, "Ready");
+        let heartbeat = ready.and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0);
+        if self.reported != Some(ready.is_some()) || self.heartbeat != heartbeat {
+            let first = self.reported.is_none();
+            self.reported = Some(ready.is_some());
+            self.heartbeat = heartbeat;
+            self.sign(monotonic);
+            if let (true, None, Some(created)) = (first, ready, &node.metadata.creation_timestamp) {
+                self.before = now.duration_since(created.0).try_into().unwrap_or_default();
+            }
+        }
+    }
+
+    /// Takes note of the node's lease; whether it has been renewed since the last look.
+    pub fn observe_lease(&mut self, lease: &Lease, monotonic: Duration) -> bool {
+        let renewed = renew_time(lease);
+        if renewed.is_none() || renewed <= self.renewed {
+            return false;
+        }
+        self.renewed = renewed;
+        self.sign(monotonic);
+        true
+    }
+
+    /// Starts the count anew.
+    pub fn sign(&mut self, monotonic: Duration) {
+        self.seen = monotonic;
+        self.before = Duration::ZERO;
+    }
+
+    /// How long the node may still be silent; `None` if it has been for too long.
+    pub fn time_left(&self, monotonic: Duration) -> Option<Duration> {
+        let grace = if self.reported == Some(true) { GRACE } else { STARTUP_GRACE };
+        let silent = self.before + monotonic.saturating_sub(self.seen);
+        grace.checked_sub(silent).filter(|left| !left.is_zero())
+    }
+}
+
+pub fn renew_time(lease: &Lease) -> Option<Timestamp> {
+    lease.spec.as_ref()?.renew_time.as_ref().map(|t| t.0)
+}
+
+/// The conditions to write for a silent node, all Unknown; empty if its readiness is Unknown already.
+pub fn unknown_conditions(node: &Node, now: Timestamp) -> Vec<NodeCondition> {
+    if condition(node, "Ready").is_some_and(|c| c.status == "Unknown") {
+        return Vec::new();
+    }
+    let conditions = KUBELET_CONDITIONS.iter().filter_map(|type_| match condition(node, type_) {
+        Some(known) if known.status == "Unknown" => None,
+        Some(known) => Some(NodeCondition {
+            status: "Unknown".to_owned(),
+            reason: Some("NodeStatusUnknown".to_owned()),
+            message: Some("Kubelet stopped posting node status.".to_owned()),
+            last_transition_time: Some(Time(now)),
+            ..known.clone()
+        }),
+        None => Some(NodeCondition {
+            type_: (*type_).to_owned(),
+            status: "Unknown".to_owned(),
+            reason: Some("NodeStatusNeverUpdated".to_owned()),
+            message: Some("Kubelet never posted node status.".to_owned()),
+            last_heartbeat_time: node.metadata.creation_timestamp.clone(),
+            last_transition_time: Some(Time(now)),
+        }),
+    });
+    conditions.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_lifecycle::testing::{at, lease, node};
+
+    fn secs(s: u64) -> Duration {
+        Duration::from_secs(s)
+    }
+
+    #[test]
+    fn signs_of_life_restart_the_count() {
+        let mut health = Health::new(secs(100));
+        // The node's own times are years off: only their change counts.
+        health.observe(&node("n", Some("True"), 5), at(0), secs(100));
+        assert_eq!(health.time_left(secs(149)), Some(secs(1)));
+        assert_eq!(health.time_left(secs(150)), None);
+        health.observe(&node("n", Some("True"), 5), at(0), secs(140));
+        assert_eq!(health.time_left(secs(150)), None, "the same heartbeat is no news");
+        health.observe(&node("n", Some("True"), 6), at(0), secs(140));
+        assert_eq!(health.time_left(secs(150)), Some(secs(40)));
+        assert!(health.observe_lease(&lease("n", 9), secs(160)));
+        assert!(!health.observe_lease(&lease("n", 9), secs(170)));
+        assert!(!health.observe_lease(&lease("n", 8), secs(170)));
+        assert_eq!(health.time_left(secs(170)), Some(secs(40)));
+    }
+
+    #[test]
+    fn a_node_that_never_reported_counts_from_its_creation() {
+        let mut health = Health::new(secs(10));
+        let mut new = node("n", None, 0);
+        new.metadata.creation_timestamp = Some(Time(at(1000)));
+        health.observe(&new, at(1050), secs(10));
+        assert_eq!(health.time_left(secs(10)), Some(secs(10)));
+        health.observe(&node("n", Some("False"), 1), at(1055), secs(15));
+        assert_eq!(health.time_left(secs(15)), Some(GRACE));
+    }
+
+    #[test]
+    fn silent_nodes_are_unknown() {
+        let conditions = unknown_conditions(&node("n", Some("True"), 5), at(7));
+        let reasons: Vec<_> =
+            conditions.iter().map(|c| (c.type_.as_str(), c.reason.as_deref().unwrap())).collect();
+        assert_eq!(
+            reasons,
+            [
+                ("Ready", "NodeStatusUnknown"),
+                ("MemoryPressure", "NodeStatusNeverUpdated"),
+                ("DiskPressure", "NodeStatusNeverUpdated"),
+                ("PIDPressure", "NodeStatusNeverUpdated"),
+            ]
+        );
+        assert_eq!(conditions[0].last_heartbeat_time, Some(Time(at(5))), "the kubelet's own time stays");
+        assert_eq!(conditions[0].last_transition_time, Some(Time(at(7))));
+        assert!(unknown_conditions(&node("n", Some("Unknown"), 5), at(7)).is_empty());
+    }
+}

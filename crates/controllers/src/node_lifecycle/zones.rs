@@ -1,0 +1,212 @@
+//! How fast NoExecute taints may spread: slower in a zone in which many nodes fail, not at all when every zone fails,
+//! for then it is more likely that this end of the network is broken.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+
+use crate::nodes::is_ready;
+
+/// From this part of failed nodes on, a zone counts as partially disrupted.
+const UNHEALTHY_PART: f64 = 0.55;
+/// A partially disrupted zone of more nodes than this is still tainted, slowly.
+const LARGE_ZONE: usize = 50;
+/// One node per this time.
+const PACE: Duration = Duration::from_secs(10);
+const SLOW_PACE: Duration = Duration::from_secs(100);
+const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Normal,
+    Partial,
+    Full,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Count {
+    ready: usize,
+    not_ready: usize,
+}
+
+impl Count {
+    fn state(self) -> State {
+        let all = self.ready + self.not_ready;
+        let part = self.not_ready as f64 / all.max(1) as f64;
+        match self {
+            Self { ready: 0, not_ready: 1.. } => State::Full,
+            Self { not_ready: 3.., .. } if part >= UNHEALTHY_PART => State::Partial,
+            _ => State::Normal,
+        }
+    }
+
+    /// Time between two taints; `None` for not now.
+    fn pace(self) -> Option<Duration> {
+        match self.state() {
+            State::Normal | State::Full => Some(PACE),
+            State::Partial if self.ready + self.not_ready > LARGE_ZONE => Some(SLOW_PACE),
+            State::Partial => None,
+        }
+    }
+}
+
+/// May a node be tainted?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permit {
+    Granted,
+    After(Duration),
+    /// Not before the zones' state changes.
+    Held,
+}
+
+/// What a look at all nodes showed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    Nothing,
+    /// Some zone may be tainted at another pace: nodes that wait have to ask again.
+    Pace,
+    /// Every zone has failed: no node keeps its taint.
+    Halted,
+    /// Some node is back: every node's silence is counted anew.
+    Resumed,
+}
+
+/// The readiness of all nodes, by zone.
+#[derive(Debug, Default)]
+pub struct Zones {
+    nodes: BTreeMap<String, (String, bool)>,
+    counts: BTreeMap<String, Count>,
+    /// As of the last [`Zones::refresh`].
+    states: BTreeMap<String, State>,
+    halted: bool,
+    last_taint: BTreeMap<String, Duration>,
+}
+
+/// Region and zone of a node, in one word.
+pub fn zone_of(node: &Node) -> String {
+    let labels = node.metadata.labels.as_ref();
+    let label = |keys: [&str; 2]| keys.iter().find_map(|k| labels?.get(*k)).map_or("", String::as_str);
+    let region = label(["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"]);
+    let zone = label(["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"]);
+    if region.is_empty() && zone.is_empty() { String::new() } else { format!("{region}:\0:{zone}") }
+}
+
+impl Zones {
+    pub fn observe(&mut self, name: &str, node: &Node) {
+        self.forget(name);
+        if node.metadata.labels.as_ref().is_some_and(|l| l.contains_key(EXCLUDED)) {
+            return;
+        }
+        let (zone, ready) = (zone_of(node), is_ready(node));
+        let count = self.counts.entry(zone.clone()).or_default();
+        *if ready { &mut count.ready } else { &mut count.not_ready } += 1;
+        self.nodes.insert(name.to_owned(), (zone, ready));
+    }
+
+    pub fn forget(&mut self, name: &str) {
+        let Some((zone, ready)) = self.nodes.remove(name) else { return };
+        if let Some(count) = self.counts.get_mut(&zone) {
+            *if ready { &mut count.ready } else { &mut count.not_ready } -= 1;
+            if *count == Count::default() {
+                self.counts.remove(&zone);
+            }
+        }
+    }
+
+    /// Compares with the last look.
+    pub fn refresh(&mut self) -> Change {
+        let states: BTreeMap<String, State> =
+            self.counts.iter().map(|(zone, count)| (zone.clone(), count.state())).collect();
+        let halted = !states.is_empty() && states.values().all(|s| *s == State::Full);
+        let (same, was_halted) = (states == self.states, self.halted);
+        self.states = states;
+        self.halted = halted;
+        match (was_halted, halted) {
+            (false, true) => Change::Halted,
+            (true, false) => Change::Resumed,
+            _ if same => Change::Nothing,
+            _ => Change::Pace,
+        }
+    }
+
+    pub fn is_halted(&self) -> bool {
+        self.halted
+    }
+
+    /// Asks to taint one more node of the zone.
+    pub fn ask(&mut self, zone: &str, monotonic: Duration) -> Permit {
+        let count = self.counts.get(zone).copied().unwrap_or_default();
+        let Some(pace) = count.pace().filter(|_| !self.halted) else { return Permit::Held };
+        let next = self.last_taint.get(zone).map(|last| *last + pace);
+        match next.and_then(|next| next.checked_sub(monotonic)).filter(|wait| !wait.is_zero()) {
+            Some(wait) => Permit::After(wait),
+            None => {
+                self.last_taint.insert(zone.to_owned(), monotonic);
+                Permit::Granted
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_lifecycle::testing::node;
+
+    fn zones(ready: usize, not_ready: usize) -> Zones {
+        let mut zones = Zones::default();
+        for i in 0..ready + not_ready {
+            let name = format!("n{i}");
+            zones.observe(&name, &node(&name, Some(if i < ready { "True" } else { "False" }), 1));
+        }
+        zones.refresh();
+        zones
+    }
+
+    #[test]
+    fn the_pace_depends_on_how_many_nodes_fail() {
+        let secs = Duration::from_secs;
+        let table = [
+            (9, 1, Permit::After(secs(7))),
+            (1, 2, Permit::After(secs(7))),
+            (1, 3, Permit::Held),
+            (20, 40, Permit::After(secs(97))),
+            (0, 3, Permit::Held),
+        ];
+        for (ready, not_ready, expected) in table {
+            let mut zones = zones(ready, not_ready);
+            let first = zones.ask("", secs(100));
+            assert_eq!(first == Permit::Granted, expected != Permit::Held, "{ready} {not_ready}");
+            assert_eq!(zones.ask("", secs(103)), expected, "{ready} {not_ready}");
+            if let Permit::After(wait) = expected {
+                assert_eq!(zones.ask("", secs(103) + wait), Permit::Granted);
+            }
+        }
+    }
+
+    #[test]
+    fn all_zones_down_halts_and_one_node_back_resumes() {
+        let mut all = zones(1, 0);
+        assert_eq!(all.refresh(), Change::Nothing);
+        all.observe("n0", &node("n0", Some("Unknown"), 1));
+        assert_eq!(all.refresh(), Change::Halted);
+        assert!(all.is_halted());
+        all.observe("n1", &node("n1", Some("True"), 1));
+        assert_eq!(all.refresh(), Change::Resumed);
+        all.forget("n1");
+        all.forget("n0");
+        assert_eq!(all.refresh(), Change::Pace);
+        assert!(!all.is_halted(), "no node, no failure");
+    }
+
+    #[test]
+    fn excluded_nodes_do_not_count() {
+        let mut zones = zones(0, 1);
+        let mut excluded = node("x", Some("True"), 1);
+        excluded.metadata.labels = Some([(EXCLUDED.to_owned(), String::new())].into());
+        zones.observe("x", &excluded);
+        assert_eq!(zones.refresh(), Change::Nothing);
+        assert!(zones.is_halted());
+    }
+}

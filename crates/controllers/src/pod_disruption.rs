@@ -1,0 +1,65 @@
+//! The `DisruptionTarget` condition, which says why a control plane component is about to end a pod.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use knarr_api::kind::Kind;
+use serde_json::{Value, json};
+
+use crate::pod_state::condition;
+
+const TYPE: &str = "DisruptionTarget";
+
+/// Why a pod is going to be deleted: the condition's reason and message.
+#[derive(Debug, Clone, Copy)]
+pub struct Disruption {
+    pub reason: &'static str,
+    pub message: &'static str,
+}
+
+impl Disruption {
+    fn is_on(&self, pod: &Pod) -> bool {
+        condition(pod, TYPE).is_some_and(|c| {
+            c.status == "True"
+                && c.reason.as_deref() == Some(self.reason)
+                && c.message.as_deref() == Some(self.message)
+        })
+    }
+
+    fn condition(&self, pod: &Pod, now: Timestamp) -> Value {
+        let known = condition(pod, TYPE).filter(|c| c.status == "True");
+        let since = known.and_then(|c| c.last_transition_time.clone()).unwrap_or(Time(now));
+        let mut condition = json!({"type": TYPE, "status": "True", "reason": self.reason,
+            "message": self.message, "lastTransitionTime": since});
+        if let Some(generation) = pod.metadata.generation {
+            condition["observedGeneration"] = json!(generation);
+        }
+        condition
+    }
+}
+
+/// The strategic patch of the status that sets the condition; `None` if it is there already.
+pub fn mark(pod: &Pod, disruption: Disruption, now: Timestamp) -> Option<Value> {
+    if disruption.is_on(pod) {
+        return None;
+    }
+    Some(json!({"metadata": {"uid": pod.uid()},
+        "status": {"conditions": [disruption.condition(pod, now)]}}))
+}
+
+/// The strategic patch of the status that makes a pod Failed, for one that no kubelet will report on any more;
+/// `None` if the pod has ended already.
+pub fn mark_failed(pod: &Pod, disruption: Option<Disruption>, now: Timestamp) -> Option<Value> {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    let mut status = json!({"phase": "Failed"});
+    if let Some(generation) = pod.metadata.generation {
+        status["observedGeneration"] = json!(generation);
+    }
+    if let Some(disruption) = disruption {
+        status["conditions"] = json!([disruption.condition(pod, now)]);
+    }
+    Some(json!({"metadata": {"uid": pod.uid()}, "status": status}))
+}

@@ -1,0 +1,217 @@
+//! Pod garbage collector: ends pods that no kubelet will ever end, and the oldest ended ones when there are too many.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Lister, Patch, Result};
+
+use crate::manager::{Context, Descriptor};
+use crate::nodes::{index_pods, is_ready, node_of, pods_on, taints};
+use crate::pod_disruption::{Disruption, mark_failed};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "pod-garbage-collector-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+/// How long a node may be unknown before its pods are taken for orphans.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// Ended pods that are kept.
+const TERMINATED_THRESHOLD: usize = 12_500;
+/// How long ended pods are gathered before they are counted.
+const COUNT_DELAY: Duration = Duration::from_secs(1);
+/// Deletions under way at once.
+const BATCH: usize = 16;
+const WORKERS: usize = 4;
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// The index of pods that have ended, under the value `true`.
+const TERMINATED: &str = "pod-garbage-collector-terminated";
+const ORPHANED: Disruption =
+    Disruption { reason: "DeletionByPodGC", message: "PodGC: node no longer exists" };
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    /// A pod that is being deleted.
+    Pod(ObjectKey),
+    /// A node that pods name and that may not exist.
+    Missing(String),
+    /// A node whose pods are being deleted may have gone out of service.
+    Node(String),
+    /// The number of ended pods.
+    Terminated,
+}
+
+fn is_terminated(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+
+fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+fn is_evicted(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.is_some_and(|s| s.phase.as_deref() == Some("Failed") && s.reason.as_deref() == Some("Evicted"))
+}
+
+fn is_out_of_service(node: &Node) -> bool {
+    !is_ready(node) && taints(node).iter().any(|t| t.key == OUT_OF_SERVICE)
+}
+
+/// Whether a pod that is being deleted has to be ended here: it never came to a node, or its node is out of service.
+fn must_end(pod: &Pod, node: Option<&Node>) -> bool {
+    let ended_by_force = is_terminated(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
+    is_terminating(pod) && !ended_by_force && (node_of(pod).is_none() || node.is_some_and(is_out_of_service))
+}
+
+/// Those of the ended pods that are too many: evicted ones first, then the oldest.
+fn surplus(mut pods: Vec<Arc<Pod>>, threshold: usize) -> Vec<Arc<Pod>> {
+    let count = pods.len().saturating_sub(threshold);
+    if count > 0 {
+        pods.sort_by_cached_key(|p| {
+            let created = p.metadata.creation_timestamp.as_ref().map(|t| t.0);
+            (Reverse(is_evicted(p)), created, p.name().to_owned())
+        });
+    }
+    pods.truncate(count);
+    pods
+}
+
+struct Controller {
+    cx: Arc<Context>,
+    nodes: Lister<Node>,
+    pods: Lister<Pod>,
+    queue: Arc<WorkQueue<Key>>,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue: Arc<WorkQueue<Key>> = WorkQueue::new(Arc::clone(&cx.clock));
+    let (nodes, pods) = (cx.informers.informer::<Node>(), cx.informers.informer::<Pod>());
+    index_pods(&pods);
+    pods.add_index(TERMINATED, |pod| is_terminated(pod).then(|| "true".to_owned()).into_iter().collect());
+    // Nodes first: a pod's node that is not known then is really unknown.
+    nodes.wait_synced().await;
+    let on_node = Arc::clone(&queue);
+    nodes.add_handler(move |event| {
+        let node = event.object();
+        match event {
+            Event::Deleted(_) => on_node.add_after(Key::Missing(node.name().to_owned()), QUARANTINE),
+            _ if is_out_of_service(node) => on_node.add(Key::Node(node.name().to_owned())),
+            _ => {}
+        }
+    });
+    let (on_pod, known) = (Arc::clone(&queue), nodes.lister());
+    pods.add_handler(move |event| pod_changed(&on_pod, &known, event));
+    pods.wait_synced().await;
+    let stop = cx.stop.clone();
+    let controller =
+        Arc::new(Controller { cx, nodes: nodes.lister(), pods: pods.lister(), queue: Arc::clone(&queue) });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+fn pod_changed(queue: &WorkQueue<Key>, nodes: &Lister<Node>, event: &Event<Pod>) {
+    if matches!(event, Event::Deleted(_)) {
+        return;
+    }
+    let pod = event.object();
+    if is_terminating(pod) {
+        queue.add(Key::Pod(pod.key()));
+    }
+    if is_terminated(pod) {
+        queue.add_after(Key::Terminated, COUNT_DELAY);
+    }
+    if let Some(node) = node_of(pod)
+        && nodes.get("", node).is_none()
+    {
+        queue.add_after(Key::Missing(node.to_owned()), QUARANTINE);
+    }
+}
+
+impl Controller {
+    async fn reconcile(&self, key: Key) -> Result<()> {
+        match key {
+            Key::Pod(key) => {
+                let Some(pod) = self.pods.get_key(&key) else { return Ok(()) };
+                let node = node_of(&pod).and_then(|n| self.nodes.get("", n));
+                if must_end(&pod, node.as_deref()) { self.end(&pod, None).await } else { Ok(()) }
+            }
+            Key::Node(name) => {
+                let Some(node) = self.nodes.get("", &name) else { return Ok(()) };
+                let mut pods = pods_on(&self.pods, &name);
+                pods.retain(|p| must_end(p, Some(&node)));
+                self.end_all(pods, None).await
+            }
+            Key::Missing(name) => self.end_orphans(name).await,
+            Key::Terminated => {
+                let ended = self.pods.by_index(TERMINATED, "true");
+                self.end_all(surplus(ended, TERMINATED_THRESHOLD), None).await
+            }
+        }
+    }
+
+    async fn end_orphans(&self, node: String) -> Result<()> {
+        if self.nodes.get("", &node).is_some() {
+            return Ok(());
+        }
+        let pods = pods_on(&self.pods, &node);
+        if pods.is_empty() {
+            return Ok(());
+        }
+        // The informer may lag behind: the node is gone only if the API server says so.
+        match self.cx.client.get::<Node>("", &node).await {
+            Ok(_) => {
+                self.queue.add_after(Key::Missing(node), QUARANTINE);
+                Ok(())
+            }
+            Err(e) if e.is_not_found() => self.end_all(pods, Some(ORPHANED)).await,
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Ends what it can; the last error is returned.
+    async fn end_all(&self, pods: Vec<Arc<Pod>>, disruption: Option<Disruption>) -> Result<()> {
+        let mut outcome = Ok(());
+        for batch in pods.chunks(BATCH) {
+            let all = batch.iter().map(|pod| self.end(pod, disruption));
+            for result in futures_util::future::join_all(all).await {
+                if result.is_err() {
+                    outcome = result;
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Makes the pod Failed, as no kubelet will, and removes it at once.
+    async fn end(&self, pod: &Pod, disruption: Option<Disruption>) -> Result<()> {
+        let (namespace, name) = (pod.namespace(), pod.name());
+        let gone = |e: &knarr_client::Error| e.is_not_found() || e.is_conflict();
+        if let Some(patch) = mark_failed(pod, disruption, self.cx.clock.now()) {
+            let patch = Patch::Strategic(patch);
+            match self.cx.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {
+                Err(e) if gone(&e) => return Ok(()),
+                other => other?,
+            };
+        }
+        let options = DeleteOptions {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
+            ..DeleteOptions::default()
+        };
+        match self.cx.client.delete::<Pod>(namespace, name, &options).await {
+            Err(e) if !gone(&e) => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "pod_garbage_collector_tests.rs"]
+mod tests;

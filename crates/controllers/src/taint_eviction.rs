@@ -1,0 +1,272 @@
+//! Taint eviction: NoExecute taints end the pods that do not tolerate them, at once or when their patience runs out.
+//!
+//! A toleration's seconds count from the taint's `timeAdded`, or from the pod's binding if that came later, so a
+//! restart of this controller gives no pod more time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Lister, Patch, Result};
+
+use crate::manager::{Context, Descriptor};
+use crate::nodes::{index_pods, node_of, pods_on, taints};
+use crate::pod_disruption::{Disruption, mark};
+use crate::pod_state::condition;
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "taint-eviction-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 8;
+const NO_EXECUTE: &str = "NoExecute";
+const DISRUPTION: Disruption = Disruption {
+    reason: "DeletionByTaintManager",
+    message: "Taint manager: deleting due to NoExecute taint",
+};
+
+/// A taint with the time from which it counts.
+#[derive(Debug, Clone, PartialEq)]
+struct Active {
+    taint: Taint,
+    since: Timestamp,
+}
+
+/// What the taints of its node mean for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Stay,
+    /// To be evicted then.
+    Evict(Timestamp),
+}
+
+/// Whether one toleration matches one taint: no key matches every key, no effect every effect; the operator is
+/// `Equal` where it is not given; `Lt` and `Gt` compare the taint's number with the toleration's.
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let given = |v: &'_ Option<String>| v.clone().filter(|v| !v.is_empty());
+    if given(&toleration.effect).is_some_and(|e| e != taint.effect)
+        || given(&toleration.key).is_some_and(|k| k != taint.key)
+    {
+        return false;
+    }
+    let (own, theirs) = (toleration.value.as_deref().unwrap_or(""), taint.value.as_deref().unwrap_or(""));
+    let compare = |holds: fn(i64, i64) -> bool| match (theirs.parse(), own.parse()) {
+        (Ok(theirs), Ok(own)) => holds(theirs, own),
+        _ => false,
+    };
+    match toleration.operator.as_deref().unwrap_or("") {
+        "" | "Equal" => own == theirs,
+        "Exists" => true,
+        "Lt" => compare(|theirs, own| theirs < own),
+        "Gt" => compare(|theirs, own| theirs > own),
+        _ => false,
+    }
+}
+
+/// Decides about a pod with these tolerations that was bound at `bound`.
+fn verdict(taints: &[Active], tolerations: &[Toleration], bound: Timestamp, now: Timestamp) -> Verdict {
+    let mut earliest: Option<Timestamp> = None;
+    for active in taints {
+        let Some(toleration) = tolerations.iter().find(|t| tolerates(t, &active.taint)) else {
+            return Verdict::Evict(now);
+        };
+        let Some(seconds) = toleration.toleration_seconds else { continue };
+        if seconds <= 0 {
+            return Verdict::Evict(now);
+        }
+        let from = active.since.max(bound);
+        // A time too far away for the calendar never comes.
+        if let Ok(at) = from.checked_add(SignedDuration::from_secs(seconds)) {
+            earliest = Some(earliest.map_or(at, |e| e.min(at)));
+        }
+    }
+    earliest.map_or(Verdict::Stay, Verdict::Evict)
+}
+
+/// When the pod came to its node, as far as its status tells.
+fn bound_at(pod: &Pod) -> Timestamp {
+    let scheduled = condition(pod, "PodScheduled").filter(|c| c.status == "True");
+    let scheduled = scheduled.and_then(|c| c.last_transition_time.as_ref());
+    let created = pod.metadata.creation_timestamp.as_ref();
+    scheduled.or(created).map_or(Timestamp::MIN, |t| t.0)
+}
+
+fn no_execute(node: &Node) -> impl Iterator<Item = &Taint> {
+    taints(node).iter().filter(|t| t.effect == NO_EXECUTE)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    /// All pods of this node.
+    Node(String),
+    Pod(ObjectKey),
+}
+
+/// An eviction that waits for its time.
+#[derive(Debug, Clone)]
+struct Pending {
+    uid: String,
+    at: Timestamp,
+}
+
+struct Controller {
+    cx: Arc<Context>,
+    nodes: Lister<Node>,
+    pods: Lister<Pod>,
+    queue: Arc<WorkQueue<Key>>,
+    /// The NoExecute taints by node; those without `timeAdded` count from when they were first seen.
+    active: Mutex<HashMap<String, Vec<Active>>>,
+    pending: Mutex<BTreeMap<ObjectKey, Pending>>,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue: Arc<WorkQueue<Key>> = WorkQueue::new(Arc::clone(&cx.clock));
+    let (nodes, pods) = (cx.informers.informer::<Node>(), cx.informers.informer::<Pod>());
+    index_pods(&pods);
+    let on_node = Arc::clone(&queue);
+    nodes.add_handler(move |event| {
+        let concerns = match event {
+            Event::Updated { old, new } => !no_execute(old).eq(no_execute(new)),
+            Event::Added(node) => no_execute(node).next().is_some(),
+            Event::Deleted(_) => true,
+        };
+        if concerns {
+            on_node.add(Key::Node(event.object().name().to_owned()));
+        }
+    });
+    let on_pod = Arc::clone(&queue);
+    pods.add_handler(move |event| {
+        let tolerations = |p: &Pod| p.spec.as_ref().and_then(|s| s.tolerations.clone());
+        let concerns = match event {
+            Event::Updated { old, new } => {
+                node_of(old) != node_of(new) || tolerations(old) != tolerations(new)
+            }
+            Event::Added(_) | Event::Deleted(_) => true,
+        };
+        if concerns && node_of(event.object()).is_some() {
+            on_pod.add(Key::Pod(event.object().key()));
+        }
+    });
+    nodes.wait_synced().await;
+    pods.wait_synced().await;
+    let stop = cx.stop.clone();
+    let controller = Arc::new(Controller {
+        cx,
+        nodes: nodes.lister(),
+        pods: pods.lister(),
+        queue: Arc::clone(&queue),
+        active: Mutex::default(),
+        pending: Mutex::default(),
+    });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move {
+            match key {
+                Key::Node(name) => controller.reconcile_node(&name),
+                Key::Pod(key) => controller.reconcile_pod(&key).await?,
+            }
+            Ok::<(), knarr_client::Error>(())
+        }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Controller {
+    fn reconcile_node(&self, name: &str) {
+        self.active_taints(name);
+        pods_on(&self.pods, name).iter().for_each(|pod| self.queue.add(Key::Pod(pod.key())));
+    }
+
+    /// The node's NoExecute taints now.
+    fn active_taints(&self, name: &str) -> Vec<Active> {
+        let node = self.nodes.get("", name);
+        let mut all = lock(&self.active);
+        let known = all.remove(name).unwrap_or_default();
+        let now = self.cx.clock.now();
+        let since = |taint: &Taint| match &taint.time_added {
+            Some(time) => time.0,
+            None => known.iter().find(|k| k.taint == *taint).map_or(now, |k| k.since),
+        };
+        let taints = node.as_ref().into_iter().flat_map(|n| no_execute(n));
+        let active: Vec<Active> =
+            taints.map(|taint| Active { taint: taint.clone(), since: since(taint) }).collect();
+        if !active.is_empty() {
+            all.insert(name.to_owned(), active.clone());
+        }
+        active
+    }
+
+    async fn reconcile_pod(&self, key: &ObjectKey) -> Result<()> {
+        let pod = self.pods.get_key(key).filter(|p| p.metadata.deletion_timestamp.is_none());
+        let Some((pod, node)) = pod.as_ref().and_then(|p| Some((p, node_of(p)?))) else {
+            self.cancel(key, pod.as_deref());
+            return Ok(());
+        };
+        let now = self.cx.clock.now();
+        let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
+        let decided = verdict(&self.active_taints(node), tolerations, bound_at(pod), now);
+        let Verdict::Evict(at) = decided else {
+            self.cancel(key, Some(pod));
+            return Ok(());
+        };
+        let at = self.note(key, pod, at);
+        if at > now {
+            let wait = at.duration_since(now).try_into().unwrap_or_default();
+            self.queue.add_after(Key::Pod(key.clone()), wait);
+            return Ok(());
+        }
+        self.evict(pod).await?;
+        lock(&self.pending).remove(key);
+        Ok(())
+    }
+
+    /// Notes when the pod is to go and returns that time. A new taint never gives a waiting pod more time.
+    fn note(&self, key: &ObjectKey, pod: &Pod, at: Timestamp) -> Timestamp {
+        let mut pending = lock(&self.pending);
+        let known = pending.get(key).filter(|p| p.uid == pod.uid());
+        let at = known.map_or(at, |p| p.at.min(at));
+        pending.insert(key.clone(), Pending { uid: pod.uid().to_owned(), at });
+        at
+    }
+
+    fn cancel(&self, key: &ObjectKey, pod: Option<&Pod>) {
+        if lock(&self.pending).remove(key).is_some()
+            && let Some(pod) = pod
+        {
+            let text = format!("Cancelling deletion of Pod {key}");
+            self.cx.recorder.event(pod, EventType::Normal, "TaintManagerEviction", text);
+        }
+    }
+
+    async fn evict(&self, pod: &Pod) -> Result<()> {
+        let text = format!("Marking for deletion Pod {}", pod.key());
+        self.cx.recorder.event(pod, EventType::Normal, "TaintManagerEviction", text);
+        let (namespace, name) = (pod.namespace(), pod.name());
+        let gone = |e: &knarr_client::Error| e.is_not_found() || e.is_conflict();
+        if let Some(patch) = mark(pod, DISRUPTION, self.cx.clock.now()) {
+            let patch = Patch::Strategic(patch);
+            match self.cx.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {
+                Err(e) if gone(&e) => return Ok(()),
+                other => other?,
+            };
+        }
+        let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
+        let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
+        match self.cx.client.delete::<Pod>(namespace, name, &options).await {
+            Err(e) if !gone(&e) => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "taint_eviction_tests.rs"]
+mod tests;
