@@ -1,5 +1,6 @@
 //! Admission: plugins that look at, change or refuse a write before it is stored. One file each, one line in a list.
 
+pub mod certificates;
 pub mod default_toleration_seconds;
 pub mod escalation;
 pub mod namespace_lifecycle;
@@ -84,6 +85,10 @@ pub const PLUGINS: &[&dyn Plugin] = &[
     &taint_nodes_by_condition::TaintNodesByCondition,
     &priority::Priority,
     &default_toleration_seconds::DefaultTolerationSeconds,
+    &certificates::CertificateRequestor,
+    &certificates::CertificateApproval,
+    &certificates::CertificateSigning,
+    &certificates::CertificateSubjectRestriction,
     &escalation::Escalation,
 ];
 

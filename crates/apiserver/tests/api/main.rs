@@ -1,6 +1,7 @@
 //! The API server over a memory store, through its in-process transport and over TLS.
 
 mod access;
+mod certificates;
 mod harness;
 mod lists;
 mod subresources;

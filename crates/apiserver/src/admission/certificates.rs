@@ -1,0 +1,208 @@
+//! Certificate signing requests: who asks, and who may approve, sign, or ask for what.
+
+use async_trait::async_trait;
+use k8s_openapi::ByteString;
+use knarr_api::certificates::request::CertificateRequest;
+use knarr_api::certificates::signers;
+use knarr_api::table::rfc3339;
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Map, Value};
+
+use super::{Attributes, Operation, Plugin};
+use crate::authn::MASTERS;
+use crate::authz::{self, node};
+use crate::server::Inner;
+
+const GROUP: &str = "certificates.k8s.io";
+const PLURAL: &str = "certificatesigningrequests";
+
+fn is_request(attributes: &Attributes<'_>) -> bool {
+    attributes.resource.group == GROUP && attributes.resource.plural == PLURAL
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+}
+
+/// Writes down who asks, and when conditions came about: what the resource's strategy cannot know.
+pub struct CertificateRequestor;
+
+#[async_trait]
+impl Plugin for CertificateRequestor {
+    fn handles(&self, operation: Operation) -> bool {
+        matches!(operation, Operation::Create | Operation::Update)
+    }
+
+    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+        if !is_request(attributes) {
+            return Ok(());
+        }
+        match (attributes.operation, attributes.subresource) {
+            (Operation::Create, "") => {
+                if let Value::Object(user) = attributes.user.to_value()
+                    && let Some(spec) = attributes.object.get_mut("spec").and_then(Value::as_object_mut)
+                {
+                    spec.extend(user);
+                }
+            }
+            (Operation::Update, "approval" | "status") => {
+                let now = rfc3339(server.clock.now());
+                fill_times(&mut attributes.object, attributes.old, &now);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Fills in the times that conditions lack; a condition that was there before keeps its transition time.
+fn fill_times(object: &mut Value, old: Option<&Value>, now: &str) {
+    let before = old.and_then(|o| o.pointer("/status/conditions")).and_then(Value::as_array);
+    let Some(Value::Array(conditions)) = object.pointer_mut("/status/conditions") else { return };
+    for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+        let unset = |c: &Map<String, Value>, field: &str| c.get(field).is_none_or(Value::is_null);
+        if unset(condition, "lastUpdateTime") {
+            condition.insert("lastUpdateTime".to_owned(), now.into());
+        }
+        if unset(condition, "lastTransitionTime") {
+            let same = |c: &&Value| {
+                ["type", "status"].iter().all(|f| Some(&c[*f]) == condition.get(*f))
+                    && !c["lastTransitionTime"].is_null()
+            };
+            let kept = before.into_iter().flatten().find(same).map(|c| c["lastTransitionTime"].clone());
+            condition.insert("lastTransitionTime".to_owned(), kept.unwrap_or_else(|| now.into()));
+        }
+    }
+}
+
+/// Whether the user may `approve` or `sign` for this signer, or for all of its domain.
+fn may(server: &Inner, attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
+    let domain = signer.split('/').next().unwrap_or("");
+    [signer.to_owned(), format!("{domain}/*")].into_iter().any(|name| {
+        let wanted = authz::Attributes {
+            verb: verb.to_owned(),
+            group: GROUP.to_owned(),
+            version: "*".to_owned(),
+            resource: "signers".to_owned(),
+            name,
+            ..authz::Attributes::default()
+        };
+        server.authorizer.authorize(attributes.user, &wanted).is_allowed()
+    })
+}
+
+/// CertificateApproval: who approves needs the right to, for the signer.
+pub struct CertificateApproval;
+
+#[async_trait]
+impl Plugin for CertificateApproval {
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Update
+    }
+
+    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+        if !is_request(attributes) || attributes.subresource != "approval" {
+            return Ok(());
+        }
+        let signer = attributes.old.map_or("", |old| text(old, "/spec/signerName"));
+        if may(server, attributes, "approve", signer) {
+            return Ok(());
+        }
+        Err(attributes
+            .forbidden(&format!("user not permitted to approve requests with signerName \"{signer}\"")))
+    }
+}
+
+/// CertificateSigning: who issues needs the right to, for the signer.
+pub struct CertificateSigning;
+
+#[async_trait]
+impl Plugin for CertificateSigning {
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Update
+    }
+
+    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+        if !is_request(attributes) || attributes.subresource != "status" {
+            return Ok(());
+        }
+        let part = |value: &Value, field: &str| {
+            value.pointer(&format!("/status/{field}")).cloned().unwrap_or_default()
+        };
+        let changed = |field: &str| {
+            attributes.old.is_some_and(|old| part(old, field) != part(&attributes.object, field))
+        };
+        let signer = attributes.old.map_or("", |old| text(old, "/spec/signerName"));
+        if !(changed("certificate") || changed("conditions")) || may(server, attributes, "sign", signer) {
+            return Ok(());
+        }
+        Err(attributes
+            .forbidden(&format!("user not permitted to sign requests with signerName \"{signer}\"")))
+    }
+}
+
+/// CertificateSubjectRestriction: nobody becomes an administrator by a request, and a node asks for itself alone.
+pub struct CertificateSubjectRestriction;
+
+#[async_trait]
+impl Plugin for CertificateSubjectRestriction {
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn validate(&self, attributes: &Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+        if !attributes.is(GROUP, PLURAL) {
+            return Ok(());
+        }
+        let signer = text(&attributes.object, "/spec/signerName");
+        let bytes = attributes.object.pointer("/spec/request").cloned().unwrap_or_default();
+        let pem = serde_json::from_value::<ByteString>(bytes).unwrap_or_default();
+        let parse = || {
+            let parsed = CertificateRequest::parse(&pem.0);
+            parsed.map_err(|e| attributes.forbidden(&format!("failed to parse CSR: {e}")))
+        };
+        match signer {
+            signers::KUBE_APISERVER_CLIENT => {
+                if parse()?.organizations.iter().all(|o| o != MASTERS) {
+                    return Ok(());
+                }
+                let why = format!("use of {signer} signer with {MASTERS} group is not allowed");
+                Err(attributes.forbidden(&why))
+            }
+            signers::KUBELET_SERVING | signers::KUBE_APISERVER_CLIENT_KUBELET
+                if node::node_name(attributes.user).is_some() =>
+            {
+                let own = attributes.user.name.as_str();
+                if parse()?.common_name() == Some(own) {
+                    return Ok(());
+                }
+                Err(attributes.forbidden(&format!("can only create a node CSR with CN={own}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn times_are_filled_in_and_kept() {
+        let old = json!({"status": {"conditions": [
+            {"type": "A", "status": "True", "lastUpdateTime": "u", "lastTransitionTime": "t"}]}});
+        let mut new = json!({"status": {"conditions": [
+            {"type": "A", "status": "True"}, {"type": "B", "status": "True", "lastUpdateTime": null},
+            {"type": "C", "status": "True", "lastUpdateTime": "x", "lastTransitionTime": "y"}]}});
+        fill_times(&mut new, Some(&old), "now");
+        let times: Vec<_> = new["status"]["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| (c["lastUpdateTime"].as_str().unwrap(), c["lastTransitionTime"].as_str().unwrap()))
+            .collect();
+        assert_eq!(times, [("now", "t"), ("now", "now"), ("x", "y")]);
+        fill_times(&mut json!({"status": {"conditions": [3]}}), None, "now");
+    }
+}
