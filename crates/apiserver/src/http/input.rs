@@ -6,7 +6,11 @@ use http::header::CONTENT_TYPE;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::negotiate::{Format, MEDIA_TYPES};
+use super::negotiate::Format;
+use super::protobuf;
+
+/// What bodies may be written in, in the order in which upstream lists it.
+const READABLE: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 /// The largest request body, in bytes.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
@@ -22,7 +26,8 @@ pub fn format(headers: &HeaderMap) -> Result<Format, StatusError> {
     match content_type(headers) {
         "" | "application/json" => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
-        _ => Err(StatusError::unsupported_media_type(&MEDIA_TYPES)),
+        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
+        _ => Err(StatusError::unsupported_media_type(&READABLE)),
     }
 }
 
@@ -32,6 +37,10 @@ pub fn to_json(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, StatusError> 
         Format::Json => Ok(body.clone()),
         Format::Yaml => {
             let value = parse_yaml(body).map_err(StatusError::bad_request)?;
+            Ok(super::output::to_json(&value))
+        }
+        Format::Protobuf => {
+            let value = protobuf::decode(body).map_err(|e| StatusError::bad_request(e.to_string()))?;
             Ok(super::output::to_json(&value))
         }
     }
@@ -71,7 +80,7 @@ mod tests {
         assert_eq!(error.code(), 415);
         assert_eq!(
             error.message(),
-            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml"
+            "the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf"
         );
     }
 }

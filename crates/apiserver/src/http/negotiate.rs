@@ -12,6 +12,8 @@ pub enum Format {
     #[default]
     Json,
     Yaml,
+    /// Only read: every client that writes it reads JSON as well.
+    Protobuf,
 }
 
 /// What the client wants to see of an object or list.

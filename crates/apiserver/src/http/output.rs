@@ -93,7 +93,7 @@ pub fn write_value(code: u16, value: &Value, negotiated: Negotiated) -> Response
             text.push(b'\n');
             finish(raw(code, "application/json", text.into()), negotiated)
         }
-        Format::Json => finish(raw(code, "application/json", to_json(value)), negotiated),
+        Format::Json | Format::Protobuf => finish(raw(code, "application/json", to_json(value)), negotiated),
         Format::Yaml => match serde_saphyr::to_string(value) {
             Ok(text) => finish(raw(code, "application/yaml", text.into()), negotiated),
             Err(error) => {
