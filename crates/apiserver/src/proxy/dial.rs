@@ -1,5 +1,6 @@
 //! Connections to kubelets and pods.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,20 +10,25 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use knarr_apimachinery::status::StatusError;
 use rustls::ClientConfig;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::Backend;
+use super::node_identity::NodeIdentity;
 use crate::config::{Config, ConfigError};
 use crate::http::tls;
 use crate::server::Inner;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 
-/// The TLS with which kubelets are called: they see our certificate, and theirs must be signed by the cluster's CA.
+/// The TLS with which kubelets are called: they see our certificate, and theirs must be signed by the cluster's CA and
+/// name the node.
 pub struct Kubelets {
-    tls: TlsConnector,
+    client: ClientConfig,
+    verifier: Arc<WebPkiServerVerifier>,
 }
 
 impl Kubelets {
@@ -30,16 +36,34 @@ impl Kubelets {
         const WHAT: &str = "the kubelet client certificate";
         let Some(pair) = &config.kubelet_client else { return Ok(None) };
         let (chain, key) = tls::keypair(pair, WHAT)?;
-        let roots = tls::roots(&config.kubelet_ca_pem, "the kubelet CA")?;
-        let unusable = |e: rustls::Error| ConfigError::Unusable { what: WHAT, why: e.to_string() };
+        let roots = Arc::new(tls::roots(&config.kubelet_ca_pem, "the kubelet CA")?);
+        let unusable = |e: &dyn std::fmt::Display| ConfigError::Unusable { what: WHAT, why: e.to_string() };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let client = ClientConfig::builder_with_provider(provider)
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+            .build()
+            .map_err(|e| unusable(&e))?;
+        let mut client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(unusable)?
+            .map_err(|e| unusable(&e))?
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)
-            .map_err(unusable)?;
-        Ok(Some(Self { tls: TlsConnector::from(Arc::new(client)) }))
+            .map_err(|e| unusable(&e))?;
+        // A resumed session would skip the look at whose certificate it is.
+        client.resumption = Resumption::disabled();
+        Ok(Some(Self { client, verifier }))
+    }
+
+    async fn connect(
+        &self,
+        node: &str,
+        address: &str,
+        stream: TcpStream,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let verifier = NodeIdentity::new(Arc::clone(&self.verifier), node, address);
+        let mut client = self.client.clone();
+        client.dangerous().set_certificate_verifier(Arc::new(verifier));
+        let name = ServerName::try_from(address.to_owned()).map_err(io::Error::other)?;
+        TlsConnector::from(Arc::new(client)).connect(name, stream).await
     }
 }
 
@@ -62,25 +86,24 @@ async fn connect_now(
     server: &Inner,
     backend: &Backend,
 ) -> Result<(SendRequest<Full<Bytes>>, String), StatusError> {
-    let (Backend::Kubelet { address, port } | Backend::Plain { address, port }) = backend;
+    let (Backend::Kubelet { address, port, .. } | Backend::Plain { address, port }) = backend;
     let authority =
         if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") };
     let stream = TcpStream::connect((address.as_str(), *port))
         .await
         .map_err(|e| dialing(format!("dial tcp {authority}: connect: {e}")))?;
     let _ = stream.set_nodelay(true);
-    if matches!(backend, Backend::Plain { .. }) {
+    let Backend::Kubelet { node, .. } = backend else {
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(dialing)?;
         tokio::spawn(async move {
             // How a connection ends shows in the answer read from it.
             let _ = connection.with_upgrades().await;
         });
         return Ok((sender, authority));
-    }
+    };
     let kubelets =
         server.kubelets.as_ref().ok_or_else(|| dialing("no kubelet client certificate is configured"))?;
-    let name = ServerName::try_from(address.clone()).map_err(dialing)?;
-    let stream = kubelets.tls.connect(name, stream).await.map_err(dialing)?;
+    let stream = kubelets.connect(node, address, stream).await.map_err(dialing)?;
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(dialing)?;
     tokio::spawn(async move {
         let _ = connection.with_upgrades().await;

@@ -59,7 +59,7 @@ async fn kubelet_of(server: &Inner, node: &str) -> Result<Backend, StatusError> 
     let endpoint = status.and_then(|s| s.daemon_endpoints.as_ref()).and_then(|d| d.kubelet_endpoint.as_ref());
     let port = endpoint.and_then(|e| u16::try_from(e.port).ok()).filter(|p| *p != 0).unwrap_or(10250);
     match address {
-        Some(address) => Ok(Backend::Kubelet { address, port }),
+        Some(address) => Ok(Backend::Kubelet { node: node.to_owned(), address, port }),
         None => Err(StatusError::internal(format!(
             "no preferred addresses found; known addresses: [] of node \"{node}\""
         ))),

@@ -2,6 +2,7 @@
 
 mod dial;
 mod locate;
+mod node_identity;
 
 use std::sync::{Arc, PoisonError};
 
@@ -33,8 +34,8 @@ pub struct Location {
 }
 
 pub enum Backend {
-    /// A kubelet, by address and port, over TLS with our client certificate.
-    Kubelet { address: String, port: u16 },
+    /// The kubelet of this node, by address and port, over TLS with our client certificate.
+    Kubelet { node: String, address: String, port: u16 },
     /// Anything that speaks HTTP.
     Plain { address: String, port: u16 },
 }
