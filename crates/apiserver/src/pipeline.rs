@@ -130,8 +130,13 @@ async fn answer(
     let outcome = if long {
         work.await
     } else {
+        let in_turn = async {
+            // Never closed, so a failure to get a slot cannot happen.
+            let _slot = server.slots.acquire().await;
+            work.await
+        };
         tokio::select! {
-            outcome = work => outcome,
+            outcome = in_turn => outcome,
             () = server.clock.sleep(TIMEOUT) => Ok(Err(StatusError::timeout(
                 "the server was unable to return a response in the time allotted, but may still be processing the request",
             ))),

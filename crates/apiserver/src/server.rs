@@ -1,10 +1,12 @@
 //! The server itself: what all requests share, how it starts, serves and stops.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
-use knarr_storage::Store;
+use knarr_storage::{RevisionWindow, Store};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::authn::UserInfo;
@@ -22,8 +24,13 @@ use crate::http::tls;
 use crate::in_process::InProcess;
 use crate::metrics::Metrics;
 use crate::proxy::Kubelets;
-use crate::registry::event_leases::EventLeases;
+use crate::registry::event_leases::{self, EventLeases};
 use crate::registry::served::{Table, storage_name, stored_form};
+
+/// Requests under way, watches and streams apart; further ones wait their turn.
+const MAX_INFLIGHT: usize = 600;
+/// History is kept for between one and two of these.
+const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +59,8 @@ pub struct Inner {
     pub discovery: Discovery,
     pub metrics: Metrics,
     pub events: EventLeases,
+    /// One for each request under way that is no watch or stream.
+    pub slots: Semaphore,
     /// Cancelled when the server stops.
     pub stop: CancellationToken,
 }
@@ -92,6 +101,7 @@ impl ApiServer {
             discovery: Discovery::new(&config, &table),
             metrics: Metrics::default(),
             events: EventLeases::default(),
+            slots: Semaphore::new(MAX_INFLIGHT),
             store,
             clock,
             caches,
@@ -101,7 +111,8 @@ impl ApiServer {
             config,
         });
         bootstrap::run(&inner).await.map_err(StartError::Bootstrap)?;
-        tokio::spawn(crate::registry::event_leases::expire(Arc::clone(&inner)));
+        tokio::spawn(event_leases::expire(Arc::clone(&inner)));
+        tokio::spawn(compact(Arc::clone(&inner)));
         Ok(Self { inner })
     }
 
@@ -126,5 +137,28 @@ impl ApiServer {
     /// Whether [`ApiServer::stop`] was called.
     pub fn is_stopped(&self) -> bool {
         self.inner.stop.is_cancelled()
+    }
+}
+
+/// Lets the store forget old history, until the server stops.
+async fn compact(server: Arc<Inner>) {
+    let mut window = RevisionWindow::default();
+    loop {
+        tokio::select! {
+            () = server.stop.cancelled() => return,
+            () = server.clock.sleep(COMPACT_EVERY) => {}
+        }
+        let done = match server.store.current_revision().await {
+            Ok(revision) => match window.tick(revision) {
+                Some(old) => server.store.compact(old).await,
+                None => Ok(()),
+            },
+            Err(error) => Err(error),
+        };
+        match done {
+            Err(knarr_storage::Error::Closed) => return,
+            Err(error) => tracing::warn!(%error, "cannot compact the store"),
+            Ok(()) => {}
+        }
     }
 }

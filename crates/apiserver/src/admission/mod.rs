@@ -36,7 +36,6 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     /// Empty on a create with a generated name.
     pub name: &'a str,
-    pub dry_run: bool,
     /// `Null` on a delete.
     pub object: Value,
     pub old: Option<&'a Value>,

@@ -39,7 +39,7 @@ pub struct SigningKey {
 }
 
 enum Pair {
-    Ecdsa(EcdsaKeyPair),
+    Ecdsa(Box<EcdsaKeyPair>),
     Rsa(Box<RsaKeyPair>),
 }
 
@@ -71,7 +71,7 @@ impl SigningKey {
         let random = SystemRandom::new();
         if let Ok(pair) = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, der, &random) {
             let public = PublicKey::new(Algorithm::Es256, pair.public_key().as_ref());
-            return Ok(Self { pair: Pair::Ecdsa(pair), public });
+            return Ok(Self { pair: Pair::Ecdsa(Box::new(pair)), public });
         }
         let pair = RsaKeyPair::from_pkcs8(der).map_err(|_| ConfigError::Unusable {
             what: SIGNING,

@@ -64,15 +64,38 @@ struct State {
     watchers: Watchers,
 }
 
+type Senders = Vec<mpsc::Sender<Arc<CacheEvent>>>;
+
 /// Who is told of an event, found without asking every watcher.
 #[derive(Default)]
 struct Watchers {
-    all: Vec<mpsc::Sender<Arc<CacheEvent>>>,
+    all: Senders,
     /// Those that need one value of one field.
-    by_field: BTreeMap<&'static str, BTreeMap<Box<str>, Vec<mpsc::Sender<Arc<CacheEvent>>>>>,
+    by_field: BTreeMap<&'static str, BTreeMap<Box<str>, Senders>>,
+    /// Registrations by field since those that have left were last looked for.
+    since_sweep: usize,
 }
 
+/// Registrations after which it is worth looking for watchers that have left.
+const SWEEP_AFTER: usize = 256;
+
 impl Watchers {
+    /// Forgets watchers that have left under values of which no event comes any more.
+    fn sweep(&mut self) {
+        self.since_sweep += 1;
+        let held: usize = self.by_field.values().map(BTreeMap::len).sum();
+        if self.since_sweep < SWEEP_AFTER.max(held) {
+            return;
+        }
+        self.since_sweep = 0;
+        for by_value in self.by_field.values_mut() {
+            by_value.retain(|_, senders| {
+                senders.retain(|s| !s.is_closed());
+                !senders.is_empty()
+            });
+        }
+    }
+
     fn send(&mut self, event: &Arc<CacheEvent>) {
         push(&mut self.all, event);
         for (path, by_value) in &mut self.by_field {
@@ -87,11 +110,7 @@ impl Watchers {
     }
 }
 
-fn deliver(
-    by_value: &mut BTreeMap<Box<str>, Vec<mpsc::Sender<Arc<CacheEvent>>>>,
-    value: &str,
-    event: &Arc<CacheEvent>,
-) {
+fn deliver(by_value: &mut BTreeMap<Box<str>, Senders>, value: &str, event: &Arc<CacheEvent>) {
     if let Some(senders) = by_value.get_mut(value) {
         push(senders, event);
         if senders.is_empty() {
@@ -101,7 +120,7 @@ fn deliver(
 }
 
 /// Sends to each; a watcher that has left or cannot keep up is dropped, which ends its watch.
-fn push(senders: &mut Vec<mpsc::Sender<Arc<CacheEvent>>>, event: &Arc<CacheEvent>) {
+fn push(senders: &mut Senders, event: &Arc<CacheEvent>) {
     senders.retain(|s| s.try_send(Arc::clone(event)).is_ok());
 }
 
@@ -200,6 +219,7 @@ impl Cache {
         let (sender, receiver) = mpsc::channel(WATCHER_BUFFER);
         match selection.indexed_field() {
             Some((path, value)) => {
+                state.watchers.sweep();
                 let by_value = state.watchers.by_field.entry(path).or_default();
                 let senders = by_value.entry(value.into()).or_default();
                 senders.retain(|s| !s.is_closed());

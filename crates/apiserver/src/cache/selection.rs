@@ -17,6 +17,7 @@ pub struct Selection {
 }
 
 impl Selection {
+    #[cfg(test)]
     pub fn everything(resource: &'static Resource) -> Self {
         Self { resource, labels: Selector::everything(), fields: FieldSelector::everything() }
     }

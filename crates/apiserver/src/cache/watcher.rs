@@ -16,14 +16,6 @@ pub enum Change {
     Deleted(Arc<Object>),
 }
 
-impl Change {
-    pub fn object(&self) -> &Arc<Object> {
-        match self {
-            Self::Added(o) | Self::Modified(o) | Self::Deleted(o) => o,
-        }
-    }
-}
-
 /// A running watch. Dropping it ends it.
 pub struct Watcher {
     namespace: Option<Box<str>>,

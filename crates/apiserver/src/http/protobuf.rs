@@ -313,7 +313,11 @@ fn go_duration(nanos: i64) -> String {
         let digits = unit.ilog10() as usize;
         let part = format!("{part:0digits$}");
         let part = part.trim_end_matches('0');
-        if digits == 0 || part.is_empty() { format!("{whole}{name}") } else { format!("{whole}.{part}{name}") }
+        if digits == 0 || part.is_empty() {
+            format!("{whole}{name}")
+        } else {
+            format!("{whole}.{part}{name}")
+        }
     };
     let text = match total {
         0..1_000 => format!("{total}ns"),

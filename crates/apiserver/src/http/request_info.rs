@@ -63,13 +63,13 @@ impl RequestInfo {
     }
 
     fn take_parts(&mut self, mut parts: Vec<String>) {
-        if parts[0] == "namespaces" {
-            if let Some(namespace) = parts.get(1) {
-                self.namespace.clone_from(namespace);
-                // Beyond a namespace's own subresources, what follows is a resource in the namespace.
-                if parts.len() > 2 && !matches!(parts[2].as_str(), "status" | "finalize") {
-                    parts.drain(..2);
-                }
+        if parts[0] == "namespaces"
+            && let Some(namespace) = parts.get(1)
+        {
+            self.namespace.clone_from(namespace);
+            // Beyond a namespace's own subresources, what follows is a resource in the namespace.
+            if parts.len() > 2 && !matches!(parts[2].as_str(), "status" | "finalize") {
+                parts.drain(..2);
             }
         }
         let mut parts = parts.into_iter();
@@ -102,15 +102,6 @@ impl RequestInfo {
             && (self.verb == "watch"
                 || matches!(self.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy")
                 || (self.subresource == "log" && query.flag("follow")))
-    }
-
-    /// `pods`, `pods/log`.
-    pub fn resource_with_subresource(&self) -> String {
-        if self.subresource.is_empty() {
-            self.resource.clone()
-        } else {
-            format!("{}/{}", self.resource, self.subresource)
-        }
     }
 }
 

@@ -95,7 +95,6 @@ async fn create_named(
         subresource: "",
         namespace: &namespace,
         name: &name,
-        dry_run: params.dry_run,
         object,
         old: None,
         warnings: Vec::new(),

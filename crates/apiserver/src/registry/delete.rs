@@ -90,7 +90,7 @@ pub async fn delete(
         };
         let old = current.value()?;
         preconditions(served, name, &how.options, &old)?;
-        admit(server, request, served, namespace, name, how, &old).await?;
+        admit(server, request, served, namespace, name, &old).await?;
         let fate = fate(served, &current.object, &old, &how.options, server.clock.now());
         match carry_out(server, served, namespace, name, how.dry_run, &current, &old, fate).await {
             Ok(deleted) => return Ok(deleted),
@@ -130,7 +130,6 @@ async fn admit(
     served: &Served,
     namespace: &str,
     name: &str,
-    how: &How,
     old: &Value,
 ) -> Result<(), StatusError> {
     let mut attributes = Attributes {
@@ -140,7 +139,6 @@ async fn admit(
         subresource: "",
         namespace,
         name,
-        dry_run: how.dry_run,
         object: Value::Null,
         old: Some(old),
         warnings: Vec::new(),

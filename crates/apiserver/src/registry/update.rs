@@ -141,7 +141,6 @@ async fn prepare_update(
         subresource: target.subresource.unwrap_or(""),
         namespace: target.namespace,
         name: target.name,
-        dry_run: params.dry_run,
         object: new,
         old: Some(old),
         warnings: Vec::new(),

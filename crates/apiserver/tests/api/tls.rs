@@ -16,13 +16,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::harness::{CONFIG_MAPS, User, config, config_map};
 
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
+pub struct Authority {
+    pub issuer: Issuer<'static, KeyPair>,
+    pub pem: String,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -31,7 +31,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    fn sign(&self, user: &str, groups: &[&str], hosts: &[&str], expired: bool) -> Keypair {
+    pub fn sign(&self, user: &str, groups: &[&str], hosts: &[&str], expired: bool) -> Keypair {
         let key = KeyPair::generate().unwrap();
         let mut params =
             CertificateParams::new(hosts.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>()).unwrap();
@@ -51,17 +51,20 @@ impl Authority {
     }
 }
 
-struct Served {
-    server: ApiServer,
-    authority: Authority,
-    address: SocketAddr,
+pub struct Served {
+    pub server: ApiServer,
+    pub authority: Authority,
+    pub address: SocketAddr,
 }
 
-async fn serve() -> Served {
+pub async fn serve() -> Served {
     let authority = Authority::new();
     let mut config = config(Arc::new(Embedded::memory(Options::default())));
     config.serving = authority.sign("apiserver", &[], &["127.0.0.1"], false);
     config.client_ca_pem = authority.pem.clone();
+    config.kubelet_ca_pem = authority.pem.clone();
+    config.kubelet_client =
+        Some(authority.sign("kube-apiserver-kubelet-client", &["system:masters"], &[], false));
     let server = ApiServer::new(config).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -71,7 +74,7 @@ async fn serve() -> Served {
 }
 
 impl Served {
-    async fn connect(
+    pub async fn connect(
         &self,
         client: Option<&Keypair>,
         h2: bool,
@@ -98,7 +101,7 @@ impl Served {
         tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await.unwrap()
     }
 
-    async fn open(
+    pub async fn open(
         &self,
         client: Option<&Keypair>,
         h2: bool,
@@ -118,7 +121,20 @@ impl Served {
         sender.send_request(request.header("host", "127.0.0.1").body(body).unwrap()).await.unwrap()
     }
 
-    async fn ask(
+    /// A request whose answer may switch the connection to another protocol.
+    pub async fn open_upgradable(
+        &self,
+        client: &Keypair,
+        request: http::request::Builder,
+    ) -> http::Response<hyper::body::Incoming> {
+        let stream = TokioIo::new(self.connect(Some(client), false).await);
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+        tokio::spawn(connection.with_upgrades());
+        let request = request.header("host", "127.0.0.1").body(Full::new(Bytes::new()));
+        sender.send_request(request.unwrap()).await.unwrap()
+    }
+
+    pub async fn ask(
         &self,
         client: Option<&Keypair>,
         h2: bool,
@@ -137,7 +153,7 @@ fn get(path: &str) -> http::request::Builder {
     http::Request::builder().uri(format!("https://127.0.0.1{path}"))
 }
 
-fn get1(path: &str) -> http::request::Builder {
+pub fn get1(path: &str) -> http::request::Builder {
     http::Request::builder().uri(path)
 }
 

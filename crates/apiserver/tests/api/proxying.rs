@@ -1,0 +1,162 @@
+//! Logs and exec through the server to a kubelet, which here is a small TLS server of our own.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::harness::{PODS, User, default_account, pod};
+use crate::tls::{Authority, Served, get1, serve};
+
+/// Answers every path with itself; echoes on upgraded connections.
+async fn kubelet(authority: &Authority) -> u16 {
+    let pair = authority.sign("system:node:n", &["system:nodes"], &["127.0.0.1"], false);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let clients =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .unwrap();
+    let tls = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(clients)
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(pair.certificate_pem.as_bytes()).unwrap()],
+            PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let connection = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(stream), service_fn(echo));
+                let _ = connection.with_upgrades().await;
+            });
+        }
+    });
+    port
+}
+
+async fn echo(mut request: http::Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let path = request.uri().path_and_query().unwrap().to_string();
+    assert!(request.headers().get("authorization").is_none());
+    if path.contains("tailLines=7") {
+        let mut response = Response::new(Full::from("container \"c\" in pod \"p\" is waiting to start"));
+        *response.status_mut() = StatusCode::BAD_REQUEST;
+        return Ok(response);
+    }
+    if request.headers().contains_key("upgrade") {
+        let upgrade = hyper::upgrade::on(&mut request);
+        tokio::spawn(async move {
+            let mut stream = TokioIo::new(upgrade.await.unwrap());
+            let mut buffer = [0; 64];
+            while let Ok(n) = stream.read(&mut buffer).await {
+                if n == 0 || stream.write_all(&buffer[..n]).await.is_err() {
+                    break;
+                }
+            }
+        });
+        let mut response = Response::new(Full::default());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        for (name, value) in [("connection", "Upgrade"), ("upgrade", "websocket"), ("x-path", path.as_str())]
+        {
+            response.headers_mut().insert(http::HeaderName::from_static(name), value.parse().unwrap());
+        }
+        return Ok(response);
+    }
+    Ok(Response::new(Full::from(path)))
+}
+
+/// A server with a pod on a node whose kubelet answers.
+async fn with_pod() -> (Served, knarr_apiserver::Keypair, User) {
+    let s = serve().await;
+    let port = kubelet(&s.authority).await;
+    let admin = s.authority.sign("admin", &["system:masters"], &[], false);
+    let user = User(s.server.transport(knarr_apiserver::UserInfo::new("admin", &["system:masters"])));
+    default_account(&user).await;
+    user.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.expect(201);
+    let status = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
+    user.patch("/api/v1/nodes/n/status", "merge-patch+json", &status).await.expect(200);
+    user.post(PODS, &pod("p")).await.expect(201);
+    (s, admin, user)
+}
+
+async fn bind(user: &User) {
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    user.post(&format!("{PODS}/p/binding"), &binding).await.expect(201);
+}
+
+#[tokio::test]
+async fn logs_come_from_the_kubelet() {
+    let (s, admin, user) = with_pod().await;
+    let ask = |query: &'static str| {
+        let (s, admin) = (&s, &admin);
+        async move { s.ask(Some(admin), false, get1(&format!("{PODS}/p/log{query}")), "").await }
+    };
+    assert_eq!(ask("").await, (200, json!("")), "a pod without a node has no log");
+    bind(&user).await;
+    let (code, path) = ask("?follow=true&tailLines=5&container=c").await;
+    assert_eq!((code, path), (200, json!("/containerLogs/default/p/c?follow=true&tailLines=5")));
+    let (code, status) = ask("?tailLines=7").await;
+    assert_eq!(
+        (code, status["message"].as_str()),
+        (400, Some("container \"c\" in pod \"p\" is waiting to start"))
+    );
+    let (code, status) = ask("?container=x").await;
+    assert_eq!((code, status["message"].as_str()), (400, Some("container x is not valid for pod p")));
+    assert_eq!(ask("?tailLines=-1").await.0, 422);
+}
+
+#[tokio::test]
+async fn exec_is_a_tunnel() {
+    let (s, admin, user) = with_pod().await;
+    bind(&user).await;
+    let uri = format!("{PODS}/p/exec?command=echo&command=a%20b&stdin=true&stdout=true&tty=false");
+    let (code, status) = s.ask(Some(&admin), false, get1(&uri), "").await;
+    assert_eq!((code, status["message"].as_str()), (400, Some("Upgrade request required")));
+    let request = get1(&uri).header("connection", "Upgrade").header("upgrade", "websocket");
+    let mut response = s.open_upgradable(&admin, request).await;
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    assert_eq!(response.headers()["x-path"], "/exec/default/p/c?input=1&output=1&command=echo&command=a%20b");
+    let mut stream = TokioIo::new(hyper::upgrade::on(&mut response).await.unwrap());
+    stream.write_all(b"hello").await.unwrap();
+    let mut buffer = [0; 5];
+    stream.read_exact(&mut buffer).await.unwrap();
+    assert_eq!(&buffer, b"hello");
+}
+
+#[tokio::test]
+async fn kubelets_out_of_reach_are_an_error() {
+    let (s, admin, user) = with_pod().await;
+    bind(&user).await;
+    let status = json!({"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}});
+    user.patch("/api/v1/nodes/n/status", "merge-patch+json", &status).await.expect(200);
+    let (code, status) = s.ask(Some(&admin), false, get1(&format!("{PODS}/p/log")), "").await;
+    assert_eq!(code, 500);
+    assert!(
+        status["message"].as_str().unwrap().starts_with("Internal error occurred: error dialing backend: "),
+        "{status}"
+    );
+    let frame = s.open(Some(&admin), false, get1("/livez"), "").await;
+    assert_eq!(frame.into_body().collect().await.unwrap().to_bytes(), "ok");
+}
