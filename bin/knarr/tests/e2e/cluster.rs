@@ -1,9 +1,15 @@
-//! A running cluster in a sandbox, and kubectl against it.
+//! A running cluster in a sandbox.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::kubectl::{Kubectl, Words};
+use crate::requirements;
 use crate::sandbox::{Sandbox, log_to, only_child, succeeded, wait_for};
 
 pub struct Cluster {
@@ -21,21 +27,32 @@ pub fn knarr() -> PathBuf {
     path.canonicalize().expect("path of the release binary")
 }
 
+/// The cluster of all tests that change nothing of the node or the server; each works in a namespace of its own.
+pub fn shared() -> &'static Cluster {
+    static SHARED: OnceLock<Cluster> = OnceLock::new();
+    SHARED.get_or_init(Cluster::start)
+}
+
 impl Cluster {
     /// A new cluster with a Ready node.
     pub fn start() -> Self {
-        let mut cluster = Self { sandbox: Sandbox::new(), server: None };
+        let mut cluster = Self::new();
         cluster.start_server();
         cluster
     }
 
+    /// A cluster that is still to be started.
+    pub fn new() -> Self {
+        requirements::check();
+        Self { sandbox: Sandbox::new("e2e"), server: None }
+    }
+
     /// Starts the server on the sandbox's data folder and waits until its node is Ready.
     pub fn start_server(&mut self) {
-        let mut command = self.sandbox.command(knarr());
-        command.arg("server").arg("--data-dir").arg(self.data_dir());
-        command.args(["--cgroup-root", &self.sandbox.cgroup_root]);
         let log = self.sandbox.path("server.log");
         let _ = std::fs::remove_file(&log);
+        let mut command = self.knarr(&["server"]);
+        command.args(["--cgroup-root", &self.sandbox.cgroup_root]);
         log_to(&mut command, &log);
         let mut child = command.spawn().expect("nsenter(1) of util-linux");
         wait_for("the server's last line", Duration::from_secs(60), || {
@@ -48,103 +65,112 @@ impl Cluster {
         self.server = Some(child);
     }
 
+    /// `knarr COMMAND… --data-dir DIR`, inside the sandbox.
+    pub fn knarr(&self, words: &[&str]) -> Command {
+        let mut command = self.sandbox.command(knarr());
+        command.args(words).arg("--data-dir").arg(self.data_dir());
+        command
+    }
+
+    /// `knarr image …` that has to succeed.
+    pub fn image(&self, words: impl Words) -> String {
+        let words = words.words();
+        let output = self.try_image(&words);
+        succeeded(&format!("knarr image {}", words.join(" ")), &output)
+    }
+
+    pub fn try_image(&self, words: &[String]) -> Output {
+        let all: Vec<&str> = std::iter::once("image").chain(words.iter().map(String::as_str)).collect();
+        self.knarr(&all).output().expect("nsenter(1) of util-linux")
+    }
+
     pub fn data_dir(&self) -> PathBuf {
         self.sandbox.path("data")
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data_dir().join("admin.kubeconfig")
     }
 
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.sandbox.path("server.log")).unwrap_or_default()
     }
 
-    fn server_pid(&self) -> i32 {
-        let nsenter = self.server.as_ref().expect("a running server").id();
-        only_child(nsenter).expect("the server below nsenter") as i32
+    /// The server's process id, as the surrounding machine sees it.
+    pub fn server_pid(&self) -> u32 {
+        only_child(self.server.as_ref().expect("a running server").id()).expect("the server below nsenter")
     }
 
     /// `kill -9` of the server alone: shims and containers go on.
     pub fn kill_server(&mut self) {
-        self.signal_server(nix::sys::signal::Signal::SIGKILL);
+        self.signal_server(Signal::SIGKILL);
     }
 
     /// Ctrl-C; returns whether the server ended well.
     pub fn interrupt_server(&mut self) -> bool {
-        self.signal_server(nix::sys::signal::Signal::SIGINT)
+        self.signal_server(Signal::SIGINT)
     }
 
-    fn signal_server(&mut self, signal: nix::sys::signal::Signal) -> bool {
-        let pid = nix::unistd::Pid::from_raw(self.server_pid());
-        nix::sys::signal::kill(pid, signal).expect("a signal to the server");
+    fn signal_server(&mut self, signal: Signal) -> bool {
+        kill(Pid::from_raw(self.server_pid() as i32), signal).expect("a signal to the server");
         let mut child = self.server.take().expect("a running server");
-        child.wait().expect("the server's end").success()
+        let status =
+            wait_for("the server's end", Duration::from_secs(30), || child.try_wait().expect("a child"));
+        status.success()
     }
 
-    pub fn kubectl_command(&self, words: &[&str]) -> Command {
-        let mut command = self.sandbox.command("kubectl");
-        command.arg("--kubeconfig").arg(self.data_dir().join("admin.kubeconfig"));
-        command.arg("--cache-dir").arg(self.sandbox.path("kubectl-cache"));
-        command.args(words);
+    /// kubectl as the cluster's administrator.
+    pub fn admin(&self) -> Kubectl<'_> {
+        Kubectl::new(self, None, self.kubeconfig())
+    }
+
+    /// A fresh namespace and kubectl for it; what is in it is removed when the test ends.
+    pub fn namespace(&self, name: &str) -> Kubectl<'_> {
+        self.admin().run(["create", "namespace", name]);
+        let kubectl = Kubectl::new(self, Some(name.to_owned()), self.kubeconfig());
+        kubectl.eventually("get serviceaccount default -o name", |out| out.contains("default"));
+        kubectl
+    }
+
+    /// Runs a file of `python/` with the administrator's kubeconfig; it has to succeed.
+    pub fn python(&self, file: &str, arguments: &[&str]) -> String {
+        succeeded(&format!("{file} {}", arguments.join(" ")), &self.try_python(file, arguments))
+    }
+
+    pub fn try_python(&self, file: &str, arguments: &[&str]) -> Output {
+        self.python_command(file, arguments).output().expect("nsenter(1) of util-linux")
+    }
+
+    pub fn python_command(&self, file: &str, arguments: &[&str]) -> Command {
+        let mut command = self.sandbox.command("python3");
+        command.env("KUBECONFIG", self.kubeconfig()).env("PYTHONDONTWRITEBYTECODE", "1");
+        command.arg(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/python")).join(file));
+        command.args(arguments);
         command
     }
 
-    /// kubectl whatever its end.
-    pub fn try_kubectl(&self, words: &[&str]) -> Output {
-        self.kubectl_command(words).output().expect("nsenter(1) of util-linux")
+    /// GET over HTTP from the node itself; `None` if nobody answers in time.
+    pub fn try_http(&self, address: &str) -> Option<String> {
+        let mut command = self.sandbox.command("busybox");
+        let output =
+            command.args(["wget", "-q", "-T", "3", "-O", "-", &format!("http://{address}")]).output();
+        let output = output.expect("nsenter(1) of util-linux");
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// kubectl that has to succeed; returns its standard output.
-    pub fn kubectl(&self, words: &[&str]) -> String {
-        succeeded(&format!("kubectl {}", words.join(" ")), &self.try_kubectl(words))
-    }
-
-    /// kubectl that has to fail; returns its standard error.
-    pub fn kubectl_fails(&self, words: &[&str]) -> String {
-        let output = self.try_kubectl(words);
-        assert!(!output.status.success(), "kubectl {} succeeded", words.join(" "));
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-
-    /// Applies a manifest given as text.
-    pub fn apply(&self, manifest: &str) -> String {
-        let path = self.sandbox.path("manifest.yaml");
-        std::fs::write(&path, manifest).expect("manifest file");
-        self.kubectl(&["apply", "-f", path.to_str().expect("UTF-8 path")])
-    }
-
-    /// Asks kubectl until the output satisfies `good`; returns it.
-    pub fn eventually(&self, words: &[&str], good: impl Fn(&str) -> bool) -> String {
-        let mut last = String::new();
-        let deadline = std::time::Instant::now() + Duration::from_secs(90);
-        while std::time::Instant::now() < deadline {
-            let output = self.try_kubectl(words);
-            last = String::from_utf8_lossy(&output.stdout).into_owned();
-            if good(&last) {
-                return last;
-            }
-            last.push_str(&String::from_utf8_lossy(&output.stderr));
-            std::thread::sleep(Duration::from_millis(200));
-        }
-        panic!("kubectl {}: never as expected; last:\n{last}\n{}", words.join(" "), self.report());
-    }
-
-    /// What helps to understand a failure.
-    pub fn report(&self) -> String {
-        let show = |words: &[&str]| String::from_utf8_lossy(&self.try_kubectl(words).stdout).into_owned();
-        format!(
-            "--- pods\n{}\n--- events\n{}\n--- server log\n{}",
-            show(&["get", "pods", "-A", "-o", "wide"]),
-            show(&["get", "events", "-A"]),
-            self.log()
-        )
+    pub fn http(&self, address: &str) -> String {
+        wait_for(&format!("an answer from http://{address}"), Duration::from_secs(20), || {
+            self.try_http(address)
+        })
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("{}", self.report());
-        }
         if let Some(mut child) = self.server.take() {
-            let _ = child.kill();
+            if let Some(server) = only_child(child.id()) {
+                let _ = kill(Pid::from_raw(server as i32), Signal::SIGKILL);
+            }
             let _ = child.wait();
         }
     }

@@ -1,7 +1,9 @@
 //! A machine of its own for a cluster under test: fresh network, mount and pid namespaces, its own cgroup sub-tree.
 //!
-//! Nothing that runs in it can touch the surrounding machine's network, and all of it ends with the sandbox.
+//! Nothing that runs in it can touch the surrounding machine's network, and all of it ends with the sandbox: also
+//! when the test process is killed.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -10,76 +12,96 @@ use std::time::{Duration, Instant};
 
 /// The address of the sandbox's only uplink.
 pub const NODE_IP: &str = "10.99.0.2";
+pub const HOST_NAME: &str = "knarr-test";
+
+/// Holds the namespaces while its standard input is open, that is, as long as the test process lives; then removes
+/// everything. `$1` is the sandbox's folder, `$2` the name of its cgroups.
+const KEEPER: &str = r#"
+unshare --net --mount --pid --uts --fork --kill-child --mount-proc sleep infinity </dev/null >/dev/null 2>&1 &
+holder=$!
+echo "$holder" >"$1/holder.new" && mv "$1/holder.new" "$1/holder"
+read -r _
+kill -9 "$holder"
+wait
+for attempt in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    left=
+    for folder in /sys/fs/cgroup/"$2"* /sys/fs/cgroup/*/"$2"*; do
+        [ -d "$folder" ] || continue
+        find "$folder" -depth -type d -exec rmdir {} \; 2>/dev/null
+        [ -d "$folder" ] && left=1
+    done
+    [ -z "$left" ] && break
+    sleep 0.1
+done
+rm -rf --one-file-system "$1"
+"#;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 pub struct Sandbox {
+    keeper: Child,
     /// Process 1 of the pid namespace.
     init: u32,
-    holder: Child,
     pub folder: PathBuf,
     pub cgroup_root: String,
 }
 
 impl Sandbox {
-    pub fn new() -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "end-to-end tests have to run as root");
+    /// `purpose` becomes part of the name of the sandbox's folder and cgroups.
+    pub fn new(purpose: &str) -> Self {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("knarr-e2e-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(&name);
+        let name = format!("knarr-{purpose}-{}-{number}", std::process::id());
+        let base = std::env::var_os("KNARR_TEST_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let folder = base.join(&name);
         fs::create_dir_all(&folder).expect("temporary folder");
-        let holder = Command::new("unshare")
-            .args(["--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"])
-            .args(["sleep", "infinity"])
+        let keeper = Command::new("sh")
+            .args(["-c", KEEPER, "keeper"])
+            .arg(&folder)
+            .arg(&name)
+            .stdin(Stdio::piped())
             .spawn()
-            .expect("unshare(1) of util-linux");
-        let init = wait_for("the sandbox's first process", Duration::from_secs(10), || only_child(holder.id()));
-        let sandbox = Self { init, holder, folder, cgroup_root: format!("/{name}") };
+            .expect("sh");
+        let holder: u32 = wait_for("the sandbox's holder", Duration::from_secs(10), || {
+            fs::read_to_string(folder.join("holder")).ok()?.trim().parse().ok()
+        });
+        let init = wait_for("the sandbox's first process", Duration::from_secs(10), || only_child(holder));
         wait_for("the sandbox's namespaces", Duration::from_secs(10), || {
             let own = fs::read_link("/proc/self/ns/mnt").ok()?;
             let theirs = fs::read_link(format!("/proc/{init}/ns/mnt")).ok()?;
-            (own != theirs).then_some(())
+            let command = fs::read_to_string(format!("/proc/{init}/comm")).ok()?;
+            (own != theirs && command.trim() == "sleep").then_some(())
         });
-        for words in [
-            "mount -t sysfs sysfs /sys",
-            "hostname knarr-test",
-            "ip link set lo up",
-            "ip link add uplink type veth peer name uplink-far",
-            "ip link set uplink-far up",
-            "ip link set uplink up",
-            "ip address add 10.99.0.2/24 dev uplink",
-            "ip route add default via 10.99.0.1",
-        ] {
-            // Mounting sysfs hides the cgroup mounts below it: bind them back.
-            if words.contains("sysfs") {
-                sandbox.sh("mkdir -p $0/cg && mount --rbind /sys/fs/cgroup $0/cg && mount -t sysfs sysfs /sys && mount --rbind $0/cg /sys/fs/cgroup");
-                continue;
-            }
-            let words: Vec<&str> = words.split(' ').collect();
-            sandbox.run(&words);
-        }
+        let sandbox = Self { keeper, init, folder, cgroup_root: format!("/{name}") };
+        sandbox.set_up();
         sandbox
     }
 
+    fn set_up(&self) {
+        // The new network namespace needs a sysfs of its own; mounting it hides the cgroup mounts: bind them back.
+        self.sh("mkdir -p $0/cg && mount --rbind /sys/fs/cgroup $0/cg && mount -t sysfs sysfs /sys \
+            && mount --rbind $0/cg /sys/fs/cgroup && umount -l $0/cg");
+        self.sh(&format!("hostname {HOST_NAME} && ip link set lo up"));
+        self.sh("ip link add uplink type veth peer name uplink-far && ip link set uplink-far up \
+            && ip link set uplink up");
+        self.sh(&format!("ip address add {NODE_IP}/24 dev uplink && ip route add default via 10.99.0.1"));
+    }
+
     /// A command inside the sandbox, not yet started.
-    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.init.to_string(), "--net", "--mount", "--pid", "--uts", "--"]);
         command.arg(program);
         command
     }
 
-    /// Runs a command that has to succeed; returns its standard output.
-    pub fn run(&self, words: &[&str]) -> String {
-        let output = self.command(words[0]).args(&words[1..]).output().expect("nsenter(1) of util-linux");
-        succeeded(&words.join(" "), &output)
+    /// Runs a shell line that has to succeed, with `$0` standing for the sandbox's folder.
+    pub fn sh(&self, line: &str) -> String {
+        succeeded(line, &self.try_sh(line))
     }
 
-    /// Runs a shell line, with `$0` standing for the sandbox's folder.
-    pub fn sh(&self, line: &str) -> String {
-        let output =
-            self.command("sh").args(["-c", line]).arg(&self.folder).output().expect("nsenter(1) of util-linux");
-        succeeded(line, &output)
+    /// Runs a shell line whatever its end.
+    pub fn try_sh(&self, line: &str) -> Output {
+        self.command("sh").args(["-c", line]).arg(&self.folder).output().expect("nsenter(1) of util-linux")
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -89,35 +111,13 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // The end of process 1 ends every process of the pid namespace.
-        let _ = nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(self.init as i32),
-            nix::sys::signal::Signal::SIGKILL,
-        );
-        let _ = self.holder.wait();
-        remove_cgroups(&self.cgroup_root);
-        let _ = fs::remove_dir_all(&self.folder);
+        // The keeper sees its input end, and removes what there is.
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
     }
 }
 
-/// Removes the cgroups that a killed cluster leaves behind, in every hierarchy.
-fn remove_cgroups(root: &str) {
-    let Ok(hierarchies) = fs::read_dir("/sys/fs/cgroup") else { return };
-    let bases = hierarchies.flatten().map(|e| e.path()).chain([PathBuf::from("/sys/fs/cgroup")]);
-    for base in bases {
-        remove_tree(&base.join(root.trim_start_matches('/')));
-    }
-}
-
-fn remove_tree(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    entries.flatten().filter(|e| e.path().is_dir()).for_each(|e| remove_tree(&e.path()));
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while fs::remove_dir(folder).is_err() && folder.exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
+/// A command's standard output; fails the test if the command failed.
 pub fn succeeded(what: &str, output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(
@@ -129,13 +129,13 @@ pub fn succeeded(what: &str, output: &Output) -> String {
     text
 }
 
-/// The only child of a process.
+/// The first child of a process.
 pub fn only_child(pid: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Asks again until there is an answer; fails the test after `limit`.
+/// Asks again until there is an answer; fails after `limit`.
 pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;
     loop {
@@ -143,11 +143,11 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<
             return answer;
         }
         assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Standard streams of a server under test, kept in a file for the failure report.
+/// Standard streams of a process under test, kept in a file.
 pub fn log_to(command: &mut Command, path: &Path) {
     let file = fs::File::options().create(true).append(true).open(path).expect("log file");
     command.stdout(file.try_clone().expect("log file")).stderr(Stdio::from(file)).stdin(Stdio::null());

@@ -1,0 +1,199 @@
+//! Images: archives, a real registry, pull secrets and policies.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, shared};
+use crate::kubectl::Kubectl;
+use crate::objects::{BUSYBOX, sleeper};
+use crate::sandbox::wait_for;
+
+const USER: &str = "user";
+const PASSWORD: &str = "secret";
+/// `secret` by bcrypt.
+const HTPASSWD: &str = "user:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
+
+/// Debian's docker-registry on a loopback port of the sandbox.
+struct Registry {
+    child: Child,
+    host: String,
+}
+
+impl Registry {
+    fn start(cluster: &Cluster, port: u16) -> Self {
+        let folder = cluster.sandbox.path(&format!("registry-{port}"));
+        std::fs::create_dir_all(&folder).expect("folder");
+        let (password, config) = (folder.join("htpasswd"), folder.join("config.yml"));
+        std::fs::write(&password, HTPASSWD).expect("file");
+        let text = json!({
+            "version": "0.1",
+            "log": {"level": "error"},
+            "storage": {"filesystem": {"rootdirectory": folder.join("data")}},
+            "http": {"addr": format!("127.0.0.1:{port}")},
+            "auth": {"htpasswd": {"realm": "test", "path": password}},
+        });
+        std::fs::write(&config, text.to_string()).expect("file");
+        let mut command = cluster.sandbox.command("docker-registry");
+        command.arg("serve").arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let registry = Self { child: command.spawn().expect("nsenter"), host: format!("127.0.0.1:{port}") };
+        let listening = format!("busybox nc -w 1 127.0.0.1 {port} </dev/null");
+        wait_for("the registry", Duration::from_secs(20), || {
+            cluster.sandbox.try_sh(&listening).status.success().then_some(())
+        });
+        registry
+    }
+
+    /// Pushes an image that the node has, under another name.
+    fn push(&self, cluster: &Cluster, image: &str, repository: &str, tag: &str) {
+        let archive = cluster.sandbox.path("push.tar");
+        cluster.image(["export", image, "--output", &archive.to_string_lossy()]);
+        let credentials = format!("{USER}:{PASSWORD}");
+        cluster.python("push.py", &[&archive.to_string_lossy(), &self.host, repository, tag, &credentials]);
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        if let Some(pid) = crate::sandbox::only_child(self.child.id()) {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::SIGKILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+fn with_image(name: &str, image: &str, policy: &str) -> Value {
+    let mut object = sleeper(name);
+    object["spec"]["containers"][0]["image"] = json!(image);
+    object["spec"]["containers"][0]["imagePullPolicy"] = json!(policy);
+    object
+}
+
+fn waiting(kubectl: &Kubectl, pod: &str, reason: &str) {
+    kubectl.until(&format!("pod {pod}"), "{.status.containerStatuses[0].state.waiting.reason}", reason);
+}
+
+#[test]
+fn a6_private_images_need_their_secret() {
+    let cluster = shared();
+    let kubectl = cluster.namespace("a6-private");
+    let registry = Registry::start(cluster, 5000);
+    registry.push(cluster, BUSYBOX, "team/box", "1.0");
+    let image = format!("{}/team/box:1.0", registry.host);
+
+    kubectl.apply(&with_image("refused", &image, "Always"));
+    waiting(&kubectl, "refused", "ImagePullBackOff");
+    let message = kubectl.event("refused", "Failed");
+    assert!(message.contains(&format!("Failed to pull image \"{image}\"")), "{message}");
+
+    let server = format!("--docker-server={}", registry.host);
+    kubectl.run([
+        "create",
+        "secret",
+        "docker-registry",
+        "wrong",
+        &server,
+        "--docker-username=user",
+        "--docker-password=no",
+    ]);
+    kubectl.run([
+        "create",
+        "secret",
+        "docker-registry",
+        "right",
+        &server,
+        "--docker-username=user",
+        "--docker-password=secret",
+    ]);
+    let mut object = with_image("by-pod", &image, "Always");
+    object["spec"]["imagePullSecrets"] = json!([{"name": "wrong"}, {"name": "right"}]);
+    kubectl.apply(&object);
+    kubectl.ready("by-pod");
+    let pulled = kubectl.event("by-pod", "Pulled");
+    assert!(pulled.starts_with(&format!("Successfully pulled image \"{image}\" in ")), "{pulled}");
+    assert!(pulled.contains("Image size: "), "{pulled}");
+    assert_eq!(kubectl.event("by-pod", "Pulling").trim(), format!("Pulling image \"{image}\""));
+    let id = kubectl.path("pod by-pod", "{.status.containerStatuses[0].imageID}");
+    assert!(id.contains("sha256:"), "{id}");
+
+    kubectl.run(["patch", "serviceaccount", "default", "-p", r#"{"imagePullSecrets": [{"name": "right"}]}"#]);
+    kubectl.apply(&with_image("by-account", &image, "Always"));
+    kubectl.ready("by-account");
+
+    kubectl.apply(&with_image("no-such-tag", &format!("{}/team/box:2.0", registry.host), "IfNotPresent"));
+    waiting(&kubectl, "no-such-tag", "ImagePullBackOff");
+    let message = kubectl.event("no-such-tag", "Failed");
+    assert!(message.contains("not found"), "{message}");
+}
+
+#[test]
+fn a6_pull_policies_and_back_off() {
+    let kubectl = shared().namespace("a6-policies");
+    kubectl.apply(&with_image("missing", "knarr.local/missing:v1", "IfNotPresent"));
+    kubectl.apply(&with_image("never", "knarr.local/missing:v1", "Never"));
+    kubectl.apply(&with_image("invalid", "Not/A/Name:x", "IfNotPresent"));
+    kubectl.apply(&with_image("present", BUSYBOX, "Never"));
+    kubectl.ready("present");
+    kubectl.eventually("get pod missing --no-headers", |line| {
+        line.contains("ErrImagePull") || line.contains("ImagePullBackOff")
+    });
+    waiting(&kubectl, "missing", "ImagePullBackOff");
+    waiting(&kubectl, "never", "ErrImageNeverPull");
+    waiting(&kubectl, "invalid", "InvalidImageName");
+    let message = kubectl.event("missing", "BackOff");
+    assert_eq!(message.trim(), "Back-off pulling image \"knarr.local/missing:v1\"");
+    assert!(kubectl.event("missing", "Failed").contains("Error: ErrImagePull"));
+    let message = kubectl.event("never", "ErrImageNeverPull");
+    assert_eq!(
+        message.trim(),
+        "Container image \"knarr.local/missing:v1\" is not present with pull policy of Never"
+    );
+    let message = kubectl.event("present", "Pulled");
+    assert!(message.contains("Container image \"busybox\" already present on machine"), "{message}");
+}
+
+#[test]
+fn a6_image_commands() {
+    let cluster = shared();
+    let list = cluster.image("ls");
+    assert!(list.starts_with("IMAGE "), "{list}");
+    assert!(list.contains("knarr.local/web:v1 ") && list.contains("knarr.local/web:v2 "), "{list}");
+    let json: Value = serde_json::from_str(&cluster.image("ls -o json")).expect("JSON");
+    assert!(json["images"].as_array().is_some_and(|i| i.len() >= 3), "{json}");
+
+    let registry = Registry::start(cluster, 5001);
+    registry.push(cluster, BUSYBOX, "box", "x");
+    let name = format!("{}/box:x", registry.host);
+    let mut command = cluster.knarr(&["image", "pull", &name, "--username", USER, "--password-stdin"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("nsenter");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), PASSWORD.as_bytes())
+        .expect("the password");
+    let output = child.wait_with_output().expect("its end");
+    assert!(output.status.success(), "{output:?}");
+    assert!(cluster.image("ls").contains(&format!("{name} ")));
+    let refused = cluster.try_image(&["pull".into(), format!("{}/box:none", registry.host)]);
+    assert!(!refused.status.success());
+    assert_eq!(String::from_utf8_lossy(&refused.stderr).trim().lines().count(), 1, "{refused:?}");
+
+    let archive = cluster.sandbox.path("exported.tar");
+    let archive = archive.to_string_lossy();
+    cluster.image(["export", &name, "--output", &archive]);
+    assert_eq!(cluster.image(["rm", &name]), format!("removed {name}\n"));
+    assert!(!cluster.image("ls").contains(&name));
+    assert_eq!(cluster.image(["import", &archive]), format!("imported {name}\n"));
+    let kubectl = cluster.namespace("a6-import");
+    kubectl.apply(&with_image("imported", &name, "Never"));
+    kubectl.ready("imported");
+
+    let missing = cluster.try_image(&["rm".into(), "nothing:here".into()]);
+    assert!(!missing.status.success(), "{missing:?}");
+    let broken = cluster.sandbox.path("broken.tar");
+    std::fs::write(&broken, "this is no archive").expect("file");
+    let refused = cluster.try_image(&["import".into(), broken.to_string_lossy().into_owned()]);
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).starts_with("error: "),
+        "{refused:?}"
+    );
+}

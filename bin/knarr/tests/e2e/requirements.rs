@@ -1,0 +1,46 @@
+//! What the end-to-end tests need of the machine. They fail without it: a skipped test proves nothing.
+
+use std::process::{Command, Stdio};
+
+/// Programs, with what brings them.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("kubectl", "https://kubernetes.io/docs/tasks/tools/, or `.ci/kubectl`"),
+    ("unshare", "apt-get install util-linux"),
+    ("nsenter", "apt-get install util-linux"),
+    ("setpriv", "apt-get install util-linux"),
+    ("ip", "apt-get install iproute2"),
+    ("nft", "apt-get install nftables"),
+    ("diff", "apt-get install diffutils"),
+    ("busybox", "apt-get install busybox-static"),
+    ("docker-registry", "apt-get install docker-registry"),
+    ("python3", "apt-get install python3"),
+];
+
+/// What is missing, one line each.
+pub fn missing() -> Vec<String> {
+    let mut missing = Vec::new();
+    if !nix::unistd::geteuid().is_root() {
+        missing.push("root: end-to-end tests make namespaces, mounts and cgroups".to_owned());
+    }
+    for (program, remedy) in PROGRAMS {
+        if !on_the_path(program) {
+            missing.push(format!("{program}: {remedy}"));
+        }
+    }
+    let python = Command::new("python3").args(["-c", "import kubernetes"]).stderr(Stdio::null()).status();
+    if !python.is_ok_and(|status| status.success()) {
+        missing.push("the Python package kubernetes: python3 -m pip install kubernetes".to_owned());
+    }
+    missing
+}
+
+fn on_the_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Fails with the list of what is missing.
+pub fn check() {
+    let missing = missing();
+    assert!(missing.is_empty(), "the end-to-end tests need:\n  {}", missing.join("\n  "));
+}

@@ -1,0 +1,128 @@
+//! Where pods go, and what is said when there is no place.
+
+use serde_json::{Value, json};
+
+use crate::cluster::shared;
+use crate::objects::sleeper;
+
+fn with(name: &str, field: &str, value: Value) -> Value {
+    let mut object = sleeper(name);
+    object["spec"][field] = value;
+    object
+}
+
+#[test]
+fn d2_reasons_are_told() {
+    let kubectl = shared().namespace("d2");
+    let mut big = sleeper("too-big");
+    big["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1k", "memory": "10Ti", "example.com/widgets": "1"}, "limits": {"example.com/widgets": "1"}});
+    kubectl.apply(&big);
+    kubectl.apply(&with("nowhere", "nodeSelector", json!({"disk": "ssd"})));
+    let mut port = sleeper("port-1");
+    port["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 18099}]);
+    kubectl.apply(&port);
+    kubectl.ready("port-1");
+    port["metadata"]["name"] = json!("port-2");
+    kubectl.apply(&port);
+    for (name, reason) in [
+        (
+            "too-big",
+            "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient example.com/widgets, 1 Insufficient memory.",
+        ),
+        ("nowhere", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."),
+        ("port-2", "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."),
+    ] {
+        let message = kubectl.event(name, "FailedScheduling");
+        assert!(message.starts_with(reason), "{name}: {message}");
+        let condition = kubectl.json(&format!("pod {name}"));
+        let conditions = condition["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let scheduled = conditions.iter().find(|c| c["type"] == "PodScheduled").cloned().unwrap_or_default();
+        assert_eq!((&scheduled["status"], &scheduled["reason"]), (&json!("False"), &json!("Unschedulable")));
+    }
+    kubectl.run("delete pod port-1 --wait=false");
+    kubectl.ready("port-2");
+}
+
+#[test]
+fn d4_node_name_bypasses_and_selector_terms_are_anded() {
+    let kubectl = shared().namespace("d4");
+    kubectl.apply(&with("direct", "nodeName", json!("knarr-test")));
+    kubectl.ready("direct");
+    let events =
+        kubectl.run("get events --field-selector involvedObject.name=direct -o custom-columns=R:.reason");
+    assert!(!events.contains("Scheduled"), "{events}");
+    kubectl.apply(&with(
+        "both",
+        "nodeSelector",
+        json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "knarr-test"}),
+    ));
+    kubectl.ready("both");
+    kubectl.apply(&with(
+        "one-of-two",
+        "nodeSelector",
+        json!({"kubernetes.io/os": "linux", "kubernetes.io/hostname": "other"}),
+    ));
+    kubectl.event("one-of-two", "FailedScheduling");
+}
+
+#[test]
+fn d5_node_affinity_operators() {
+    let kubectl = shared().namespace("d5");
+    let affinity = |name: &str, expression: Value| {
+        with(
+            name,
+            "affinity",
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}),
+        )
+    };
+    let os = "kubernetes.io/os";
+    for (name, expression) in [
+        ("in", json!({"key": os, "operator": "In", "values": ["linux", "plan9"]})),
+        ("not-in", json!({"key": os, "operator": "NotIn", "values": ["plan9"]})),
+        ("exists", json!({"key": os, "operator": "Exists"})),
+        ("does-not-exist", json!({"key": "none", "operator": "DoesNotExist"})),
+    ] {
+        kubectl.apply(&affinity(name, expression));
+        kubectl.ready(name);
+    }
+    kubectl.apply(&affinity("greater", json!({"key": "cores", "operator": "Gt", "values": ["4"]})));
+    kubectl.event("greater", "FailedScheduling");
+    let error = kubectl.with_fails(
+        "create -f -",
+        &affinity("bad", json!({"key": "cores", "operator": "Near", "values": ["4"]})).to_string(),
+    );
+    assert!(
+        error
+            .contains("matchExpressions[0].operator: Invalid value: \"Near\": not a valid selector operator"),
+        "{error}"
+    );
+}
+
+#[test]
+fn d11_another_schedulers_pods_are_left_alone() {
+    let kubectl = shared().namespace("d11");
+    kubectl.apply(&with("theirs", "schedulerName", json!("other")));
+    kubectl.apply(&sleeper("ours"));
+    kubectl.ready("ours");
+    assert_eq!(kubectl.path("pod theirs", "{.spec.nodeName}"), "");
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": "theirs"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "knarr-test"},
+    });
+    let path = "/api/v1/namespaces/d11/pods/theirs/binding";
+    kubectl.with(&format!("create --raw {path} -f -"), &binding.to_string());
+    kubectl.ready("theirs");
+    let error = kubectl.with_fails(&format!("create --raw {path} -f -"), &binding.to_string());
+    assert!(error.contains("pod theirs is already assigned to node \"knarr-test\""), "{error}");
+}
+
+#[test]
+fn d9_priority_classes_resolve() {
+    let kubectl = shared().namespace("d9");
+    kubectl.apply(&with("system", "priorityClassName", json!("system-node-critical")));
+    assert_eq!(kubectl.path("pod system", "{.spec.priority}"), "2000001000");
+    let error = kubectl
+        .with_fails("create -f -", &with("none", "priorityClassName", json!("unheard-of")).to_string());
+    assert!(error.contains("no PriorityClass with name unheard-of was found"), "{error}");
+}
