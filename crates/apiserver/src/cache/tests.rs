@@ -1,3 +1,5 @@
+//! The cache against scripted changes: selectors, starts, limits.
+
 use super::*;
 
 fn object(name: &str, labels: &str, revision: u64) -> Arc<Object> {

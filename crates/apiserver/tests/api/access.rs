@@ -144,6 +144,12 @@ async fn nodes_see_their_own() {
     let own = node.post("/api/v1/nodes", &register("n1")).await.expect(201);
     assert_eq!(own["spec"]["taints"][0]["key"], "node.kubernetes.io/not-ready");
     assert_eq!(node.post("/api/v1/nodes", &register("n2")).await.code, 403);
+    let token =
+        |pod: &str| json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod}}});
+    let uri = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    node.post(uri, &token("mine")).await.expect(201);
+    assert_eq!(node.post(uri, &token("other")).await.code, 403);
+    assert_eq!(node.post(uri, &json!({"spec": {}})).await.code, 403);
     let status = json!({"status": {"phase": "Running"}});
     node.patch(&format!("{PODS}/mine/status"), "merge-patch+json", &status).await.expect(200);
     let refused = node.patch(&format!("{PODS}/other/status"), "merge-patch+json", &status).await;

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::body_of;
 use crate::authn::service_account::{Grant, find};
+use crate::authz::node::node_name;
 use crate::http::output::Answer;
 use crate::registry::options::WriteParams;
 use crate::registry::served::Served;
@@ -48,6 +49,7 @@ pub async fn answer(
         audiences.clone_from(&server.tokens.audiences);
     }
     let (bound, node) = bound_object(server, &body["spec"]["boundObjectRef"], &account).await?;
+    check_node(request, bound.as_ref(), node.as_ref())?;
     let grant =
         Grant { account: &account, audiences: audiences.clone(), expiration_seconds: seconds, bound, node };
     let (token, expires) = server.tokens.issue(&grant, server.clock.now())?;
@@ -60,6 +62,25 @@ pub async fn answer(
     body["spec"]["expirationSeconds"] = seconds.into();
     body["status"] = json!({"token": token, "expirationTimestamp": expires});
     Ok(Answer::Value { code: 201, value: body })
+}
+
+/// A kubelet gets tokens for the pods that it runs, and for nothing else.
+fn check_node(
+    request: &Request,
+    bound: Option<&(&'static str, String, String)>,
+    node: Option<&(String, String)>,
+) -> Result<(), StatusError> {
+    let Some(own) = node_name(&request.user) else { return Ok(()) };
+    let why = match bound {
+        None => "node requested token not bound to a pod",
+        Some((kind, ..)) if *kind != "pod" => "node requested token not bound to a pod",
+        Some(_) if node.is_none_or(|(name, _)| name != own) => {
+            "node requested token bound to a pod scheduled on a different node"
+        }
+        Some(_) => return Ok(()),
+    };
+    let resource = GroupResource::new("", "serviceaccounts");
+    Err(StatusError::forbidden(&resource, &request.info.name, why))
 }
 
 fn check_seconds(seconds: i64) -> Result<(), StatusError> {
@@ -121,7 +142,7 @@ async fn bound_object(
         }
         if let Some(name) = pod["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
             let found = find(server, "nodes", "", name).await;
-            node = found.map(|n| (name.to_owned(), n.uid().to_owned()));
+            node = Some((name.to_owned(), found.map(|n| n.uid().to_owned()).unwrap_or_default()));
         }
     }
     Ok((Some((kind, name, object.uid().to_owned())), node))
