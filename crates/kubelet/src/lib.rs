@@ -4,6 +4,7 @@ pub mod back_off;
 pub mod compute_actions;
 pub mod config;
 pub mod container_config;
+pub mod embedded;
 pub mod labels;
 pub mod node_status;
 pub mod pod;

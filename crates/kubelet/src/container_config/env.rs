@@ -1,21 +1,22 @@
 //! The environment of a container.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret};
 use knarr_api::kind::Kind;
-use knarr_client::Client;
 
 use super::downward::{Addresses, field_value, resource_value};
 use super::expansion::expand;
 use crate::pod;
-use crate::resources::Amounts;
+use crate::volumes::field_ref::Allocatable;
+use crate::volumes::{ObjectSource, SourceError};
 
 /// The config maps and secrets that the environment refers to; `None` for those that do not exist.
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
-    pub config_maps: BTreeMap<String, Option<ConfigMap>>,
-    pub secrets: BTreeMap<String, Option<Secret>>,
+    pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
+    pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
 }
 
 /// All else that values may come from.
@@ -24,31 +25,35 @@ pub struct Context<'a> {
     pub services: &'a BTreeMap<String, String>,
     pub addresses: &'a Addresses,
     /// The node's.
-    pub allocatable: &'a Amounts,
+    pub allocatable: &'a Allocatable,
 }
 
 impl Sources {
-    /// Reads from the API what the container's environment refers to.
-    pub async fn fetch(client: &Client, namespace: &str, container: &Container) -> Result<Self, String> {
+    /// Reads what the container's environment refers to.
+    pub async fn fetch(
+        objects: &ObjectSource,
+        namespace: &str,
+        container: &Container,
+    ) -> Result<Self, String> {
         let (maps, secrets) = references(container);
         let mut sources = Self::default();
         for name in maps {
-            let found = optional(client.get::<ConfigMap>(namespace, &name).await)?;
+            let found = optional(objects.config_map(namespace, &name).await)?;
             sources.config_maps.insert(name, found);
         }
         for name in secrets {
-            let found = optional(client.get::<Secret>(namespace, &name).await)?;
+            let found = optional(objects.secret(namespace, &name).await)?;
             sources.secrets.insert(name, found);
         }
         Ok(sources)
     }
 
     fn config_map(&self, name: &str, optional: bool) -> Result<Option<&ConfigMap>, String> {
-        found(self.config_maps.get(name).and_then(Option::as_ref), "configmap", name, optional)
+        found(self.config_maps.get(name).and_then(Option::as_deref), "configmap", name, optional)
     }
 
     fn secret(&self, name: &str, optional: bool) -> Result<Option<&Secret>, String> {
-        found(self.secrets.get(name).and_then(Option::as_ref), "secret", name, optional)
+        found(self.secrets.get(name).and_then(Option::as_deref), "secret", name, optional)
     }
 }
 
@@ -59,7 +64,7 @@ fn found<T>(object: Option<T>, kind: &str, name: &str, optional: bool) -> Result
     Ok(object)
 }
 
-fn optional<T>(result: knarr_client::Result<T>) -> Result<Option<T>, String> {
+fn optional<T>(result: Result<T, SourceError>) -> Result<Option<T>, String> {
     match result {
         Ok(object) => Ok(Some(object)),
         Err(error) if error.is_not_found() => Ok(None),
@@ -133,7 +138,7 @@ fn value_from(
         return field_value(context.pod, &field.field_path, context.addresses).map(Some);
     }
     if let Some(selector) = &source.resource_field_ref {
-        return resource_value(context.pod, Some(container), selector, context.allocatable).map(Some);
+        return resource_value(context.pod, container, selector, context.allocatable).map(Some);
     }
     if let Some(r) = &source.config_map_key_ref {
         let optional = r.optional == Some(true);
@@ -201,8 +206,8 @@ mod tests {
             ..Secret::default()
         };
         Sources {
-            config_maps: BTreeMap::from([("cfg".to_owned(), Some(map)), ("none".to_owned(), None)]),
-            secrets: BTreeMap::from([("sec".to_owned(), Some(secret))]),
+            config_maps: BTreeMap::from([("cfg".to_owned(), Some(Arc::new(map))), ("none".to_owned(), None)]),
+            secrets: BTreeMap::from([("sec".to_owned(), Some(Arc::new(secret)))]),
         }
     }
 
@@ -215,7 +220,7 @@ mod tests {
         pod.metadata.namespace = Some("ns".into());
         let container = Container { env: Some(env), env_from, ..Container::default() };
         let services = BTreeMap::from([("SVC_HOST".to_owned(), "10.96.0.2".to_owned())]);
-        let (addresses, allocatable) = (Addresses::default(), Amounts::new());
+        let (addresses, allocatable) = (Addresses::default(), Allocatable::new());
         let context =
             Context { pod: &pod, services: &services, addresses: &addresses, allocatable: &allocatable };
         environment(&context, &container, &sources())

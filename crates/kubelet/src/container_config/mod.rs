@@ -8,7 +8,6 @@ pub mod mounts;
 mod sandbox;
 pub mod security;
 pub mod services;
-pub mod sub_path;
 
 use std::collections::BTreeMap;
 

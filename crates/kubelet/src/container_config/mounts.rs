@@ -10,10 +10,10 @@ use knarr_api::kind::Kind;
 
 use super::dns::hosts_file;
 use super::expansion::expand;
-use super::sub_path;
 use crate::config::{Config, PodDirs};
 use crate::runtime::{Mount, Propagation};
 use crate::volume_manager::MountedVolumes;
+use crate::volumes::subpath::{self, SubPath};
 
 const HOSTS: &str = "/etc/hosts";
 const MAX_HOSTS_BYTES: u64 = 4 << 20;
@@ -70,14 +70,9 @@ fn volume_mount(
         None => mount.sub_path.clone().filter(|s| !s.is_empty()),
     };
     if let Some(sub_path) = sub_path {
-        let target = dirs
-            .pod_dir(pod.uid())
-            .join("volume-subpaths")
-            .join(&mount.name)
-            .join(&container.name)
-            .join(at.to_string());
-        sub_path::bind(&host_path, &sub_path, &target).map_err(|e| e.to_string())?;
-        host_path = target;
+        let place =
+            SubPath { pod_uid: pod.uid(), volume: &mount.name, container: &container.name, index: at };
+        host_path = subpath::prepare(dirs, place, &host_path, &sub_path).map_err(|e| e.to_string())?;
     }
     let read_only = mount.read_only == Some(true) || volume.read_only;
     let container_path = match mount.mount_path.starts_with('/') {

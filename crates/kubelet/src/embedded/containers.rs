@@ -1,0 +1,251 @@
+//! Containers: an image's snapshot and configuration joined with what the pod asks for.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use knarr_runtime::containers::{self as runtime, Bind, ContainerSpec, MountKind, User};
+use knarr_runtime::images::{ImageConfig, resolve_user};
+
+use super::sandboxes::new_id;
+use super::{ATTEMPT, Embedded, IMAGE, IMAGE_ID, errors, images};
+use crate::labels;
+use crate::runtime::*;
+
+/// What the runtime knows of a container, in the shape of the interface.
+pub fn status(container: &runtime::Container) -> ContainerStatus {
+    let (spec, status) = (&container.spec, &container.status);
+    let annotation = |name: &str| spec.annotations.get(name).cloned().unwrap_or_default();
+    ContainerStatus {
+        id: status.id.clone(),
+        sandbox_id: container.sandbox_id.clone(),
+        name: spec.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(),
+        attempt: annotation(ATTEMPT).parse().unwrap_or(0),
+        state: status.state,
+        created_at: status.created_at,
+        started_at: status.started_at,
+        finished_at: status.finished_at,
+        exit_code: status.exit_code,
+        signal: status.signal,
+        reason: status.reason.clone(),
+        message: status.message.clone(),
+        image: annotation(IMAGE),
+        image_id: annotation(IMAGE_ID),
+        labels: spec.labels.clone(),
+        annotations: spec.annotations.clone(),
+        log_path: spec.log_path.clone().unwrap_or_default(),
+        user: Some((spec.user.uid, spec.user.gid, spec.user.additional_gids.clone())),
+    }
+}
+
+/// The command line: the pod's command goes before the image's entrypoint and takes its command away as well.
+fn command_line(config: &ContainerConfig, image: &ImageConfig) -> Vec<String> {
+    let (first, rest) = match (config.command.is_empty(), config.args.is_empty()) {
+        (false, _) => (&config.command, &config.args),
+        (true, false) => (&image.entrypoint, &config.args),
+        (true, true) => (&image.entrypoint, &image.cmd),
+    };
+    first.iter().chain(rest).cloned().collect()
+}
+
+/// The image's variables in their order, then the pod's; a later one of the same name wins.
+fn environment(config: &ContainerConfig, image: &ImageConfig) -> Vec<String> {
+    let own: BTreeMap<&str, &str> = config.env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let inherited =
+        image.env.iter().filter(|pair| !own.contains_key(pair.split('=').next().unwrap_or(""))).cloned();
+    inherited.chain(own.iter().map(|(name, value)| format!("{name}={value}"))).collect()
+}
+
+/// Blocks: reads the image's passwd and group files.
+fn user(config: &ContainerConfig, image: &ImageConfig, rootfs: &Path) -> Result<User> {
+    let text = config.user.uid.map_or_else(|| image.user.clone(), |uid| uid.to_string());
+    let resolved = resolve_user(rootfs, &text).map_err(|e| RuntimeError::Failed(e.to_string()))?;
+    let gid = config.user.gid.unwrap_or(resolved.gid);
+    let mut groups = if config.user.strict_groups { Vec::new() } else { resolved.supplementary_groups };
+    groups.extend(&config.user.supplemental_groups);
+    groups.sort_unstable();
+    groups.dedup();
+    groups.retain(|group| *group != gid);
+    Ok(User { uid: resolved.uid, gid, additional_gids: groups })
+}
+
+fn bind(destination: &str, source: &Path, read_only: bool) -> runtime::Mount {
+    let bind = Bind { source: source.to_owned(), read_only, ..Bind::default() };
+    runtime::Mount { destination: destination.to_owned(), kind: MountKind::Bind(bind) }
+}
+
+/// The sandbox's name files, unless the pod mounts something there itself, and the pod's mounts.
+fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
+    let files = [("/etc/resolv.conf", "resolv.conf"), ("/etc/hostname", "hostname")];
+    let mut mounts: Vec<runtime::Mount> = files
+        .into_iter()
+        .filter(|(path, name)| {
+            sandbox_dir.join(name).exists() && !config.mounts.iter().any(|m| m.container_path == *path)
+        })
+        .map(|(path, name)| bind(path, &sandbox_dir.join(name), config.readonly_rootfs))
+        .collect();
+    // A mount below another one has to come after it.
+    let mut own: Vec<&Mount> = config.mounts.iter().collect();
+    own.sort_by_key(|m| m.container_path.split('/').filter(|part| !part.is_empty()).count());
+    mounts.extend(own.into_iter().map(|m| {
+        let bind = Bind {
+            source: m.host_path.clone(),
+            read_only: m.read_only,
+            recursive_read_only: m.recursive_read_only,
+            propagation: m.propagation,
+        };
+        runtime::Mount { destination: m.container_path.clone(), kind: MountKind::Bind(bind) }
+    }));
+    mounts
+}
+
+impl Embedded {
+    pub(super) async fn make_container(&self, sandbox_id: &str, config: ContainerConfig) -> Result<String> {
+        let store = &self.inner.images;
+        let image = store.get(&config.image).await.map_err(errors::image)?;
+        let image =
+            image.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", config.image)))?;
+        let id = new_id();
+        store.create_snapshot(&id, &image.id.to_string()).await.map_err(errors::image)?;
+        let made = self.make_from_snapshot(sandbox_id, &id, config, &image).await;
+        if made.is_err()
+            && let Err(error) = store.remove_snapshot(&id).await
+        {
+            tracing::warn!(container = %id, error = %error.chain(), "cannot remove the snapshot");
+        }
+        made.map(|()| id)
+    }
+
+    async fn make_from_snapshot(
+        &self,
+        sandbox_id: &str,
+        id: &str,
+        config: ContainerConfig,
+        image: &knarr_runtime::images::Image,
+    ) -> Result<()> {
+        let rootfs = self.inner.images.mount_snapshot(id).await.map_err(errors::image)?;
+        let (sandbox_dir, id, image) = (self.sandbox_dir(sandbox_id), id.to_owned(), image.clone());
+        let spec = tokio::task::spawn_blocking(move || {
+            if let Some(folder) = config.log_path.parent() {
+                std::fs::create_dir_all(folder).map_err(errors::file("create", folder))?;
+            }
+            spec(id, rootfs, config, &image, &sandbox_dir)
+        });
+        let spec = spec.await.map_err(|e| RuntimeError::Failed(format!("background work: {e}")))??;
+        self.inner.runtime.create_container(sandbox_id, spec).await.map_err(errors::container)
+    }
+
+    pub(super) async fn drop_container(&self, id: &str) -> Result<()> {
+        errors::fine_if_missing(self.inner.runtime.remove_container(id).await)?;
+        self.inner.images.remove_snapshot(id).await.map_err(errors::image)
+    }
+
+    pub(super) async fn stats_of(&self, container: &runtime::Container) -> Result<ContainerStats> {
+        let id = &container.spec.id;
+        let usage = self.inner.runtime.container_stats(id).map_err(errors::container)?;
+        let rootfs = self.inner.images.snapshot_usage(id).await.map_err(errors::image)?;
+        Ok(ContainerStats {
+            container_id: id.clone(),
+            sandbox_id: container.sandbox_id.clone(),
+            name: container.spec.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(),
+            at: jiff::Timestamp::now(),
+            usage,
+            rootfs_bytes: rootfs.bytes,
+            rootfs_inodes: rootfs.inodes,
+        })
+    }
+}
+
+fn spec(
+    id: String,
+    rootfs: std::path::PathBuf,
+    config: ContainerConfig,
+    image: &knarr_runtime::images::Image,
+    sandbox_dir: &Path,
+) -> Result<ContainerSpec> {
+    let args = command_line(&config, &image.config);
+    if args.is_empty() {
+        return Err(RuntimeError::Failed(format!(
+            "failed to generate container {id:?} spec: no command specified"
+        )));
+    }
+    let mut annotations = config.annotations.clone();
+    annotations.insert(ATTEMPT.to_owned(), config.attempt.to_string());
+    let (name, image_id) = images::names(image);
+    annotations.insert(IMAGE.to_owned(), name);
+    annotations.insert(IMAGE_ID.to_owned(), image_id);
+    let cwd = [&config.working_dir, &image.config.working_dir];
+    let mut stop_signal = config.stop_signal.clone().unwrap_or_else(|| image.config.stop_signal.clone());
+    if runtime::signal_number(&stop_signal).is_none() {
+        stop_signal.clear();
+    }
+    Ok(ContainerSpec {
+        user: user(&config, &image.config, &rootfs)?,
+        env: environment(&config, &image.config),
+        mounts: mounts(&config, sandbox_dir),
+        id,
+        labels: config.labels,
+        annotations,
+        rootfs,
+        readonly_rootfs: config.readonly_rootfs,
+        args,
+        cwd: cwd.into_iter().find(|dir| !dir.is_empty()).cloned().unwrap_or_default(),
+        devices: config.devices,
+        capabilities: config.capabilities,
+        privileged: config.privileged,
+        no_new_privileges: config.no_new_privileges,
+        masked_paths: config.unmasked_proc.then(Vec::new),
+        readonly_paths: config.unmasked_proc.then(Vec::new),
+        seccomp: config.seccomp,
+        rlimits: Vec::new(),
+        oom_score_adj: config.oom_score_adj,
+        tty: config.tty,
+        stdin: config.stdin,
+        stdin_once: config.stdin_once,
+        log_path: Some(config.log_path),
+        resources: config.resources,
+        pid_mode: config.pid_mode,
+        stop_signal,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn commands() {
+        let image =
+            ImageConfig { entrypoint: words("/entry e"), cmd: words("c d"), ..ImageConfig::default() };
+        for (command, args, expected) in
+            [("", "", "/entry e c d"), ("", "x", "/entry e x"), ("sh", "", "sh"), ("sh", "-c y", "sh -c y")]
+        {
+            let config =
+                ContainerConfig { command: words(command), args: words(args), ..ContainerConfig::default() };
+            assert_eq!(command_line(&config, &image), words(expected), "{command} {args}");
+        }
+    }
+
+    #[test]
+    fn variables() {
+        let image = ImageConfig { env: words("PATH=/bin A=1"), ..ImageConfig::default() };
+        let env = vec![("A".to_owned(), "2".to_owned()), ("B".to_owned(), "3".to_owned())];
+        let config = ContainerConfig { env, ..ContainerConfig::default() };
+        assert_eq!(environment(&config, &image), ["PATH=/bin", "A=2", "B=3"]);
+    }
+
+    #[test]
+    fn inner_mounts_come_last() {
+        let mount = |path: &str| Mount { container_path: path.into(), ..Mount::default() };
+        let config = ContainerConfig {
+            mounts: vec![mount("/a/b/c"), mount("/a"), mount("/a/b")],
+            ..Default::default()
+        };
+        let order: Vec<String> =
+            mounts(&config, Path::new("/nonexistent")).into_iter().map(|m| m.destination).collect();
+        assert_eq!(order, ["/a", "/a/b", "/a/b/c"]);
+    }
+}

@@ -1,0 +1,40 @@
+//! Images by name, and pulling them.
+
+use knarr_runtime::images::{Image as StoredImage, PullOptions, Reference};
+
+use super::{Embedded, errors};
+use crate::runtime::{Image, Keyring, Result, RuntimeError};
+
+pub fn image(stored: &StoredImage) -> Image {
+    Image {
+        id: stored.id.to_string(),
+        repo_tags: stored.repo_tags.clone(),
+        repo_digests: stored.repo_digests.clone(),
+        size: stored.size,
+        user: stored.config.image_user(),
+    }
+}
+
+/// What container statuses show: the image's name, and the reference by digest, each the id where there is none.
+pub fn names(stored: &StoredImage) -> (String, String) {
+    let id = stored.id.to_string();
+    let name = stored.repo_tags.first().unwrap_or(&id).clone();
+    let digest = stored.repo_digests.first().unwrap_or(&id).clone();
+    (name, digest)
+}
+
+impl Embedded {
+    pub(super) async fn find_image(&self, name: &str) -> Result<Option<Image>> {
+        let found = self.inner.images.get(name).await.map_err(errors::image)?;
+        Ok(found.as_ref().map(image))
+    }
+
+    pub(super) async fn pull(&self, name: &str, keyring: &Keyring) -> Result<Image> {
+        let reference: Reference = name.parse().map_err(|e: knarr_runtime::images::ReferenceError| {
+            RuntimeError::InvalidImageName(format!("couldn't parse image name {name:?}: {e}"))
+        })?;
+        let options = PullOptions { keyring: keyring.clone(), ..self.inner.pull.clone() };
+        let pulled = self.inner.images.pull(&reference, &options).await.map_err(errors::image)?;
+        Ok(image(&pulled))
+    }
+}

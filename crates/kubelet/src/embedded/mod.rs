@@ -1,0 +1,285 @@
+//! The container runtime that is built in: `knarr_runtime`'s containers and images as one [`ContainerRuntime`].
+
+mod containers;
+mod errors;
+mod images;
+mod sandboxes;
+mod sessions;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use knarr_runtime::containers::{Cgroups, Event, Runtime};
+use knarr_runtime::images::{ImageStore, PullOptions};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::labels;
+use crate::pod_network::PodNetwork;
+use crate::runtime::*;
+
+/// A receiver further behind than this asks for everything anew.
+const EVENTS: usize = 1024;
+
+/// Our own annotations; all else on a sandbox or container is the pod's and Kubernetes'.
+const ATTEMPT: &str = "knarr.io/attempt";
+const CGROUP_PARENT: &str = "knarr.io/cgroup-parent";
+const IMAGE: &str = "knarr.io/image";
+const IMAGE_ID: &str = "knarr.io/image-id";
+
+/// Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    runtime: Runtime,
+    images: ImageStore,
+    network: Arc<dyn PodNetwork>,
+    pull: PullOptions,
+    /// Files of sandboxes: resolv.conf, hostname.
+    dir: PathBuf,
+    addresses: Mutex<BTreeMap<String, Vec<IpAddr>>>,
+    /// The pod of each sandbox, kept past the sandbox's end for the events that follow.
+    pods: Mutex<BTreeMap<String, String>>,
+    events: broadcast::Sender<RuntimeEvent>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs work to its end even if the caller stops waiting, so that nothing half made is forgotten.
+async fn unbroken<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    tokio::spawn(work).await.unwrap_or_else(|e| Err(RuntimeError::Failed(format!("background work: {e}"))))
+}
+
+impl Embedded {
+    /// Takes up the sandboxes that an earlier server left. `dir` is made if missing; `pull` says how images are
+    /// fetched (its keyring is not used).
+    pub async fn open(
+        runtime: Runtime,
+        images: ImageStore,
+        network: Arc<dyn PodNetwork>,
+        pull: PullOptions,
+        dir: PathBuf,
+    ) -> Result<Self> {
+        std::fs::create_dir_all(&dir).map_err(errors::file("create", &dir))?;
+        let (events, _) = broadcast::channel(EVENTS);
+        let received = runtime.events();
+        let inner = Arc::new(Inner {
+            runtime,
+            images,
+            network,
+            pull,
+            dir,
+            addresses: Mutex::default(),
+            pods: Mutex::default(),
+            events,
+        });
+        let embedded = Self { inner };
+        embedded.take_up().await?;
+        tokio::spawn(forward(Arc::downgrade(&embedded.inner), received));
+        Ok(embedded)
+    }
+
+    /// The cgroups below the root that pods share.
+    pub fn cgroups(&self) -> Cgroups {
+        self.inner.runtime.cgroups().clone()
+    }
+
+    pub fn images(&self) -> &ImageStore {
+        &self.inner.images
+    }
+
+    async fn take_up(&self) -> Result<()> {
+        let mut live = BTreeSet::new();
+        for sandbox in self.inner.runtime.list_sandboxes() {
+            let uid = sandbox.labels.get(labels::POD_UID).cloned().unwrap_or_default();
+            lock(&self.inner.pods).insert(sandbox.id.clone(), uid);
+            if sandbox.state == SandboxState::Ready && sandbox.netns_path.is_some() {
+                let ips = self.inner.network.addresses(&sandbox.id).await.map_err(errors::network)?;
+                lock(&self.inner.addresses).insert(sandbox.id.clone(), ips);
+                live.insert(sandbox.id);
+            }
+        }
+        self.inner.network.retain(&live).await.map_err(errors::network)?;
+        let containers: BTreeSet<String> =
+            self.inner.runtime.list_containers().into_iter().map(|c| c.spec.id.clone()).collect();
+        for snapshot in self.inner.images.snapshots().await.map_err(errors::image)? {
+            if !containers.contains(&snapshot.name)
+                && let Err(error) = self.inner.images.remove_snapshot(&snapshot.name).await
+            {
+                tracing::warn!(snapshot = %snapshot.name, error = %error.chain(), "cannot remove a snapshot");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Passes the runtime's events on with the pod they belong to.
+async fn forward(inner: std::sync::Weak<Inner>, mut events: broadcast::Receiver<Event>) {
+    loop {
+        let event = match events.recv().await {
+            Ok(event) => event,
+            Err(RecvError::Lagged(_)) => {
+                // Whoever listens is told that something happened to every pod.
+                let Some(inner) = inner.upgrade() else { return };
+                let all: Vec<(String, String)> = lock(&inner.pods).clone().into_iter().collect();
+                for (sandbox_id, pod_uid) in all {
+                    let kind = RuntimeEventKind::ContainerExited;
+                    let container_id = String::new();
+                    let _ = inner.events.send(RuntimeEvent { pod_uid, sandbox_id, container_id, kind });
+                }
+                continue;
+            }
+            Err(RecvError::Closed) => return,
+        };
+        let Some(inner) = inner.upgrade() else { return };
+        let (sandbox_id, container_id, kind) = match event {
+            Event::ContainerStarted { sandbox_id, status } => {
+                (sandbox_id, status.id, RuntimeEventKind::ContainerStarted)
+            }
+            Event::ContainerExited { sandbox_id, status } => {
+                (sandbox_id, status.id, RuntimeEventKind::ContainerExited)
+            }
+            Event::ContainerOom { sandbox_id, container_id } => {
+                (sandbox_id, container_id, RuntimeEventKind::ContainerOom)
+            }
+            Event::SandboxStopped { sandbox_id } => {
+                (sandbox_id, String::new(), RuntimeEventKind::SandboxStopped)
+            }
+        };
+        let pod_uid = lock(&inner.pods).get(&sandbox_id).cloned().unwrap_or_default();
+        let _ = inner.events.send(RuntimeEvent { pod_uid, sandbox_id, container_id, kind });
+    }
+}
+
+#[async_trait]
+impl ContainerRuntime for Embedded {
+    fn version(&self) -> RuntimeVersion {
+        RuntimeVersion { name: "knarr".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
+    }
+
+    async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {
+        let (this, config) = (self.clone(), config.clone());
+        unbroken(async move { this.run_sandbox(config).await }).await
+    }
+
+    async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
+        let (this, id) = (self.clone(), id.to_owned());
+        unbroken(async move { this.stop_sandbox(&id).await }).await
+    }
+
+    async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
+        let (this, id) = (self.clone(), id.to_owned());
+        unbroken(async move { this.remove_sandbox(&id).await }).await
+    }
+
+    async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandboxStatus>> {
+        Ok(self.sandboxes())
+    }
+
+    async fn create_container(&self, sandbox_id: &str, config: &ContainerConfig) -> Result<String> {
+        let (this, sandbox_id, config) = (self.clone(), sandbox_id.to_owned(), config.clone());
+        unbroken(async move { this.make_container(&sandbox_id, config).await }).await
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        self.inner.runtime.start_container(id).await.map(drop).map_err(errors::container)
+    }
+
+    async fn stop_container(&self, id: &str, grace_seconds: u64) -> Result<()> {
+        let grace = std::time::Duration::from_secs(grace_seconds);
+        errors::fine_if_missing(self.inner.runtime.stop_container(id, grace).await.map(drop))
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<()> {
+        let (this, id) = (self.clone(), id.to_owned());
+        unbroken(async move { this.drop_container(&id).await }).await
+    }
+
+    async fn list_containers(&self) -> Result<Vec<ContainerStatus>> {
+        Ok(self.inner.runtime.list_containers().iter().map(containers::status).collect())
+    }
+
+    async fn container_status(&self, id: &str) -> Result<ContainerStatus> {
+        self.inner.runtime.container(id).map(|c| containers::status(&c)).map_err(errors::container)
+    }
+
+    async fn pod_status(&self, uid: &str) -> Result<PodRuntimeStatus> {
+        Ok(self.status_of(uid))
+    }
+
+    async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()> {
+        self.inner.runtime.update_resources(id, resources.clone()).await.map_err(errors::container)
+    }
+
+    async fn reopen_container_log(&self, id: &str) -> Result<()> {
+        self.inner.runtime.reopen_log(id).await.map_err(errors::container)
+    }
+
+    async fn exec_sync(&self, id: &str, command: &[String], timeout_seconds: u64) -> Result<ExecOutput> {
+        self.run_command(id, command, timeout_seconds).await
+    }
+
+    async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Session> {
+        self.open_exec(id, request).await
+    }
+
+    async fn attach(&self, id: &str, request: &AttachRequest) -> Result<Session> {
+        self.open_attach(id, request).await
+    }
+
+    async fn port_forward(&self, sandbox_id: &str, port: u16) -> Result<Box<dyn Connection>> {
+        let sandbox = self.inner.runtime.sandbox_status(sandbox_id).map_err(errors::container)?;
+        sessions::connect(sandbox.netns_path, port).await
+    }
+
+    async fn container_stats(&self, id: &str) -> Result<ContainerStats> {
+        let container = self.inner.runtime.container(id).map_err(errors::container)?;
+        self.stats_of(&container).await
+    }
+
+    async fn list_container_stats(&self) -> Result<Vec<ContainerStats>> {
+        let mut all = Vec::new();
+        for container in self.inner.runtime.list_containers() {
+            // One that goes meanwhile is left out.
+            all.extend(self.stats_of(&container).await.ok());
+        }
+        Ok(all)
+    }
+
+    async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>> {
+        Ok(self.all_sandbox_stats())
+    }
+
+    async fn image_status(&self, name: &str) -> Result<Option<Image>> {
+        self.find_image(name).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        let images = self.inner.images.list().await.map_err(errors::image)?;
+        Ok(images.iter().map(images::image).collect())
+    }
+
+    async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<Image> {
+        self.pull(name, keyring).await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        self.inner.images.remove(name).await.map(drop).map_err(errors::image)
+    }
+
+    async fn image_fs_info(&self) -> Result<FsInfo> {
+        self.inner.images.fs_info().await.map_err(errors::image)
+    }
+
+    fn events(&self) -> broadcast::Receiver<RuntimeEvent> {
+        self.inner.events.subscribe()
+    }
+}

@@ -1,0 +1,164 @@
+//! Sandboxes: namespaces from the runtime, addresses from the pod network, name files of our own.
+
+use std::path::PathBuf;
+
+use knarr_runtime::containers::{SandboxConfig, SandboxStatus};
+
+use super::{ATTEMPT, CGROUP_PARENT, Embedded, errors, lock};
+use crate::container_config::dns::resolv_conf;
+use crate::labels;
+use crate::pod_network::PodRef;
+use crate::runtime::*;
+
+/// 64 hexadecimal digits, as other runtimes have them.
+pub fn new_id() -> String {
+    (0..4).map(|_| format!("{:016x}", fastrand::u64(..))).collect()
+}
+
+impl Embedded {
+    pub(super) fn sandbox_dir(&self, id: &str) -> PathBuf {
+        self.inner.dir.join(id)
+    }
+
+    pub(super) async fn run_sandbox(&self, config: PodSandboxConfig) -> Result<String> {
+        let id = new_id();
+        self.write_files(&id, &config)?;
+        let mut annotations = config.annotations.clone();
+        annotations.insert(ATTEMPT.to_owned(), config.attempt.to_string());
+        annotations.insert(CGROUP_PARENT.to_owned(), config.cgroup_parent.clone());
+        lock(&self.inner.pods).insert(id.clone(), config.uid.clone());
+        let made = self
+            .inner
+            .runtime
+            .run_sandbox(SandboxConfig {
+                id: id.clone(),
+                labels: config.labels.clone(),
+                annotations,
+                hostname: config.hostname.clone(),
+                host_network: config.host_network,
+                host_ipc: config.host_ipc,
+                shared_pid: config.shared_pid,
+                sysctls: config.sysctls.clone(),
+                cgroup_parent: config.cgroup_parent.clone(),
+                ..SandboxConfig::default()
+            })
+            .await;
+        let connected = match made {
+            Ok(status) => self.connect(&id, &config, &status).await,
+            Err(error) => Err(errors::container(error)),
+        };
+        if let Err(error) = connected {
+            if let Err(left) = self.remove_sandbox(&id).await {
+                tracing::warn!(sandbox = %id, error = %left, "a failed sandbox left something behind");
+            }
+            return Err(error);
+        }
+        Ok(id)
+    }
+
+    async fn connect(&self, id: &str, config: &PodSandboxConfig, status: &SandboxStatus) -> Result<()> {
+        let Some(netns) = &status.netns_path else { return Ok(()) };
+        let pod = PodRef {
+            namespace: config.namespace.clone(),
+            name: config.name.clone(),
+            uid: config.uid.clone(),
+        };
+        let ips =
+            self.inner.network.setup(&pod, id, netns, &config.port_mappings).await.map_err(|e| {
+                RuntimeError::Failed(format!("failed to setup network for sandbox {id:?}: {e}"))
+            })?;
+        lock(&self.inner.addresses).insert(id.to_owned(), ips);
+        Ok(())
+    }
+
+    fn write_files(&self, id: &str, config: &PodSandboxConfig) -> Result<()> {
+        let dir = self.sandbox_dir(id);
+        std::fs::create_dir_all(&dir).map_err(errors::file("create", &dir))?;
+        let write = |name: &str, text: &str| {
+            let path = dir.join(name);
+            std::fs::write(&path, text).map_err(errors::file("write", &path))
+        };
+        if let Some(dns) = &config.dns {
+            write("resolv.conf", &resolv_conf(dns))?;
+        }
+        if !config.host_network {
+            write("hostname", &format!("{}\n", config.hostname))?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn stop_sandbox(&self, id: &str) -> Result<()> {
+        errors::fine_if_missing(self.inner.runtime.stop_sandbox(id).await)?;
+        self.inner.network.teardown(id).await.map_err(errors::network)?;
+        lock(&self.inner.addresses).remove(id);
+        Ok(())
+    }
+
+    pub(super) async fn remove_sandbox(&self, id: &str) -> Result<()> {
+        self.stop_sandbox(id).await?;
+        let containers: Vec<String> = self
+            .inner
+            .runtime
+            .list_containers()
+            .into_iter()
+            .filter(|c| c.sandbox_id == id)
+            .map(|c| c.spec.id.clone())
+            .collect();
+        errors::fine_if_missing(self.inner.runtime.remove_sandbox(id).await)?;
+        for container in containers {
+            self.inner.images.remove_snapshot(&container).await.map_err(errors::image)?;
+        }
+        let dir = self.sandbox_dir(id);
+        match std::fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(errors::file("remove", &dir)(error));
+            }
+            _ => {}
+        }
+        lock(&self.inner.pods).remove(id);
+        Ok(())
+    }
+
+    pub(super) fn sandboxes(&self) -> Vec<PodSandboxStatus> {
+        self.inner.runtime.list_sandboxes().into_iter().map(|s| self.sandbox(s)).collect()
+    }
+
+    fn sandbox(&self, status: SandboxStatus) -> PodSandboxStatus {
+        let label = |name: &str| status.labels.get(name).cloned().unwrap_or_default();
+        PodSandboxStatus {
+            namespace: label(labels::POD_NAMESPACE),
+            name: label(labels::POD_NAME),
+            uid: label(labels::POD_UID),
+            attempt: status.annotations.get(ATTEMPT).and_then(|n| n.parse().ok()).unwrap_or(0),
+            ips: lock(&self.inner.addresses).get(&status.id).cloned().unwrap_or_default(),
+            host_network: status.netns_path.is_none(),
+            id: status.id,
+            state: status.state,
+            created_at: status.created_at,
+            labels: status.labels,
+            annotations: status.annotations,
+        }
+    }
+
+    pub(super) fn status_of(&self, uid: &str) -> PodRuntimeStatus {
+        let mut sandboxes: Vec<PodSandboxStatus> =
+            self.sandboxes().into_iter().filter(|s| s.uid == uid).collect();
+        sandboxes.sort_by(|a, b| b.created_at.cmp(&a.created_at).then(b.attempt.cmp(&a.attempt)));
+        let all = self.inner.runtime.list_containers();
+        let own = all.iter().filter(|c| c.spec.labels.get(labels::POD_UID).is_some_and(|u| u == uid));
+        let mut containers: Vec<ContainerStatus> = own.map(super::containers::status).collect();
+        containers.sort_by(|a, b| b.created_at.cmp(&a.created_at).then(b.attempt.cmp(&a.attempt)));
+        PodRuntimeStatus { sandboxes, containers }
+    }
+
+    pub(super) fn all_sandbox_stats(&self) -> Vec<SandboxStats> {
+        let at = jiff::Timestamp::now();
+        let ready = self.sandboxes().into_iter().filter(|s| s.state == SandboxState::Ready);
+        let stats = ready.filter_map(|s| {
+            let cgroup = s.annotations.get(CGROUP_PARENT)?;
+            let usage = self.inner.runtime.cgroups().stats(cgroup);
+            Some(SandboxStats { sandbox_id: s.id, pod_uid: s.uid, at, usage })
+        });
+        stats.collect()
+    }
+}

@@ -1,0 +1,148 @@
+//! Commands in containers, attaching, and connections into sandboxes.
+
+use std::fs::File;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use knarr_runtime::containers as runtime;
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Embedded, errors};
+use crate::runtime::*;
+
+/// Orders waiting for a session; terminals change size in bursts.
+const CONTROLS: usize = 16;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Embedded {
+    pub(super) async fn run_command(&self, id: &str, command: &[String], seconds: u64) -> Result<ExecOutput> {
+        let limit = (seconds > 0).then(|| Duration::from_secs(seconds));
+        let output =
+            self.inner.runtime.exec_sync(id, command.to_vec(), limit).await.map_err(errors::container)?;
+        Ok(ExecOutput { exit_code: output.exit_code, stdout: output.stdout, stderr: output.stderr })
+    }
+
+    pub(super) async fn open_exec(&self, id: &str, request: &ExecRequest) -> Result<Session> {
+        let streams = self
+            .inner
+            .runtime
+            .exec(runtime::ExecRequest {
+                container_id: id.to_owned(),
+                args: request.command.clone(),
+                tty: request.tty,
+                stdin: request.stdin,
+                stdout: request.stdout,
+                stderr: request.stderr,
+                size: request.size,
+            })
+            .await;
+        let mut streams = streams.map_err(errors::container)?;
+        let (control, mut orders) = mpsc::channel(CONTROLS);
+        let (exit_sender, exit) = oneshot::channel();
+        let session = Session {
+            stdin: streams.stdin.take().map(|w| Box::new(w) as BoxWriter),
+            stdout: streams.stdout.take().map(|r| Box::new(r) as BoxReader),
+            stderr: streams.stderr.take().map(|r| Box::new(r) as BoxReader),
+            control,
+            exit,
+        };
+        tokio::spawn(async move {
+            let mut listening = true;
+            loop {
+                tokio::select! {
+                    code = streams.wait() => {
+                        let _ = exit_sender.send(code.map_err(errors::container));
+                        return;
+                    }
+                    order = orders.recv(), if listening => match order {
+                        Some(Control::Resize(size)) => {
+                            let _ = streams.resize(size);
+                        }
+                        Some(Control::Signal(signal)) => {
+                            let _ = streams.kill(signal).await;
+                        }
+                        None => listening = false,
+                    },
+                }
+            }
+        });
+        Ok(session)
+    }
+
+    pub(super) async fn open_attach(&self, id: &str, request: &AttachRequest) -> Result<Session> {
+        let streams = self
+            .inner
+            .runtime
+            .attach(runtime::AttachRequest {
+                container_id: id.to_owned(),
+                stdin: request.stdin,
+                stdout: request.stdout,
+                stderr: request.stderr,
+            })
+            .await
+            .map_err(errors::container)?;
+        let (control, mut orders) = mpsc::channel(CONTROLS);
+        let (exit_sender, exit) = oneshot::channel();
+        let session = Session {
+            stdin: streams.stdin.map(|w| Box::new(w) as BoxWriter),
+            stdout: streams.stdout.map(|r| Box::new(r) as BoxReader),
+            stderr: streams.stderr.map(|r| Box::new(r) as BoxReader),
+            control,
+            exit,
+        };
+        let (runtime, id) = (self.inner.runtime.clone(), id.to_owned());
+        tokio::spawn(async move {
+            let end = runtime.wait_container(&id);
+            tokio::pin!(end);
+            loop {
+                tokio::select! {
+                    ended = &mut end => {
+                        let _ = exit_sender.send(ended.map(|_| 0).map_err(errors::container));
+                        return;
+                    }
+                    order = orders.recv() => match order {
+                        Some(Control::Resize(size)) => {
+                            let _ = runtime.resize_container(&id, size).await;
+                        }
+                        Some(Control::Signal(signal)) => {
+                            let _ = runtime.kill_container(&id, signal, false).await;
+                        }
+                        // Nobody is attached any more.
+                        None => return,
+                    },
+                }
+            }
+        });
+        Ok(session)
+    }
+}
+
+/// Connects to a loopback port, in the network namespace given or in our own.
+pub async fn connect(netns: Option<PathBuf>, port: u16) -> Result<Box<dyn Connection>> {
+    let (sender, receiver) = oneshot::channel();
+    // A thread of its own: one that has entered another namespace must not be used for anything else.
+    let spawned = std::thread::Builder::new().name("port-forward".into()).spawn(move || {
+        let _ = sender.send(connect_from(netns, port));
+    });
+    spawned.map_err(failed)?;
+    let stream = receiver.await.map_err(|_| RuntimeError::Failed("port-forward thread ended".into()))?;
+    let stream = stream.map_err(failed)?;
+    stream.set_nonblocking(true).map_err(failed)?;
+    Ok(Box::new(tokio::net::TcpStream::from_std(stream).map_err(failed)?))
+}
+
+fn failed(error: io::Error) -> RuntimeError {
+    RuntimeError::Failed(error.to_string())
+}
+
+fn connect_from(netns: Option<PathBuf>, port: u16) -> io::Result<TcpStream> {
+    if let Some(path) = netns {
+        nix::sched::setns(File::open(path)?, nix::sched::CloneFlags::CLONE_NEWNET)?;
+    }
+    let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+    TcpStream::connect_timeout(&v4, CONNECT_TIMEOUT)
+        .or_else(|first| TcpStream::connect_timeout(&v6, CONNECT_TIMEOUT).map_err(|_| first))
+}

@@ -1,0 +1,236 @@
+//! The node's conditions: pressure and readiness, in upstream's words.
+//!
+//! Source: `k8s.io/kubernetes/pkg/kubelet/nodestatus`.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::machine::{Machine, Usage};
+
+/// What one pressure condition says in either state.
+pub struct PressureWords {
+    pub type_: &'static str,
+    pub bad: Words,
+    pub good: Words,
+}
+
+/// Reason, message and the reason of the event that tells of it.
+pub struct Words {
+    pub reason: &'static str,
+    pub message: &'static str,
+    pub event: &'static str,
+}
+
+pub const MEMORY: PressureWords = PressureWords {
+    type_: "MemoryPressure",
+    bad: Words {
+        reason: "KubeletHasInsufficientMemory",
+        message: "kubelet has insufficient memory available",
+        event: "NodeHasInsufficientMemory",
+    },
+    good: Words {
+        reason: "KubeletHasSufficientMemory",
+        message: "kubelet has sufficient memory available",
+        event: "NodeHasSufficientMemory",
+    },
+};
+
+pub const DISK: PressureWords = PressureWords {
+    type_: "DiskPressure",
+    bad: Words {
+        reason: "KubeletHasDiskPressure",
+        message: "kubelet has disk pressure",
+        event: "NodeHasDiskPressure",
+    },
+    good: Words {
+        reason: "KubeletHasNoDiskPressure",
+        message: "kubelet has no disk pressure",
+        event: "NodeHasNoDiskPressure",
+    },
+};
+
+pub const PIDS: PressureWords = PressureWords {
+    type_: "PIDPressure",
+    bad: Words {
+        reason: "KubeletHasInsufficientPID",
+        message: "kubelet has insufficient PID available",
+        event: "NodeHasInsufficientPID",
+    },
+    good: Words {
+        reason: "KubeletHasSufficientPID",
+        message: "kubelet has sufficient PID available",
+        event: "NodeHasSufficientPID",
+    },
+};
+
+/// When the machine counts as short of something. Upstream's defaults for hard eviction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Thresholds {
+    pub memory_available_bytes: u64,
+    /// Parts of the whole, 0 to 1.
+    pub node_fs_available: f64,
+    pub node_fs_inodes_free: f64,
+    /// 0: process ids are not looked at.
+    pub pid_available: f64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            memory_available_bytes: 100 << 20,
+            node_fs_available: 0.10,
+            node_fs_inodes_free: 0.05,
+            pid_available: 0.0,
+        }
+    }
+}
+
+/// What the machine is short of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pressure {
+    pub memory: bool,
+    pub disk: bool,
+    pub pids: bool,
+}
+
+impl Thresholds {
+    pub fn pressure(&self, machine: &Machine, usage: &Usage) -> Pressure {
+        let below = |left: u64, whole: u64, part: f64| whole > 0 && (left as f64) < whole as f64 * part;
+        let fs = &usage.node_fs;
+        let pids_left = usage.max_pids.saturating_sub(usage.pids);
+        Pressure {
+            memory: machine.memory_bytes > 0 && usage.memory_available_bytes < self.memory_available_bytes,
+            disk: below(fs.available_bytes, fs.capacity_bytes, self.node_fs_available)
+                || below(fs.inodes_free, fs.inodes, self.node_fs_inodes_free),
+            pids: below(pids_left, usage.max_pids, self.pid_available),
+        }
+    }
+}
+
+/// Brings the condition in the list up to date; gives the reason of the event to record, if it has turned.
+pub fn set_pressure(
+    conditions: &mut Vec<NodeCondition>,
+    words: &PressureWords,
+    pressure: bool,
+    now: Timestamp,
+) -> Option<&'static str> {
+    let (status, says) = if pressure { ("True", &words.bad) } else { ("False", &words.good) };
+    let condition = entry(conditions, words.type_, now);
+    condition.last_heartbeat_time = Some(Time(now));
+    if condition.status == status {
+        return None;
+    }
+    condition.status = status.to_owned();
+    condition.reason = Some(says.reason.to_owned());
+    condition.message = Some(says.message.to_owned());
+    condition.last_transition_time = Some(Time(now));
+    Some(says.event)
+}
+
+/// The same for readiness: `why_not` lists what is missing.
+pub fn set_ready(
+    conditions: &mut Vec<NodeCondition>,
+    why_not: &[String],
+    now: Timestamp,
+) -> Option<&'static str> {
+    let (status, reason, message, event) = match why_not {
+        [] => ("True", "KubeletReady", "kubelet is posting ready status".to_owned(), "NodeReady"),
+        [one] => ("False", "KubeletNotReady", one.clone(), "NodeNotReady"),
+        several => ("False", "KubeletNotReady", format!("[{}]", several.join(", ")), "NodeNotReady"),
+    };
+    let condition = entry(conditions, "Ready", now);
+    let before = std::mem::replace(&mut condition.status, status.to_owned());
+    condition.last_heartbeat_time = Some(Time(now));
+    condition.reason = Some(reason.to_owned());
+    condition.message = Some(message);
+    if before == status {
+        return None;
+    }
+    condition.last_transition_time = Some(Time(now));
+    // As upstream: a node that has just come to be tells of nothing.
+    (before != UNKNOWN_YET).then_some(event)
+}
+
+/// The status of a condition that has not been told before.
+const UNKNOWN_YET: &str = "";
+
+fn entry<'a>(conditions: &'a mut Vec<NodeCondition>, type_: &str, now: Timestamp) -> &'a mut NodeCondition {
+    let at = conditions.iter().position(|c| c.type_ == type_).unwrap_or_else(|| {
+        conditions.push(NodeCondition {
+            type_: type_.to_owned(),
+            status: UNKNOWN_YET.to_owned(),
+            last_transition_time: Some(Time(now)),
+            ..NodeCondition::default()
+        });
+        conditions.len() - 1
+    });
+    &mut conditions[at]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_status::machine::FileSystem;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn pressure_turns_and_keeps_its_time() {
+        let mut list = Vec::new();
+        assert_eq!(set_pressure(&mut list, &MEMORY, false, at(1)), Some("NodeHasSufficientMemory"));
+        assert_eq!(set_pressure(&mut list, &MEMORY, false, at(2)), None);
+        assert_eq!(list[0].last_transition_time, Some(Time(at(1))));
+        assert_eq!(list[0].last_heartbeat_time, Some(Time(at(2))));
+        assert_eq!(set_pressure(&mut list, &MEMORY, true, at(3)), Some("NodeHasInsufficientMemory"));
+        assert_eq!(list[0].reason.as_deref(), Some("KubeletHasInsufficientMemory"));
+        assert_eq!((list.len(), list[0].status.as_str()), (1, "True"));
+    }
+
+    #[test]
+    fn readiness() {
+        let mut list = Vec::new();
+        assert_eq!(set_ready(&mut list, &["a".into(), "b".into()], at(1)), None);
+        assert_eq!(list[0].message.as_deref(), Some("[a, b]"));
+        assert_eq!(set_ready(&mut list, &["b".into()], at(2)), None);
+        assert_eq!(
+            (list[0].message.as_deref(), &list[0].last_transition_time),
+            (Some("b"), &Some(Time(at(1))))
+        );
+        assert_eq!(set_ready(&mut list, &[], at(3)), Some("NodeReady"));
+        assert_eq!(list[0].message.as_deref(), Some("kubelet is posting ready status"));
+        // The node lifecycle controller had given the node up.
+        list[0].status = "Unknown".into();
+        assert_eq!(set_ready(&mut list, &[], at(4)), Some("NodeReady"));
+        assert_eq!(set_ready(&mut list, &["c".into()], at(5)), Some("NodeNotReady"));
+    }
+
+    #[test]
+    fn thresholds() {
+        let machine = Machine { memory_bytes: 1 << 30, ..Machine::default() };
+        let usage = |memory: u64, disk: u64, inodes: u64, pids: u64| Usage {
+            memory_available_bytes: memory << 20,
+            node_fs: FileSystem {
+                capacity_bytes: 100,
+                available_bytes: disk,
+                inodes: 100,
+                inodes_free: inodes,
+            },
+            pids,
+            max_pids: 100,
+        };
+        let table = [
+            (usage(100, 10, 5, 100), Pressure::default()),
+            (usage(99, 10, 5, 0), Pressure { memory: true, ..Pressure::default() }),
+            (usage(100, 9, 5, 0), Pressure { disk: true, ..Pressure::default() }),
+            (usage(100, 10, 4, 0), Pressure { disk: true, ..Pressure::default() }),
+        ];
+        for (usage, want) in table {
+            assert_eq!(Thresholds::default().pressure(&machine, &usage), want, "{usage:?}");
+        }
+        let pids = Thresholds { pid_available: 0.1, ..Thresholds::default() };
+        assert!(pids.pressure(&machine, &usage(100, 10, 5, 91)).pids);
+    }
+}

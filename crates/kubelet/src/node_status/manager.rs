@@ -1,0 +1,415 @@
+//! Registers the node, keeps its status and its lease, and tells of changes in events.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference, Taint};
+use knarr_api::kind::Kind;
+use knarr_client::events::{EventRecorder, EventType};
+use knarr_client::{Client, Informer, Informers, ListOptions, Patch};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::conditions::{Pressure, Thresholds};
+use super::machine::{Machine, Usage};
+use super::status::{self, Facts};
+use super::{KUBELET_PORT, KUBELET_VERSION, lease, registration};
+use crate::config::Config;
+use crate::runtime::ContainerRuntime;
+
+/// How often the machine is measured.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the status is told when nothing changes.
+const REPORT_INTERVAL: Duration = Duration::from_secs(300);
+/// How often the images are listed when nobody says that they changed.
+const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a pressure is told after it was last seen.
+const PRESSURE_TRANSITION: Duration = Duration::from_secs(300);
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(7);
+const RETRIES: u32 = 5;
+
+/// Whether pods can be connected: `Err` says why not yet.
+pub type NetworkState = Result<(), String>;
+
+/// What the node tells of itself beside what is measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub node_name: String,
+    pub hostname: String,
+    /// The primary address first.
+    pub node_ips: Vec<IpAddr>,
+    /// Labels beside the default ones, given when the node is first registered.
+    pub labels: BTreeMap<String, String>,
+    /// Taints that the node is first registered with.
+    pub taints: Vec<Taint>,
+    pub kubelet_port: i32,
+    pub max_pods: u32,
+    /// On the file system whose size is told as ephemeral storage.
+    pub data_dir: PathBuf,
+    pub kubelet_version: String,
+    pub thresholds: Thresholds,
+}
+
+impl Options {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            node_name: config.node_name.clone(),
+            hostname: config.node_name.clone(),
+            node_ips: config.node_ips.clone(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            kubelet_port: KUBELET_PORT,
+            max_pods: config.max_pods,
+            data_dir: config.data_dir.clone(),
+            kubelet_version: KUBELET_VERSION.to_owned(),
+            thresholds: Thresholds::default(),
+        }
+    }
+
+    /// What pods may have of this machine, as the node will tell it.
+    pub fn allocatable(&self) -> status::ResourceList {
+        let bytes = Usage::read(&self.data_dir).map_or(0, |usage| usage.node_fs.capacity_bytes);
+        status::allocatable(&status::capacity(&Machine::read(), bytes, self.max_pods), &self.thresholds)
+    }
+}
+
+/// The last time each pressure was seen, on the monotonic clock.
+#[derive(Default)]
+struct Seen {
+    memory: Option<Duration>,
+    disk: Option<Duration>,
+    pids: Option<Duration>,
+}
+
+impl Seen {
+    /// A pressure lasts for a while after it was seen, so that the condition does not flap.
+    fn smooth(&mut self, seen: Pressure, now: Duration) -> Pressure {
+        let lasting = |last: &mut Option<Duration>, seen: bool| {
+            if seen {
+                *last = Some(now);
+            }
+            last.is_some_and(|last| now.saturating_sub(last) < PRESSURE_TRANSITION)
+        };
+        Pressure {
+            memory: lasting(&mut self.memory, seen.memory),
+            disk: lasting(&mut self.disk, seen.disk),
+            pids: lasting(&mut self.pids, seen.pids),
+        }
+    }
+}
+
+/// Speaks for the node.
+pub struct NodeStatusManager {
+    options: Options,
+    client: Client,
+    node: Informer<Node>,
+    runtime: Arc<dyn ContainerRuntime>,
+    network: watch::Receiver<NetworkState>,
+    recorder: EventRecorder,
+    machine: Machine,
+    wake: Arc<Notify>,
+    images_changed: Notify,
+    /// What the API server answered last; may be newer than the informer's.
+    last: Mutex<Option<Arc<Node>>>,
+    pressure: Mutex<Pressure>,
+}
+
+/// What the loop remembers.
+#[derive(Default)]
+struct Told {
+    registered: bool,
+    reported_at: Option<Duration>,
+    delay: Duration,
+    images: Vec<k8s_openapi::api::core::v1::ContainerImage>,
+    images_at: Option<Duration>,
+    seen: Seen,
+    unschedulable: bool,
+    /// Told once the node's uid is known.
+    events: Vec<(EventType, &'static str, String)>,
+}
+
+impl NodeStatusManager {
+    pub fn new(
+        options: Options,
+        informers: &Informers,
+        runtime: Arc<dyn ContainerRuntime>,
+        network: watch::Receiver<NetworkState>,
+        recorder: EventRecorder,
+    ) -> Arc<Self> {
+        let selection = ListOptions {
+            field_selector: Some(format!("metadata.name={}", options.node_name)),
+            ..ListOptions::default()
+        };
+        let node = informers.selected::<Node>(selection);
+        let wake = Arc::new(Notify::new());
+        let on_change = Arc::clone(&wake);
+        node.add_handler(move |_| on_change.notify_one());
+        Arc::new(Self {
+            options,
+            client: informers.client().clone(),
+            node,
+            runtime,
+            network,
+            recorder,
+            machine: Machine::read(),
+            wake,
+            images_changed: Notify::new(),
+            last: Mutex::default(),
+            pressure: Mutex::default(),
+        })
+    }
+
+    /// The newest known state of the node.
+    pub fn node(&self) -> Option<Arc<Node>> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        newer(self.node.lister().get("", &self.options.node_name), last)
+    }
+
+    /// What the machine is short of, as the conditions tell it: for admission and eviction.
+    pub fn pressure(&self) -> Pressure {
+        *self.pressure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Images were pulled or removed: the status is brought up to date soon.
+    pub fn images_changed(&self) {
+        self.images_changed.notify_one();
+    }
+
+    /// Registers the node, then keeps its status and lease until `stop`.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let myself = Arc::clone(&self);
+        let uid = move || myself.node().map(|node| node.uid().to_owned());
+        let name = self.options.node_name.clone();
+        let lease = lease::run(self.client.clone(), name, uid, stop.clone());
+        let status = self.keep_status(&stop);
+        tokio::join!(lease, status);
+    }
+
+    async fn keep_status(&self, stop: &CancellationToken) {
+        let mut told = Told::default();
+        told.events.push((EventType::Normal, "Starting", "Starting kubelet.".to_owned()));
+        let mut network = self.network.clone();
+        let (mut backoff, mut network_lives) = (FIRST_BACKOFF, true);
+        loop {
+            let result = tokio::select! {
+                () = stop.cancelled() => return,
+                result = self.sync(&mut told) => result,
+            };
+            let wait = match result {
+                Ok(()) => {
+                    backoff = FIRST_BACKOFF;
+                    UPDATE_INTERVAL
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "node status not told");
+                    let wait = backoff;
+                    backoff = (backoff * 2).min(LONGEST_BACKOFF);
+                    wait
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.client.clock().sleep(wait) => {}
+                () = self.wake.notified() => {}
+                () = self.images_changed.notified() => told.images_at = None,
+                changed = network.changed(), if network_lives => network_lives = changed.is_ok(),
+            }
+        }
+    }
+
+    async fn sync(&self, told: &mut Told) -> knarr_client::Result<()> {
+        let facts = self.facts(told).await;
+        if told.registered && self.node.has_synced() && self.is_deleted() {
+            tracing::info!(node = self.options.node_name, "the node was deleted: registering anew");
+            *self.last.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            told.registered = false;
+        }
+        if !told.registered {
+            self.register(told, &facts).await?;
+            told.registered = true;
+        }
+        let mut result = Ok(());
+        for attempt in 0..RETRIES {
+            let known = if attempt == 0 { self.node() } else { None };
+            result = self.update(told, &facts, known).await;
+            match &result {
+                Err(error) if error.is_conflict() => continue,
+                Err(error) if error.is_not_found() => {
+                    told.registered = false;
+                    break;
+                }
+                _ => break,
+            }
+        }
+        self.tell(told);
+        result
+    }
+
+    /// The informer has seen everything we wrote, and the node is not there.
+    fn is_deleted(&self) -> bool {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = last.as_ref().map_or(0, |node| version(node));
+        self.node.observed_version() >= written
+            && self.node.lister().get("", &self.options.node_name).is_none()
+    }
+
+    async fn facts(&self, told: &mut Told) -> Facts {
+        let now = self.client.clock().monotonic();
+        if told.images_at.is_none_or(|at| now.saturating_sub(at) >= IMAGES_INTERVAL) {
+            match self.runtime.list_images().await {
+                Ok(images) => told.images = status::images(&images),
+                Err(error) => tracing::debug!(%error, "images not listed"),
+            }
+            told.images_at = Some(now);
+        }
+        let mut not_ready = Vec::new();
+        if let Err(why) = &*self.network.borrow() {
+            not_ready.push(format!(
+                "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+                 message:Network plugin returns error: {why}"
+            ));
+        }
+        let usage = match Usage::read(&self.options.data_dir) {
+            Ok(usage) => usage,
+            Err(error) => {
+                not_ready.push(format!("cannot read {}: {error}", self.options.data_dir.display()));
+                Usage { memory_available_bytes: u64::MAX, ..Usage::default() }
+            }
+        };
+        let pressure = told.seen.smooth(self.options.thresholds.pressure(&self.machine, &usage), now);
+        *self.pressure.lock().unwrap_or_else(PoisonError::into_inner) = pressure;
+        let runtime = self.runtime.version();
+        Facts {
+            addresses: self.options.node_ips.clone(),
+            hostname: self.options.hostname.clone(),
+            kubelet_port: self.options.kubelet_port,
+            max_pods: self.options.max_pods,
+            machine: self.machine.clone(),
+            node_fs_bytes: usage.node_fs.capacity_bytes,
+            thresholds: self.options.thresholds,
+            runtime_version: format!("{}://{}", runtime.name, runtime.version),
+            kubelet_version: self.options.kubelet_version.clone(),
+            images: told.images.clone(),
+            pressure,
+            not_ready,
+        }
+    }
+
+    async fn register(&self, told: &mut Told, facts: &Facts) -> knarr_client::Result<()> {
+        let options = &self.options;
+        let (first, events) = status::next(&NodeStatus::default(), facts, self.client.clock().now());
+        let wanted = registration::node(
+            &options.node_name,
+            &options.hostname,
+            &options.labels,
+            &options.taints,
+            first,
+        );
+        let node = match self.client.create(&wanted).await {
+            Ok(node) => {
+                self.note(told, &events);
+                node
+            }
+            Err(error) if error.is_already_exists() => {
+                let existing: Node = self.client.get("", &options.node_name).await?;
+                match registration::correction(&existing, &wanted, &options.hostname) {
+                    Some(patch) => {
+                        self.client.patch("", &options.node_name, None, &Patch::Merge(patch)).await?
+                    }
+                    None => existing,
+                }
+            }
+            Err(error) => return Err(error),
+        };
+        told.unschedulable = is_unschedulable(&node);
+        let before = node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone());
+        let boot_id = &self.machine.boot_id;
+        if before.is_some_and(|id| !id.is_empty() && id != *boot_id) {
+            let text = format!("Node {} has been rebooted, boot id: {boot_id}", options.node_name);
+            told.events.push((EventType::Warning, "Rebooted", text));
+        }
+        self.remember(node);
+        Ok(())
+    }
+
+    /// Tells the status if it has changed, or has not been told for long.
+    async fn update(
+        &self,
+        told: &mut Told,
+        facts: &Facts,
+        known: Option<Arc<Node>>,
+    ) -> knarr_client::Result<()> {
+        let clock = self.client.clock();
+        let node = match known {
+            Some(node) => node,
+            None => Arc::new(self.client.get("", &self.options.node_name).await?),
+        };
+        let unschedulable = is_unschedulable(&node);
+        if unschedulable != told.unschedulable {
+            told.unschedulable = unschedulable;
+            self.note(told, &[if unschedulable { "NodeNotSchedulable" } else { "NodeSchedulable" }]);
+        }
+        let old = node.status.clone().unwrap_or_default();
+        let (new, events) = status::next(&old, facts, clock.now());
+        let changed = status::has_changed(&old, &new);
+        let now = clock.monotonic();
+        let due = told.reported_at.is_none_or(|at| now.saturating_sub(at) >= REPORT_INTERVAL + told.delay);
+        if !changed && !due {
+            return Ok(());
+        }
+        let patch = Patch::Strategic(status::patch(&old, &new));
+        let updated: Node = self.client.patch("", &self.options.node_name, Some("status"), &patch).await?;
+        self.note(told, &events);
+        // Spread over time, so that nodes started together do not report together for ever.
+        let first = changed || told.reported_at.is_none();
+        told.delay = if first { REPORT_INTERVAL.mul_f64(fastrand::f64() / 2.0) } else { Duration::ZERO };
+        told.reported_at = Some(now);
+        self.remember(updated);
+        Ok(())
+    }
+
+    fn remember(&self, node: Node) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(node));
+    }
+
+    fn note(&self, told: &mut Told, reasons: &[&'static str]) {
+        let name = &self.options.node_name;
+        let events = reasons
+            .iter()
+            .map(|reason| (EventType::Normal, *reason, format!("Node {name} status is now: {reason}")));
+        told.events.extend(events);
+    }
+
+    /// Records the events that wait.
+    fn tell(&self, told: &mut Told) {
+        let Some(node) = self.node() else { return };
+        let about = ObjectReference {
+            kind: Some("Node".to_owned()),
+            name: Some(self.options.node_name.clone()),
+            uid: Some(node.uid().to_owned()),
+            ..ObjectReference::default()
+        };
+        for (type_, reason, message) in told.events.drain(..) {
+            self.recorder.event_about(about.clone(), type_, reason, message);
+        }
+    }
+}
+
+fn version(node: &Node) -> u64 {
+    node.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+fn newer(a: Option<Arc<Node>>, b: Option<Arc<Node>>) -> Option<Arc<Node>> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(if version(&a) >= version(&b) { a } else { b }),
+        (a, b) => a.or(b),
+    }
+}
+
+fn is_unschedulable(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false)
+}
