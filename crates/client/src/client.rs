@@ -103,7 +103,13 @@ impl Client {
 
     /// PUT to the `status` subresource.
     pub async fn update_status<K: Kind>(&self, object: &K) -> Result<K> {
-        let path = format!("{}/status", K::RESOURCE.path(Some(object.namespace()), Some(object.name())));
+        self.update_subresource(object, "status").await
+    }
+
+    /// PUT to a subresource that takes the whole object, such as `status` or `approval`.
+    pub async fn update_subresource<K: Kind>(&self, object: &K, subresource: &str) -> Result<K> {
+        let path = K::RESOURCE.path(Some(object.namespace()), Some(object.name()));
+        let path = format!("{path}/{subresource}");
         decode(&self.write(Method::PUT, path, "application/json", object.encode().into(), false).await?)
     }
 

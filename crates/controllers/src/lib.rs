@@ -8,8 +8,11 @@ mod owners;
 mod pod_disruption;
 mod pod_state;
 mod service_pods;
+#[cfg(test)]
+mod testing;
 mod written;
 
+mod certificates;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;
@@ -23,4 +26,5 @@ mod root_ca_publisher;
 mod service_accounts;
 mod taint_eviction;
 
+pub use certificates::CertificateSigner;
 pub use manager::{ClientOf, Context, Options, run};

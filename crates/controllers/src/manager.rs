@@ -10,8 +10,13 @@ use knarr_client::{Client, Informers};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::certificates::CertificateSigner;
+
 /// The controllers of this build, in alphabetical order.
 pub const ALL: &[Descriptor] = &[
+    crate::certificates::approver::DESCRIPTOR,
+    crate::certificates::cleaner::DESCRIPTOR,
+    crate::certificates::signer::DESCRIPTOR,
     crate::deployment::DESCRIPTOR,
     crate::endpoint_slice::DESCRIPTOR,
     crate::endpoints::DESCRIPTOR,
@@ -43,6 +48,8 @@ pub struct Options {
     pub node_cidr_mask_size: u8,
     /// The certificate that clients in pods check the API server's against, PEM.
     pub root_ca: String,
+    /// Signs approved certificate requests; without it nobody does.
+    pub certificate_signer: Option<Arc<dyn CertificateSigner>>,
 }
 
 /// What every controller gets.
@@ -68,6 +75,7 @@ fn service_account(controller: &'static str) -> &'static str {
         "node-ipam-controller" | "node-lifecycle-controller" | "taint-eviction-controller" => {
             "node-controller"
         }
+        "garbage-collector-controller" => "generic-garbage-collector",
         "pod-garbage-collector-controller" => "pod-garbage-collector",
         name if name.starts_with("certificatesigningrequest-") => "certificate-controller",
         name => name,

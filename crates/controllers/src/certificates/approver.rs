@@ -1,0 +1,232 @@
+//! csrapproving: kubelets' requests are approved where they ask for what is theirs.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use knarr_api::certificates::request::CertificateRequest;
+use knarr_api::certificates::signers::{self, APPROVED, DENIED};
+use knarr_api::kind::Kind;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Lister, Result};
+
+use super::{condition, usages_of};
+use crate::manager::{Context, Descriptor};
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "certificatesigningrequest-approving-controller",
+    run: |cx| Box::pin(async move { run(cx).await }),
+};
+
+const WORKERS: usize = 2;
+const MASTERS: &str = "system:masters";
+
+/// What is to be done with a request.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Approved, with these words.
+    Approve(&'static str),
+    /// Approved if the requestor may create `certificatesigningrequests/SUBRESOURCE`; tried in order.
+    Ask(&'static [(&'static str, &'static str)]),
+    /// Left to others, or to a later look.
+    Leave,
+}
+
+const NODE_CLIENT: (&str, &str) =
+    ("nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.");
+const SELF_NODE_CLIENT: (&str, &str) =
+    ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview.");
+const SERVING: &str = "Auto approving kubelet serving certificate for the node's own name and addresses.";
+
+async fn run(cx: Arc<Context>) {
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&cx.clock));
+    let requests = cx.informers.informer::<CertificateSigningRequest>();
+    let nodes = cx.informers.informer::<Node>();
+    let on_request = Arc::clone(&queue);
+    requests.add_handler(move |event| {
+        if is_open(event.object()) {
+            on_request.add(event.object().name().to_owned());
+        }
+    });
+    let (on_node, waiting) = (Arc::clone(&queue), requests.lister());
+    nodes.add_handler(move |event| {
+        // A request for a new address waits until the node has it.
+        let changed = match event {
+            Event::Added(_) => true,
+            Event::Updated { old, new } => addresses(old) != addresses(new),
+            Event::Deleted(_) => false,
+        };
+        if changed {
+            let open = waiting.list().into_iter().filter(|csr| is_open(csr));
+            let serving = open.filter(|csr| csr.spec.signer_name == signers::KUBELET_SERVING);
+            serving.for_each(|csr| on_node.add(csr.name().to_owned()));
+        }
+    });
+    requests.wait_synced().await;
+    nodes.wait_synced().await;
+    let (requests, nodes, stop) = (requests.lister(), nodes.lister(), cx.stop.clone());
+    let reconcile = move |name: String| {
+        let (cx, requests, nodes) = (Arc::clone(&cx), requests.clone(), nodes.clone());
+        async move { reconcile(&cx, &requests, &nodes, &name).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+/// Neither decided nor issued.
+fn is_open(csr: &CertificateSigningRequest) -> bool {
+    !signers::is_issued(csr) && !signers::has_condition(csr, APPROVED) && !signers::has_condition(csr, DENIED)
+}
+
+async fn reconcile(
+    cx: &Context,
+    requests: &Lister<CertificateSigningRequest>,
+    nodes: &Lister<Node>,
+    name: &str,
+) -> Result<()> {
+    let Some(csr) = requests.get("", name).filter(|csr| is_open(csr)) else { return Ok(()) };
+    // What does not parse was not let in; if it is there all the same, it is nobody's to approve.
+    let Ok(request) = CertificateRequest::parse(&csr.spec.request.0) else { return Ok(()) };
+    let node = signers::node_name(&request).and_then(|node| nodes.get("", node));
+    match verdict(&csr, &request, node.as_deref()) {
+        Verdict::Leave => Ok(()),
+        Verdict::Approve(message) => approve(cx, &csr, message).await,
+        Verdict::Ask(permissions) => {
+            for (subresource, message) in permissions {
+                if is_allowed(cx, &csr, subresource).await? {
+                    return approve(cx, &csr, message).await;
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn verdict(csr: &CertificateSigningRequest, request: &CertificateRequest, node: Option<&Node>) -> Verdict {
+    match csr.spec.signer_name.as_str() {
+        signers::KUBE_APISERVER_CLIENT_KUBELET => {
+            if signers::kubelet_client_problem(request, usages_of(csr)).is_some() {
+                return Verdict::Leave;
+            }
+            let by_itself = csr.spec.username.as_deref() == request.common_name();
+            Verdict::Ask(if by_itself { &[SELF_NODE_CLIENT, NODE_CLIENT] } else { &[NODE_CLIENT] })
+        }
+        signers::KUBELET_SERVING => {
+            let fine = signers::kubelet_serving_problem(request, usages_of(csr)).is_none()
+                && may_ask_for_serving(csr, request)
+                && names_only(request, node);
+            if fine { Verdict::Approve(SERVING) } else { Verdict::Leave }
+        }
+        _ => Verdict::Leave,
+    }
+}
+
+/// The node itself, or an administrator who sets it up.
+fn may_ask_for_serving(csr: &CertificateSigningRequest, request: &CertificateRequest) -> bool {
+    let in_group = |group: &str| csr.spec.groups.iter().flatten().any(|g| g == group);
+    let by_itself = csr.spec.username.as_deref() == request.common_name() && in_group(signers::NODES_GROUP);
+    by_itself || in_group(MASTERS)
+}
+
+/// Whether every alternative name is the node's name or one of the addresses that its Node shows.
+fn names_only(request: &CertificateRequest, node: Option<&Node>) -> bool {
+    let own = signers::node_name(request).unwrap_or("");
+    let addresses = node.map(addresses).unwrap_or_default();
+    let is_name = |name: &str| {
+        name == own
+            || addresses.iter().any(|a| {
+                matches!(a.type_.as_str(), "Hostname" | "InternalDNS" | "ExternalDNS") && a.address == name
+            })
+    };
+    let is_address = |ip: &IpAddr| {
+        addresses.iter().any(|a| {
+            matches!(a.type_.as_str(), "InternalIP" | "ExternalIP" | "Hostname")
+                && a.address.parse() == Ok(*ip)
+        }) || own.parse() == Ok(*ip)
+    };
+    request.dns_names.iter().all(|n| is_name(n)) && request.ip_addresses.iter().all(is_address)
+}
+
+fn addresses(node: &Node) -> &[NodeAddress] {
+    node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default()
+}
+
+async fn is_allowed(cx: &Context, csr: &CertificateSigningRequest, subresource: &str) -> Result<bool> {
+    let spec = SubjectAccessReviewSpec {
+        user: csr.spec.username.clone(),
+        uid: csr.spec.uid.clone(),
+        groups: csr.spec.groups.clone(),
+        extra: csr.spec.extra.clone(),
+        resource_attributes: Some(ResourceAttributes {
+            group: Some("certificates.k8s.io".to_owned()),
+            resource: Some("certificatesigningrequests".to_owned()),
+            verb: Some("create".to_owned()),
+            subresource: Some(subresource.to_owned()),
+            version: Some("*".to_owned()),
+            ..ResourceAttributes::default()
+        }),
+        ..SubjectAccessReviewSpec::default()
+    };
+    let review = cx.client.create(&SubjectAccessReview { spec, ..SubjectAccessReview::default() }).await?;
+    Ok(review.status.is_some_and(|s| s.allowed))
+}
+
+async fn approve(cx: &Context, csr: &CertificateSigningRequest, message: &str) -> Result<()> {
+    let mut approved = csr.clone();
+    let conditions = approved.status.get_or_insert_default().conditions.get_or_insert_default();
+    conditions.push(condition(APPROVED, "AutoApproved", message.to_owned(), cx.clock.now()));
+    match cx.client.update_subresource(&approved, "approval").await {
+        // Somebody was faster: the change wakes the key again.
+        Err(e) if e.is_conflict() || e.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{client_request, csr, node, serving_request};
+    use super::*;
+
+    fn judged(csr: &CertificateSigningRequest, node: Option<&Node>) -> Verdict {
+        verdict(csr, &CertificateRequest::parse(&csr.spec.request.0).unwrap(), node)
+    }
+
+    #[test]
+    fn serving_certificates_are_for_the_nodes_own_names() {
+        let registered = node("n1", &[("InternalIP", "10.0.0.1"), ("Hostname", "n1.example")]);
+        let approve = Verdict::Approve(SERVING);
+        let by = |user: &str, groups: &[&str], names: &[&str]| {
+            csr("a", signers::KUBELET_SERVING, serving_request("n1", names), user, groups)
+        };
+        let (own, nodes) = ("system:node:n1", &["system:nodes"][..]);
+        for (csr, node, wanted) in [
+            (by(own, nodes, &["n1"]), None, &approve),
+            (by(own, nodes, &["n1", "10.0.0.1"]), None, &Verdict::Leave),
+            (by(own, nodes, &["n1", "10.0.0.1", "n1.example"]), Some(&registered), &approve),
+            (by(own, nodes, &["n1", "10.0.0.2"]), Some(&registered), &Verdict::Leave),
+            (by(own, nodes, &["kubernetes"]), Some(&registered), &Verdict::Leave),
+            (by("system:node:n2", nodes, &["n1"]), Some(&registered), &Verdict::Leave),
+            (by(own, &["others"], &["n1"]), Some(&registered), &Verdict::Leave),
+            (by("admin", &["system:masters"], &["n1"]), None, &approve),
+            (by("admin", &["system:masters"], &["n2"]), None, &Verdict::Leave),
+        ] {
+            assert_eq!(judged(&csr, node), *wanted, "{csr:?}");
+        }
+    }
+
+    #[test]
+    fn client_certificates_are_asked_about() {
+        let by = |user: &str| {
+            let signer = signers::KUBE_APISERVER_CLIENT_KUBELET;
+            csr("a", signer, client_request("n1"), user, &[])
+        };
+        assert_eq!(judged(&by("system:node:n1"), None), Verdict::Ask(&[SELF_NODE_CLIENT, NODE_CLIENT]));
+        assert_eq!(judged(&by("admin"), None), Verdict::Ask(&[NODE_CLIENT]));
+        let mut wrong = by("admin");
+        wrong.spec.usages = Some(vec![signers::SERVER_AUTH.to_owned()]);
+        assert_eq!(judged(&wrong, None), Verdict::Leave);
+        let other = csr("a", "example.com/signer", client_request("n1"), "admin", &["system:masters"]);
+        assert_eq!(judged(&other, None), Verdict::Leave);
+    }
+}

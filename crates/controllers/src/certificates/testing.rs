@@ -1,0 +1,70 @@
+//! Requests as nodes make them, for these controllers' tests.
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use knarr_api::certificates::signers;
+use rcgen::{CertificateParams, DnType, KeyPair};
+
+fn request(node: &str, names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, signers::NODES_GROUP);
+    params.distinguished_name.push(DnType::CommonName, format!("{}{node}", signers::NODE_USER_PREFIX));
+    params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap()
+}
+
+pub fn client_request(node: &str) -> String {
+    request(node, &[])
+}
+
+/// Names are host names and addresses.
+pub fn serving_request(node: &str, names: &[&str]) -> String {
+    request(node, names)
+}
+
+/// Made at the epoch, with the usages of its signer.
+pub fn csr(name: &str, signer: &str, pem: String, user: &str, groups: &[&str]) -> CertificateSigningRequest {
+    let authentication =
+        if signer == signers::KUBELET_SERVING { signers::SERVER_AUTH } else { signers::CLIENT_AUTH };
+    let mut csr = CertificateSigningRequest {
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.into_bytes()),
+            signer_name: signer.to_owned(),
+            usages: Some(vec![signers::DIGITAL_SIGNATURE.to_owned(), authentication.to_owned()]),
+            username: Some(user.to_owned()),
+            groups: Some(groups.iter().map(|g| (*g).to_owned()).collect()),
+            ..CertificateSigningRequestSpec::default()
+        },
+        ..CertificateSigningRequest::default()
+    };
+    csr.metadata.name = Some(name.to_owned());
+    csr.metadata.creation_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+    csr
+}
+
+/// With conditions of these types, since the epoch.
+pub fn decided(mut csr: CertificateSigningRequest, types: &[&str]) -> CertificateSigningRequest {
+    let now = Timestamp::UNIX_EPOCH;
+    let conditions = types.iter().map(|t| super::condition(t, "R", String::new(), now)).collect();
+    csr.status.get_or_insert_default().conditions = Some(conditions);
+    csr
+}
+
+/// A node with these addresses, by type.
+pub fn node(name: &str, addresses: &[(&str, &str)]) -> Node {
+    let address = |(type_, address): &(&str, &str)| NodeAddress {
+        type_: (*type_).to_owned(),
+        address: (*address).to_owned(),
+    };
+    let mut node = Node::default();
+    node.metadata.name = Some(name.to_owned());
+    node.status = Some(NodeStatus {
+        addresses: Some(addresses.iter().map(address).collect()),
+        ..NodeStatus::default()
+    });
+    node
+}
