@@ -8,6 +8,7 @@ use k8s_openapi::api::{
     rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::schemars::SchemaGenerator;
 
 use crate::kind::{DecodeError, Kind, ResourceType};
 
@@ -40,7 +41,13 @@ macro_rules! kinds {
                 &mut self.metadata
             }
         }
-    )*};
+    )*
+
+    /// Lets the generator describe every kind here, with all that is in it.
+    pub(crate) fn describe_all(generator: &mut SchemaGenerator) {
+        $( let _ = generator.subschema_for::<$ty>(); )*
+    }
+    };
 }
 
 kinds! {

@@ -4,6 +4,7 @@
 
 pub mod codec;
 pub mod defaults;
+pub mod descriptions;
 pub mod diff;
 pub mod header;
 pub mod kind;

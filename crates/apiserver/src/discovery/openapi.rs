@@ -32,9 +32,10 @@ impl Documents {
 
 fn build(table: &Table) -> BTreeMap<String, Arc<Document>> {
     let mut documents = BTreeMap::new();
+    let descriptions = knarr_api::descriptions::definitions();
     for (group, versions) in super::legacy::group_versions(table) {
         for version in versions {
-            let body: Bytes = to_json(&document_of(table, group, version));
+            let body: Bytes = to_json(&document_of(table, group, version, &descriptions));
             let etag = format!("\"{}\"", hash(&body));
             documents.insert(group_version_path(group, version), Arc::new(Document { body, etag }));
         }
@@ -42,7 +43,7 @@ fn build(table: &Table) -> BTreeMap<String, Arc<Document>> {
     documents
 }
 
-fn document_of(table: &Table, group: &str, version: &str) -> Value {
+fn document_of(table: &Table, group: &str, version: &str, descriptions: &BTreeMap<String, Value>) -> Value {
     let served: Vec<_> = table
         .iter()
         .map(|s| s.resource)
@@ -71,7 +72,7 @@ fn document_of(table: &Table, group: &str, version: &str) -> Value {
             subresources,
         })
         .collect();
-    openapi::document(group, version, &resources, &|_| None)
+    openapi::document(group, version, &resources, &|name| descriptions.get(name).cloned())
 }
 
 /// `/openapi/v3/apis/apps/v1`.
