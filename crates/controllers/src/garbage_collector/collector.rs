@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use knarr_client::events::EventType;
+use knarr_client::events::{EventRecorder, EventType};
 use knarr_client::reflector::Change;
 use knarr_client::work_queue::WorkQueue;
 use tokio::sync::Notify;
@@ -36,6 +36,7 @@ pub struct Names {
 
 pub struct Collector {
     cx: Arc<Context>,
+    recorder: EventRecorder,
     pub queue: Arc<WorkQueue<Work>>,
     graph: Mutex<Graph>,
     absent: Mutex<AbsentOwners>,
@@ -49,9 +50,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Collector {
-    pub fn new(cx: Arc<Context>) -> Self {
+    /// `name` is the source of its events.
+    pub fn new(cx: Arc<Context>, name: &str) -> Self {
         Self {
             queue: WorkQueue::new(Arc::clone(&cx.clock)),
+            recorder: EventRecorder::new(cx.client.clone(), name, "", cx.stop.clone()),
             cx,
             graph: Mutex::default(),
             absent: Mutex::default(),
@@ -109,7 +112,7 @@ impl Collector {
                 uid: Some(object.uid.to_string()),
                 ..ObjectReference::default()
             };
-            self.cx.recorder.event_about(about, EventType::Warning, "OwnerRefInvalidNamespace", text);
+            self.recorder.event_about(about, EventType::Warning, "OwnerRefInvalidNamespace", text);
         }
     }
 
@@ -235,11 +238,6 @@ impl Collector {
         }
         outcome?;
         Remote::new(&self.cx.client, &discovery, &owner.identity)?.remove_finalizer(ORPHAN).await
-    }
-
-    #[cfg(test)]
-    pub fn graph_len(&self) -> usize {
-        lock(&self.graph).len()
     }
 }
 

@@ -37,7 +37,7 @@ const DISCOVER_RETRY: Duration = Duration::from_secs(5);
 
 async fn run(cx: Arc<Context>) {
     let stop = cx.stop.clone();
-    let collector = Arc::new(Collector::new(Arc::clone(&cx)));
+    let collector = Arc::new(Collector::new(Arc::clone(&cx), DESCRIPTOR.name));
     let mut monitors = Monitors { cx, collector: Arc::clone(&collector), known: BTreeSet::new() };
     tokio::select! {
         () = stop.cancelled() => return,

@@ -28,8 +28,6 @@ use zones::{Change, Permit, Zones, zone_of};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "node-lifecycle-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-/// The source of this controller's events; upstream's name for it is older than the controller's.
-const EVENT_SOURCE: &str = "node-controller";
 const LEASES: &str = "kube-node-lease";
 const WORKERS: usize = 8;
 /// Status writes under way at once for one node.
@@ -44,7 +42,6 @@ struct Memory {
 
 struct Controller {
     cx: Arc<Context>,
-    recorder: EventRecorder,
     nodes: Lister<Node>,
     leases: Lister<Lease>,
     pods: Lister<Pod>,
@@ -62,7 +59,6 @@ fn is_unknown(node: &Node) -> bool {
 
 async fn run(cx: Arc<Context>) {
     let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&cx.clock));
-    let recorder = EventRecorder::new(cx.client.clone(), EVENT_SOURCE, "", cx.stop.clone());
     let memory: Arc<Mutex<Memory>> = Arc::default();
     let (nodes, pods) = (cx.informers.informer::<Node>(), cx.informers.informer::<Pod>());
     let only_nodes = ListOptions {
@@ -72,7 +68,7 @@ async fn run(cx: Arc<Context>) {
     let leases = cx.informers.selected::<Lease>(only_nodes);
     index_pods(&pods);
 
-    let (on_node, seen, events) = (Arc::clone(&queue), Arc::clone(&memory), recorder.clone());
+    let (on_node, seen, events) = (Arc::clone(&queue), Arc::clone(&memory), cx.recorder.clone());
     nodes.add_handler(move |event| node_changed(&on_node, &seen, &events, event));
     let (seen, clock) = (Arc::clone(&memory), Arc::clone(&cx.clock));
     leases.add_handler(move |event| {
@@ -102,7 +98,6 @@ async fn run(cx: Arc<Context>) {
     let stop = cx.stop.clone();
     let controller = Arc::new(Controller {
         cx,
-        recorder,
         nodes: nodes.lister(),
         leases: leases.lister(),
         pods: pods.lister(),
@@ -238,7 +233,7 @@ impl Controller {
         };
         if is_ready(node) {
             let text = format!("Node {} status is now: NodeNotReady", node.name());
-            self.recorder.event_about(about(node), EventType::Normal, "NodeNotReady", text);
+            self.cx.recorder.event_about(about(node), EventType::Normal, "NodeNotReady", text);
         }
         Ok(true)
     }
@@ -309,7 +304,7 @@ impl Controller {
             Err(e) if e.is_not_found() || e.is_conflict() => return Ok(()),
             Err(e) => return Err(e),
         }
-        self.recorder.event(pod, EventType::Warning, "NodeNotReady", "Node is not ready");
+        self.cx.recorder.event(pod, EventType::Warning, "NodeNotReady", "Node is not ready");
         Ok(())
     }
 }

@@ -33,8 +33,11 @@ pub struct Request {
     pub body: Value,
 }
 
+/// Finds an object by its uid.
+pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
+
 /// Decides on a request before it is carried out: `Some` refuses it.
-pub type Guard = Box<dyn Fn(&Request) -> Option<StatusError> + Send>;
+pub type Guard = Box<dyn Fn(&Request, Lookup<'_>) -> Option<StatusError> + Send>;
 
 /// The server. Shared by `Arc`; it is the [`Transport`] of its clients.
 pub struct FakeApi {
@@ -114,7 +117,7 @@ impl FakeApi {
     }
 
     /// Lets `guard` refuse requests from now on. It is called with the server locked: it must not call back.
-    pub fn guard(&self, guard: impl Fn(&Request) -> Option<StatusError> + Send + 'static) {
+    pub fn guard(&self, guard: impl Fn(&Request, Lookup<'_>) -> Option<StatusError> + Send + 'static) {
         self.lock().guard = Some(Box::new(guard));
     }
 
@@ -125,7 +128,8 @@ impl FakeApi {
     fn serve(&self, request: Request, content_type: &str) -> Result<Value, StatusError> {
         let mut state = self.lock();
         state.requests.push(request.clone());
-        if let Some(error) = state.guard.as_ref().and_then(|g| g(&request)) {
+        let lookup = |uid: &str| state.store.by_uid(uid).cloned();
+        if let Some(error) = state.guard.as_ref().and_then(|guard| guard(&request, &lookup)) {
             return Err(error);
         }
         if let Some(document) = target::discovery(&request.path, &self.resources) {

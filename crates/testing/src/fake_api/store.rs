@@ -39,6 +39,10 @@ impl Store {
         self.objects.get(&(*resource, key.clone()))
     }
 
+    pub fn by_uid(&self, uid: &str) -> Option<&Value> {
+        self.objects.values().find(|o| o["metadata"]["uid"] == uid)
+    }
+
     /// The objects of a type, in one namespace if it is not empty.
     pub fn list(&self, resource: &ResourceType, namespace: &str) -> impl Iterator<Item = &Value> {
         let from = (*resource, ObjectKey::new(namespace, ""));

@@ -1,0 +1,80 @@
+//! Runs one controller against an API server in memory, in simulated time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use knarr_api::kind::ResourceType;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::Informers;
+use knarr_client::clock::TokioClock;
+use knarr_client::events::EventRecorder;
+use knarr_testing::FakeApi;
+use tokio_util::sync::CancellationToken;
+
+use crate::manager::{Context, Descriptor, Options};
+
+/// When every test begins: 2026-01-01T00:00:00Z.
+pub const START: i64 = 1_767_225_600;
+
+pub struct World {
+    pub api: Arc<FakeApi>,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+}
+
+impl World {
+    /// A world whose API server has these resources. The runtime has to be paused.
+    pub fn new(resources: &[ResourceType]) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(at(0)));
+        let api = FakeApi::new(Arc::clone(&clock), resources);
+        Self { api, clock, stop: CancellationToken::new() }
+    }
+
+    pub fn start(&self, descriptor: &Descriptor) {
+        let client = self.api.client();
+        let options = Options {
+            cluster_cidr: "10.42.0.0/16".into(),
+            node_cidr_mask_size: 24,
+            root_ca: String::new(),
+            certificate_signer: None,
+        };
+        let context = Context {
+            informers: Arc::new(Informers::new(client.clone(), self.stop.clone())),
+            recorder: EventRecorder::new(client.clone(), descriptor.name, "", self.stop.clone()),
+            client,
+            clock: Arc::clone(&self.clock),
+            options: Arc::new(options),
+            stop: self.stop.clone(),
+        };
+        tokio::spawn((descriptor.run)(Arc::new(context)));
+    }
+
+    /// Lets this much time go by.
+    pub async fn pass(&self, seconds: f64) {
+        tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+    }
+
+    /// The events so far as `object reason message`, sorted.
+    pub fn events(&self) -> Vec<String> {
+        let all = self.api.all::<Event>().into_iter().map(|e| {
+            let text = |s: Option<String>| s.unwrap_or_default();
+            format!("{} {} {}", text(e.involved_object.name), text(e.reason), text(e.message))
+        });
+        let mut all: Vec<String> = all.collect();
+        all.sort();
+        all
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// This many seconds after the beginning.
+pub fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(START + second).unwrap()
+}
