@@ -1,5 +1,258 @@
-//! Probes: who is alive, ready, started.
+//! Probes: who is alive, ready, started. One worker per probe and container.
 
+mod grpc;
+mod prober;
 mod results;
+mod state;
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use knarr_api::kind::Kind;
+use knarr_apimachinery::clock::Clock;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use prober::Outcome;
 pub use results::{ProbeResult, ProbeResults, Results};
+pub use state::ProbeKind;
+use state::{ProbeState, Tick, View};
+
+use crate::events::Events;
+use crate::pod::{self, ContainerKind};
+use crate::runtime::ContainerRuntime;
+use crate::status::StatusManager;
+
+/// A probe that could not be carried out is repeated so often at once.
+const ATTEMPTS: usize = 3;
+
+/// Pod uid, container, kind.
+type Key = (String, String, ProbeKind);
+
+struct Handle {
+    stop: CancellationToken,
+    /// Asks for a probe at once.
+    now: Arc<Notify>,
+}
+
+/// Called with the pod's uid when a result changed.
+pub type OnChange = Arc<dyn Fn(&str) + Send + Sync>;
+
+pub struct ProbeManager {
+    runtime: Arc<dyn ContainerRuntime>,
+    status: Arc<StatusManager>,
+    events: Events,
+    clock: Arc<dyn Clock>,
+    started: Timestamp,
+    results: ProbeResults,
+    on_change: OnChange,
+    stop: CancellationToken,
+    workers: Mutex<BTreeMap<Key, Handle>>,
+}
+
+struct Worker {
+    manager: Arc<ProbeManager>,
+    pod: Arc<Pod>,
+    container: Container,
+    container_kind: ContainerKind,
+    kind: ProbeKind,
+    probe: Probe,
+    now: Arc<Notify>,
+    stop: CancellationToken,
+    state: ProbeState,
+}
+
+impl ProbeManager {
+    pub fn new(
+        runtime: Arc<dyn ContainerRuntime>,
+        status: Arc<StatusManager>,
+        events: Events,
+        clock: Arc<dyn Clock>,
+        on_change: OnChange,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let started = clock.now();
+        let (results, workers) = (ProbeResults::default(), Mutex::default());
+        Arc::new(Self { runtime, status, events, clock, started, results, on_change, stop, workers })
+    }
+
+    pub fn results(&self) -> &ProbeResults {
+        &self.results
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Handle>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts workers for the probes of the pod's main containers and sidecars that have none yet.
+    pub fn add_pod(self: &Arc<Self>, pod: &Arc<Pod>) {
+        let sidecars = pod::init_containers(pod).iter().filter(|c| pod::is_sidecar(c));
+        let all = sidecars
+            .map(|c| (ContainerKind::Init, c))
+            .chain(pod::spec(pod).containers.iter().map(|c| (ContainerKind::Main, c)));
+        let mut workers = self.lock();
+        for (container_kind, container) in all {
+            for kind in ProbeKind::ALL {
+                let Some(probe) = kind.of(container) else { continue };
+                let key = (pod.uid().to_owned(), container.name.clone(), kind);
+                workers.entry(key).or_insert_with(|| {
+                    let handle = Handle { stop: self.stop.child_token(), now: Arc::default() };
+                    let worker = Worker {
+                        manager: Arc::clone(self),
+                        pod: Arc::clone(pod),
+                        container: container.clone(),
+                        container_kind,
+                        kind,
+                        probe: probe.clone(),
+                        now: Arc::clone(&handle.now),
+                        stop: handle.stop.clone(),
+                        state: ProbeState::default(),
+                    };
+                    tokio::spawn(worker.run());
+                    handle
+                });
+            }
+        }
+    }
+
+    /// The pod is being stopped: it is not to be restarted any more, but its readiness still counts.
+    pub fn stop_liveness_and_startup(&self, uid: &str) {
+        self.stop_where(|key| key.0 == uid && key.2 != ProbeKind::Readiness);
+    }
+
+    pub fn remove_pod(&self, uid: &str) {
+        self.stop_where(|key| key.0 == uid);
+    }
+
+    fn stop_where(&self, chosen: impl Fn(&Key) -> bool) {
+        self.lock().retain(|key, handle| {
+            let stop = chosen(key);
+            if stop {
+                handle.stop.cancel();
+            }
+            !stop
+        });
+    }
+
+    /// Probes readiness now rather than at the next tick: something has just started.
+    pub fn probe_readiness_now(&self, uid: &str) {
+        for (key, handle) in self.lock().iter() {
+            if key.0 == uid && key.2 == ProbeKind::Readiness {
+                handle.now.notify_one();
+            }
+        }
+    }
+
+    fn of(&self, kind: ProbeKind) -> &Results {
+        match kind {
+            ProbeKind::Liveness => &self.results.liveness,
+            ProbeKind::Readiness => &self.results.readiness,
+            ProbeKind::Startup => &self.results.startup,
+        }
+    }
+}
+
+impl Worker {
+    async fn run(mut self) {
+        let period =
+            Duration::from_secs(u64::try_from(self.probe.period_seconds.unwrap_or(10)).unwrap_or(10).max(1));
+        // Many probes taken up at the same moment are spread over their period.
+        let age = self.manager.clock.now().duration_since(self.manager.started);
+        if Duration::try_from(age).unwrap_or_default() < period
+            && !self.wait(period.mul_f64(fastrand::f64())).await
+        {
+            return;
+        }
+        while self.tick().await {
+            if !self.wait(period).await {
+                break;
+            }
+        }
+        self.manager.of(self.kind).remove(self.state.container_id());
+        if !self.stop.is_cancelled() {
+            let key = (self.pod.uid().to_owned(), self.container.name.clone(), self.kind);
+            self.manager.lock().remove(&key);
+        }
+    }
+
+    /// Returns false when the worker is to end.
+    async fn wait(&self, time: Duration) -> bool {
+        tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = self.now.notified() => true,
+            () = self.manager.clock.sleep(time) => true,
+        }
+    }
+
+    fn set(&self, result: ProbeResult) {
+        if self.manager.of(self.kind).set(self.state.container_id(), result) {
+            (self.manager.on_change)(self.pod.uid());
+        }
+    }
+
+    /// Returns false when the worker is to end.
+    async fn tick(&mut self) -> bool {
+        let Some(status) = self.manager.status.get(self.pod.uid()) else { return true };
+        let step = self.state.tick(&View {
+            pod: &self.pod,
+            container: &self.container,
+            kind: self.kind,
+            status: &status,
+            kubelet_started: self.manager.started,
+            now: self.manager.clock.now(),
+        });
+        if let Some(old) = &step.forget {
+            self.manager.of(self.kind).remove(old);
+        }
+        if let Some(result) = step.set {
+            self.set(result);
+        }
+        match step.tick {
+            Tick::Wait => return true,
+            Tick::Stop => return false,
+            Tick::Probe => {}
+        }
+        let pod_ip = status.pod_ip.unwrap_or_default();
+        let result = tokio::select! {
+            () = self.stop.cancelled() => return false,
+            result = self.probe(&pod_ip) => result,
+        };
+        if let Some(result) = result
+            && let Some(verdict) = self.state.observe(self.kind, &self.probe, result)
+        {
+            self.set(verdict);
+        }
+        true
+    }
+
+    /// `None` if nothing could be found out.
+    async fn probe(&self, pod_ip: &str) -> Option<ProbeResult> {
+        let events = self.manager.events.of(&self.pod, self.container_kind, &self.container.name);
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS {
+            let runtime = self.manager.runtime.as_ref();
+            let id = self.state.container_id();
+            match prober::probe(runtime, id, &self.container, pod_ip, &self.probe).await {
+                Ok(Outcome::Success) => return Some(ProbeResult::Success),
+                Ok(Outcome::Warning(output)) => {
+                    events.warning("ProbeWarning", format!("{} probe warning: {output}", self.kind));
+                    return Some(ProbeResult::Success);
+                }
+                Ok(Outcome::Failure(output)) => {
+                    events.warning("Unhealthy", format!("{} probe failed: {output}", self.kind));
+                    return Some(ProbeResult::Failure);
+                }
+                Err(error) => last = error,
+            }
+        }
+        let unknown = ProbeResult::Unknown;
+        events.warning(
+            "Unhealthy",
+            format!("{} probe errored and resulted in {unknown} state: {last}", self.kind),
+        );
+        None
+    }
+}

@@ -1,38 +1,97 @@
-//! Pod addresses on simulated nodes: any free one of the node's prefix.
+//! Addresses that lead nowhere: nodes get theirs from 198.18.0.0/15, pods from their node's pod CIDR.
 
-use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
-/// Addresses by node and pod uid.
-#[derive(Debug, Default)]
-pub struct Addresses {
-    used: HashMap<String, BTreeSet<u32>>,
-    of_pod: HashMap<String, (String, u32)>,
+/// Where pods get addresses while their node has no pod CIDR: a /24 per node of 100.64.0.0/10.
+const FALLBACK_BASE: u32 = 0x6440_0000;
+/// The range set aside for benchmarks (RFC 2544).
+const NODE_BASE: u32 = 0xC612_0000;
+/// Addresses used of a pod CIDR, whatever its size.
+const MAX_ADDRESSES: u32 = 1 << 12;
+
+/// The address of a node, by its index.
+pub fn of_node(index: u32) -> Ipv4Addr {
+    Ipv4Addr::from(NODE_BASE + (index & 0xFFFF) + 1)
 }
 
-impl Addresses {
-    /// The pod's address on the node with this prefix (`10.42.3.0/24`); the same again for the same pod. `None` when
-    /// the prefix does not parse or is full.
-    pub fn get(&mut self, node: &str, prefix: &str, pod_uid: &str) -> Option<Ipv4Addr> {
-        let (base, length) = prefix.split_once('/')?;
-        let (base, length) = (u32::from(base.parse::<Ipv4Addr>().ok()?), length.parse::<u32>().ok()?);
-        if let Some((_, offset)) = self.of_pod.get(pod_uid) {
-            return Some(Ipv4Addr::from(base + offset));
+/// An IPv4 range, such as `10.42.3.0/24`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    base: u32,
+    size: u32,
+}
+
+impl Range {
+    pub fn parse(cidr: &str) -> Option<Self> {
+        let (address, length) = cidr.split_once('/')?;
+        let (address, length) = (address.parse::<Ipv4Addr>().ok()?, length.parse::<u32>().ok()?);
+        if length > 30 {
+            return None;
         }
-        let size = 1u32.checked_shl(32u32.checked_sub(length)?)?;
-        let used = self.used.entry(node.to_owned()).or_default();
-        // The first address is the network's, the second would be the gateway's, the last the broadcast's.
-        let free = (2..size.saturating_sub(1)).find(|offset| !used.contains(offset))?;
-        used.insert(free);
-        self.of_pod.insert(pod_uid.to_owned(), (node.to_owned(), free));
-        Some(Ipv4Addr::from(base + free))
+        let size = if length == 0 { u32::MAX } else { 1 << (32 - length) };
+        let base = u32::from(address) & !(size - 1);
+        Some(Self { base, size: size.min(MAX_ADDRESSES) })
     }
 
-    pub fn release(&mut self, pod_uid: &str) {
-        if let Some((node, offset)) = self.of_pod.remove(pod_uid)
-            && let Some(used) = self.used.get_mut(&node)
-        {
-            used.remove(&offset);
+    pub fn fallback(node_index: u32) -> Self {
+        Self { base: FALLBACK_BASE + ((node_index & 0x3FFF) << 8), size: 256 }
+    }
+}
+
+/// The pod addresses of one node: which of them are taken.
+#[derive(Debug)]
+pub struct Pool {
+    range: Range,
+    taken: Vec<u64>,
+}
+
+impl Pool {
+    pub fn new(range: Range) -> Self {
+        Self { range, taken: Vec::new() }
+    }
+
+    pub fn range(&self) -> Range {
+        self.range
+    }
+
+    /// The lowest free address; the first two of the range (network and gateway) and its last are never given.
+    pub fn take(&mut self) -> Option<Ipv4Addr> {
+        let offset = (2..self.range.size - 1).find(|offset| !self.is_taken(*offset))?;
+        self.mark(offset, true);
+        Some(Ipv4Addr::from(self.range.base + offset))
+    }
+
+    /// Takes this very address, of a pod that was there before.
+    pub fn keep(&mut self, address: Ipv4Addr) {
+        if let Some(offset) = self.offset(address) {
+            self.mark(offset, true);
+        }
+    }
+
+    pub fn release(&mut self, address: Ipv4Addr) {
+        if let Some(offset) = self.offset(address) {
+            self.mark(offset, false);
+        }
+    }
+
+    fn offset(&self, address: Ipv4Addr) -> Option<u32> {
+        u32::from(address).checked_sub(self.range.base).filter(|offset| *offset < self.range.size)
+    }
+
+    fn is_taken(&self, offset: u32) -> bool {
+        self.taken.get(offset as usize / 64).is_some_and(|word| word & (1 << (offset % 64)) != 0)
+    }
+
+    fn mark(&mut self, offset: u32, taken: bool) {
+        let at = offset as usize / 64;
+        if self.taken.len() <= at {
+            self.taken.resize(at + 1, 0);
+        }
+        let bit = 1u64 << (offset % 64);
+        if taken {
+            self.taken[at] |= bit;
+        } else {
+            self.taken[at] &= !bit;
         }
     }
 }
@@ -42,20 +101,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_kept_freed_and_run_out() {
-        let mut addresses = Addresses::default();
-        let mut get = |pod: &str| addresses.get("n", "10.0.0.0/29", pod).map(|a| a.to_string());
-        assert_eq!(get("a").as_deref(), Some("10.0.0.2"));
-        assert_eq!(get("a").as_deref(), Some("10.0.0.2"));
-        let more: Vec<_> = ["b", "c", "d", "e"].into_iter().filter_map(&mut get).collect();
-        assert_eq!(more, ["10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
-        assert_eq!(get("f"), None);
-        addresses.release("c");
-        assert_eq!(
-            addresses.get("n", "10.0.0.0/29", "f").map(|a| a.to_string()).as_deref(),
-            Some("10.0.0.4")
-        );
-        assert_eq!(addresses.get("n", "nonsense", "g"), None);
-        assert_eq!(addresses.get("n", "10.0.0.0/64", "g"), None);
+    fn addresses_are_given_once_and_again_when_released() {
+        let mut pool = Pool::new(Range::parse("10.42.3.0/29").unwrap());
+        pool.keep("10.42.3.3".parse().unwrap());
+        let given: Vec<String> = std::iter::from_fn(|| pool.take()).map(|ip| ip.to_string()).collect();
+        assert_eq!(given, ["10.42.3.2", "10.42.3.4", "10.42.3.5", "10.42.3.6"]);
+        pool.release("10.42.3.4".parse().unwrap());
+        pool.release("1.2.3.4".parse().unwrap());
+        assert_eq!(pool.take(), Some("10.42.3.4".parse().unwrap()));
+        assert_eq!(pool.take(), None);
+    }
+
+    #[test]
+    fn ranges() {
+        assert_eq!(Range::parse("10.0.0.9/24"), Range::parse("10.0.0.0/24"));
+        for bad in ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/31", "fd00::/64", "x/24"] {
+            assert_eq!(Range::parse(bad), None, "{bad}");
+        }
+        assert_ne!(Range::fallback(1), Range::fallback(2));
+        assert_eq!(of_node(0).to_string(), "198.18.0.1");
     }
 }

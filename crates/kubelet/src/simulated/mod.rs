@@ -1,220 +1,109 @@
-//! Simulated nodes: they register, renew their leases and report their pods as running, but run nothing.
+//! Simulated nodes: nodes without machines, whose pods run nothing but report as real ones do.
 //!
-//! For trying a control plane at a size that no one machine has. All nodes share one watch of pods and one of nodes,
-//! and a few workers: a node costs a few hundred bytes and one lease renewal each ten seconds.
+//! [`run`] joins many of them to a cluster from one process: each registers, renews its lease, tells its status, and
+//! lets the pods bound to it become Running and Ready, end, and go. There is no task and no typed object per node or
+//! pod: changes and timers put keys on two work queues, one for heartbeats and one for pods, with a bounded number of
+//! workers each.
+//!
+//! Annotations of a pod steer it:
+//! - `knarr.dev/run-seconds: "5"`: its containers end that long after their start (not with `restartPolicy: Always`);
+//! - `knarr.dev/exit-code: "1"`: what they end with; anything but 0 makes the pod Failed.
 
 mod addresses;
-mod leases;
-mod objects;
-mod pods;
+mod node;
+mod pod;
+mod runner;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use knarr_api::kind::Kind;
-use knarr_client::{Client, Informers, Result};
-use tokio::sync::Semaphore;
+use k8s_openapi::api::core::v1::Taint;
+use knarr_client::{Client, Informers};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-/// A pod with this annotation succeeds after so many seconds; others run until they are deleted.
-pub const RUN_SECONDS: &str = "knarr.dev/run-seconds";
+/// The label that all simulated nodes have, with the value `true`.
+pub const LABEL: &str = "knarr.dev/simulated";
+pub const RUN_SECONDS_ANNOTATION: &str = "knarr.dev/run-seconds";
+pub const EXIT_CODE_ANNOTATION: &str = "knarr.dev/exit-code";
 
-/// Requests under way at once, of all nodes together.
-const CONCURRENCY: usize = 64;
-/// How often a node's status is written though nothing changed.
-const STATUS_PERIOD: Duration = Duration::from_secs(300);
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LAST_RETRY: Duration = Duration::from_secs(30);
+/// More nodes than this have no addresses.
+pub const MAX_NODES: u32 = 16_384;
 
-/// What the simulated nodes look like.
+/// How many nodes, and what they are like.
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub count: usize,
-    /// Names are the prefix and a number: `simulated-0001`.
+    /// At most [`MAX_NODES`].
+    pub count: u32,
+    /// Nodes are called `<prefix>-0001` and so on.
     pub name_prefix: String,
-    /// Quantities of one node.
-    pub cpu: String,
-    pub memory: String,
-    pub pods: u32,
-    /// Between a pod's binding and its being Ready.
-    pub start_latency: Duration,
-    /// Between a pod's deletion and its end, within its grace period.
-    pub stop_latency: Duration,
+    pub cpus: u64,
+    pub memory_bytes: u64,
+    pub ephemeral_storage_bytes: u64,
+    pub max_pods: u32,
     pub labels: BTreeMap<String, String>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            count: 1,
-            name_prefix: "simulated".to_owned(),
-            cpu: "32".to_owned(),
-            memory: "256Gi".to_owned(),
-            pods: 110,
-            start_latency: Duration::ZERO,
-            stop_latency: Duration::ZERO,
-            labels: BTreeMap::new(),
-        }
-    }
+    pub taints: Vec<Taint>,
+    /// From a pod's binding to its being Running; each pod takes between half and one and a half of it.
+    pub start_latency: Duration,
+    /// From a pod's deletion to its removal, at most its grace period.
+    pub stop_latency: Duration,
+    /// Requests to the API server at the same time, for pods and as many for heartbeats.
+    pub concurrency: usize,
 }
 
 impl Options {
-    /// The names of all nodes, in order.
-    pub fn names(&self) -> Vec<String> {
-        let digits = self.count.to_string().len().max(4);
-        (1..=self.count).map(|n| format!("{}-{n:0digits$}", self.name_prefix)).collect()
-    }
-}
-
-/// Registers the nodes and keeps them alive until `stop`. `registered` is told how many are there, now and then.
-pub async fn run(
-    options: Options,
-    client: Client,
-    informers: &Informers,
-    stop: CancellationToken,
-    registered: impl Fn(usize) + Send + Sync + 'static,
-) {
-    let (options, names) = (Arc::new(options.clone()), Arc::new(options.names()));
-    let pods = informers.informer::<Pod>();
-    let nodes = informers.informer::<Node>();
-    nodes.wait_synced().await;
-    pods.wait_synced().await;
-    let tasks = TaskTracker::new();
-    tasks.spawn(pods::run(
-        Arc::clone(&options),
-        client.clone(),
-        pods,
-        nodes.clone(),
-        Arc::clone(&names),
-        stop.clone(),
-    ));
-    tasks.spawn(leases::run(client.clone(), Arc::clone(&names), stop.clone()));
-    // A node that somebody deletes comes back, as a real one registers again.
-    let (again, mut wanted) = tokio::sync::mpsc::channel::<String>(1024);
-    let own: std::collections::BTreeSet<String> = names.iter().cloned().collect();
-    nodes.add_handler(move |event| {
-        if let knarr_client::Event::Deleted(node) = event
-            && own.contains(node.name())
-        {
-            // A full queue loses nothing for good: the periodic status write finds the node missing.
-            let _ = again.try_send(node.name().to_owned());
-        }
-    });
-    register_all(&options, &client, &names, &stop, registered).await;
-    let mut refresh = Refresh::new(&names);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => break,
-            Some(name) = wanted.recv() => register(&options, &client, &name, &stop).await,
-            () = client.clock().sleep(refresh.pause()) => {
-                if let Some(name) = refresh.next() {
-                    register(&options, &client, &name, &stop).await;
-                }
-            }
+    pub fn new(count: u32) -> Self {
+        Self {
+            count: count.min(MAX_NODES),
+            name_prefix: "simulated".to_owned(),
+            cpus: 8,
+            memory_bytes: 32 << 30,
+            ephemeral_storage_bytes: 100 << 30,
+            max_pods: 110,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            start_latency: Duration::from_millis(100),
+            stop_latency: Duration::from_millis(100),
+            concurrency: 32,
         }
     }
-    tasks.close();
-    tasks.wait().await;
-}
 
-/// Walks round all nodes once per [`STATUS_PERIOD`].
-struct Refresh {
-    names: Arc<Vec<String>>,
-    at: usize,
-}
-
-impl Refresh {
-    fn new(names: &Arc<Vec<String>>) -> Self {
-        Self { names: Arc::clone(names), at: 0 }
+    /// The name of node `index`, counted from 0.
+    pub fn node_name(&self, index: u32) -> String {
+        format!("{}-{:04}", self.name_prefix, index + 1)
     }
 
-    fn pause(&self) -> Duration {
-        STATUS_PERIOD / u32::try_from(self.names.len().max(1)).unwrap_or(u32::MAX)
-    }
-
-    fn next(&mut self) -> Option<String> {
-        let name = self.names.get(self.at).cloned();
-        self.at = (self.at + 1) % self.names.len().max(1);
-        name
+    /// The index of the node of this name, if it is one of these.
+    pub fn node_index(&self, name: &str) -> Option<u32> {
+        let digits = name.strip_prefix(self.name_prefix.as_str())?.strip_prefix('-')?;
+        let index = digits.parse::<u32>().ok()?.checked_sub(1)?;
+        (index < self.count && self.node_name(index) == name).then_some(index)
     }
 }
 
-async fn register_all(
-    options: &Arc<Options>,
-    client: &Client,
-    names: &[String],
-    stop: &CancellationToken,
-    registered: impl Fn(usize) + Send + Sync + 'static,
-) {
-    let slots = Arc::new(Semaphore::new(CONCURRENCY));
-    let done = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let registered = Arc::new(registered);
-    let tasks = TaskTracker::new();
-    for name in names {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-        if stop.is_cancelled() {
-            return;
-        }
-        let (options, client, name, stop) = (Arc::clone(options), client.clone(), name.clone(), stop.clone());
-        let (done, registered) = (Arc::clone(&done), Arc::clone(&registered));
-        tasks.spawn(async move {
-            register(&options, &client, &name, &stop).await;
-            registered(done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1);
-            drop(slot);
-        });
-    }
-    tasks.close();
-    tasks.wait().await;
-}
-
-/// Makes the node, or brings its status up to date; tries until it works or `stop`.
-async fn register(options: &Options, client: &Client, name: &str, stop: &CancellationToken) {
-    let mut retry = FIRST_RETRY;
-    while let Err(error) = try_register(options, client, name).await {
-        tracing::debug!(node = name, %error, "not registered");
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = client.clock().sleep(retry) => {}
-        }
-        retry = (retry * 2).min(LAST_RETRY);
-    }
-}
-
-async fn try_register(options: &Options, client: &Client, name: &str) -> Result<()> {
-    let now = client.clock().now();
-    let node = objects::node(options, name, now);
-    match client.create(&node).await {
-        Ok(_) => Ok(()),
-        Err(e) if e.is_already_exists() => {
-            let patch = objects::status_patch(&node);
-            client.patch::<Node>("", name, Some("status"), &patch).await.map(|_| ())
-        }
-        Err(e) => Err(e),
-    }
+/// Lives the nodes until `stop`. The client needs the rights of all of them.
+pub async fn run(options: Options, client: Client, informers: Arc<Informers>, stop: CancellationToken) {
+    runner::Runner::new(options, client, &informers).run(&informers, stop).await;
 }
 
 #[cfg(test)]
-mod tests {
+mod name_tests {
     use super::*;
 
     #[test]
-    fn names_sort_as_they_count() {
-        let names = Options { count: 12, ..Options::default() }.names();
-        assert_eq!((names[0].as_str(), names[11].as_str()), ("simulated-0001", "simulated-0012"));
-        let mut sorted = names.clone();
-        sorted.sort();
-        assert_eq!(sorted, names);
-    }
-
-    #[test]
-    fn the_refresh_goes_round() {
-        let names = Arc::new(vec!["a".to_owned(), "b".to_owned()]);
-        let mut refresh = Refresh::new(&names);
-        let order: Vec<_> = (0..3).filter_map(|_| refresh.next()).collect();
-        assert_eq!(order, ["a", "b", "a"]);
-        assert_eq!(refresh.pause(), STATUS_PERIOD / 2);
+    fn names_lead_back_to_their_index() {
+        let options = Options::new(5000);
+        for index in [0, 1, 998, 4999] {
+            assert_eq!(options.node_index(&options.node_name(index)), Some(index));
+        }
+        assert_eq!(options.node_name(4999), "simulated-5000");
+        for name in
+            ["simulated-0000", "simulated-5001", "simulated-1", "simulated-00001", "other-0001", "simulated"]
+        {
+            assert_eq!(options.node_index(name), None, "{name}");
+        }
     }
 }

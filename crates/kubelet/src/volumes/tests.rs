@@ -340,7 +340,7 @@ fn tokens_are_asked_for_once_and_belong_to_the_pod() {
     in_private_mount_namespace(async {
         let lab = Lab::new();
         let manager = lab.manager();
-        lab.api.guard(|request| {
+        lab.api.guard(|request, _| {
             request
                 .path
                 .ends_with("/token")

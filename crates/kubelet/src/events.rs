@@ -1,0 +1,56 @@
+//! Events about pods and their containers, as `kubectl describe pod` shows them.
+
+use k8s_openapi::api::core::v1::Pod;
+use knarr_client::events::{EventRecorder, EventType, reference};
+
+use crate::pod::ContainerKind;
+
+/// The recorder of this node.
+#[derive(Clone)]
+pub struct Events(EventRecorder);
+
+impl Events {
+    pub fn new(recorder: EventRecorder) -> Self {
+        Self(recorder)
+    }
+
+    pub fn recorder(&self) -> &EventRecorder {
+        &self.0
+    }
+
+    pub fn normal(&self, pod: &Pod, reason: &str, message: impl Into<String>) {
+        self.0.event(pod, EventType::Normal, reason, message);
+    }
+
+    pub fn warning(&self, pod: &Pod, reason: &str, message: impl Into<String>) {
+        self.0.event(pod, EventType::Warning, reason, message);
+    }
+
+    /// Of one container: events name its field.
+    pub fn of<'a>(&'a self, pod: &'a Pod, kind: ContainerKind, container: &'a str) -> ContainerEvents<'a> {
+        ContainerEvents { events: self, pod, kind, container }
+    }
+}
+
+pub struct ContainerEvents<'a> {
+    events: &'a Events,
+    pub pod: &'a Pod,
+    kind: ContainerKind,
+    pub container: &'a str,
+}
+
+impl ContainerEvents<'_> {
+    pub fn normal(&self, reason: &str, message: impl Into<String>) {
+        self.send(EventType::Normal, reason, message);
+    }
+
+    pub fn warning(&self, reason: &str, message: impl Into<String>) {
+        self.send(EventType::Warning, reason, message);
+    }
+
+    fn send(&self, type_: EventType, reason: &str, message: impl Into<String>) {
+        let mut about = reference(self.pod);
+        about.field_path = Some(self.kind.field_path(self.container));
+        self.events.0.event_about(about, type_, reason, message);
+    }
+}
