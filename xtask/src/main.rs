@@ -1,7 +1,15 @@
 //! Project tasks: `cargo xtask <task>`.
 
+mod bench;
 mod codegen;
+#[path = "../../bin/knarr/tests/e2e/requirements.rs"]
+mod requirements;
+mod test;
 
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -13,12 +21,53 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Run every test: builds the release binary, then runs the whole workspace's tests, end-to-end ones included
+    Test(test::Args),
+    /// Measure the release binary: a table, and last one line of JSON
+    Bench(bench::Args),
     /// Write the field-schema table from the published Kubernetes Go modules (needs `go` and a module proxy)
     Codegen(codegen::Args),
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<()> {
     match Cli::parse().task {
+        Task::Test(args) => test::run(&args),
+        Task::Bench(args) => bench::run(&args),
         Task::Codegen(args) => codegen::run(&args),
     }
+}
+
+/// The workspace's folder.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_owned)
+}
+
+/// cargo, in the workspace's folder.
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// Runs a command that has to succeed.
+fn run(mut command: Command) -> Result<()> {
+    let line = format!("{command:?}").replace('"', "");
+    let status = command.status().with_context(|| format!("cannot run {line}"))?;
+    if !status.success() {
+        bail!("{line}: {status}");
+    }
+    Ok(())
+}
+
+/// Builds the release binary, unless `KNARR_BIN` names one; returns its path.
+fn release_binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("KNARR_BIN") {
+        return PathBuf::from(&path)
+            .canonicalize()
+            .with_context(|| format!("KNARR_BIN is {}", path.display()));
+    }
+    run(cargo(&["build", "--release", "--package", "knarr"]))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let path = target.join("release/knarr");
+    path.canonicalize().with_context(|| format!("{} was not built", path.display()))
 }

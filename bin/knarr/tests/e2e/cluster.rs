@@ -43,7 +43,8 @@ impl Cluster {
 
     /// A cluster that is still to be started.
     pub fn new() -> Self {
-        requirements::check();
+        let missing = requirements::missing();
+        assert!(missing.is_empty(), "the end-to-end tests need:\n  {}", missing.join("\n  "));
         Self { sandbox: Sandbox::new("e2e"), server: None }
     }
 
@@ -53,6 +54,7 @@ impl Cluster {
         let _ = std::fs::remove_file(&log);
         let mut command = self.knarr(&["server"]);
         command.args(["--cgroup-root", &self.sandbox.cgroup_root]);
+        command.args(std::env::var("KNARR_E2E_ARGS").unwrap_or_default().split_whitespace());
         log_to(&mut command, &log);
         let mut child = command.spawn().expect("nsenter(1) of util-linux");
         wait_for("the server's last line", Duration::from_secs(60), || {

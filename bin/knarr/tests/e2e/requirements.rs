@@ -38,9 +38,3 @@ fn on_the_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
-
-/// Fails with the list of what is missing.
-pub fn check() {
-    let missing = missing();
-    assert!(missing.is_empty(), "the end-to-end tests need:\n  {}", missing.join("\n  "));
-}

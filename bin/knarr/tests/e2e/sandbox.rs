@@ -41,7 +41,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 pub struct Sandbox {
     keeper: Child,
     /// Process 1 of the pid namespace.
-    init: u32,
+    pub init: u32,
     pub folder: PathBuf,
     pub cgroup_root: String,
 }

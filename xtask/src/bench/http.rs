@@ -1,0 +1,178 @@
+//! A blocking HTTP/1.1 client over TLS: as thin as can be, so that the server is what is measured.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::Value;
+
+/// No answer in this time is a failure.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a kubeconfig with inline credentials says.
+#[derive(Clone)]
+pub struct Access {
+    config: Arc<ClientConfig>,
+    /// `host:port`.
+    address: String,
+}
+
+impl Access {
+    pub fn from_kubeconfig(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let field = |name: &str| {
+            let mark = format!("{name}: ");
+            let line = text.lines().find_map(|l| l.trim().strip_prefix(&mark));
+            line.map(|v| v.trim_matches('"')).with_context(|| format!("the kubeconfig has no {name}"))
+        };
+        let pem = |name: &str| anyhow::Ok(base64::engine::general_purpose::STANDARD.decode(field(name)?)?);
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(&pem("certificate-authority-data")?)?)?;
+        let chain = CertificateDer::pem_slice_iter(&pem("client-certificate-data")?)
+            .collect::<Result<Vec<_>, _>>()?;
+        let key = PrivateKeyDer::from_pem_slice(&pem("client-key-data")?)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain, key)?;
+        let address = field("server")?.trim_start_matches("https://").to_owned();
+        Ok(Self { config: Arc::new(config), address })
+    }
+
+    pub fn connect(&self) -> Result<Connection> {
+        let tcp =
+            TcpStream::connect(&self.address).with_context(|| format!("cannot reach {}", self.address))?;
+        tcp.set_nodelay(true)?;
+        tcp.set_read_timeout(Some(TIMEOUT))?;
+        let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host).to_owned();
+        let tls = ClientConnection::new(Arc::clone(&self.config), ServerName::try_from(host)?)?;
+        Ok(Connection { stream: BufReader::with_capacity(256 << 10, StreamOwned::new(tls, tcp)) })
+    }
+}
+
+/// A connection that is used again and again.
+pub struct Connection {
+    stream: BufReader<StreamOwned<ClientConnection, TcpStream>>,
+}
+
+/// How long the answer's body is.
+enum Body {
+    Length(usize),
+    Chunked,
+}
+
+impl Connection {
+    /// One request; fails unless the answer's code is 2xx.
+    pub fn send(&mut self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>> {
+        let body = match self.start(method, path, body)? {
+            Body::Length(length) => {
+                let mut bytes = vec![0; length];
+                self.stream.read_exact(&mut bytes)?;
+                bytes
+            }
+            Body::Chunked => {
+                let mut bytes = Vec::new();
+                while self.chunk(&mut bytes)? {}
+                bytes
+            }
+        };
+        Ok(body)
+    }
+
+    pub fn json(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let body = body.map(Value::to_string);
+        Ok(serde_json::from_slice(&self.send(method, path, body.as_deref().map(str::as_bytes))?)?)
+    }
+
+    /// Starts a watch; the connection serves nothing else from now on.
+    pub fn watch(mut self, path: &str) -> Result<Watch> {
+        match self.start("GET", path, None)? {
+            Body::Chunked => Ok(Watch { connection: self, pending: Vec::new() }),
+            Body::Length(_) => bail!("the answer to a watch has an end"),
+        }
+    }
+
+    fn start(&mut self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Body> {
+        let body = body.unwrap_or_default();
+        let mut request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: bench\r\nAccept: application/json\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        )
+        .into_bytes();
+        request.extend_from_slice(body);
+        let stream = self.stream.get_mut();
+        stream.write_all(&request)?;
+        stream.flush()?;
+        let status = self.line()?;
+        let code = status.split(' ').nth(1).unwrap_or_default().to_owned();
+        let mut length = Body::Length(0);
+        loop {
+            let line = self.line()?.to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = Body::Length(value.trim().parse()?);
+            } else if line.starts_with("transfer-encoding:") && line.ends_with("chunked") {
+                length = Body::Chunked;
+            }
+        }
+        if !code.starts_with('2') {
+            let mut text = Vec::new();
+            if let Body::Length(length) = length {
+                text.resize(length, 0);
+                self.stream.read_exact(&mut text)?;
+            }
+            bail!("{method} {path}: {status} {}", String::from_utf8_lossy(&text));
+        }
+        Ok(length)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line)? == 0 {
+            bail!("the server closed the connection");
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Appends the next chunk; false at the end.
+    fn chunk(&mut self, bytes: &mut Vec<u8>) -> Result<bool> {
+        let length = usize::from_str_radix(self.line()?.split(';').next().unwrap_or_default(), 16)?;
+        let begin = bytes.len();
+        bytes.resize(begin + length, 0);
+        self.stream.read_exact(&mut bytes[begin..])?;
+        self.line()?;
+        Ok(length > 0)
+    }
+}
+
+/// The events of a watch, one after the other.
+pub struct Watch {
+    connection: Connection,
+    pending: Vec<u8>,
+}
+
+impl Watch {
+    pub fn next(&mut self) -> Result<Value> {
+        loop {
+            if let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
+                let line: Vec<u8> = self.pending.drain(..=end).collect();
+                return Ok(serde_json::from_slice(&line)?);
+            }
+            if !self.connection.chunk(&mut self.pending)? {
+                bail!("the watch ended");
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! `cargo xtask bench NAME`: measures the release binary in a sandbox of its own; a table, and last one line of JSON.
+
+mod cluster;
+mod creates;
+mod http;
+mod idle;
+mod list;
+mod pod_start;
+mod process;
+mod report;
+#[path = "../../../bin/knarr/tests/e2e/sandbox.rs"]
+#[allow(dead_code, reason = "the end-to-end tests use more of it")]
+mod sandbox;
+mod size;
+mod start;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  cargo xtask bench start --runs 20\n  cargo xtask bench creates --json\n  \
+    KNARR_BIN=/usr/bin/knarr cargo xtask bench size"
+)]
+pub struct Args {
+    /// What to measure
+    name: Name,
+    /// How often: starts, pods, seconds or lists; each bench has its own default
+    #[arg(long)]
+    runs: Option<usize>,
+    /// Objects that `list` lists
+    #[arg(long, default_value_t = 10_000)]
+    objects: usize,
+    /// Print the line of JSON alone
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Name {
+    /// From the start of the process to a Ready node: first start on an empty folder, and the next one
+    Start,
+    /// Memory and processor time of a cluster at rest, empty and with pods
+    Idle,
+    /// From the creation of a pod to its Running, as an API client sees it
+    PodStart,
+    /// Objects created a second, each durable before it is answered
+    Creates,
+    /// One LIST of many pods
+    List,
+    /// The binary's size
+    Size,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let binary = crate::release_binary()?;
+    let report = match args.name {
+        Name::Start => start::measure(&binary, args.runs.unwrap_or(10))?,
+        Name::Idle => idle::measure(&binary, args.runs.unwrap_or(30))?,
+        Name::PodStart => pod_start::measure(&binary, args.runs.unwrap_or(100))?,
+        Name::Creates => creates::measure(&binary, args.runs.unwrap_or(5))?,
+        Name::List => list::measure(&binary, args.runs.unwrap_or(10), args.objects)?,
+        Name::Size => size::measure(&binary)?,
+    };
+    if !args.json {
+        print!("{}", report.table());
+    }
+    println!("{}", report.json());
+    Ok(())
+}
