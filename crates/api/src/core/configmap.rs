@@ -85,7 +85,7 @@ fn validate_data(config: &api::ConfigMap) -> ErrorList {
         size += value.0.len();
     }
     if size > MAX_BYTES {
-        errors.push(Error::too_long(&Path::default(), MAX_BYTES));
+        errors.push(Error::too_long(&Path::default().key(""), MAX_BYTES));
     }
     errors
 }
