@@ -209,7 +209,8 @@ fn random_objects(random: &mut fastrand::Rng) -> (Vec<ConfigMap>, usize) {
         let mut owners: Vec<String> = Vec::new();
         for _ in 0..random.usize(..3) {
             let (owner, blocks) = (random.usize(..=count), random.bool());
-            if owner != i && (i >= known || owner < known || owner == count) {
+            let twice = owners.iter().any(|o| o.trim_end_matches('!') == format!("o{owner}"));
+            if !twice && owner != i && (i >= known || owner < known || owner == count) {
                 owners.push(format!("o{owner}{}", if blocks { "!" } else { "" }));
             }
         }
