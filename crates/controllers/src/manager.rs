@@ -31,12 +31,15 @@ pub const ALL: &[Descriptor] = &[
     crate::taint_eviction::DESCRIPTOR,
 ];
 
+/// A controller at work; it ends with the context's stop.
+pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// How a controller is started.
 pub struct Descriptor {
     /// Upstream's name, `deployment-controller`.
     pub name: &'static str,
     /// Sets up handlers and runs the workers until the context's stop.
-    pub run: fn(Arc<Context>) -> Pin<Box<dyn Future<Output = ()> + Send>>,
+    pub run: fn(Arc<Context>) -> Running,
 }
 
 /// What the controllers are told about the cluster.

@@ -66,7 +66,7 @@ mod tests {
         let owner = |uid: &str, deleting: bool| {
             let mut rs = ReplicaSet::default();
             rs.metadata.uid = Some(uid.into());
-            rs.metadata.deletion_timestamp = deleting.then(|| Time(jiff::Timestamp::UNIX_EPOCH));
+            rs.metadata.deletion_timestamp = deleting.then_some(Time(jiff::Timestamp::UNIX_EPOCH));
             rs
         };
         let owned_by = |uid: Option<&str>| ObjectMeta {

@@ -56,7 +56,7 @@ async fn publish(
     maps: &Lister<ConfigMap>,
     namespace: &str,
 ) -> Result<()> {
-    if !namespaces.get("", namespace).is_some_and(|n| n.metadata.deletion_timestamp.is_none()) {
+    if namespaces.get("", namespace).is_none_or(|n| n.metadata.deletion_timestamp.is_some()) {
         return Ok(());
     }
     let data = BTreeMap::from([("ca.crt".to_owned(), cx.options.root_ca.clone())]);

@@ -101,9 +101,9 @@ mod tests {
     }
 
     fn pod(phase: &str, deleting: bool) -> Arc<Pod> {
-        let mut pod = Pod::default();
-        pod.status = Some(PodStatus { phase: Some(phase.into()), ..PodStatus::default() });
-        pod.metadata.deletion_timestamp = deleting.then(|| Time(Timestamp::UNIX_EPOCH));
+        let status = PodStatus { phase: Some(phase.into()), ..PodStatus::default() };
+        let mut pod = Pod { status: Some(status), ..Pod::default() };
+        pod.metadata.deletion_timestamp = deleting.then_some(Time(Timestamp::UNIX_EPOCH));
         Arc::new(pod)
     }
 

@@ -167,12 +167,12 @@ mod tests {
     }
 
     fn pod(phase: &str, started: i64, run_seconds: Option<&str>) -> Pod {
-        let mut pod = Pod::default();
-        pod.status = Some(PodStatus {
+        let status = PodStatus {
             phase: Some(phase.into()),
             start_time: Some(Time(at(started))),
             ..PodStatus::default()
-        });
+        };
+        let mut pod = Pod { status: Some(status), ..Pod::default() };
         pod.metadata.annotations = run_seconds.map(|s| [(RUN_SECONDS.to_owned(), s.to_owned())].into());
         pod
     }
