@@ -1,5 +1,6 @@
 //! The node agent: turns the pods bound to this node into running containers and reports how they fare.
 
+pub mod admission;
 pub mod back_off;
 pub mod compute_actions;
 pub mod config;
@@ -9,11 +10,16 @@ pub mod events;
 pub mod hooks;
 pub mod http_get;
 pub mod image_manager;
+pub mod kubelet;
 pub mod labels;
+pub mod log_rotation;
 pub mod node_status;
 pub mod pod;
+pub mod pod_cgroups;
 pub mod pod_lookup;
 pub mod pod_network;
+pub mod pod_syncer;
+pub mod pod_workers;
 pub mod probes;
 pub mod qos;
 pub mod resources;
@@ -22,5 +28,6 @@ pub mod server;
 pub mod simulated;
 pub mod status;
 pub mod termination;
+pub mod termination_message;
 pub mod volume_manager;
 pub mod volumes;

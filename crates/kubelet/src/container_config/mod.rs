@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_api::kind::Kind;
 
-pub use sandbox::sandbox_config;
+pub use sandbox::{host_ports, sandbox_config};
 
 use crate::config::Config;
 use crate::labels;

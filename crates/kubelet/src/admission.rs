@@ -1,0 +1,295 @@
+//! Whether a pod bound to this node may run here: resources, host ports, node selection, taints.
+//!
+//! Source: the behaviour of upstream's kubelet admission and of the scheduler plugins it shares.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+use knarr_api::kind::Kind;
+
+use crate::container_config::host_ports;
+use crate::pod;
+use crate::pod_network::PortMapping;
+use crate::resources::{Amounts, amounts, pod_requests};
+
+/// What the pod's status then shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    pub reason: String,
+    pub message: String,
+}
+
+/// What the pods already here take.
+#[derive(Debug, Clone, Default)]
+pub struct Taken {
+    pods: BTreeMap<String, (Amounts, Vec<PortMapping>)>,
+}
+
+impl Taken {
+    pub fn add(&mut self, pod: &Pod) {
+        self.pods.insert(pod.uid().to_owned(), (pod_requests(pod), host_ports(pod)));
+    }
+
+    pub fn remove(&mut self, uid: &str) {
+        self.pods.remove(uid);
+    }
+
+    /// The sum over all pods.
+    pub fn amounts(&self) -> Amounts {
+        let mut sum = Amounts::new();
+        for (name, n) in self.pods.values().flat_map(|(amounts, _)| amounts) {
+            *sum.entry(name.clone()).or_insert(0) += n;
+        }
+        sum
+    }
+
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+}
+
+fn predicate(name: &str, what: &str) -> Option<Rejection> {
+    Some(Rejection { reason: name.to_owned(), message: format!("Predicate {name} failed: {what}") })
+}
+
+/// Why the pod cannot run on the node; `None` if it can.
+pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
+    os_mismatch(pod, node)
+        .or_else(|| lacking_resource(pod, node, taken))
+        .or_else(|| {
+            let chosen = node_selected(pod, node);
+            if chosen {
+                None
+            } else {
+                predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+            }
+        })
+        .or_else(|| {
+            let wanted = host_ports(pod);
+            let used = taken.pods.values().flat_map(|(_, ports)| ports);
+            let clash = used.into_iter().any(|port| wanted.iter().any(|w| conflict(w, port)));
+            if clash {
+                predicate("NodePorts", "node(s) didn't have free ports for the requested pod ports")
+            } else {
+                None
+            }
+        })
+        .or_else(|| {
+            let taints = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
+            let tolerations = pod::spec(pod).tolerations.as_deref().unwrap_or_default();
+            let untolerated = taints
+                .iter()
+                .any(|taint| taint.effect == "NoExecute" && !tolerations.iter().any(|t| tolerates(t, taint)));
+            if untolerated {
+                predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate")
+            } else {
+                None
+            }
+        })
+}
+
+fn os_mismatch(pod: &Pod, node: &Node) -> Option<Rejection> {
+    let spec = pod::spec(pod);
+    const LABEL: &str = "kubernetes.io/os";
+    let wanted = spec.node_selector.as_ref().and_then(|s| s.get(LABEL));
+    let has = node.metadata.labels.as_ref().and_then(|l| l.get(LABEL));
+    if wanted.is_some() && has.is_some() && wanted != has {
+        return Some(Rejection {
+            reason: "PodOSSelectorNodeLabelDoesNotMatch".to_owned(),
+            message: format!("Failed to admit pod as the `{LABEL}` label doesn't match node label"),
+        });
+    }
+    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
+        return Some(Rejection {
+            reason: "PodOSNotSupported".to_owned(),
+            message: "Failed to admit pod as the OS field doesn't match node OS".to_owned(),
+        });
+    }
+    None
+}
+
+fn lacking_resource(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
+    let capacity = amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()));
+    let used = taken.amounts();
+    let lacks = |name: &str, requested: i64, used: i64, capacity: i64| Rejection {
+        reason: format!("OutOf{name}"),
+        message: format!(
+            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        ),
+    };
+    let used_pods = i64::try_from(taken.len()).unwrap_or(i64::MAX);
+    if let Some(pods) = capacity.get("pods").copied().filter(|pods| used_pods + 1 > *pods) {
+        return Some(lacks("pods", 1, used_pods, pods));
+    }
+    for (name, requested) in pod_requests(pod) {
+        // What the node does not list at all is somebody else's to count.
+        let Some(capacity) = capacity.get(&name).copied() else { continue };
+        let used = used.get(&name).copied().unwrap_or(0);
+        if requested > 0 && requested > capacity.saturating_sub(used) {
+            return Some(lacks(&name, requested, used, capacity));
+        }
+    }
+    None
+}
+
+fn conflict(a: &PortMapping, b: &PortMapping) -> bool {
+    let same_address = match (a.host_ip, b.host_ip) {
+        (Some(a), Some(b)) => a == b,
+        _ => true,
+    };
+    same_address && a.host_port == b.host_port && a.protocol == b.protocol
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let filled = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
+    let effect = filled(&toleration.effect).is_none_or(|effect| effect == taint.effect);
+    let key = filled(&toleration.key);
+    let value = match toleration.operator.as_deref() {
+        Some("Exists") => true,
+        _ => {
+            key.is_some() && toleration.value.as_deref().unwrap_or("") == taint.value.as_deref().unwrap_or("")
+        }
+    };
+    effect && value && key.is_none_or(|key| key == taint.key)
+}
+
+fn node_selected(pod: &Pod, node: &Node) -> bool {
+    let none = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&none);
+    let spec = pod::spec(pod);
+    if spec.node_selector.iter().flatten().any(|(key, value)| labels.get(key) != Some(value)) {
+        return false;
+    }
+    let required = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let Some(selector) = required else { return true };
+    selector.node_selector_terms.iter().any(|term| term_matches(term, labels, node.name()))
+}
+
+/// A term without any requirement matches nothing.
+fn term_matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, node_name: &str) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    if expressions.is_empty() && fields.is_empty() {
+        return false;
+    }
+    expressions.iter().all(|r| requirement(r, labels.get(&r.key).map(String::as_str)))
+        && fields.iter().all(|r| r.key == "metadata.name" && requirement(r, Some(node_name)))
+}
+
+fn requirement(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = value.is_some_and(|value| values.iter().any(|v| v == value));
+    let compared = || {
+        let value = value?.parse::<i64>().ok()?;
+        Some(value.cmp(&values.first()?.parse::<i64>().ok()?))
+    };
+    match requirement.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
+        "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(uid: &str, spec: Value) -> Pod {
+        let mut spec = spec;
+        if spec.get("containers").is_none() {
+            spec["containers"] = json!([{"name": "web"}]);
+        }
+        Pod::decode(json!({"metadata": {"name": uid, "uid": uid}, "spec": spec}).to_string().as_bytes())
+            .unwrap()
+    }
+
+    fn node() -> Node {
+        let node = json!({
+            "metadata": {"name": "n1", "labels": {"kubernetes.io/os": "linux", "disk": "ssd", "cores": "8"}},
+            "spec": {"taints": [{"key": "gone", "effect": "NoSchedule"}]},
+            "status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "3"}},
+        });
+        Node::decode(node.to_string().as_bytes()).unwrap()
+    }
+
+    fn requests(cpu: &str) -> Value {
+        json!([{"name": "web", "resources": {"requests": {"cpu": cpu}}}])
+    }
+
+    #[test]
+    fn reasons_and_messages() {
+        let mut taken = Taken::default();
+        taken.add(&pod(
+            "a",
+            json!({"containers": [{
+                "name": "web", "resources": {"requests": {"cpu": "1500m"}},
+                "ports": [{"containerPort": 80, "hostPort": 80}],
+            }]}),
+        ));
+        let affinity = |operator: &str, key: &str, values: &[&str]| {
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}],
+            }}}})
+        };
+        let port = |n: i32, ip: &str| json!({"containers": [{"name": "w", "ports": [{"containerPort": 1, "hostPort": n, "hostIP": ip}]}]});
+        let table = [
+            (json!({"containers": requests("500m")}), ""),
+            (
+                json!({"containers": requests("501m")}),
+                "OutOfcpu: Node didn't have enough resource: cpu, requested: 501, used: 1500, capacity: 2000",
+            ),
+            (json!({"nodeSelector": {"disk": "ssd"}}), ""),
+            (
+                json!({"nodeSelector": {"disk": "hdd"}}),
+                "NodeAffinity: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+            ),
+            (affinity("In", "disk", &["ssd"]), ""),
+            (affinity("NotIn", "disk", &["ssd"]), "NodeAffinity: "),
+            (affinity("Gt", "cores", &["4"]), ""),
+            (affinity("Lt", "cores", &["4"]), "NodeAffinity: "),
+            (port(80, "10.0.0.1"), "NodePorts: "),
+            (port(81, ""), ""),
+            (json!({"os": {"name": "windows"}}), "PodOSNotSupported: "),
+        ];
+        for (spec, expected) in table {
+            let got = rejection(&pod("b", spec.clone()), &node(), &taken);
+            let text = got.map(|r| format!("{}: {}", r.reason, r.message)).unwrap_or_default();
+            assert!(text.starts_with(expected) && text.is_empty() == expected.is_empty(), "{spec} {text}");
+        }
+        taken.add(&pod("c", json!({})));
+        taken.add(&pod("d", json!({})));
+        let text = rejection(&pod("e", json!({})), &node(), &taken).unwrap();
+        assert_eq!(text.reason, "OutOfpods");
+        taken.remove("d");
+        assert_eq!(rejection(&pod("e", json!({})), &node(), &taken), None);
+    }
+
+    #[test]
+    fn only_no_execute_taints_count() {
+        let mut node = node();
+        let taint = Taint { key: "dead".into(), effect: "NoExecute".into(), ..Taint::default() };
+        assert_eq!(rejection(&pod("a", json!({})), &node, &Taken::default()), None);
+        node.spec.as_mut().unwrap().taints.as_mut().unwrap().push(taint);
+        assert_eq!(
+            rejection(&pod("a", json!({})), &node, &Taken::default()).unwrap().reason,
+            "TaintToleration"
+        );
+        for toleration in [json!({"operator": "Exists"}), json!({"key": "dead", "effect": "NoExecute"})] {
+            let pod = pod("a", json!({"tolerations": [toleration]}));
+            assert_eq!(rejection(&pod, &node, &Taken::default()), None);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The kubelet: puts the parts together and feeds the pod workers.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use knarr_api::kind::Kind;
+use knarr_client::events::EventRecorder;
+use knarr_client::{Client, Event, Informer, Informers, ListOptions};
+use knarr_runtime::containers::Cgroups;
+use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
+
+use crate::back_off::BackOff;
+use crate::config::Config;
+use crate::events::Events;
+use crate::image_manager::ImageManager;
+use crate::log_rotation;
+use crate::pod;
+use crate::pod_cgroups::PodCgroups;
+use crate::pod_lookup::{ContainerRef, LookupError, PodLookup};
+use crate::pod_syncer::{PodSyncer, pause_after};
+use crate::pod_workers::PodWorkers;
+use crate::probes::ProbeManager;
+use crate::runtime::{ContainerRuntime, ContainerState, SandboxState};
+use crate::status::StatusManager;
+use crate::termination::Terminator;
+use crate::volume_manager::Volumes;
+use crate::volumes::ObjectSource;
+
+/// What the kubelet works with.
+pub struct Dependencies {
+    /// With the node's identity.
+    pub client: Client,
+    /// Of the same identity; the kubelet asks for its own pods, its node, and services.
+    pub informers: Arc<Informers>,
+    pub runtime: Arc<dyn ContainerRuntime>,
+    pub volumes: Arc<dyn Volumes>,
+    pub objects: Arc<ObjectSource>,
+    /// Component `kubelet`, host the node's name.
+    pub recorder: EventRecorder,
+    /// The runtime's cgroup tree; none on a simulated node.
+    pub cgroups: Option<Cgroups>,
+    /// The machine's memory, in bytes.
+    pub memory_capacity: i64,
+}
+
+/// The node agent.
+pub struct Kubelet {
+    config: Config,
+    syncer: Arc<PodSyncer>,
+    pods: Informer<Pod>,
+    nodes: Informer<Node>,
+    services: Informer<Service>,
+    /// Made once it is known what runs already.
+    workers: Arc<OnceLock<Arc<PodWorkers>>>,
+    stop: CancellationToken,
+}
+
+fn only(selector: String) -> ListOptions {
+    ListOptions { field_selector: Some(selector), ..ListOptions::default() }
+}
+
+impl Kubelet {
+    /// Nothing happens before [`Kubelet::run`]. To be called inside a tokio runtime.
+    pub fn new(config: Config, with: Dependencies, stop: CancellationToken) -> Arc<Self> {
+        let clock = Arc::clone(with.client.clock());
+        let pods = with.informers.selected::<Pod>(only(format!("spec.nodeName={}", config.node_name)));
+        let nodes = with.informers.selected::<Node>(only(format!("metadata.name={}", config.node_name)));
+        let services = with.informers.informer::<Service>();
+        let events = Events::new(with.recorder);
+        let status = StatusManager::new(with.client.clone(), pods.lister());
+        let workers: Arc<OnceLock<Arc<PodWorkers>>> = Arc::default();
+        let on_change = {
+            let workers = Arc::clone(&workers);
+            Arc::new(move |uid: &str| {
+                if let Some(workers) = workers.get() {
+                    workers.notify(uid);
+                }
+            })
+        };
+        let probes = ProbeManager::new(
+            Arc::clone(&with.runtime),
+            Arc::clone(&status),
+            events.clone(),
+            Arc::clone(&clock),
+            on_change,
+            stop.clone(),
+        );
+        let images = ImageManager::new(
+            Arc::clone(&with.runtime),
+            Arc::clone(&with.objects),
+            Arc::clone(&clock),
+            config.serialize_image_pulls,
+        );
+        let terminator = Terminator {
+            runtime: Arc::clone(&with.runtime),
+            events: events.clone(),
+            clock: Arc::clone(&clock),
+        };
+        let syncer = Arc::new(PodSyncer {
+            cgroups: PodCgroups::new(with.cgroups, config.pod_pids_limit),
+            config: config.clone(),
+            runtime_name: with.runtime.version().name,
+            runtime: with.runtime,
+            volumes: with.volumes,
+            objects: with.objects,
+            status,
+            probes,
+            images,
+            events,
+            services: services.lister(),
+            nodes: nodes.lister(),
+            terminator,
+            memory_capacity: with.memory_capacity,
+            started: clock.now(),
+            clock,
+            taken: std::sync::Mutex::default(),
+            crash_back_off: std::sync::Mutex::new(BackOff::default()),
+        });
+        Arc::new(Self { config, syncer, pods, nodes, services, workers, stop })
+    }
+
+    /// Works until `stop`; containers go on running after it. An error text says why it could not begin.
+    pub async fn run(self: Arc<Self>) -> Result<(), String> {
+        let stop = self.stop.clone();
+        let cgroups = self.syncer.cgroups.clone();
+        tokio::task::spawn_blocking(move || cgroups.open()).await.map_err(|e| e.to_string())??;
+        tokio::spawn(Arc::clone(&self.syncer.status).run(stop.clone()));
+        tokio::spawn(log_rotation::run(
+            self.config.clone(),
+            Arc::clone(&self.syncer.runtime),
+            Arc::clone(&self.syncer.clock),
+            stop.clone(),
+        ));
+        // Listened to before the first look, so that nothing falls in between.
+        let runtime_events = self.syncer.runtime.events();
+        let changes = self.syncer.objects.changes();
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = self.synced() => {}
+        }
+        let workers = self.take_up().await?;
+        tokio::spawn(pass_on(Arc::clone(&workers), runtime_events, stop.clone(), |event| event.pod_uid));
+        tokio::spawn(pass_on(Arc::clone(&workers), changes, stop.clone(), |uid| uid));
+        self.watch(&workers);
+        Arc::clone(&self).remove_orphans().await;
+        stop.cancelled().await;
+        workers.wait().await;
+        Ok(())
+    }
+
+    /// Until it is known which pods there are, none may be taken for gone.
+    async fn synced(&self) {
+        self.pods.wait_synced().await;
+        self.services.wait_synced().await;
+        self.nodes.wait_synced().await;
+    }
+
+    /// Pods whose sandbox lives count as admitted.
+    async fn take_up(&self) -> Result<Arc<PodWorkers>, String> {
+        let sandboxes = self.syncer.runtime.list_pod_sandboxes().await.map_err(|e| e.to_string())?;
+        let running: BTreeSet<String> = sandboxes.into_iter().map(|s| s.uid).collect();
+        for pod in self.pods.lister().list() {
+            if running.contains(pod.uid()) && !pod::is_terminal_phase(pod::phase(&pod)) {
+                self.syncer.take_up(&pod);
+            }
+        }
+        let workers = PodWorkers::new(Arc::clone(&self.syncer), running, self.stop.clone());
+        Ok(Arc::clone(self.workers.get_or_init(|| workers)))
+    }
+
+    fn watch(&self, workers: &Arc<PodWorkers>) {
+        let for_pods = Arc::clone(workers);
+        self.pods.add_handler(move |event| match event {
+            Event::Added(pod) => for_pods.update(Arc::clone(pod)),
+            Event::Updated { old, new } => {
+                // Another pod of the same name: the first one's end went unseen.
+                if old.uid() != new.uid() {
+                    for_pods.delete(Arc::clone(old));
+                }
+                for_pods.update(Arc::clone(new));
+            }
+            Event::Deleted(pod) => for_pods.delete(Arc::clone(pod)),
+        });
+        let for_node = Arc::clone(workers);
+        self.nodes.add_handler(move |event| {
+            if matches!(event, Event::Added(_)) {
+                for_node.notify_all();
+            }
+        });
+    }
+
+    /// What pods left that were removed while nobody looked.
+    async fn remove_orphans(self: Arc<Self>) {
+        let uids = match self.syncer.uids_here().await {
+            Ok(uids) => uids,
+            Err(error) => {
+                tracing::warn!(error, "cannot look for pods that are gone");
+                return;
+            }
+        };
+        let known: BTreeSet<String> =
+            self.pods.lister().list().into_iter().map(|p| p.uid().to_owned()).collect();
+        for uid in uids.difference(&known).cloned() {
+            let kubelet = Arc::clone(&self);
+            tokio::spawn(async move {
+                let mut failures = 0;
+                while let Err(error) = kubelet.syncer.remove_orphan(&uid).await {
+                    tracing::warn!(pod_uid = %uid, error, "cannot remove a pod that is gone");
+                    tokio::select! {
+                        () = kubelet.stop.cancelled() => return,
+                        () = kubelet.syncer.clock.sleep(pause_after(failures)) => failures += 1,
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Wakes the workers that an event concerns; all of them after a gap.
+async fn pass_on<T: Clone>(
+    workers: Arc<PodWorkers>,
+    mut events: tokio::sync::broadcast::Receiver<T>,
+    stop: CancellationToken,
+    uid_of: impl Fn(T) -> String,
+) {
+    loop {
+        let event = tokio::select! {
+            () = stop.cancelled() => return,
+            event = events.recv() => event,
+        };
+        match event {
+            Ok(event) => workers.notify(&uid_of(event)),
+            Err(RecvError::Lagged(_)) => workers.notify_all(),
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+#[async_trait]
+impl PodLookup for Kubelet {
+    fn pods(&self) -> Vec<Arc<Pod>> {
+        self.pods.lister().list().into_iter().map(|pod| self.with_status(pod)).collect()
+    }
+
+    fn pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>> {
+        let pod = self.pods.lister().get(namespace, name)?;
+        uid.is_none_or(|uid| uid == pod.uid()).then(|| self.with_status(pod))
+    }
+
+    async fn container(
+        &self,
+        pod: &Pod,
+        container: &str,
+        previous: bool,
+    ) -> Result<ContainerRef, LookupError> {
+        let (name, container_name) = (pod.name().to_owned(), container.to_owned());
+        let Some((_, spec)) = pod::find_container(pod, container) else {
+            return Err(LookupError::NoSuchContainer { pod: name, container: container_name });
+        };
+        let runtime = self.syncer.runtime.pod_status(pod.uid()).await;
+        let runtime = runtime.map_err(|e| LookupError::Runtime(e.to_string()))?;
+        let mut found = runtime.containers.iter().filter(|c| c.name == container);
+        let status = if previous { found.nth(1) } else { found.next() };
+        match status {
+            Some(status) => Ok(ContainerRef {
+                container_id: status.id.clone(),
+                sandbox_id: status.sandbox_id.clone(),
+                log_path: status.log_path.clone(),
+                running: status.state == ContainerState::Running,
+                tty: spec.tty == Some(true),
+                stdin: spec.stdin == Some(true),
+            }),
+            None if previous => Err(LookupError::NoPrevious { pod: name, container: container_name }),
+            None => {
+                let reason = waiting_reason(pod, container);
+                Err(LookupError::Waiting { pod: name, container: container_name, reason })
+            }
+        }
+    }
+
+    async fn sandbox_id(&self, pod: &Pod) -> Result<String, LookupError> {
+        let runtime = self.syncer.runtime.pod_status(pod.uid()).await;
+        let runtime = runtime.map_err(|e| LookupError::Runtime(e.to_string()))?;
+        let ready = runtime.sandboxes.into_iter().find(|s| s.state == SandboxState::Ready);
+        ready.map(|s| s.id).ok_or_else(|| LookupError::PodNotFound(pod.name().to_owned()))
+    }
+}
+
+impl Kubelet {
+    fn with_status(&self, pod: Arc<Pod>) -> Arc<Pod> {
+        match self.syncer.status.get(pod.uid()) {
+            Some(status) => Arc::new(Pod { status: Some(status), ..(*pod).clone() }),
+            None => pod,
+        }
+    }
+}
+
+fn waiting_reason(pod: &Pod, container: &str) -> String {
+    let status = pod::status(pod);
+    let lists =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let found = lists.into_iter().flatten().flatten().find(|s| s.name == container);
+    let waiting = found.and_then(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone());
+    waiting.unwrap_or_else(|| "ContainerCreating".to_owned())
+}

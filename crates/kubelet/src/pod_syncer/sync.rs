@@ -1,0 +1,283 @@
+//! The pass of a pod that is to run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use knarr_api::kind::Kind;
+use tokio_util::sync::CancellationToken;
+
+use super::start::Start;
+use super::{PodMemory, PodSyncer, blocking};
+use crate::compute_actions::{PodActions, compute_actions};
+use crate::container_config::dns::{parse_resolv_conf, pod_dns};
+use crate::container_config::sandbox_config;
+use crate::pod::{self, ContainerKind};
+use crate::runtime::{ContainerState, PodRuntimeStatus, SandboxState};
+use crate::status::{DEADLINE_EXCEEDED, deadline};
+use crate::termination::Kill;
+use crate::volume_manager::MountedVolumes;
+
+/// What the worker does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SyncOutcome {
+    /// Wait for news, and look again then at the latest.
+    Done { look_again: Option<Timestamp> },
+    /// The pod is over; what is left of it is to be stopped.
+    Terminal,
+    /// Something is in the way; try again with growing pauses.
+    Failed,
+}
+
+/// Notes the earlier of two times.
+pub(super) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+impl PodSyncer {
+    /// `cancel` ends long waits when the pod is to be stopped.
+    pub async fn sync_pod(
+        &self,
+        pod: &Arc<Pod>,
+        memory: &mut PodMemory,
+        cancel: &CancellationToken,
+    ) -> SyncOutcome {
+        let runtime = match self.runtime.pod_status(pod.uid()).await {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::warn!(pod = %pod::format(pod), %error, "cannot read the pod's state");
+                return SyncOutcome::Failed;
+            }
+        };
+        let status = self.publish(pod, memory, &runtime, false, true).await;
+        if pod::is_terminal_phase(status.phase.as_deref().unwrap_or("")) {
+            if status.reason.as_deref() == Some(DEADLINE_EXCEEDED.0) {
+                self.events.normal(pod, DEADLINE_EXCEEDED.0, DEADLINE_EXCEEDED.1);
+            }
+            return SyncOutcome::Terminal;
+        }
+        let end = deadline(pod, &status);
+        let Some(volumes) = self.prepare(pod).await else { return SyncOutcome::Failed };
+        self.probes.add_pod(pod);
+        let actions = compute_actions(pod, &runtime, self.probes.results());
+        if actions.is_empty() || cancel.is_cancelled() {
+            return SyncOutcome::Done { look_again: end };
+        }
+        match self.act(pod, memory, runtime, actions, &volumes, cancel).await {
+            Ok(look_again) => SyncOutcome::Done { look_again: earlier(look_again, end) },
+            Err(error) => {
+                tracing::debug!(pod = %pod::format(pod), error, "the pod will be tried again");
+                SyncOutcome::Failed
+            }
+        }
+    }
+
+    /// The pod's cgroup, folders and volumes.
+    async fn prepare(&self, pod: &Arc<Pod>) -> Option<MountedVolumes> {
+        let (cgroups, for_cgroup) = (self.cgroups.clone(), Arc::clone(pod));
+        let made = blocking(move || cgroups.ensure(&for_cgroup)).await.and_then(|r| r);
+        if let Err(error) = made {
+            let message = format!("unable to ensure pod container exists: {error}");
+            self.events.warning(pod, "FailedCreatePodContainer", message);
+            return None;
+        }
+        let dirs = self.config.dirs();
+        let (pod_dir, volumes_dir) = (dirs.pod_dir(pod.uid()), dirs.volumes_dir(pod.uid()));
+        let logs = dirs.pod_logs_dir(pod.namespace(), pod.name(), pod.uid());
+        let made = blocking(move || {
+            [volumes_dir, pod_dir.join("containers"), logs].iter().try_for_each(std::fs::create_dir_all)
+        });
+        if let Err(error) = made.await.and_then(|r| r.map_err(|e| e.to_string())) {
+            let message = format!("error making pod data directories: {error}");
+            self.events.warning(pod, "FailedToMakePodDataDirectories", message);
+            return None;
+        }
+        match self.volumes.mount(pod).await {
+            Ok(volumes) => Some(volumes),
+            Err(error) => {
+                self.events.warning(pod, "FailedMount", error.message);
+                None
+            }
+        }
+    }
+
+    /// Carries the actions out. An error text is for the log; users have been told by then.
+    async fn act(
+        &self,
+        pod: &Arc<Pod>,
+        memory: &mut PodMemory,
+        mut runtime: PodRuntimeStatus,
+        actions: PodActions,
+        volumes: &MountedVolumes,
+        cancel: &CancellationToken,
+    ) -> Result<Option<Timestamp>, String> {
+        if actions.create_sandbox && !actions.sandbox_id.is_empty() {
+            let message = "Pod sandbox changed, it will be killed and re-created.";
+            self.events.normal(pod, "SandboxChanged", message);
+        }
+        let pod_ip = self.pod_ips(pod, &runtime).into_iter().next().unwrap_or_default();
+        if actions.kill_pod {
+            self.kill_pod(pod, &pod_ip, &runtime, None).await?;
+        } else {
+            for kill in &actions.containers_to_kill {
+                let kill = Kill {
+                    id: &kill.id,
+                    name: &kill.name,
+                    message: &kill.message,
+                    reason: kill.reason,
+                    grace_seconds: None,
+                };
+                self.terminator.kill_container(pod, &pod_ip, &kill).await.map_err(|e| e.to_string())?;
+            }
+        }
+        if actions.create_sandbox {
+            if cancel.is_cancelled() {
+                return Ok(None);
+            }
+            self.create_sandbox(pod, actions.attempt).await?;
+        }
+        runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
+        if actions.create_sandbox || actions.kill_pod || !actions.containers_to_kill.is_empty() {
+            self.publish(pod, memory, &runtime, false, true).await;
+        }
+        let look_again = self.start_all(pod, memory, &runtime, &actions, volumes, cancel).await;
+        let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
+        self.prune(&runtime).await;
+        self.publish(pod, memory, &runtime, false, true).await;
+        Ok(look_again)
+    }
+
+    async fn create_sandbox(&self, pod: &Arc<Pod>, attempt: u32) -> Result<(), String> {
+        let told = |error: String| {
+            self.events.warning(
+                pod,
+                "FailedCreatePodSandBox",
+                format!("Failed to create pod sandbox: {error}"),
+            );
+            error
+        };
+        let resolv_conf = self.config.resolv_conf.clone();
+        let host = blocking(move || std::fs::read_to_string(resolv_conf).unwrap_or_default()).await?;
+        let dns = pod_dns(pod, &self.config, &parse_resolv_conf(&host));
+        for warning in dns.warnings {
+            self.events.warning(pod, "DNSConfigForming", warning);
+        }
+        let config = sandbox_config(&self.config, pod, attempt, dns.config).map_err(told)?;
+        self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| told(e.to_string()))
+    }
+
+    /// Starts what the actions say, in order; returns when to look again.
+    async fn start_all(
+        &self,
+        pod: &Arc<Pod>,
+        memory: &mut PodMemory,
+        runtime: &PodRuntimeStatus,
+        actions: &PodActions,
+        volumes: &MountedVolumes,
+        cancel: &CancellationToken,
+    ) -> Option<Timestamp> {
+        let Some(sandbox) = runtime.sandboxes.first().filter(|s| s.state == SandboxState::Ready) else {
+            return None;
+        };
+        let ephemeral = pod::ephemeral_containers(pod);
+        let pick = |list: &[Container], at: &[usize], kind| -> Vec<(ContainerKind, Container)> {
+            at.iter().filter_map(|at| list.get(*at)).map(|c| (kind, c.clone())).collect()
+        };
+        let mut wanted: Vec<(ContainerKind, Container)> = actions
+            .ephemeral_containers_to_start
+            .iter()
+            .filter_map(|at| ephemeral.get(*at))
+            .map(|c| (ContainerKind::Ephemeral, pod::common_shape(c)))
+            .collect();
+        wanted.extend(pick(
+            pod::init_containers(pod),
+            &actions.init_containers_to_start,
+            ContainerKind::Init,
+        ));
+        wanted.extend(pick(&pod::spec(pod).containers, &actions.containers_to_start, ContainerKind::Main));
+
+        let pod_ips = self.pod_ips(pod, runtime);
+        let mut look_again = None;
+        let count = wanted.len();
+        for (at, (kind, container)) in wanted.into_iter().enumerate() {
+            if cancel.is_cancelled() {
+                break;
+            }
+            let start =
+                Start { pod, kind, container: &container, sandbox, runtime, pod_ips: &pod_ips, volumes };
+            match self.start_container(&start, memory, cancel).await {
+                Ok(()) => {
+                    memory.failures.remove(&container.name);
+                    memory.told_back_off.remove(&container.name);
+                    if at + 1 < count
+                        && let Ok(now) = self.runtime.pod_status(pod.uid()).await
+                    {
+                        self.publish(pod, memory, &now, false, true).await;
+                    }
+                }
+                Err(failed) => {
+                    look_again = earlier(look_again, failed.retry_at);
+                    memory.failures.insert(container.name.clone(), failed.failure);
+                    if kind == ContainerKind::Init && !pod::is_sidecar(&container) {
+                        break;
+                    }
+                }
+            }
+        }
+        look_again
+    }
+
+    /// Removes ended containers but the newest of each name, and old sandboxes that hold none any more.
+    async fn prune(&self, runtime: &PodRuntimeStatus) {
+        let mut seen: Vec<&str> = Vec::new();
+        let mut kept_sandboxes: Vec<&str> =
+            runtime.sandboxes.first().map(|s| s.id.as_str()).into_iter().collect();
+        for status in &runtime.containers {
+            let newest_end = status.state == ContainerState::Exited && !seen.contains(&status.name.as_str());
+            if newest_end {
+                seen.push(&status.name);
+            }
+            if newest_end || status.state != ContainerState::Exited {
+                kept_sandboxes.push(&status.sandbox_id);
+            } else if let Err(error) = self.runtime.remove_container(&status.id).await {
+                tracing::debug!(container = %status.id, %error, "cannot remove an ended container");
+                kept_sandboxes.push(&status.sandbox_id);
+            } else {
+                let (log, attempt) = (status.log_path.clone(), status.attempt);
+                let removed = blocking(move || remove_logs(&log, attempt)).await;
+                if let Err(error) = removed {
+                    tracing::debug!(error, "cannot remove logs");
+                }
+            }
+        }
+        for sandbox in runtime.sandboxes.iter().filter(|s| s.state != SandboxState::Ready) {
+            if !kept_sandboxes.contains(&sandbox.id.as_str())
+                && let Err(error) = self.runtime.remove_pod_sandbox(&sandbox.id).await
+            {
+                tracing::debug!(sandbox = %sandbox.id, %error, "cannot remove an old sandbox");
+            }
+        }
+    }
+}
+
+fn remove_logs(log: &std::path::Path, attempt: u32) {
+    // Only what is named as the kubelet names logs.
+    if log.file_name().is_none_or(|name| *name != *format!("{attempt}.log")) {
+        return;
+    }
+    for part in crate::log_rotation::rotated(log).unwrap_or_default() {
+        let _ = std::fs::remove_file(part);
+    }
+    let _ = std::fs::remove_file(log);
+}
+
+/// How long to wait after so many failures in a row.
+pub fn pause_after(failures: u32) -> Duration {
+    const FIRST: Duration = Duration::from_millis(500);
+    const LONGEST: Duration = Duration::from_secs(122);
+    FIRST.saturating_mul(1 << failures.min(10)).min(LONGEST)
+}

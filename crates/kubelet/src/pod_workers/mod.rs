@@ -1,0 +1,104 @@
+//! One worker per pod, by uid: it alone acts for the pod, on the newest version it was told of.
+
+mod mailbox;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::Pod;
+use knarr_api::kind::Kind;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::pod_syncer::PodSyncer;
+use mailbox::Mailbox;
+use worker::Worker;
+
+/// All workers of the node.
+pub struct PodWorkers {
+    syncer: Arc<PodSyncer>,
+    /// Pods that ran before this kubelet started: they are not asked to be admitted again.
+    running: BTreeSet<String>,
+    mailboxes: Mutex<BTreeMap<String, Arc<Mailbox>>>,
+    stop: CancellationToken,
+    tracker: TaskTracker,
+}
+
+impl PodWorkers {
+    pub fn new(syncer: Arc<PodSyncer>, running: BTreeSet<String>, stop: CancellationToken) -> Arc<Self> {
+        let (mailboxes, tracker) = (Mutex::default(), TaskTracker::new());
+        Arc::new(Self { syncer, running, mailboxes, stop, tracker })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Mailbox>>> {
+        self.mailboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new version of a pod; a pod not seen before gets its worker. To be called inside a tokio runtime.
+    pub fn update(self: &Arc<Self>, pod: Arc<Pod>) {
+        let uid = pod.uid().to_owned();
+        if uid.is_empty() || self.stop.is_cancelled() {
+            return;
+        }
+        let mut mailboxes = self.lock();
+        if let Some(mailbox) = mailboxes.get(&uid) {
+            mailbox.update(pod);
+        } else {
+            let mailbox = Arc::new(Mailbox::new(pod));
+            mailboxes.insert(uid.clone(), Arc::clone(&mailbox));
+            let worker = Worker::new(Arc::clone(&self.syncer), mailbox);
+            let (workers, running) = (Arc::clone(self), self.running.contains(&uid));
+            self.tracker.spawn(async move {
+                tokio::select! {
+                    // What runs goes on running.
+                    () = workers.stop.cancelled() => {}
+                    () = worker.run(running) => {
+                        workers.lock().remove(&uid);
+                    }
+                }
+            });
+            return;
+        }
+        drop(mailboxes);
+        self.syncer.status.refresh(&uid);
+    }
+
+    /// The API has removed the pod.
+    pub fn delete(&self, last: Arc<Pod>) {
+        if let Some(mailbox) = self.lock().get(last.uid()) {
+            mailbox.delete(last);
+        }
+    }
+
+    /// Something happened here that concerns the pod.
+    pub fn notify(&self, uid: &str) {
+        if let Some(mailbox) = self.lock().get(uid) {
+            mailbox.notify();
+        }
+    }
+
+    pub fn notify_all(&self) {
+        for mailbox in self.lock().values() {
+            mailbox.notify();
+        }
+    }
+
+    /// How many pods are being looked after.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Waits for all workers to end, after `stop`.
+    pub async fn wait(&self) {
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}

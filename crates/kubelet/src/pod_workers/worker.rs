@@ -1,0 +1,169 @@
+//! The life of one pod on this node: admitted, synced until it is to stop, stopped, cleared away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use knarr_api::kind::Kind;
+
+use super::mailbox::Mailbox;
+use crate::pod;
+use crate::pod_syncer::{Admission, PodMemory, PodSyncer, SyncOutcome, pause_after};
+use crate::termination::effective_grace;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Not yet known whether it may run here.
+    Admit,
+    /// It is to run.
+    Sync,
+    /// It is to stop.
+    Terminating,
+    /// Nothing runs any more; what it held is given back.
+    Terminated,
+    /// Only its records are left, until the API removes it.
+    Finished,
+}
+
+/// What to do after a pass.
+enum Next {
+    /// The next phase, at once.
+    Go(Phase),
+    /// Stay, and wait for news or for a time.
+    Wait(Option<Timestamp>),
+    /// Stay, and try again after a pause.
+    Retry,
+    End,
+}
+
+pub struct Worker {
+    syncer: Arc<PodSyncer>,
+    mailbox: Arc<Mailbox>,
+    memory: PodMemory,
+    failures: u32,
+    given_grace: Option<i64>,
+}
+
+impl Worker {
+    pub fn new(syncer: Arc<PodSyncer>, mailbox: Arc<Mailbox>) -> Self {
+        Self { syncer, mailbox, memory: PodMemory::default(), failures: 0, given_grace: None }
+    }
+
+    /// Runs to the end of the pod. `running`: it ran here before this kubelet started.
+    pub async fn run(mut self, running: bool) {
+        let mut phase = if running { Phase::Sync } else { Phase::Admit };
+        loop {
+            let next = self.pass(phase).await;
+            let until = match next {
+                Next::End => return,
+                Next::Go(next) => {
+                    phase = next;
+                    self.failures = 0;
+                    continue;
+                }
+                Next::Wait(until) => {
+                    self.failures = 0;
+                    until
+                }
+                Next::Retry => {
+                    let until = self.syncer.clock.now().checked_add(pause_after(self.failures)).ok();
+                    self.failures += 1;
+                    self.wait_for_retry(until, phase).await;
+                    continue;
+                }
+            };
+            self.wait(until).await;
+        }
+    }
+
+    async fn wait(&self, until: Option<Timestamp>) {
+        match until {
+            None => self.mailbox.news().await,
+            Some(until) => tokio::select! {
+                () = self.mailbox.news() => {}
+                () = self.sleep_until(until) => {}
+            },
+        }
+    }
+
+    /// A failing pod is not tried at every bit of news (its own attempts make some), but it is stopped at once.
+    async fn wait_for_retry(&self, until: Option<Timestamp>, phase: Phase) {
+        let Some(until) = until else { return };
+        tokio::select! {
+            () = self.sleep_until(until) => {}
+            () = self.mailbox.terminate().cancelled(), if phase == Phase::Sync => {}
+        }
+    }
+
+    async fn sleep_until(&self, until: Timestamp) {
+        let left = until.duration_since(self.syncer.clock.now());
+        self.syncer.clock.sleep(Duration::try_from(left).unwrap_or(Duration::ZERO)).await;
+    }
+
+    async fn pass(&mut self, phase: Phase) -> Next {
+        let (pod, deleted) = self.mailbox.latest();
+        match phase {
+            Phase::Admit => self.admit(&pod),
+            Phase::Sync => self.sync(&pod).await,
+            Phase::Terminating => self.terminating(&pod).await,
+            Phase::Terminated => match self.syncer.sync_terminated_pod(&pod, &mut self.memory).await {
+                Ok(()) => Next::Go(Phase::Finished),
+                Err(error) => self.failed(&pod, &error),
+            },
+            Phase::Finished if !deleted => Next::Wait(None),
+            Phase::Finished => match self.syncer.clean_up(pod.uid()).await {
+                Ok(()) => Next::End,
+                Err(error) => self.failed(&pod, &error),
+            },
+        }
+    }
+
+    fn failed(&self, pod: &Pod, error: &str) -> Next {
+        tracing::warn!(pod = %pod::format(pod), error, "will be tried again");
+        Next::Retry
+    }
+
+    fn must_stop(&self, pod: &Pod) -> bool {
+        self.mailbox.terminate().is_cancelled() || pod::is_terminal_phase(pod::phase(pod))
+    }
+
+    fn admit(&self, pod: &Pod) -> Next {
+        if self.must_stop(pod) {
+            return Next::Go(Phase::Terminating);
+        }
+        match self.syncer.admit(pod) {
+            Admission::Admitted => Next::Go(Phase::Sync),
+            Admission::Rejected => Next::Go(Phase::Finished),
+            Admission::NotYet => Next::Wait(None),
+        }
+    }
+
+    async fn sync(&mut self, pod: &Arc<Pod>) -> Next {
+        if self.must_stop(pod) {
+            return Next::Go(Phase::Terminating);
+        }
+        let outcome = self.syncer.sync_pod(pod, &mut self.memory, self.mailbox.terminate()).await;
+        if self.mailbox.terminate().is_cancelled() {
+            return Next::Go(Phase::Terminating);
+        }
+        match outcome {
+            SyncOutcome::Done { look_again } => Next::Wait(look_again),
+            SyncOutcome::Terminal => Next::Go(Phase::Terminating),
+            SyncOutcome::Failed => Next::Retry,
+        }
+    }
+
+    async fn terminating(&mut self, pod: &Arc<Pod>) -> Next {
+        let grace = effective_grace(pod, self.given_grace);
+        self.given_grace = Some(grace);
+        tokio::select! {
+            result = self.syncer.sync_terminating_pod(pod, &mut self.memory, grace) => match result {
+                Ok(()) => Next::Go(Phase::Terminated),
+                Err(error) => self.failed(pod, &error),
+            },
+            // Begun anew with less time.
+            () = self.mailbox.grace_below(grace) => Next::Go(Phase::Terminating),
+        }
+    }
+}
