@@ -1,5 +1,6 @@
 //! The short forms in which the generated table is written.
 
+use super::protobuf::Plan;
 use super::{Field, Struct, Type};
 
 /// A fact about a field that most fields lack.
@@ -19,7 +20,7 @@ pub enum Flag {
 }
 
 pub const fn s(name: &'static str, atomic: bool, fields: &'static [Field]) -> Struct {
-    Struct { name, fields, atomic }
+    Struct { name, fields, atomic, plan: Plan::new() }
 }
 
 pub const fn f(name: &'static str, number: u32, ty: Type, flags: &'static [Flag]) -> Field {

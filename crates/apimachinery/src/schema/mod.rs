@@ -7,6 +7,7 @@ mod build;
 #[rustfmt::skip]
 mod generated;
 pub mod openapi;
+pub mod protobuf;
 pub mod validate;
 
 use crate::gvk::GroupVersionKind;
@@ -20,6 +21,8 @@ pub struct Struct {
     pub fields: &'static [Field],
     /// `x-kubernetes-map-type: atomic`: an apply replaces the struct as a whole.
     pub atomic: bool,
+    /// The order of the fields in protobuf.
+    plan: protobuf::Plan,
 }
 
 /// One field of a [`Struct`].

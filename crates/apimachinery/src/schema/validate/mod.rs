@@ -4,18 +4,20 @@
 //! decoder gives. Unknown and duplicate fields are no errors of their own: they come along, for the caller to
 //! refuse (`fieldValidation=Strict`), warn about (`Warn`) or pass over (`Ignore`).
 
-mod base64;
+pub(super) mod base64;
 mod cursor;
 mod decoder;
 mod normalize;
 mod quote;
 mod request;
 mod syntax;
-mod time;
+pub(super) mod time;
 
+pub(super) use decoder::dropped;
 pub use normalize::{apply_defaults, fill, prune};
 pub use quote::quote;
 pub use request::{TypeMeta, decode_request, interpret, strict_message};
+pub(super) use request::{finish_request, unrecognized};
 pub use syntax::{MAX_DEPTH, SyntaxError, check as check_syntax};
 
 use serde_json::Value;

@@ -4,7 +4,7 @@ use super::cursor::{Cursor, Kind};
 use super::quote::quote;
 use super::{DecodeError, Decoded, decode_checked, syntax};
 use crate::gvk::{GroupVersionKind, api_version};
-use crate::schema::for_kind;
+use crate::schema::{Struct, for_kind};
 use crate::status::StatusError;
 
 /// What a body says of itself; empty where it says nothing.
@@ -93,19 +93,30 @@ pub fn decode_request(
             &format!("Object 'apiVersion' is missing in '{text}'"),
         ));
     }
-    let Some(schema) = for_kind(&actual) else {
+    finish_request(&actual, expected, |schema| {
+        let decoded = decode_checked(body, schema).map_err(|e| e.to_string())?;
+        if strict && !decoded.strict_errors.is_empty() {
+            return Err(strict_message(&decoded.strict_errors));
+        }
+        Ok(decoded)
+    })
+}
+
+/// Decodes what says it is an `actual`, and checks that this is what is expected.
+pub fn finish_request(
+    actual: &GroupVersionKind,
+    expected: &GroupVersionKind,
+    decode: impl FnOnce(&'static Struct) -> Result<Decoded, String>,
+) -> Result<Decoded, StatusError> {
+    let Some(schema) = for_kind(actual) else {
         let why = format!(
             "no kind {} is registered for version {} in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\"",
             quote(&actual.kind),
             quote(&actual.api_version()),
         );
-        return Err(cannot_be_handled(&actual, expected, &why));
+        return Err(cannot_be_handled(actual, expected, &why));
     };
-    let mut decoded =
-        decode_checked(body, schema).map_err(|e| cannot_be_handled(&actual, expected, &e.to_string()))?;
-    if strict && !decoded.strict_errors.is_empty() {
-        return Err(cannot_be_handled(&actual, expected, &strict_message(&decoded.strict_errors)));
-    }
+    let mut decoded = decode(schema).map_err(|e| cannot_be_handled(actual, expected, &e))?;
     if actual.kind != expected.kind || actual.group != expected.group {
         let why = format!(
             "converting ({}.{}) to ({}.{}): unknown conversion",
@@ -114,7 +125,7 @@ pub fn decode_request(
             internal_package(&expected.group),
             expected.kind,
         );
-        return Err(cannot_be_handled(&actual, expected, &why));
+        return Err(cannot_be_handled(actual, expected, &why));
     }
     if actual.version != expected.version {
         return Err(StatusError::bad_request(format!(
@@ -128,7 +139,7 @@ pub fn decode_request(
     }
     if let serde_json::Value::Object(map) = &mut decoded.value {
         map.insert("apiVersion".to_owned(), api_version(&actual.group, &actual.version).into());
-        map.insert("kind".to_owned(), actual.kind.into());
+        map.insert("kind".to_owned(), actual.kind.clone().into());
     }
     Ok(decoded)
 }
@@ -166,7 +177,7 @@ fn cannot_be_handled(actual: &GroupVersionKind, expected: &GroupVersionKind, why
 }
 
 /// The answer to a body whose kind could not even be read.
-fn unrecognized(expected_kind: &str, why: &str, body: &[u8]) -> StatusError {
+pub fn unrecognized(expected_kind: &str, why: &str, body: &[u8]) -> StatusError {
     let summary = summarize(body);
     StatusError::bad_request(format!(
         "the object provided is unrecognized (must be of type {expected_kind}): {why} ({summary})"

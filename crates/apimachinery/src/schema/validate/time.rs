@@ -40,6 +40,23 @@ impl Moment {
         self.days == days_from_civil(1, 1, 1) && self.second_of_day == 0 && self.nanos == 0
     }
 
+    /// Seconds since 1970 and the nanoseconds added to them; `None` beyond the years 0 to 9999.
+    pub fn from_unix(seconds: i64, nanos: i64) -> Option<Self> {
+        let seconds = seconds.checked_add(nanos.div_euclid(1_000_000_000))?;
+        let days = seconds.div_euclid(86_400);
+        // Far outside, the calendar's arithmetic would overflow.
+        if !(-1_000_000..=4_000_000).contains(&days) || !(0..=9999).contains(&civil_from_days(days).0) {
+            return None;
+        }
+        let nanos = u32::try_from(nanos.rem_euclid(1_000_000_000)).ok()?;
+        Some(Self { days, second_of_day: seconds.rem_euclid(86_400), nanos })
+    }
+
+    /// What [`Self::from_unix`] takes.
+    pub fn to_unix(self) -> (i64, i64) {
+        (self.days * 86_400 + self.second_of_day, i64::from(self.nanos))
+    }
+
     /// `2006-01-02T15:04:05Z`, with six fraction digits for [`Layout::Micros`].
     pub fn format(&self, layout: Layout) -> String {
         let (year, month, day) = civil_from_days(self.days);
