@@ -25,5 +25,6 @@ mod sandbox;
 mod scheduling;
 mod services;
 mod simulated;
+mod two_nodes;
 mod volumes;
 mod web;

@@ -86,6 +86,11 @@ impl Sandbox {
         self.sh(&format!("ip address add {NODE_IP}/24 dev uplink && ip route add default via 10.99.0.1"));
     }
 
+    /// A process that has the sandbox's namespaces.
+    pub fn pid(&self) -> u32 {
+        self.init
+    }
+
     /// A command inside the sandbox, not yet started.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");

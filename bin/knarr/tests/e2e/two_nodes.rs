@@ -1,0 +1,202 @@
+//! Two machines: a server, and an agent that joins it from a sandbox of its own over a cable between the two.
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, knarr};
+use crate::kubectl::Kubectl;
+use crate::objects::{service, sleeper, web};
+use crate::sandbox::{NODE_IP, Sandbox, log_to, only_child, succeeded, wait_for};
+
+const WORKER: &str = "knarr-worker";
+const WORKER_IP: &str = "10.99.0.3";
+
+/// A second machine, at the other end of the server's uplink.
+struct Worker {
+    sandbox: Sandbox,
+    agent: Option<Child>,
+}
+
+impl Worker {
+    fn beside(cluster: &Cluster) -> Self {
+        let sandbox = Sandbox::new("worker");
+        sandbox.sh(&format!("ip link del uplink && hostname {WORKER}"));
+        let mut give = Command::new("nsenter");
+        give.args(["--target", &cluster.sandbox.pid().to_string(), "--net", "--", "ip", "link", "set"]);
+        give.args(["uplink-far", "netns", &sandbox.pid().to_string()]);
+        succeeded("the cable", &give.output().expect("nsenter(1) of util-linux"));
+        sandbox.sh(&format!(
+            "ip link set uplink-far name uplink && ip link set uplink up \
+             && ip address add {WORKER_IP}/24 dev uplink && ip route add default via {NODE_IP}"
+        ));
+        Self { sandbox, agent: None }
+    }
+
+    /// Starts the agent with this kubeconfig and waits for its last line; returns what it printed.
+    fn start(&mut self, kubeconfig: &PathBuf) -> String {
+        let log = self.sandbox.path("agent.log");
+        let _ = std::fs::remove_file(&log);
+        let mut command = self.sandbox.command(knarr());
+        command.arg("agent").arg("--kubeconfig").arg(kubeconfig);
+        command.arg("--data-dir").arg(self.sandbox.path("data"));
+        command.args(["--cgroup-root", &self.sandbox.cgroup_root]);
+        log_to(&mut command, &log);
+        let mut child = command.spawn().expect("nsenter(1) of util-linux");
+        let text = wait_for("the agent's last line", Duration::from_secs(60), || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            if let Ok(Some(status)) = child.try_wait() {
+                panic!("the agent ended with {status}:\n{text}");
+            }
+            text.contains("\nReady in ").then_some(text)
+        });
+        self.agent = Some(child);
+        text
+    }
+
+    fn stop(&mut self) {
+        let Some(mut nsenter) = self.agent.take() else { return };
+        let agent = only_child(nsenter.id()).expect("the agent below nsenter");
+        let agent = nix::unistd::Pid::from_raw(i32::try_from(agent).expect("a process id"));
+        nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGINT).expect("a signal to the agent");
+        let ended =
+            wait_for("the agent's end", Duration::from_secs(30), || nsenter.try_wait().expect("a child"));
+        assert!(ended.success(), "the agent ended with {ended}");
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(self.sandbox.path("agent.log")).unwrap_or_default());
+        }
+        if let Some(mut nsenter) = self.agent.take() {
+            if let Some(agent) = only_child(nsenter.id()) {
+                let agent = nix::unistd::Pid::from_raw(agent.cast_signed());
+                let _ = nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGKILL);
+            }
+            let _ = nsenter.wait();
+        }
+    }
+}
+
+/// What `knarr kubeconfig --node` writes on the server.
+fn node_kubeconfig(cluster: &Cluster) -> PathBuf {
+    let url = format!("https://{NODE_IP}:6443");
+    let output = cluster.knarr(&["kubeconfig", "--node", WORKER, "--server", &url]).output();
+    let text = succeeded("knarr kubeconfig", &output.expect("nsenter(1) of util-linux"));
+    let path = cluster.sandbox.path("worker.kubeconfig");
+    std::fs::write(&path, text).expect("kubeconfig file");
+    path
+}
+
+/// The administrator's, with the address that the worker knows the server by.
+fn admin_kubeconfig(cluster: &Cluster) -> PathBuf {
+    let text = std::fs::read_to_string(cluster.kubeconfig()).expect("the administrator's kubeconfig");
+    let path = cluster.sandbox.path("admin-from-afar.kubeconfig");
+    std::fs::write(&path, text.replace("127.0.0.1", NODE_IP)).expect("kubeconfig file");
+    path
+}
+
+fn on(node: &str, mut pod: Value) -> Value {
+    pod["spec"]["nodeName"] = json!(node);
+    pod
+}
+
+fn ready(kubectl: &Kubectl, node: &str) {
+    let condition = format!("wait --for=condition=Ready node/{node} --timeout=60s");
+    kubectl.run(&condition);
+}
+
+#[test]
+fn h1_a_second_machine_joins_with_a_nodes_kubeconfig() {
+    let cluster = Cluster::start();
+    let mut worker = Worker::beside(&cluster);
+    worker.start(&node_kubeconfig(&cluster));
+    let kubectl = cluster.namespace("two");
+    ready(&kubectl, WORKER);
+    assert_eq!(
+        kubectl.path(&format!("node {WORKER}"), "{.status.addresses[?(@.type=='InternalIP')].address}"),
+        WORKER_IP
+    );
+
+    kubectl.apply(&on("knarr-test", sleeper("near")));
+    kubectl.apply(&on(WORKER, sleeper("far")));
+    kubectl.ready("near");
+    kubectl.ready("far");
+    assert_eq!(kubectl.run("exec far -- hostname").trim(), "far");
+    assert_eq!(kubectl.run("exec far -- cat /proc/sys/kernel/hostname").trim(), "far");
+
+    // Between pods of the two machines, both ways, and through a service whose pods are on the other one.
+    let ip = |pod: &str| kubectl.path(&format!("pod {pod}"), "{.status.podIP}");
+    let (near, far) = (ip("near"), ip("far"));
+    kubectl.run(&format!("exec near -- ping -c 1 -W 5 {far}"));
+    kubectl.run(&format!("exec far -- ping -c 1 -W 5 {near}"));
+    let mut site = web("site", 1);
+    site["spec"]["template"]["spec"]["nodeName"] = json!(WORKER);
+    kubectl.apply(&site);
+    kubectl.apply(&service("site"));
+    kubectl.run("rollout status deployment/site --timeout=60s");
+    kubectl.eventually("exec near -- wget -q -T 3 -O - http://site", |out| out.contains("v1"));
+    kubectl.eventually("exec far -- wget -q -T 3 -O - http://site.two.svc.cluster.local", |out| {
+        out.contains("v1")
+    });
+    let logs = kubectl.run("logs deployment/site");
+    assert!(logs.contains("GET / 200"), "{logs}");
+
+    // The agent comes and goes, containers stay.
+    let started = kubectl.path("pod far", "{.status.containerStatuses[0].state.running.startedAt}");
+    worker.stop();
+    worker.start(&node_kubeconfig(&cluster));
+    ready(&kubectl, WORKER);
+    assert_eq!(kubectl.path("pod far", "{.status.containerStatuses[0].state.running.startedAt}"), started);
+    assert_eq!(kubectl.run("exec far -- hostname").trim(), "far");
+}
+
+#[test]
+fn h1_a_second_machine_joins_with_an_administrators_kubeconfig() {
+    let cluster = Cluster::start();
+    let mut worker = Worker::beside(&cluster);
+    let kubeconfig = admin_kubeconfig(&cluster);
+    let printed = worker.start(&kubeconfig);
+    assert!(printed.contains("issued by the cluster"), "{printed}");
+    let kubectl = cluster.namespace("joined");
+    ready(&kubectl, WORKER);
+    let requests = kubectl.run("get csr --no-headers");
+    assert_eq!(requests.lines().filter(|l| l.ends_with("Approved,Issued")).count(), 2, "{requests}");
+    assert!(requests.contains("kubernetes.io/kubelet-serving"), "{requests}");
+    kubectl.apply(&on(WORKER, sleeper("far")));
+    kubectl.ready("far");
+    assert_eq!(kubectl.run("exec far -- hostname").trim(), "far");
+    kubectl.run("logs far");
+
+    worker.stop();
+    let printed = worker.start(&kubeconfig);
+    assert!(printed.contains("kept from an earlier start"), "{printed}");
+    ready(&kubectl, WORKER);
+    assert_eq!(kubectl.run("exec far -- hostname").trim(), "far");
+}
+
+#[test]
+fn h1_agents_say_what_is_wrong() {
+    let cluster = Cluster::start();
+    let fails = |words: &[&str]| {
+        let mut command = cluster.sandbox.command(knarr());
+        let output = command.arg("agent").args(words).output().expect("nsenter(1) of util-linux");
+        assert!(!output.status.success(), "knarr agent {}", words.join(" "));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let error = fails(&["--kubeconfig", "/nowhere"]);
+    assert!(error.contains("/nowhere") && error.contains("No such file"), "{error}");
+    let kubeconfig = node_kubeconfig(&cluster);
+    let path = kubeconfig.to_str().expect("UTF-8 path");
+    let error = fails(&["--kubeconfig", path, "--node-name", "other"]);
+    assert!(error.contains("is the access of node knarr-worker, but this node is called other"), "{error}");
+    let text = std::fs::read_to_string(&kubeconfig).expect("kubeconfig file");
+    let unreachable = cluster.sandbox.path("unreachable.kubeconfig");
+    std::fs::write(&unreachable, text.replace(":6443", ":6444")).expect("kubeconfig file");
+    let error = fails(&["--kubeconfig", unreachable.to_str().expect("UTF-8 path")]);
+    assert!(error.contains("10.99.0.2:6444 is reachable from here"), "{error}");
+}
