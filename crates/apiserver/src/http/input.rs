@@ -1,16 +1,15 @@
-//! Reads request bodies: which format they are in, and YAML into JSON.
+//! Reads the objects in request bodies, whichever format they are in.
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
+use knarr_apimachinery::gvk::GroupVersionKind;
+use knarr_apimachinery::schema::protobuf;
+use knarr_apimachinery::schema::validate::{self, Decoded};
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::negotiate::Format;
-use super::protobuf;
-
-/// What bodies may be written in, in the order in which upstream lists it.
-const READABLE: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+use super::negotiate::{Format, MEDIA_TYPES};
 
 /// The largest request body, in bytes.
 pub const MAX_BODY: usize = 3 * 1024 * 1024;
@@ -26,22 +25,38 @@ pub fn format(headers: &HeaderMap) -> Result<Format, StatusError> {
     match content_type(headers) {
         "" | "application/json" => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
-        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
-        _ => Err(StatusError::unsupported_media_type(&READABLE)),
+        protobuf::MEDIA_TYPE => Ok(Format::Protobuf),
+        _ => Err(StatusError::unsupported_media_type(&MEDIA_TYPES)),
     }
 }
 
-/// The body as JSON text; JSON is passed on unread.
-pub fn to_json(headers: &HeaderMap, body: &Bytes) -> Result<Bytes, StatusError> {
+/// The object of the kind `expected` in a body. With `strict`, unknown and duplicate fields are an error.
+pub fn decode(
+    headers: &HeaderMap,
+    body: &Bytes,
+    expected: &GroupVersionKind,
+    strict: bool,
+) -> Result<Decoded, StatusError> {
     match format(headers)? {
-        Format::Json => Ok(body.clone()),
+        Format::Json => validate::decode_request(body, expected, strict),
         Format::Yaml => {
             let value = parse_yaml(body).map_err(StatusError::bad_request)?;
-            Ok(super::output::to_json(&value))
+            validate::decode_request(&super::output::to_json(&value), expected, strict)
         }
+        Format::Protobuf => protobuf::decode_request(body, expected),
+    }
+}
+
+/// The options in a body, whichever group version their kind is given in. `definition` names their schema.
+pub fn decode_options(headers: &HeaderMap, body: &Bytes, definition: &str) -> Result<Value, StatusError> {
+    let bad = |e: &dyn std::fmt::Display| StatusError::bad_request(e.to_string());
+    match format(headers)? {
+        Format::Json => serde_json::from_slice(body).map_err(|e| bad(&e)),
+        Format::Yaml => parse_yaml(body).map_err(StatusError::bad_request),
         Format::Protobuf => {
-            let value = protobuf::decode(body).map_err(|e| StatusError::bad_request(e.to_string()))?;
-            Ok(super::output::to_json(&value))
+            let schema = knarr_apimachinery::schema::for_definition(definition)
+                .ok_or_else(|| StatusError::internal(format!("no schema {definition}")))?;
+            protobuf::decode_as(body, schema).map_err(|e| bad(&e))
         }
     }
 }

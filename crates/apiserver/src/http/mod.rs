@@ -5,7 +5,6 @@ pub mod input;
 pub mod listener;
 pub mod negotiate;
 pub mod output;
-pub mod protobuf;
 pub mod query;
 pub mod request_info;
 pub mod tls;

@@ -2,6 +2,7 @@
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
+use knarr_apimachinery::schema::protobuf;
 use knarr_apimachinery::status::StatusError;
 
 use super::query::Query;
@@ -12,7 +13,6 @@ pub enum Format {
     #[default]
     Json,
     Yaml,
-    /// Only read: every client that writes it reads JSON as well.
     Protobuf,
 }
 
@@ -34,8 +34,8 @@ pub struct Negotiated {
     pub gzip: bool,
 }
 
-/// What may be accepted, in the order in which upstream lists it.
-pub const MEDIA_TYPES: [&str; 2] = ["application/json", "application/yaml"];
+/// What may be written and accepted, in the order in which upstream lists it.
+pub const MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 
 /// One clause of an Accept header.
 struct Clause<'a> {
@@ -70,6 +70,7 @@ fn format_of(media: &str) -> Option<Format> {
     match media {
         "application/json" | "*/*" | "application/*" => Some(Format::Json),
         "application/yaml" => Some(Format::Yaml),
+        protobuf::MEDIA_TYPE => Some(Format::Protobuf),
         _ => None,
     }
 }
@@ -105,7 +106,10 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, forms: bool) -> Result<Nego
     for clause in clauses(&accept) {
         let Some(format) = format_of(clause.media) else { continue };
         let Some(form) = form_of(&clause) else { continue };
-        if form != Form::Whole && !forms {
+        // Tables have cells of any type, which no message can hold.
+        let no_table = form == Form::Table && format == Format::Protobuf;
+        if no_table || (form != Form::Whole && !forms) || !matches!(clause.parameter("stream"), "" | "watch")
+        {
             continue;
         }
         result.format = format;
@@ -172,13 +176,25 @@ mod tests {
         for (accept, format, form) in [
             ("application/json", Format::Json, Form::Whole),
             ("*/*", Format::Json, Form::Whole),
-            ("application/vnd.kubernetes.protobuf,application/json", Format::Json, Form::Whole),
+            ("application/vnd.kubernetes.protobuf,application/json", Format::Protobuf, Form::Whole),
             ("application/yaml", Format::Yaml, Form::Whole),
             ("application/json;q=0.1, application/yaml", Format::Yaml, Form::Whole),
             (
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
                 Format::Json,
                 Form::Table,
+            ),
+            ("application/vnd.kubernetes.protobuf;stream=watch", Format::Protobuf, Form::Whole),
+            ("application/vnd.kubernetes.protobuf;stream=x,application/yaml", Format::Yaml, Form::Whole),
+            (
+                "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1;g=meta.k8s.io",
+                Format::Json,
+                Form::Table,
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
+                Format::Protobuf,
+                Form::Metadata,
             ),
             ("application/json;as=Nothing;v=v1;g=meta.k8s.io,application/json", Format::Json, Form::Whole),
             (
@@ -198,7 +214,7 @@ mod tests {
         assert_eq!(error.code(), 406);
         assert_eq!(
             error.message(),
-            "only the following media types are accepted: application/json, application/yaml"
+            "only the following media types are accepted: application/json, application/yaml, application/vnd.kubernetes.protobuf"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Writes answers: JSON or YAML, whole, as table or as metadata, compressed when large.
+//! Writes answers: JSON, YAML or protobuf, whole, as table or as metadata, compressed when large.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use http::{Response, StatusCode};
 use knarr_api::object::Object;
 use knarr_api::resource::Resource;
 use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::schema::protobuf::{self, EncodeError, ListEncoder};
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Map, Value, json};
 
@@ -93,7 +94,8 @@ pub fn write_value(code: u16, value: &Value, negotiated: Negotiated) -> Response
             text.push(b'\n');
             finish(raw(code, "application/json", text.into()), negotiated)
         }
-        Format::Json | Format::Protobuf => finish(raw(code, "application/json", to_json(value)), negotiated),
+        Format::Json => finish(raw(code, "application/json", to_json(value)), negotiated),
+        Format::Protobuf => write_encoded(code, protobuf::encode_object(value), value, negotiated),
         Format::Yaml => match serde_saphyr::to_string(value) {
             Ok(text) => finish(raw(code, "application/yaml", text.into()), negotiated),
             Err(error) => {
@@ -101,6 +103,25 @@ pub fn write_value(code: u16, value: &Value, negotiated: Negotiated) -> Response
                 raw(500, "application/json", to_json(&status))
             }
         },
+    }
+}
+
+/// Writes a message; what has none, such as `/version`, is written as JSON, which its readers know as well.
+fn write_encoded(
+    code: u16,
+    message: Result<Vec<u8>, EncodeError>,
+    value: &Value,
+    negotiated: Negotiated,
+) -> Response<Body> {
+    match message {
+        Ok(message) => finish(raw(code, protobuf::MEDIA_TYPE, message.into()), negotiated),
+        Err(EncodeError::NotMarshalable(_)) => {
+            finish(raw(code, "application/json", to_json(value)), negotiated)
+        }
+        Err(error) => {
+            tracing::warn!(%error, kind = %value["kind"], "cannot be written as protobuf");
+            finish(raw(code, "application/json", to_json(value)), negotiated)
+        }
     }
 }
 
@@ -187,6 +208,12 @@ fn write_list(
             } else {
                 (resource.list_kind, resource.types.api_version(), list.items)
             };
+            if negotiated.format == Format::Protobuf {
+                return match list_message(&api_version, kind, &meta, &items) {
+                    Ok(message) => finish(raw(200, protobuf::MEDIA_TYPE, message.into()), negotiated),
+                    Err(error) => write_error(&StatusError::internal(error), negotiated),
+                };
+            }
             let head = format!(
                 "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{meta},\"items\":["
             );
@@ -199,6 +226,20 @@ fn write_list(
             write_bytes(200, body.collect().unwrap_or_default(), negotiated)
         }
     }
+}
+
+/// A list as one message.
+fn list_message(
+    api_version: &str,
+    kind: &str,
+    meta: &Value,
+    items: &[Arc<Object>],
+) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let mut list = ListEncoder::new(api_version, kind, meta)?;
+    for item in items {
+        list.push(&serde_json::from_slice(item.json())?)?;
+    }
+    Ok(list.finish()?)
 }
 
 /// Compresses a large body where the client reads that.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use knarr_api::object::Object;
 use knarr_apimachinery::names;
-use knarr_apimachinery::schema::validate as schema;
 use knarr_apimachinery::status::StatusError;
 use knarr_storage::Precondition;
 use serde_json::Value;
@@ -24,9 +23,8 @@ const NAME_ATTEMPTS: usize = 8;
 
 /// Decodes the body as an object of the served kind.
 pub fn decode_body(request: &Request, served: &Served, params: &WriteParams) -> Result<Value, StatusError> {
-    let json = input::to_json(&request.headers, &request.body)?;
     let strict = params.field_validation == FieldValidation::Strict;
-    let decoded = schema::decode_request(&json, &served.resource.types.gvk(), strict)?;
+    let decoded = input::decode(&request.headers, &request.body, &served.resource.types.gvk(), strict)?;
     if params.field_validation == FieldValidation::Warn {
         decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
     }

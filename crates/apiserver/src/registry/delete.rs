@@ -21,6 +21,7 @@ use crate::http::input;
 use crate::server::Inner;
 
 const ATTEMPTS: usize = 32;
+const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
@@ -50,8 +51,8 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
             ..DeleteOptions::default()
         }
     } else {
-        let json = input::to_json(&request.headers, &request.body)?;
-        serde_json::from_slice(&json).map_err(|e| StatusError::bad_request(e.to_string()))?
+        let options = input::decode_options(&request.headers, &request.body, DELETE_OPTIONS)?;
+        serde_json::from_value(options).map_err(|e| StatusError::bad_request(e.to_string()))?
     };
     if options.orphan_dependents.is_some() && options.propagation_policy.is_some() {
         let why = "orphanDependents and deletionPropagation cannot be both set";

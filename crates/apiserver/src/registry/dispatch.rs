@@ -8,6 +8,7 @@ use serde_json::json;
 use super::options::{ListParams, Version, WriteParams};
 use super::served::Served;
 use super::{Request, create, delete, list, patch, subresources, update, watch};
+use crate::http::negotiate;
 use crate::http::output::{Answer, ListAnswer};
 use crate::server::Inner;
 
@@ -93,7 +94,10 @@ async fn watch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> 
     }
     match watch::start(server, served, Some(&info.namespace), params).await {
         Ok(session) => Ok(Answer::Watch(Box::new(session))),
-        Err(error) if error.is_expired() => Ok(Answer::Raw(super::watch_body::respond_error(&error))),
+        Err(error) if error.is_expired() => {
+            let format = negotiate::negotiate(&request.headers, &request.query, true)?.format;
+            Ok(Answer::Raw(super::watch_body::respond_error(&error, format)))
+        }
         Err(error) => Err(error),
     }
 }

@@ -1,16 +1,17 @@
-//! A watch on the wire: one JSON object a line, or frames of it as table or metadata.
+//! A watch on the wire: one JSON object a line, or one protobuf message a frame; whole, as table or as metadata.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::stream;
 use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use knarr_api::object::Object;
+use knarr_apimachinery::schema::protobuf::{self, EncodeError};
 use knarr_apimachinery::status::StatusError;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::watch::{Frame, Session};
 use crate::http::body::{Body, BoxError};
-use crate::http::negotiate::{Form, Negotiated};
+use crate::http::negotiate::{Form, Format, Negotiated};
 use crate::http::output::status_value;
 use crate::table::{self, IncludeObject};
 
@@ -19,6 +20,7 @@ const BATCH: usize = 64 * 1024;
 
 struct Writer {
     session: Session,
+    format: Format,
     form: Form,
     include: IncludeObject,
     now: Box<dyn Fn() -> jiff::Timestamp + Send>,
@@ -35,6 +37,7 @@ pub fn respond(
 ) -> Response<Body> {
     let writer = Writer {
         session,
+        format: negotiated.format,
         form: negotiated.form,
         include,
         now: Box::new(now),
@@ -47,9 +50,16 @@ pub fn respond(
     });
     let mut response = Response::new(Body::Stream(Box::pin(stream)));
     let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_TYPE, content_type(negotiated.format));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     response
+}
+
+fn content_type(format: Format) -> HeaderValue {
+    HeaderValue::from_static(match format {
+        Format::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        Format::Json | Format::Yaml => "application/json",
+    })
 }
 
 impl Writer {
@@ -65,9 +75,17 @@ impl Writer {
                     self.over = true;
                     break;
                 }
-                Some(Ok(frame)) => self.write(&mut out, &frame),
+                Some(Ok(frame)) => {
+                    if let Err(error) = self.write(&mut out, &frame) {
+                        // Nothing may be left out of a watch: the client has to begin anew.
+                        tracing::warn!(%error, "an object cannot be written as protobuf");
+                        write_error(&mut out, &StatusError::internal(error), self.format);
+                        self.over = true;
+                        break;
+                    }
+                }
                 Some(Err(error)) => {
-                    write_error(&mut out, &error);
+                    write_error(&mut out, &error, self.format);
                     self.over = true;
                     break;
                 }
@@ -83,20 +101,26 @@ impl Writer {
         (!out.is_empty()).then(|| out.freeze())
     }
 
-    fn write(&mut self, out: &mut BytesMut, frame: &Frame) {
+    fn write(&mut self, out: &mut BytesMut, frame: &Frame) -> Result<(), EncodeError> {
         match frame {
             Frame::Added(o) => self.write_object(out, "ADDED", o),
             Frame::Modified(o) => self.write_object(out, "MODIFIED", o),
             Frame::Deleted(o) => self.write_object(out, "DELETED", o),
-            Frame::Bookmark { revision, initial_end } => {
-                if let Some(bookmark) = self.bookmark(*revision, *initial_end) {
-                    self.write_object(out, "BOOKMARK", &bookmark);
-                }
-            }
+            Frame::Bookmark { revision, initial_end } => match self.bookmark(*revision, *initial_end) {
+                Some(bookmark) => self.write_object(out, "BOOKMARK", &bookmark),
+                None => Ok(()),
+            },
         }
     }
 
-    fn write_object(&mut self, out: &mut BytesMut, kind: &str, object: &Object) {
+    fn write_object(&mut self, out: &mut BytesMut, kind: &str, object: &Object) -> Result<(), EncodeError> {
+        if self.format == Format::Protobuf {
+            let partial = (self.form == Form::Metadata).then(|| table::partial(object));
+            let json = partial.as_ref().unwrap_or(object.json());
+            // Held objects are JSON.
+            let value = serde_json::from_slice(json).unwrap_or_default();
+            return write_frame(out, kind, &value);
+        }
         out.put_slice(b"{\"type\":\"");
         out.put_slice(kind.as_bytes());
         out.put_slice(b"\",\"object\":");
@@ -112,6 +136,7 @@ impl Writer {
             }
         }
         out.put_slice(b"}\n");
+        Ok(())
     }
 
     fn bookmark(&self, revision: u64, initial_end: bool) -> Option<Object> {
@@ -127,17 +152,30 @@ impl Writer {
     }
 }
 
-fn write_error(out: &mut BytesMut, error: &StatusError) {
+/// Writes one event as a length and a message.
+fn write_frame(out: &mut BytesMut, kind: &str, object: &Value) -> Result<(), EncodeError> {
+    let mut frame = Vec::new();
+    protobuf::watch_frame(kind, &protobuf::encode_object(object)?, &mut frame)?;
+    out.put_slice(&frame);
+    Ok(())
+}
+
+fn write_error(out: &mut BytesMut, error: &StatusError, format: Format) {
+    if format == Format::Protobuf {
+        // A Status has a message, so that this does not fail.
+        let _ = write_frame(out, "ERROR", &status_value(error));
+        return;
+    }
     let event = json!({"type": "ERROR", "object": status_value(error)});
     out.put_slice(event.to_string().as_bytes());
     out.put_u8(b'\n');
 }
 
 /// A watch that fails at once: 200 with one ERROR event, as clients expect of an expired revision.
-pub fn respond_error(error: &StatusError) -> Response<Body> {
+pub fn respond_error(error: &StatusError, format: Format) -> Response<Body> {
     let mut out = BytesMut::new();
-    write_error(&mut out, error);
+    write_error(&mut out, error, format);
     let mut response = Response::new(Body::Full(out.freeze()));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, content_type(format));
     response
 }

@@ -4,6 +4,7 @@ mod access;
 mod certificates;
 mod harness;
 mod lists;
+mod protobuf;
 mod proxying;
 mod subresources;
 mod tls;

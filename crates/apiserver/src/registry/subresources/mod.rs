@@ -11,7 +11,6 @@ mod token_review;
 use std::sync::Arc;
 
 use knarr_apimachinery::gvk::GroupVersionKind;
-use knarr_apimachinery::schema::validate as schema;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
@@ -71,9 +70,9 @@ fn body_of(
     kind: &str,
     params: &WriteParams,
 ) -> Result<Value, StatusError> {
-    let json = input::to_json(&request.headers, &request.body)?;
     let strict = params.field_validation == FieldValidation::Strict;
-    let decoded = schema::decode_request(&json, &GroupVersionKind::new(group, version, kind), strict)?;
+    let expected = GroupVersionKind::new(group, version, kind);
+    let decoded = input::decode(&request.headers, &request.body, &expected, strict)?;
     if params.field_validation == FieldValidation::Warn {
         decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
     }
