@@ -28,10 +28,13 @@ impl Access {
     pub fn from_kubeconfig(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        // Long values may stand in a block of their own, on the line after `>-`.
         let field = |name: &str| {
             let mark = format!("{name}: ");
-            let line = text.lines().find_map(|l| l.trim().strip_prefix(&mark));
-            line.map(|v| v.trim_matches('"')).with_context(|| format!("the kubeconfig has no {name}"))
+            let mut lines = text.lines().map(str::trim).skip_while(|l| !l.starts_with(&mark));
+            let first = lines.next().map(|l| l[mark.len()..].trim_matches('"'));
+            let value = if first.is_some_and(|v| v.starts_with(['>', '|'])) { lines.next() } else { first };
+            value.with_context(|| format!("the kubeconfig has no {name}"))
         };
         let pem = |name: &str| anyhow::Ok(base64::engine::general_purpose::STANDARD.decode(field(name)?)?);
         let mut roots = RootCertStore::empty();

@@ -145,10 +145,10 @@ def watches():
     assert list(lines(resource_version=core.list_namespaced_config_map(namespace).metadata.resource_version, timeout_seconds=1)) == []
     assert 0.9 < time.monotonic() - begun < 10
 
-    table = client.ApiClient().call_api(
-        f"/api/v1/namespaces/{namespace}/configmaps", "GET", auth_settings=["BearerToken"], response_type="object",
-        header_params={"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}, _return_http_data_only=True,
-    )
+    tables = client.ApiClient()
+    tables.set_default_header("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+    answer = client.CoreV1Api(tables).list_namespaced_config_map(namespace, _preload_content=False)
+    table = json.loads(answer.data)
     assert table["kind"] == "Table" and [c["name"] for c in table["columnDefinitions"]] == ["Name", "Data", "Age"]
 
 
