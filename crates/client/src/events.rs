@@ -127,6 +127,7 @@ async fn write_all(
     stop: CancellationToken,
 ) {
     let mut correlator = Correlator::default();
+    let mut last = 0;
     loop {
         let note = tokio::select! {
             () = stop.cancelled() => return,
@@ -135,7 +136,7 @@ async fn write_all(
         let Some(decision) = correlator.decide(note) else { continue };
         let (key, result) = match decision {
             Decision::Create { note, key } => {
-                let event = new_event(&note, &source);
+                let event = new_event(&note, &source, &mut last);
                 (key, client.create(&event).await.map(|e| (e.namespace().to_owned(), e.name().to_owned())))
             }
             Decision::Bump { key, namespace, name, count, note } => {
@@ -143,7 +144,7 @@ async fn write_all(
                 let sent = client.patch::<Event>(&namespace, &name, None, &Patch::Strategic(patch)).await;
                 match sent {
                     Err(e) if e.is_not_found() => {
-                        let event = new_event(&note, &source);
+                        let event = new_event(&note, &source, &mut last);
                         let made = client.create(&event).await;
                         (key, made.map(|e| (e.namespace().to_owned(), e.name().to_owned())))
                     }
@@ -158,10 +159,12 @@ async fn write_all(
     }
 }
 
-fn new_event(note: &Note, source: &EventSource) -> Event {
+/// `last` keeps the names of events of the same moment apart.
+fn new_event(note: &Note, source: &EventSource, last: &mut u64) -> Event {
     let namespace = note.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
     let name = note.about.name.as_deref().unwrap_or("unknown");
-    let nanos = note.at.as_nanosecond() as u64;
+    *last = (note.at.as_nanosecond() as u64).max(*last + 1);
+    let nanos = *last;
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{name}.{nanos:x}")),

@@ -21,6 +21,9 @@ use crate::volumes::ObjectSource;
 /// Pulls at the same time, unless they are to be one after the other.
 const PARALLEL_PULLS: usize = 5;
 
+/// How long a failed pull is shown before its back-off is.
+const SHOW_ERROR: Duration = Duration::from_secs(2);
+
 /// Why there is no image, and when to try again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFailure {
@@ -152,7 +155,7 @@ impl ImageManager {
                 state.back_off.next(&key, now, now);
                 state.errors.insert(key.clone(), format!("ErrImagePull: {message}"));
                 // Looked at again soon, to show the back-off.
-                let retry_at = now.checked_add(Duration::from_secs(1)).ok();
+                let retry_at = now.checked_add(SHOW_ERROR).ok();
                 Err(ImageFailure { failure: failure("ErrImagePull", message), retry_at })
             }
         }

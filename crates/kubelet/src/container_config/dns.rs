@@ -112,11 +112,12 @@ pub fn parse_resolv_conf(text: &str) -> DnsConfig {
     config
 }
 
-/// A resolver configuration and what had to be left out of it, for DNSConfigForming events.
+/// A resolver configuration, and what is to be told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDns {
     pub config: DnsConfig,
-    pub warnings: Vec<String>,
+    /// Reason and message of events.
+    pub warnings: Vec<(&'static str, String)>,
 }
 
 /// The pod's resolver configuration, from its dnsPolicy and dnsConfig and from the host's.
@@ -135,10 +136,11 @@ pub fn pod_dns(pod: &Pod, config: &Config, host: &DnsConfig) -> PodDns {
         },
         _ => {
             if cluster {
-                warnings.push(format!(
+                let message = format!(
                     "kubelet does not have ClusterDNS IP configured and cannot create Pod using {policy:?} policy. \
                      Falling back to \"Default\" policy."
-                ));
+                );
+                warnings.push(("MissingClusterDNS", message));
             }
             host.clone()
         }
@@ -176,13 +178,14 @@ fn distinct<'a>(mut list: Vec<String>, more: impl IntoIterator<Item = &'a String
     list
 }
 
-fn limit(dns: &mut DnsConfig, warnings: &mut Vec<String>) {
+fn limit(dns: &mut DnsConfig, warnings: &mut Vec<(&'static str, String)>) {
     if dns.servers.len() > MAX_NAMESERVERS {
         dns.servers.truncate(MAX_NAMESERVERS);
-        warnings.push(format!(
+        let message = format!(
             "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
             dns.servers.join(" ")
-        ));
+        );
+        warnings.push(("DNSConfigForming", message));
     }
     let before = dns.searches.len();
     dns.searches.truncate(MAX_SEARCHES);
@@ -191,10 +194,11 @@ fn limit(dns: &mut DnsConfig, warnings: &mut Vec<String>) {
         dns.searches.pop();
     }
     if dns.searches.len() < before {
-        warnings.push(format!(
+        let message = format!(
             "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}",
             dns.searches.join(" ")
-        ));
+        );
+        warnings.push(("DNSConfigForming", message));
     }
 }
 

@@ -163,8 +163,8 @@ impl PodSyncer {
         let resolv_conf = self.config.resolv_conf.clone();
         let host = blocking(move || std::fs::read_to_string(resolv_conf).unwrap_or_default()).await?;
         let dns = pod_dns(pod, &self.config, &parse_resolv_conf(&host));
-        for warning in dns.warnings {
-            self.events.warning(pod, "DNSConfigForming", warning);
+        for (reason, message) in dns.warnings {
+            self.events.warning(pod, reason, message);
         }
         let config = sandbox_config(&self.config, pod, attempt, dns.config).map_err(told)?;
         self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| told(e.to_string()))

@@ -2,9 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+
+use crate::pod;
+use crate::status::OWNED;
 
 struct Mail {
     pod: Arc<Pod>,
@@ -41,8 +44,13 @@ impl Mailbox {
             self.terminate.cancel();
             self.grace.send_replace(pod.metadata.deletion_grace_period_seconds);
         }
-        self.lock().pod = pod;
-        self.news.notify_one();
+        let mut mail = self.lock();
+        let news = mail.deleted || differs(&mail.pod, &pod);
+        mail.pod = pod;
+        drop(mail);
+        if news {
+            self.news.notify_one();
+        }
     }
 
     /// The API has removed the pod.
@@ -81,4 +89,20 @@ impl Mailbox {
         // The sender lives as long as this mailbox.
         let _ = grace.wait_for(|g| g.is_some_and(|g| g.max(1) < seconds)).await;
     }
+}
+
+/// Whether a version has more news than the status that this kubelet wrote itself.
+fn differs(old: &Pod, new: &Pod) -> bool {
+    let others = |pod: &Pod| -> Vec<PodCondition> {
+        let all = pod::status(pod).conditions.iter().flatten();
+        all.filter(|c| !OWNED.contains(&c.type_.as_str())).cloned().collect()
+    };
+    let (a, b) = (&old.metadata, &new.metadata);
+    old.spec != new.spec
+        || a.labels != b.labels
+        || a.annotations != b.annotations
+        || a.deletion_timestamp != b.deletion_timestamp
+        || a.deletion_grace_period_seconds != b.deletion_grace_period_seconds
+        || pod::phase(old) != pod::phase(new) && pod::is_terminal_phase(pod::phase(new))
+        || others(old) != others(new)
 }

@@ -4,6 +4,8 @@ mod mailbox;
 mod worker;
 
 #[cfg(test)]
+mod fake_runtime;
+#[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,0 +1,311 @@
+//! A container runtime in memory, for tests: containers run until they are told otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use knarr_apimachinery::clock::Clock;
+use tokio::sync::broadcast;
+
+use crate::labels;
+use crate::runtime::*;
+
+pub struct FakeRuntime {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    events: broadcast::Sender<RuntimeEvent>,
+}
+
+#[derive(Default)]
+pub struct State {
+    made: u32,
+    pub sandboxes: Vec<PodSandboxStatus>,
+    pub containers: Vec<(ContainerStatus, ContainerConfig)>,
+    pub images: BTreeSet<String>,
+    /// What happened, in order: `sandbox web`, `start main#0`, `stop main#0 30`, `pull x`.
+    pub calls: Vec<String>,
+    /// Containers that end at once, with this code.
+    pub exits: BTreeMap<String, i32>,
+    /// Commands that fail when run in a container: exit code and output.
+    pub failing_commands: BTreeMap<String, (i32, String)>,
+    /// Containers that take as long as they are given to stop.
+    pub stubborn: BTreeSet<String>,
+    pub sandbox_fault: Option<String>,
+}
+
+impl FakeRuntime {
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        let (events, _) = broadcast::channel(64);
+        Arc::new(Self { clock, state: Mutex::default(), events })
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn calls(&self) -> Vec<String> {
+        self.lock().calls.clone()
+    }
+
+    /// A running container of that name ends.
+    pub fn exit(&self, name: &str, code: i32) {
+        let id = {
+            let state = self.lock();
+            let running = state.containers.iter().find(|(c, _)| c.name == name && c.state == ContainerState::Running);
+            running.map(|(c, _)| c.id.clone()).expect("a running container")
+        };
+        self.end(&id, code);
+    }
+
+    fn end(&self, id: &str, code: i32) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let Some((status, _)) = state.containers.iter_mut().find(|(c, _)| c.id == id) else { return };
+        if status.state == ContainerState::Exited {
+            return;
+        }
+        status.state = ContainerState::Exited;
+        status.exit_code = Some(code);
+        status.finished_at = Some(now);
+        status.reason = if code == 0 { "Completed" } else { "Error" }.to_owned();
+        let event = event(status, RuntimeEventKind::ContainerExited);
+        drop(state);
+        let _ = self.events.send(event);
+    }
+}
+
+fn event(status: &ContainerStatus, kind: RuntimeEventKind) -> RuntimeEvent {
+    RuntimeEvent {
+        pod_uid: status.labels.get(labels::POD_UID).cloned().unwrap_or_default(),
+        sandbox_id: status.sandbox_id.clone(),
+        container_id: status.id.clone(),
+        kind,
+    }
+}
+
+fn unused<T>(what: &str) -> Result<T> {
+    Err(RuntimeError::Failed(format!("{what}: not in this test")))
+}
+
+#[async_trait]
+impl ContainerRuntime for FakeRuntime {
+    fn version(&self) -> RuntimeVersion {
+        RuntimeVersion { name: "fake".into(), version: "1".into() }
+    }
+
+    async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {
+        let mut state = self.lock();
+        if let Some(fault) = &state.sandbox_fault {
+            return Err(RuntimeError::Failed(fault.clone()));
+        }
+        state.made += 1;
+        let id = format!("sandbox-{}", state.made);
+        state.calls.push(format!("sandbox {}", config.name));
+        let status = PodSandboxStatus {
+            id: id.clone(),
+            namespace: config.namespace.clone(),
+            name: config.name.clone(),
+            uid: config.uid.clone(),
+            attempt: config.attempt,
+            state: SandboxState::Ready,
+            created_at: self.clock.now(),
+            ips: vec![[10, 0, 0, state.made as u8].into()],
+            labels: config.labels.clone(),
+            annotations: BTreeMap::new(),
+            host_network: config.host_network,
+        };
+        state.sandboxes.insert(0, status);
+        Ok(id)
+    }
+
+    async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
+        let running: Vec<String> = {
+            let mut state = self.lock();
+            for sandbox in state.sandboxes.iter_mut().filter(|s| s.id == id) {
+                sandbox.state = SandboxState::NotReady;
+                sandbox.ips.clear();
+            }
+            state.containers.iter().filter(|(c, _)| c.sandbox_id == id).map(|(c, _)| c.id.clone()).collect()
+        };
+        running.iter().for_each(|id| self.end(id, 137));
+        Ok(())
+    }
+
+    async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
+        self.stop_pod_sandbox(id).await?;
+        let mut state = self.lock();
+        state.sandboxes.retain(|s| s.id != id);
+        state.containers.retain(|(c, _)| c.sandbox_id != id);
+        Ok(())
+    }
+
+    async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandboxStatus>> {
+        Ok(self.lock().sandboxes.clone())
+    }
+
+    async fn create_container(&self, sandbox_id: &str, config: &ContainerConfig) -> Result<String> {
+        let mut state = self.lock();
+        state.made += 1;
+        let id = format!("{}-{}", config.name, state.made);
+        let status = ContainerStatus {
+            id: id.clone(),
+            sandbox_id: sandbox_id.to_owned(),
+            name: config.name.clone(),
+            attempt: config.attempt,
+            state: ContainerState::Created,
+            created_at: self.clock.now(),
+            started_at: None,
+            finished_at: None,
+            exit_code: None,
+            signal: None,
+            reason: String::new(),
+            message: String::new(),
+            image: config.image.clone(),
+            image_id: config.image.clone(),
+            labels: config.labels.clone(),
+            annotations: config.annotations.clone(),
+            log_path: config.log_path.clone(),
+            user: None,
+        };
+        state.containers.insert(0, (status, config.clone()));
+        Ok(id)
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        let now = self.clock.now();
+        let (event, exit) = {
+            let mut state = self.lock();
+            let exits = state.exits.clone();
+            let Some((status, _)) = state.containers.iter_mut().find(|(c, _)| c.id == id) else {
+                return Err(RuntimeError::NotFound(id.to_owned()));
+            };
+            status.state = ContainerState::Running;
+            status.started_at = Some(now);
+            let call = format!("start {}#{}", status.name, status.attempt);
+            let found = (event(status, RuntimeEventKind::ContainerStarted), exits.get(&status.name).copied());
+            state.calls.push(call);
+            found
+        };
+        let _ = self.events.send(event);
+        if let Some(code) = exit {
+            self.end(id, code);
+        }
+        Ok(())
+    }
+
+    async fn stop_container(&self, id: &str, grace_seconds: u64) -> Result<()> {
+        let stubborn = {
+            let mut state = self.lock();
+            let Some((status, _)) = state.containers.iter().find(|(c, _)| c.id == id) else { return Ok(()) };
+            if status.state != ContainerState::Running {
+                return Ok(());
+            }
+            let (call, name) =
+                (format!("stop {}#{} {grace_seconds}", status.name, status.attempt), status.name.clone());
+            state.calls.push(call);
+            state.stubborn.contains(&name)
+        };
+        if stubborn {
+            self.clock.sleep(std::time::Duration::from_secs(grace_seconds)).await;
+        }
+        self.end(id, if stubborn { 137 } else { 143 });
+        Ok(())
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<()> {
+        self.end(id, 137);
+        self.lock().containers.retain(|(c, _)| c.id != id);
+        Ok(())
+    }
+
+    async fn list_containers(&self) -> Result<Vec<ContainerStatus>> {
+        Ok(self.lock().containers.iter().map(|(c, _)| c.clone()).collect())
+    }
+
+    async fn container_status(&self, id: &str) -> Result<ContainerStatus> {
+        let found = self.lock().containers.iter().find(|(c, _)| c.id == id).map(|(c, _)| c.clone());
+        found.ok_or_else(|| RuntimeError::NotFound(id.to_owned()))
+    }
+
+    async fn pod_status(&self, uid: &str) -> Result<PodRuntimeStatus> {
+        let state = self.lock();
+        let of = |c: &ContainerStatus| c.labels.get(labels::POD_UID).is_some_and(|u| u == uid);
+        Ok(PodRuntimeStatus {
+            sandboxes: state.sandboxes.iter().filter(|s| s.uid == uid).cloned().collect(),
+            containers: state.containers.iter().filter(|(c, _)| of(c)).map(|(c, _)| c.clone()).collect(),
+        })
+    }
+
+    async fn update_container_resources(&self, _: &str, _: &Resources) -> Result<()> {
+        Ok(())
+    }
+
+    async fn reopen_container_log(&self, _: &str) -> Result<()> {
+        Ok(())
+    }
+
+    async fn exec_sync(&self, id: &str, command: &[String], _: u64) -> Result<ExecOutput> {
+        let mut state = self.lock();
+        let text = command.join(" ");
+        let name = id.split('-').next().unwrap_or("").to_owned();
+        state.calls.push(format!("exec {name}: {text}"));
+        let (exit_code, output) = state.failing_commands.get(&text).cloned().unwrap_or_default();
+        Ok(ExecOutput { exit_code, stdout: output.into_bytes(), stderr: Vec::new() })
+    }
+
+    async fn exec(&self, _: &str, _: &ExecRequest) -> Result<Session> {
+        unused("exec")
+    }
+
+    async fn attach(&self, _: &str, _: &AttachRequest) -> Result<Session> {
+        unused("attach")
+    }
+
+    async fn port_forward(&self, _: &str, _: u16) -> Result<Box<dyn Connection>> {
+        unused("port-forward")
+    }
+
+    async fn container_stats(&self, _: &str) -> Result<ContainerStats> {
+        unused("stats")
+    }
+
+    async fn list_container_stats(&self) -> Result<Vec<ContainerStats>> {
+        Ok(Vec::new())
+    }
+
+    async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>> {
+        Ok(Vec::new())
+    }
+
+    async fn image_status(&self, name: &str) -> Result<Option<Image>> {
+        let here = self.lock().images.contains(name);
+        Ok(here.then(|| Image { id: name.to_owned(), ..Image::default() }))
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        Ok(Vec::new())
+    }
+
+    async fn pull_image(&self, name: &str, _: &Keyring) -> Result<Image> {
+        let mut state = self.lock();
+        state.calls.push(format!("pull {name}"));
+        if name.starts_with("missing") {
+            return Err(RuntimeError::NotFound(format!("{name}: not found")));
+        }
+        state.images.insert(name.to_owned());
+        Ok(Image { id: name.to_owned(), size: 123, ..Image::default() })
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        self.lock().images.remove(name);
+        Ok(())
+    }
+
+    async fn image_fs_info(&self) -> Result<FsInfo> {
+        unused("image file system")
+    }
+
+    fn events(&self) -> broadcast::Receiver<RuntimeEvent> {
+        self.events.subscribe()
+    }
+}
