@@ -114,7 +114,11 @@ fn a3_paths_methods_and_parameters() {
     assert_eq!(get("/apis/example.com/v1/things").code, 404);
     assert_eq!(get("/nothing").code, 404);
     get("/api/v1/pods?limit=many").is(400, "BadRequest", "");
-    get("/api/v1/pods?labelSelector=%3D%3D").is(400, "BadRequest", "found '==', expected: !, identifier, or 'end of string'");
+    get("/api/v1/pods?labelSelector=%3D%3D").is(
+        400,
+        "BadRequest",
+        "found '==', expected: !, identifier, or 'end of string'",
+    );
     get("/api/v1/pods?resourceVersion=abc").is(400, "BadRequest", "");
     get("/api/v1/pods?continue=garbage").is(400, "BadRequest", "continue key is not valid");
     assert_eq!(raw(cluster, &["PATCH", "/api/v1/pods"]).code, 405);
@@ -184,8 +188,10 @@ fn a3_invalid_objects_name_their_fields() {
         error.contains("error parsing STDIN") || error.contains("error converting YAML to JSON"),
         "{error}"
     );
-    let error =
-        kubectl.with_fails("apply --validate=false -f -", "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: x}");
+    let error = kubectl.with_fails(
+        "apply --validate=false -f -",
+        "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: x}",
+    );
     assert!(error.contains("no matches for kind \"Thing\" in version \"example.com/v1\""), "{error}");
 }
 

@@ -125,7 +125,12 @@ fn c8_selectors() {
     assert!(kubectl.run("get configmap a --show-labels").contains("name=a,tier=front"));
     assert_eq!(kubectl.run("get configmaps -o name --field-selector metadata.name=b"), "configmap/b\n");
     let error = kubectl.fails("get configmaps --field-selector data.x=b");
-    assert!(error.contains("\"data.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""), "{error}");
+    assert!(
+        error.contains(
+            "\"data.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        ),
+        "{error}"
+    );
     let error = kubectl.fails(["get", "configmaps", "-l", "a in b"]);
     assert!(error.contains("unable to parse requirement"), "{error}");
 }

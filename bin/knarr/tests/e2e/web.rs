@@ -122,3 +122,19 @@ fn a2_each_step_leaves_an_event_with_its_source() {
         assert!(description.contains(line), "no `{line}`:\n{description}");
     }
 }
+
+/// The README's other examples.
+#[test]
+fn b7_examples_of_configuration_and_of_a_single_run() {
+    let cluster = shared();
+    let kubectl = cluster.namespace("examples");
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+    kubectl.run(["apply", "-f", &format!("{examples}/init-and-config.yaml")]);
+    kubectl.run(["apply", "-f", &format!("{examples}/run-once.yaml")]);
+    kubectl.ready("configured");
+    let ip = kubectl.path("pod configured", "{.status.podIP}");
+    assert_eq!(cluster.http(&ip), "Hello, world.\nA small crew, a large load, an open ocean.\n");
+    kubectl.phase("sum", "Succeeded");
+    let message = kubectl.path("pod sum", "{.status.containerStatuses[0].state.terminated.message}");
+    assert_eq!(message, "5050\n");
+}
