@@ -1,8 +1,21 @@
 //! The `knarr` program: one subcommand per role, one file each.
 
+mod addons;
+mod certificate;
+mod control_plane;
+mod example_images;
+mod image;
+mod kubeconfig;
+mod layout;
+mod logging;
+mod node;
 mod pki;
+mod pod_network;
 mod preflight;
 mod progress;
+mod reset;
+mod server;
+mod signals;
 mod web;
 
 use std::process::ExitCode;
@@ -13,9 +26,16 @@ use clap::{CommandFactory, Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// The hidden first argument that makes this program a pod's shim.
+pub const SHIM: &str = "shim";
+
 /// Kubernetes in one small program
 #[derive(Parser)]
-#[command(name = "knarr", version, after_help = "Examples:\n  knarr server\n  knarr image ls\n  knarr reset --yes")]
+#[command(
+    name = "knarr",
+    version,
+    after_help = "Examples:\n  knarr server\n  knarr image ls\n  knarr reset --yes"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -23,17 +43,32 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a cluster: control plane and node in one process
+    Server(server::ServerArgs),
+    /// Work with the node's images
+    Image(image::ImageArgs),
+    /// Write a kubeconfig for a user or a node
+    Kubeconfig(kubeconfig::KubeconfigArgs),
+    /// Remove every trace of a node
+    Reset(reset::ResetArgs),
     /// Serve files and greet with the host name: the examples' web server
     Web(web::Web),
     /// Print a shell completion script
     #[command(after_help = "Examples:\n  source <(knarr completion bash)")]
-    Completion {
-        shell: clap_complete::Shell,
-    },
+    Completion { shell: clap_complete::Shell },
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    // A shim has one thread and next to no memory: nothing else may start before it.
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
+    if arguments.first().is_some_and(|a| a == SHIM) {
+        let folder = arguments.into_iter().skip(1).map(|a| a.to_string_lossy().into_owned());
+        let code = knarr_runtime::containers::shim_main(folder);
+        return ExitCode::from(u8::try_from(code).unwrap_or(1));
+    }
+    let command = Cli::parse().command;
+    logging::start();
+    match run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -44,6 +79,10 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<()> {
     match command {
+        Command::Server(args) => server::run(args),
+        Command::Image(args) => image::run(args),
+        Command::Kubeconfig(args) => kubeconfig::run(args),
+        Command::Reset(args) => reset::run(args),
         Command::Web(web) => web::run(web),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "knarr", &mut std::io::stdout());

@@ -5,14 +5,18 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use knarr_api::certificates::signers;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    PublicKeyData,
 };
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+
+use crate::certificate::{self, Authority, Usages, Validity};
 
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
@@ -22,7 +26,7 @@ const RENEW_DAYS: i64 = 30;
 /// The folder `pki/` of a server's data folder.
 pub struct Pki {
     folder: PathBuf,
-    ca: Issuer<'static, KeyPair>,
+    ca_key: KeyPair,
     ca_pem: String,
 }
 
@@ -46,7 +50,11 @@ pub struct Subject<'a> {
 impl Pki {
     /// Opens the folder, making the CA on first use.
     pub fn open(folder: PathBuf) -> Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).with_context(|| in_folder(&folder))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&folder)
+            .with_context(|| in_folder(&folder))?;
         let (cert_path, key_path) = (folder.join("ca.crt"), folder.join("ca.key"));
         if !cert_path.exists() {
             let key = KeyPair::generate()?;
@@ -55,9 +63,10 @@ impl Pki {
             write_private(&cert_path, cert.pem().as_bytes())?;
         }
         let ca_pem = read(&cert_path)?;
-        let key = KeyPair::from_pem(&read(&key_path)?).with_context(|| unreadable(&key_path))?;
-        let ca = Issuer::from_ca_cert_pem(&ca_pem, key).with_context(|| unreadable(&cert_path))?;
-        Ok(Self { folder, ca, ca_pem })
+        let ca_key = KeyPair::from_pem(&read(&key_path)?).with_context(|| unreadable(&key_path))?;
+        let pki = Self { folder, ca_key, ca_pem };
+        pki.check_ca().with_context(|| unreadable(&cert_path))?;
+        Ok(pki)
     }
 
     pub fn ca_pem(&self) -> &str {
@@ -83,8 +92,23 @@ impl Pki {
     /// Fresh credentials, not kept in the folder.
     pub fn sign(&self, subject: &Subject) -> Result<Credentials> {
         let key = KeyPair::generate()?;
-        let certificate = leaf_params(subject)?.signed_by(&key, &self.ca)?;
-        Ok(Credentials { certificate: certificate.pem(), key: key.serialize_pem() })
+        let lifetime = Duration::from_secs(LEAF_DAYS.unsigned_abs() * 86_400);
+        let validity = Validity { from: jiff::Timestamp::now(), lifetime };
+        let certificate = certificate::for_key(&self.authority(), &key, subject, validity)?;
+        Ok(Credentials { certificate, key: key.serialize_pem() })
+    }
+
+    fn authority(&self) -> Authority<'_> {
+        Authority { certificate_pem: &self.ca_pem, key: &self.ca_key }
+    }
+
+    fn check_ca(&self) -> Result<()> {
+        let der = CertificateDer::from_pem_slice(self.ca_pem.as_bytes())?;
+        let (_, root) = x509_parser::parse_x509_certificate(&der)?;
+        if root.public_key().raw != self.ca_key.subject_public_key_info() {
+            anyhow::bail!("certificate and key do not belong together");
+        }
+        Ok(())
     }
 
     /// The key that signs service-account tokens (P-256, PKCS#8 PEM), made on first use.
@@ -97,6 +121,31 @@ impl Pki {
     }
 }
 
+impl std::fmt::Debug for Pki {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pki").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}
+
+impl knarr_controllers::CertificateSigner for Pki {
+    fn sign(
+        &self,
+        csr_der: &[u8],
+        usages: &[String],
+        lifetime: Duration,
+        now: jiff::Timestamp,
+    ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        let has = |usage: &str| usages.iter().any(|u| u == usage);
+        let usages = Usages {
+            key_encipherment: has(signers::KEY_ENCIPHERMENT),
+            server: has(signers::SERVER_AUTH),
+            client: has(signers::CLIENT_AUTH),
+        };
+        let validity = Validity { from: now, lifetime };
+        Ok(certificate::for_request(&self.authority(), csr_der, usages, validity)?)
+    }
+}
+
 fn ca_params() -> Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::new())?;
     let mut name = DistinguishedName::new();
@@ -106,27 +155,6 @@ fn ca_params() -> Result<CertificateParams> {
     params.key_usages =
         vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     valid_for(&mut params, CA_YEARS * 365);
-    Ok(params)
-}
-
-fn leaf_params(subject: &Subject) -> Result<CertificateParams> {
-    let mut params = CertificateParams::new(subject.names)?;
-    params.subject_alt_names.extend(subject.addresses.iter().map(|ip| SanType::IpAddress(*ip)));
-    let mut name = DistinguishedName::new();
-    for organization in subject.organizations {
-        name.push(DnType::OrganizationName, *organization);
-    }
-    name.push(DnType::CommonName, subject.common_name);
-    params.distinguished_name = name;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    if subject.server {
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-    }
-    if subject.client {
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ClientAuth);
-    }
-    params.use_authority_key_identifier_extension = true;
-    valid_for(&mut params, LEAF_DAYS);
     Ok(params)
 }
 

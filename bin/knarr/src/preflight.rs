@@ -8,7 +8,8 @@ use anyhow::{Context, Result, bail};
 /// Root, the kernel features of containers, and control groups.
 pub fn node() -> Result<()> {
     root("run a node")?;
-    let filesystems = std::fs::read_to_string("/proc/filesystems").context("cannot read /proc/filesystems")?;
+    let filesystems =
+        std::fs::read_to_string("/proc/filesystems").context("cannot read /proc/filesystems")?;
     if !filesystems.lines().any(|l| l.split_whitespace().last() == Some("overlay")) {
         bail!("the kernel has no overlayfs: load it with `modprobe overlay`, or use a kernel that has it");
     }

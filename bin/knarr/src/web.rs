@@ -32,7 +32,8 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 
 pub fn run(web: Web) -> Result<()> {
     stop_on_sigterm();
-    let listener = TcpListener::bind(("0.0.0.0", web.port)).with_context(|| format!("cannot listen on {}", web.port))?;
+    let listener =
+        TcpListener::bind(("0.0.0.0", web.port)).with_context(|| format!("cannot listen on {}", web.port))?;
     println!("web {} listening on port {}", web.release, web.port);
     let web = Arc::new(web);
     let slots = Arc::new(());
@@ -131,8 +132,9 @@ fn reply(mut stream: &TcpStream, code: u16, type_: &str, body: &[u8]) -> std::io
         _ => "Service Unavailable",
     };
     let length = body.len();
-    let head =
-        format!("HTTP/1.1 {code} {reason}\r\nContent-Type: {type_}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    let head = format!(
+        "HTTP/1.1 {code} {reason}\r\nContent-Type: {type_}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(head.as_bytes())?;
     stream.write_all(body)
 }

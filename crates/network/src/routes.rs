@@ -78,6 +78,12 @@ pub fn sync(links: &mut Links, nodes: &[Arc<Node>], this: &str) -> Result<Desire
     Ok(desired)
 }
 
+/// The error with its causes. Apart, because a borrowed error must not live across an await.
+fn report(error: &NetlinkError) {
+    let error: &dyn std::error::Error = error;
+    tracing::error!(error, "routes to other nodes are not in place");
+}
+
 /// Keeps the routes in step with the cluster's nodes until `stop`. They stay afterwards: pods go on while the node's
 /// agent restarts.
 pub async fn run(informers: &Informers, this: &str, stop: CancellationToken) -> Result<(), NetlinkError> {
@@ -100,8 +106,7 @@ pub async fn run(informers: &Informers, this: &str, stop: CancellationToken) -> 
             }
             Ok(_) => {}
             Err(error) => {
-                let error: &dyn std::error::Error = &error;
-                tracing::error!(error, "routes to other nodes are not in place");
+                report(&error);
                 changed.notify_one();
                 tokio::time::sleep(RETRY).await;
             }

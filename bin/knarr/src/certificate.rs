@@ -1,0 +1,380 @@
+//! Writes and signs end-entity certificates (RFC 5280): for our own keys, and for certificate requests.
+//!
+//! rcgen knows a subject as a map and would drop all but one organization, and organizations are what Kubernetes
+//! reads groups from; so what is signed here is put together by hand.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use rcgen::{KeyPair, PublicKeyData, SigningKey};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::cri_attributes::ParsedCriAttribute;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer;
+
+use crate::pki::Subject;
+
+/// Clocks of other machines may be this far behind.
+const BACKDATED: Duration = Duration::from_secs(3600);
+
+/// A CA: its certificate and key.
+pub struct Authority<'a> {
+    pub certificate_pem: &'a str,
+    pub key: &'a KeyPair,
+}
+
+/// What the certificate may be used for, besides signatures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usages {
+    pub key_encipherment: bool,
+    pub server: bool,
+    pub client: bool,
+}
+
+/// When the certificate is good.
+#[derive(Debug, Clone, Copy)]
+pub struct Validity {
+    pub from: Timestamp,
+    pub lifetime: Duration,
+}
+
+/// The parts of a certificate that are not the same for all, each in DER.
+struct Leaf {
+    subject: Vec<u8>,
+    public_key: Vec<u8>,
+    alternative_names: Option<Vec<u8>>,
+}
+
+/// Signs for a key of our own. Returns PEM.
+pub fn for_key(
+    authority: &Authority,
+    key: &KeyPair,
+    subject: &Subject,
+    validity: Validity,
+) -> Result<String> {
+    if let Some(name) = subject.names.iter().find(|name| !name.is_ascii()) {
+        bail!("{name} is no host name: write it in its ASCII form");
+    }
+    let leaf = Leaf {
+        subject: der::name(subject.organizations, subject.common_name),
+        public_key: key.subject_public_key_info(),
+        alternative_names: der::general_names(subject.names, subject.addresses),
+    };
+    let usages = Usages { server: subject.server, client: subject.client, key_encipherment: false };
+    sign(authority, &leaf, usages, validity)
+}
+
+/// Signs for whoever made the request (PKCS#10, DER), keeping subject, key and alternative names, nothing else.
+pub fn for_request(authority: &Authority, csr: &[u8], usages: Usages, validity: Validity) -> Result<String> {
+    let (_, csr) = X509CertificationRequest::from_der(csr).context("the request does not parse")?;
+    csr.verify_signature().context("the request is not signed by its own key")?;
+    let info = &csr.certification_request_info;
+    let mut alternative_names = None;
+    for attribute in info.iter_attributes() {
+        if let ParsedCriAttribute::ExtensionRequest(requested) = attribute.parsed_attribute() {
+            let named = |e: &&x509_parser::extensions::X509Extension| {
+                matches!(e.parsed_extension(), ParsedExtension::SubjectAlternativeName(_))
+            };
+            alternative_names = requested.extensions.iter().find(named).map(|e| e.value.to_vec());
+        }
+    }
+    let leaf = Leaf {
+        subject: info.subject.as_raw().to_vec(),
+        public_key: info.subject_pki.raw.to_vec(),
+        alternative_names,
+    };
+    sign(authority, &leaf, usages, validity)
+}
+
+fn sign(authority: &Authority, leaf: &Leaf, usages: Usages, validity: Validity) -> Result<String> {
+    let root =
+        CertificateDer::from_pem_slice(authority.certificate_pem.as_bytes()).context("no CA certificate")?;
+    let (_, root) =
+        x509_parser::parse_x509_certificate(&root).context("the CA certificate does not parse")?;
+    let ends = Timestamp::from_second(root.validity().not_after.timestamp())?;
+    if ends <= validity.from {
+        bail!("the CA has expired");
+    }
+    let not_after = validity.from.checked_add(validity.lifetime)?.min(ends);
+    let algorithm = algorithm_of(authority.key)?;
+    let key_identifier = root.iter_extensions().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+        _ => None,
+    });
+    let certificate = der::sequence(&[
+        der::tagged(0, &der::integer(&[2])),
+        der::integer(&serial_number()?),
+        algorithm.to_vec(),
+        root.subject().as_raw().to_vec(),
+        der::sequence(&[der::time(validity.from - BACKDATED), der::time(not_after)]),
+        leaf.subject.clone(),
+        leaf.public_key.clone(),
+        der::tagged(3, &der::sequence(&extensions(leaf, usages, key_identifier.as_deref()))),
+    ]);
+    let signature = authority.key.sign(&certificate)?;
+    let whole = der::sequence(&[certificate, algorithm.to_vec(), der::bit_string(0, &signature)]);
+    Ok(pem(&whole))
+}
+
+fn extensions(leaf: &Leaf, usages: Usages, key_identifier: Option<&[u8]>) -> Vec<Vec<u8>> {
+    // digitalSignature is bit 0, keyEncipherment bit 2.
+    let bits = if usages.key_encipherment { (5, 0b1010_0000) } else { (7, 0b1000_0000) };
+    let purpose = |wanted: bool, last: u8| wanted.then(|| der::oid(&[0x2b, 6, 1, 5, 5, 7, 3, last]));
+    let purposes: Vec<Vec<u8>> =
+        [purpose(usages.server, 1), purpose(usages.client, 2)].into_iter().flatten().collect();
+    let mut list = vec![
+        der::extension(15, true, &der::bit_string(bits.0, &[bits.1])),
+        der::extension(19, true, &der::sequence(&[])),
+    ];
+    if !purposes.is_empty() {
+        list.push(der::extension(37, false, &der::sequence(&purposes)));
+    }
+    if let Some(id) = key_identifier {
+        list.push(der::extension(35, false, &der::sequence(&[der::tlv(0x80, id)])));
+    }
+    if let Some(names) = &leaf.alternative_names {
+        // Of a certificate without a subject they are all there is to go by.
+        list.push(der::extension(17, leaf.subject == der::sequence(&[]), names));
+    }
+    list
+}
+
+/// AlgorithmIdentifier of the signatures that this key makes.
+fn algorithm_of(key: &KeyPair) -> Result<&'static [u8]> {
+    let known: [(&rcgen::SignatureAlgorithm, &[u8]); 4] = [
+        (&rcgen::PKCS_ECDSA_P256_SHA256, &[0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2]),
+        (&rcgen::PKCS_ECDSA_P384_SHA384, &[0x30, 10, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3]),
+        (&rcgen::PKCS_ED25519, &[0x30, 5, 6, 3, 0x2b, 0x65, 0x70]),
+        (&rcgen::PKCS_RSA_SHA256, &[0x30, 13, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 11, 5, 0]),
+    ];
+    let found = known.iter().find(|(algorithm, _)| *algorithm == key.algorithm());
+    found.map(|(_, der)| *der).context("the CA's key is of a kind that cannot sign here")
+}
+
+fn serial_number() -> Result<[u8; 16]> {
+    let mut bytes = [0u8; 16];
+    let random = ring::rand::SystemRandom::new();
+    if ring::rand::SecureRandom::fill(&random, &mut bytes).is_err() {
+        bail!("the system gives no random numbers");
+    }
+    // Positive, and as long as it looks.
+    bytes[0] = bytes[0] & 0x7f | 0x40;
+    Ok(bytes)
+}
+
+fn pem(der: &[u8]) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut out = String::from("-----BEGIN CERTIFICATE-----\n");
+    let mut rest = text.as_str();
+    while !rest.is_empty() {
+        let (line, more) = rest.split_at(rest.len().min(64));
+        out.push_str(line);
+        out.push('\n');
+        rest = more;
+    }
+    out.push_str("-----END CERTIFICATE-----\n");
+    out
+}
+
+/// The few shapes of DER (X.690) that certificates are made of.
+mod der {
+    use super::{IpAddr, Timestamp};
+
+    pub fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
+        let mut out = vec![tag];
+        match content.len() {
+            short @ 0..0x80 => out.push(short as u8),
+            length => {
+                let bytes = length.to_be_bytes();
+                let bytes = &bytes[bytes.iter().take_while(|b| **b == 0).count()..];
+                out.push(0x80 | bytes.len() as u8);
+                out.extend_from_slice(bytes);
+            }
+        }
+        out.extend_from_slice(content);
+        out
+    }
+
+    pub fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
+        tlv(0x30, &parts.concat())
+    }
+
+    /// Explicitly tagged `[number]`.
+    pub fn tagged(number: u8, content: &[u8]) -> Vec<u8> {
+        tlv(0xa0 | number, content)
+    }
+
+    /// A positive number, most significant byte first.
+    pub fn integer(bytes: &[u8]) -> Vec<u8> {
+        tlv(0x02, bytes)
+    }
+
+    pub fn oid(bytes: &[u8]) -> Vec<u8> {
+        tlv(0x06, bytes)
+    }
+
+    pub fn bit_string(unused_bits: u8, bytes: &[u8]) -> Vec<u8> {
+        tlv(0x03, &[&[unused_bits], bytes].concat())
+    }
+
+    /// An extension of id-ce (2.5.29).
+    pub fn extension(number: u8, critical: bool, value: &[u8]) -> Vec<u8> {
+        let mut parts = vec![oid(&[0x55, 0x1d, number])];
+        if critical {
+            parts.push(tlv(0x01, &[0xff]));
+        }
+        parts.push(tlv(0x04, value));
+        sequence(&parts)
+    }
+
+    /// UTCTime until 2049, GeneralizedTime from then on.
+    pub fn time(at: Timestamp) -> Vec<u8> {
+        let text = at.strftime("%Y%m%d%H%M%SZ").to_string();
+        match text.get(2..) {
+            Some(short) if text.as_str() < "2050" => tlv(0x17, short.as_bytes()),
+            _ => tlv(0x18, text.as_bytes()),
+        }
+    }
+
+    /// A subject of organizations and a common name.
+    pub fn name(organizations: &[&str], common_name: &str) -> Vec<u8> {
+        let attribute = |type_: u8, text: &str| {
+            let pair = sequence(&[oid(&[0x55, 4, type_]), tlv(0x0c, text.as_bytes())]);
+            tlv(0x31, &pair)
+        };
+        let organizations = organizations.iter().map(|o| attribute(10, o));
+        sequence(&organizations.chain([attribute(3, common_name)]).collect::<Vec<_>>())
+    }
+
+    /// Alternative names; `None` without any.
+    pub fn general_names(names: &[String], addresses: &[IpAddr]) -> Option<Vec<u8>> {
+        let names = names.iter().map(|name| tlv(0x82, name.as_bytes()));
+        let addresses = addresses.iter().map(|address| match address {
+            IpAddr::V4(v4) => tlv(0x87, &v4.octets()),
+            IpAddr::V6(v6) => tlv(0x87, &v6.octets()),
+        });
+        let all: Vec<Vec<u8>> = names.chain(addresses).collect();
+        (!all.is_empty()).then(|| sequence(&all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa};
+
+    fn authority() -> (String, KeyPair) {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        (params.self_signed(&key).unwrap().pem(), key)
+    }
+
+    fn validity(lifetime: u64) -> Validity {
+        Validity { from: Timestamp::now(), lifetime: Duration::from_secs(lifetime) }
+    }
+
+    /// Whether rustls takes the certificate, and what is in it.
+    fn check(root: &str, leaf: &str, look: impl FnOnce(&x509_parser::certificate::X509Certificate)) {
+        let root_der = CertificateDer::from_pem_slice(root.as_bytes()).unwrap();
+        let leaf_der = CertificateDer::from_pem_slice(leaf.as_bytes()).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(root_der.clone()).unwrap();
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+        let now = rustls::pki_types::UnixTime::now();
+        verifier.build().unwrap().verify_client_cert(&leaf_der, &[], now).unwrap();
+        let (rest, certificate) = x509_parser::parse_x509_certificate(&leaf_der).unwrap();
+        assert!(rest.is_empty());
+        let (_, root) = x509_parser::parse_x509_certificate(&root_der).unwrap();
+        certificate.verify_signature(Some(root.public_key())).unwrap();
+        look(&certificate);
+    }
+
+    #[test]
+    fn our_own_keys_get_all_their_groups_and_names() {
+        let (root, ca_key) = authority();
+        let key = KeyPair::generate().unwrap();
+        let subject = Subject {
+            common_name: "jane",
+            organizations: &["dev", "ops"],
+            names: &["n1".to_owned()],
+            addresses: &["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+            server: true,
+            client: true,
+        };
+        let authority = Authority { certificate_pem: &root, key: &ca_key };
+        let pem = for_key(&authority, &key, &subject, validity(86_400)).unwrap();
+        check(&root, &pem, |certificate| {
+            assert_eq!(certificate.subject().to_string(), "O=dev, O=ops, CN=jane");
+            let names = certificate.subject_alternative_name().unwrap().unwrap();
+            assert_eq!(names.value.general_names.len(), 3);
+            let usages = certificate.extended_key_usage().unwrap().unwrap().value;
+            assert!(usages.server_auth && usages.client_auth);
+            assert!(!certificate.is_ca());
+            assert!(certificate.raw_serial().len() == 16);
+        });
+    }
+
+    #[test]
+    fn requests_keep_who_they_are_and_nothing_else() {
+        let (root, ca_key) = authority();
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).unwrap();
+        let mut params = CertificateParams::new(vec!["n1".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let csr = params.serialize_request(&key).unwrap();
+        let authority = Authority { certificate_pem: &root, key: &ca_key };
+        let usages = Usages { client: true, key_encipherment: true, server: false };
+        let pem = for_request(&authority, csr.der(), usages, validity(600)).unwrap();
+        check(&root, &pem, |certificate| {
+            assert!(!certificate.is_ca(), "nobody becomes a CA by asking for it");
+            let usages = certificate.key_usage().unwrap().unwrap().value;
+            assert!(usages.digital_signature() && usages.key_encipherment() && !usages.key_cert_sign());
+            assert!(!certificate.extended_key_usage().unwrap().unwrap().value.server_auth);
+            assert_eq!(certificate.public_key().raw, key.subject_public_key_info());
+            assert!(certificate.subject_alternative_name().unwrap().is_some());
+        });
+        assert!(for_request(&authority, b"nonsense", usages, validity(600)).is_err());
+        let mut forged = csr.der().to_vec();
+        let last = forged.len() - 1;
+        forged[last] ^= 1;
+        assert!(for_request(&authority, &forged, usages, validity(600)).is_err());
+    }
+
+    #[test]
+    fn nothing_outlives_the_authority() {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ends = std::time::SystemTime::now() + Duration::from_secs(3600);
+        params.not_after = ends.into();
+        let key = KeyPair::generate().unwrap();
+        let root = params.self_signed(&key).unwrap().pem();
+        let authority = Authority { certificate_pem: &root, key: &key };
+        let csr = CertificateParams::new(Vec::new()).unwrap().serialize_request(&key).unwrap();
+        let usages = Usages { client: true, ..Usages::default() };
+        let pem = for_request(&authority, csr.der(), usages, validity(86_400)).unwrap();
+        check(&root, &pem, |certificate| {
+            let left = certificate.validity().not_after.timestamp() - Timestamp::now().as_second();
+            assert!((3500..=3600).contains(&left), "{left}");
+        });
+        let late = Validity {
+            from: Timestamp::now() + Duration::from_secs(7200),
+            lifetime: Duration::from_secs(60),
+        };
+        assert!(for_request(&authority, csr.der(), usages, late).is_err());
+    }
+
+    #[test]
+    fn lengths_and_times() {
+        assert_eq!(der::tlv(4, &[0; 127])[..2], [4, 127]);
+        assert_eq!(der::tlv(4, &[0; 128])[..3], [4, 0x81, 128]);
+        assert_eq!(der::tlv(4, &[0; 300])[..4], [4, 0x82, 1, 44]);
+        assert_eq!(der::time("2049-12-31T23:59:59Z".parse().unwrap())[2..], *b"491231235959Z");
+        assert_eq!(der::time("2050-01-01T00:00:00Z".parse().unwrap())[2..], *b"20500101000000Z");
+    }
+}

@@ -1,0 +1,207 @@
+//! The control plane in one process: store, API server, scheduler, controllers, each with its own identity.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use knarr_apimachinery::clock::Clock;
+use knarr_apiserver::{ApiServer, Config, Keypair, UserInfo};
+use knarr_client::events::EventRecorder;
+use knarr_client::{Client, Informers};
+use knarr_controllers::ClientOf;
+use knarr_scheduler::Scheduler;
+use knarr_storage::{Embedded, RevisionWindow, Store};
+use tokio_util::sync::CancellationToken;
+
+use crate::layout::Layout;
+use crate::pki::{Credentials, Pki, Subject};
+
+/// How often old revisions are forgotten: a watch or a page can go back this far.
+const COMPACTION: Duration = Duration::from_secs(300);
+
+/// What the control plane is told.
+#[derive(Clone)]
+pub struct Options {
+    pub node_name: String,
+    pub node_ip: IpAddr,
+    pub port: u16,
+    pub service_cidr: (Ipv4Addr, u8),
+    pub cluster_cidr: String,
+    pub node_cidr_mask_size: u8,
+    pub cluster_domain: String,
+    /// Further names and addresses in the serving certificate.
+    pub tls_san: Vec<String>,
+}
+
+impl Options {
+    /// The n-th address of the service range: 1 is the API server's, 10 the cluster DNS's.
+    pub fn service_ip(&self, n: u32) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.service_cidr.0) + n)
+    }
+}
+
+fn keypair(credentials: Credentials) -> Keypair {
+    Keypair { certificate_pem: credentials.certificate, key_pem: credentials.key }
+}
+
+/// Opens the store, and keeps its history short until `stop`.
+pub async fn open_store(layout: &Layout, stop: CancellationToken) -> Result<Arc<Embedded>> {
+    let folder = layout.store();
+    let store = tokio::task::spawn_blocking(move || Embedded::open(&folder, knarr_storage::Options::default()))
+        .await?
+        .map_err(|error| match error {
+            knarr_storage::OpenError::Locked(path) => anyhow::anyhow!(
+                "{} is in use: another server runs on this data folder; stop it, or choose another with --data-dir",
+                path.display()
+            ),
+            other => anyhow::Error::new(other),
+        })?;
+    let store = Arc::new(store);
+    tokio::spawn(compact(Arc::clone(&store), stop));
+    Ok(store)
+}
+
+async fn compact(store: Arc<Embedded>, stop: CancellationToken) {
+    let mut window = RevisionWindow::default();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(COMPACTION) => {}
+        }
+        let Ok(current) = store.current_revision().await else { continue };
+        if let Some(revision) = window.tick(current)
+            && let Err(error) = store.compact(revision).await
+        {
+            tracing::warn!(%error, revision, "the store's history was not compacted");
+        }
+    }
+}
+
+/// The API server over the store, not yet serving.
+pub async fn api_server(
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    pki: &Pki,
+    options: &Options,
+) -> Result<ApiServer> {
+    let serving = serving_certificate(pki, options)?;
+    let kubelet_client = pki.credentials(
+        "apiserver-kubelet-client",
+        &Subject {
+            common_name: "kube-apiserver-kubelet-client",
+            organizations: &["system:masters"],
+            names: &[],
+            addresses: &[],
+            server: false,
+            client: true,
+        },
+    )?;
+    let mut config = Config::new(store, clock, knarr_api::resources::all().to_vec());
+    config.serving = keypair(serving);
+    config.client_ca_pem = pki.ca_pem().to_owned();
+    config.service_account_key_pem = pki.service_account_key()?;
+    config.service_account_issuer = format!("https://kubernetes.default.svc.{}", options.cluster_domain);
+    config.kubelet_client = Some(keypair(kubelet_client));
+    config.kubelet_ca_pem = pki.ca_pem().to_owned();
+    config.service_cidr = options.service_cidr;
+    config.advertise = SocketAddr::new(options.node_ip, options.port);
+    config.cluster_domain.clone_from(&options.cluster_domain);
+    config.version.git_version = version();
+    ApiServer::new(config).await.context("the API server does not start")
+}
+
+/// What `kubectl version` shows: the Kubernetes version that is served, and this program's own.
+pub fn version() -> String {
+    format!("{}+knarr.{}", knarr_apiserver::SYSTEM_VERSION, env!("CARGO_PKG_VERSION"))
+}
+
+fn serving_certificate(pki: &Pki, options: &Options) -> Result<Credentials> {
+    let mut names = vec![
+        "kubernetes".to_owned(),
+        "kubernetes.default".to_owned(),
+        "kubernetes.default.svc".to_owned(),
+        format!("kubernetes.default.svc.{}", options.cluster_domain),
+        "localhost".to_owned(),
+        options.node_name.clone(),
+    ];
+    let mut addresses = vec![
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+        options.node_ip,
+        IpAddr::V4(options.service_ip(1)),
+    ];
+    for extra in &options.tls_san {
+        match extra.parse() {
+            Ok(address) => addresses.push(address),
+            Err(_) => names.push(extra.clone()),
+        }
+    }
+    addresses.dedup();
+    pki.credentials(
+        "apiserver",
+        &Subject {
+            common_name: "kube-apiserver",
+            organizations: &[],
+            names: &names,
+            addresses: &addresses,
+            server: true,
+            client: false,
+        },
+    )
+}
+
+/// A client of the API server in this process, under the given name.
+pub fn client(
+    server: &ApiServer,
+    clock: &Arc<dyn Clock>,
+    user: &str,
+    groups: &[&str],
+    manager: &str,
+) -> Client {
+    Client::new(server.transport(UserInfo::new(user, groups)), Arc::clone(clock), manager)
+}
+
+/// Runs the scheduler until `stop`.
+pub async fn scheduler(server: &ApiServer, clock: &Arc<dyn Clock>, stop: CancellationToken) {
+    let client = client(server, clock, "system:kube-scheduler", &[], "kube-scheduler");
+    let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", stop.clone());
+    let informers = Informers::new(client, stop.clone());
+    let options = knarr_scheduler::Options { seed: fastrand_seed(), ..knarr_scheduler::Options::default() };
+    let scheduler = Scheduler::new(&informers, recorder, options);
+    informers.wait_synced().await;
+    scheduler.run(stop).await;
+}
+
+fn fastrand_seed() -> u64 {
+    let mut bytes = [0u8; 8];
+    // A choice among equals needs no secrecy: without the system's randomness, time will do.
+    if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes).is_err() {
+        return jiff::Timestamp::now().as_nanosecond() as u64;
+    }
+    u64::from_le_bytes(bytes)
+}
+
+/// Runs the controllers until `stop`, each under its own service account, as upstream does.
+pub async fn controllers(
+    server: &ApiServer,
+    clock: &Arc<dyn Clock>,
+    pki: Arc<Pki>,
+    options: &Options,
+    stop: CancellationToken,
+) {
+    let shared = client(server, clock, "system:kube-controller-manager", &[], "kube-controller-manager");
+    let (of_server, of_clock) = (server.clone(), Arc::clone(clock));
+    let client_of: ClientOf = Arc::new(move |name| {
+        let user = format!("system:serviceaccount:kube-system:{name}");
+        let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
+        client(&of_server, &of_clock, &user, &groups, "kube-controller-manager")
+    });
+    let options = knarr_controllers::Options {
+        cluster_cidr: options.cluster_cidr.clone(),
+        node_cidr_mask_size: options.node_cidr_mask_size,
+        root_ca: pki.ca_pem().to_owned(),
+        certificate_signer: Some(pki),
+    };
+    knarr_controllers::run(client_of, shared, Arc::clone(clock), options, stop).await;
+}

@@ -1,0 +1,90 @@
+//! Kubeconfig files: the administrator's, and those for other users and nodes (`knarr kubeconfig`).
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use knarr_client::kubeconfig::Access;
+
+use crate::layout::{DEFAULT_DATA_DIR, Layout};
+use crate::pki::{Pki, Subject, write_private};
+use crate::preflight;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  knarr kubeconfig --node worker-1 > worker-1.kubeconfig\n  \
+    knarr kubeconfig --user jane --group developers > jane.kubeconfig")]
+pub struct KubeconfigArgs {
+    /// The server's data folder
+    #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// For the agent of the node with this name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["user", "group"], required_unless_present = "user")]
+    node: Option<String>,
+    /// For a user of this name
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// A group that the user is in; may be given several times
+    #[arg(long, value_name = "NAME", requires = "user")]
+    group: Vec<String>,
+    /// URL of the API server, where it differs from the administrator's
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+}
+
+/// Writes the administrator's kubeconfig into the data folder.
+pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<()> {
+    let credentials = pki.credentials(
+        "admin",
+        &Subject {
+            common_name: "kubernetes-admin",
+            organizations: &["system:masters"],
+            names: &[],
+            addresses: &[],
+            server: false,
+            client: true,
+        },
+    )?;
+    let access = Access {
+        server: server.to_owned(),
+        certificate_authority: Some(pki.ca_pem().as_bytes().to_vec()),
+        client_certificate: Some(credentials.certificate.into_bytes()),
+        client_key: Some(credentials.key.into_bytes()),
+        ..Access::default()
+    };
+    let yaml = access.to_yaml("knarr", "kubernetes-admin")?;
+    write_private(&layout.admin_kubeconfig(), yaml.as_bytes())
+}
+
+pub fn run(args: KubeconfigArgs) -> Result<()> {
+    preflight::root("read the cluster's keys")?;
+    let layout = Layout::at(&args.data_dir);
+    let admin = Access::load(&layout.admin_kubeconfig()).with_context(|| {
+        format!("{} holds no cluster yet: start `knarr server` first", layout.root().display())
+    })?;
+    let pki = Pki::open(layout.pki())?;
+    let (name, groups, names) = match (&args.node, &args.user) {
+        (Some(node), _) => {
+            (format!("system:node:{node}"), vec!["system:nodes".to_owned()], vec![node.clone()])
+        }
+        (None, user) => (user.clone().unwrap_or_default(), args.group.clone(), Vec::new()),
+    };
+    let organizations: Vec<&str> = groups.iter().map(String::as_str).collect();
+    let credentials = pki.sign(&Subject {
+        common_name: &name,
+        organizations: &organizations,
+        names: &names,
+        addresses: &[],
+        // A node's certificate also serves its kubelet, which the API server knows by the node's name.
+        server: args.node.is_some(),
+        client: true,
+    })?;
+    let access = Access {
+        server: args.server.unwrap_or(admin.server),
+        certificate_authority: admin.certificate_authority,
+        client_certificate: Some(credentials.certificate.into_bytes()),
+        client_key: Some(credentials.key.into_bytes()),
+        ..Access::default()
+    };
+    print!("{}", access.to_yaml("knarr", &name)?);
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Where things are below the data folder.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+pub const DEFAULT_DATA_DIR: &str = "/var/lib/knarr";
+pub const DEFAULT_CGROUP_ROOT: &str = "/kubepods";
+
+/// The data folder and what is in it.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// Makes the folder if it is missing, readable by root alone.
+    pub fn create(root: &Path) -> Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let in_words = || format!("cannot use {} as data folder", root.display());
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).with_context(in_words)?;
+        Ok(Self { root: root.canonicalize().with_context(in_words)? })
+    }
+
+    /// A data folder that may not exist.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.canonicalize().unwrap_or_else(|_| root.to_owned()) }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn store(&self) -> PathBuf {
+        self.root.join("store")
+    }
+
+    pub fn pki(&self) -> PathBuf {
+        self.root.join("pki")
+    }
+
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.root.join("admin.kubeconfig")
+    }
+
+    pub fn images(&self) -> PathBuf {
+        self.root.join("images")
+    }
+
+    /// Sockets, mounts and exit codes of the container runtime. Nothing of it means anything after a reboot, so it
+    /// is in /run, in a folder of this data folder's own.
+    pub fn runtime(&self) -> PathBuf {
+        let path = self.root.as_os_str().as_encoded_bytes();
+        let hash = path
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+        Path::new("/run/knarr").join(format!("{hash:016x}"))
+    }
+
+    pub fn network(&self) -> PathBuf {
+        self.root.join("network")
+    }
+
+    /// Pod folders and container logs.
+    pub fn kubelet(&self) -> PathBuf {
+        self.root.join("kubelet")
+    }
+
+    /// The cgroup root that the node was started with, so that `reset` finds it.
+    pub fn cgroup_root_file(&self) -> PathBuf {
+        self.root.join("cgroup-root")
+    }
+}
+
+/// The cgroup of the shims beside a pods' cgroup root: `/kubepods` gives `/kubepods-shims`.
+pub fn shim_cgroup(cgroup_root: &str) -> String {
+    format!("{}-shims", cgroup_root.trim_end_matches('/'))
+}

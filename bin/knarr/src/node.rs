@@ -1,0 +1,377 @@
+//! A node: container runtime, kubelet, pod network, service proxy, cluster DNS. Part of `server`, or alone as `agent`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use k8s_openapi::api::core::v1::Node;
+use knarr_client::events::EventRecorder;
+use knarr_client::transport::ListOptions;
+use knarr_client::{Client, Informer, Informers};
+use knarr_kubelet::config::Config;
+use knarr_kubelet::embedded::Embedded;
+use knarr_kubelet::kubelet::{Dependencies, Kubelet};
+use knarr_kubelet::node_status;
+use knarr_kubelet::volumes::{self, ObjectSource, VolumeManager};
+use knarr_network::cidr::Ipv4Cidr;
+use knarr_network::{dns, pods, proxy, routes, source::ServiceSource};
+use knarr_runtime::containers::{Runtime, RuntimeOptions};
+use knarr_runtime::images::{ImageStore, PullOptions};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::layout::{DEFAULT_CGROUP_ROOT, Layout, shim_cgroup};
+use crate::pki::Credentials;
+use crate::progress::Progress;
+use crate::{example_images, pod_network, preflight};
+
+/// What a node can be told on the command line.
+#[derive(Args)]
+pub struct NodeArgs {
+    /// Name of the node [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Address of the node [default: that of the default route]
+    #[arg(long, value_name = "IP")]
+    node_ip: Option<IpAddr>,
+    /// Labels of the node, `key=value`; may be given several times
+    #[arg(long, value_name = "LABEL")]
+    node_label: Vec<String>,
+    /// Control group below which pods live
+    #[arg(long, default_value = DEFAULT_CGROUP_ROOT, value_name = "PATH")]
+    cgroup_root: String,
+    /// Resolvers for names outside of the cluster
+    #[arg(long, default_value = "/etc/resolv.conf", value_name = "FILE")]
+    resolv_conf: PathBuf,
+    /// Port of the kubelet's own server
+    #[arg(long, default_value_t = 10250, value_name = "PORT")]
+    kubelet_port: u16,
+}
+
+impl NodeArgs {
+    pub fn name(&self) -> Result<String> {
+        let name = self.node_name.clone().map_or_else(preflight::node_name, Ok)?;
+        let problems = knarr_apimachinery::names::dns1123_subdomain(&name);
+        match problems.first() {
+            Some(problem) => {
+                bail!("the node cannot be called {name:?}: {problem}: choose another with --node-name")
+            }
+            None => Ok(name),
+        }
+    }
+
+    /// The name that was asked for, if any was.
+    pub fn given_name(&self) -> Option<&str> {
+        self.node_name.as_deref()
+    }
+
+    pub fn ip(&self) -> Result<IpAddr> {
+        self.node_ip.map_or_else(preflight::node_ip, Ok)
+    }
+
+    pub fn cgroup_root(&self) -> String {
+        self.cgroup_root.clone()
+    }
+
+    pub fn resolv_conf(&self) -> PathBuf {
+        self.resolv_conf.clone()
+    }
+
+    pub fn kubelet_port(&self) -> u16 {
+        self.kubelet_port
+    }
+
+    pub fn labels(&self) -> Result<BTreeMap<String, String>> {
+        let parse = |text: &String| {
+            let (key, value) =
+                text.split_once('=').with_context(|| format!("--node-label: {text} is not key=value"))?;
+            let problems =
+                [knarr_apimachinery::names::label_key(key), knarr_apimachinery::names::label_value(value)];
+            match problems.concat().first() {
+                Some(problem) => bail!("--node-label: {text}: {problem}"),
+                None => Ok((key.to_owned(), value.to_owned())),
+            }
+        };
+        self.node_label.iter().map(parse).collect()
+    }
+}
+
+/// What a node is told.
+pub struct NodeOptions {
+    pub name: String,
+    pub ip: IpAddr,
+    pub layout: Layout,
+    pub cgroup_root: String,
+    pub cluster_cidr: String,
+    pub service_cidr: (Ipv4Addr, u8),
+    pub cluster_dns: Ipv4Addr,
+    pub cluster_domain: String,
+    /// Whether the control plane runs on it too.
+    pub control_plane: bool,
+    pub labels: BTreeMap<String, String>,
+    pub resolv_conf: PathBuf,
+    pub kubelet_port: u16,
+}
+
+/// How a node's parts reach the API server, and how the API server reaches its kubelet.
+pub struct NodeAccess {
+    pub kubelet: Client,
+    /// For service proxy, DNS and routes.
+    pub network: Client,
+    pub serving: Credentials,
+    /// Signs the certificates of those who may talk to the kubelet.
+    pub client_ca: String,
+}
+
+/// A running node.
+pub struct RunningNode {
+    tasks: TaskTracker,
+}
+
+impl RunningNode {
+    /// Waits until everything has stopped, after the stop given to [`start`].
+    pub async fn stopped(self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+/// Brings the node up; returns when it is Ready.
+pub async fn start(
+    options: NodeOptions,
+    access: NodeAccess,
+    progress: &Progress,
+    stop: CancellationToken,
+) -> Result<RunningNode> {
+    let tasks = TaskTracker::new();
+    let layout = &options.layout;
+    std::fs::write(layout.cgroup_root_file(), &options.cgroup_root)
+        .context("cannot write to the data folder")?;
+    let network = Arc::new(pod_network::BuiltIn::default());
+    let known = kept_pod_cidr(&options);
+    if let Some(cidr) = known {
+        network.open(open_network(&options, cidr)?);
+    }
+    let runtime = progress.step("container runtime", open_runtime(&options, Arc::clone(&network))).await?;
+    let informers = Arc::new(Informers::new(access.kubelet.clone(), stop.clone()));
+    let (network_state, network_ready) = tokio::sync::watch::channel(match known {
+        Some(_) => Ok(()),
+        None => Err("the node has no pod addresses yet".to_owned()),
+    });
+    let node = own_node(&informers, &options.name);
+    progress
+        .step("kubelet", start_kubelet(&options, &access, &informers, runtime, network_ready, &tasks, &stop))
+        .await?;
+    progress
+        .step("pod network", async {
+            let cidr = assigned_pod_cidr(&node, &options.name).await?;
+            match known {
+                None => {
+                    network.open(open_network(&options, cidr)?);
+                    keep_pod_cidr(&options, cidr)?;
+                }
+                Some(known) if known != cidr => bail!(
+                    "the node's pod addresses changed from {known} to {cidr}: `knarr reset` removes the old ones"
+                ),
+                Some(_) => {}
+            }
+            let _ = network_state.send_replace(Ok(()));
+            start_network(&options, &access, &tasks, &stop).await?;
+            Ok(((), cidr.to_string()))
+        })
+        .await?;
+    progress
+        .step("node Ready", async {
+            wait_for(&node, &options.name, is_ready).await;
+            Ok(((), options.name.clone()))
+        })
+        .await?;
+    Ok(RunningNode { tasks })
+}
+
+/// The informer of this node's own object: all that a node may watch of nodes.
+fn own_node(informers: &Informers, name: &str) -> Informer<Node> {
+    let selection =
+        ListOptions { field_selector: Some(format!("metadata.name={name}")), ..ListOptions::default() };
+    informers.selected::<Node>(selection)
+}
+
+/// Waits until the node satisfies `test`; gives what it says then.
+async fn wait_for<T>(node: &Informer<Node>, name: &str, test: impl Fn(&Node) -> Option<T>) -> T {
+    let changed = Arc::new(Notify::new());
+    let notify = Arc::clone(&changed);
+    node.add_handler(move |_| notify.notify_one());
+    loop {
+        if let Some(answer) = node.lister().get("", name).and_then(|node| test(&node)) {
+            return answer;
+        }
+        changed.notified().await;
+    }
+}
+
+fn is_ready(node: &Node) -> Option<()> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True").then_some(())
+}
+
+/// The part of the cluster's pod addresses that the controllers gave the node.
+async fn assigned_pod_cidr(node: &Informer<Node>, name: &str) -> Result<Ipv4Cidr> {
+    let assigned = |node: &Node| node.spec.as_ref()?.pod_cidr.clone().filter(|c| !c.is_empty());
+    let text = wait_for(node, name, assigned).await;
+    text.parse().with_context(|| format!("the node's pod addresses {text}"))
+}
+
+/// The pod addresses are kept beside the leases, so that a restart has its network before it has an API server.
+fn kept_pod_cidr(options: &NodeOptions) -> Option<Ipv4Cidr> {
+    std::fs::read_to_string(pod_cidr_file(options)).ok()?.trim().parse().ok()
+}
+
+fn keep_pod_cidr(options: &NodeOptions, cidr: Ipv4Cidr) -> Result<()> {
+    let path = pod_cidr_file(options);
+    std::fs::write(&path, format!("{cidr}\n")).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn pod_cidr_file(options: &NodeOptions) -> PathBuf {
+    options.layout.network().join("pod-cidr")
+}
+
+fn open_network(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::PodNetwork> {
+    let cluster =
+        options.cluster_cidr.parse().with_context(|| format!("cluster CIDR {}", options.cluster_cidr))?;
+    let mut config = pods::PodNetworkConfig::new(pod_cidr, cluster, options.layout.network());
+    config.service_cidr = Some(Ipv4Cidr::new(options.service_cidr.0, options.service_cidr.1));
+    config.local_addresses = vec![options.cluster_dns];
+    pods::PodNetwork::open(config).context("the pod network cannot be set up")
+}
+
+async fn open_runtime(
+    options: &NodeOptions,
+    network: Arc<pod_network::BuiltIn>,
+) -> Result<(Arc<Embedded>, String)> {
+    let layout = &options.layout;
+    let images = ImageStore::open(layout.images()).await?;
+    let runtime = Runtime::open(RuntimeOptions {
+        state_dir: layout.runtime(),
+        shim: std::env::current_exe().context("cannot find this program's own file")?,
+        shim_args: vec![crate::SHIM.to_owned()],
+        cgroup_root: options.cgroup_root.clone(),
+        shim_cgroup: shim_cgroup(&options.cgroup_root),
+    })
+    .await?;
+    let names = example_images::build(&images).await.context("the example images cannot be made")?;
+    let taken_up = runtime.list_sandboxes().len();
+    let runtime = Embedded::open(
+        runtime,
+        images,
+        network,
+        PullOptions::default(),
+        layout.runtime().join("sandbox-files"),
+    )
+    .await?;
+    let detail = match taken_up {
+        0 => format!("{} example images", names.len()),
+        n => format!("{} example images, {n} running pods taken up", names.len()),
+    };
+    Ok((Arc::new(runtime), detail))
+}
+
+/// The kubelet and the node's own status, until `stop`.
+async fn start_kubelet(
+    options: &NodeOptions,
+    access: &NodeAccess,
+    informers: &Arc<Informers>,
+    runtime: Arc<Embedded>,
+    network: tokio::sync::watch::Receiver<node_status::NetworkState>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<((), String)> {
+    let client = access.kubelet.clone();
+    let folder = options.layout.kubelet();
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let config = kubelet_config(options);
+    let mut status = node_status::Options::new(&config);
+    status.labels = node_labels(options);
+    status.kubelet_port = i32::from(options.kubelet_port);
+    let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, stop.clone());
+    let objects = ObjectSource::new(client.clone(), stop.clone());
+    let volume_options = volumes::Options { dirs: config.dirs(), allocatable: status.allocatable() };
+    let volumes = VolumeManager::new(
+        client.clone(),
+        Arc::clone(&objects),
+        volume_options,
+        Some(recorder.clone()),
+        stop.clone(),
+    );
+    let dependencies = Dependencies {
+        client,
+        informers: Arc::clone(informers),
+        cgroups: Some(runtime.cgroups()),
+        runtime: Arc::<Embedded>::clone(&runtime),
+        volumes,
+        objects,
+        recorder: recorder.clone(),
+        memory_capacity: i64::try_from(node_status::machine::Machine::read().memory_bytes)
+            .unwrap_or(i64::MAX),
+    };
+    let kubelet = Kubelet::new(config, dependencies, stop.clone());
+    let manager = node_status::NodeStatusManager::new(status, informers, runtime, network, recorder);
+    tasks.spawn(manager.run(stop.clone()));
+    tasks.spawn(async move {
+        if let Err(error) = kubelet.run().await {
+            tracing::error!(error, "the kubelet could not begin");
+        }
+    });
+    Ok(((), format!("port {}", options.kubelet_port)))
+}
+
+fn kubelet_config(options: &NodeOptions) -> Config {
+    let mut config = Config::new(&options.name, options.ip, options.layout.kubelet());
+    config.cluster_dns = vec![IpAddr::V4(options.cluster_dns)];
+    config.cluster_domain.clone_from(&options.cluster_domain);
+    config.resolv_conf.clone_from(&options.resolv_conf);
+    config.cgroup_root.clone_from(&options.cgroup_root);
+    config
+}
+
+fn node_labels(options: &NodeOptions) -> BTreeMap<String, String> {
+    let mut labels = options.labels.clone();
+    if options.control_plane {
+        labels.insert("node-role.kubernetes.io/control-plane".to_owned(), String::new());
+    }
+    labels
+}
+
+/// Service proxy, routes to other nodes, and the name server.
+async fn start_network(
+    options: &NodeOptions,
+    access: &NodeAccess,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<()> {
+    let informers = Arc::new(Informers::new(access.network.clone(), stop.clone()));
+    let IpAddr::V4(node_ip) = options.ip else { bail!("the node's address {} is not IPv4", options.ip) };
+    let mut config = proxy::ProxyConfig::new(&options.name, vec![node_ip]);
+    config.cluster_cidr = Some(options.cluster_cidr.parse()?);
+    config.local_service_ips = BTreeSet::from([options.cluster_dns]);
+    let service_proxy = proxy::ServiceProxy::new(config).context("the service proxy cannot be set up")?;
+    let mut dns_config = dns::DnsConfig::new(vec![SocketAddr::new(IpAddr::V4(options.cluster_dns), 53)]);
+    dns_config.zone.clone_from(&options.cluster_domain);
+    dns_config.resolv_conf.clone_from(&options.resolv_conf);
+    let server = dns::DnsServer::bind(&dns_config).context("the cluster DNS cannot be set up")?;
+
+    let source = ServiceSource::from_informers(&informers).await;
+    tasks.spawn(proxy::run(service_proxy, source, stop.clone(), |_| {}));
+    let source = ServiceSource::from_informers(&informers).await;
+    tasks.spawn(dns::run(server, source, stop.clone()));
+    let (name, stop) = (options.name.clone(), stop.clone());
+    tasks.spawn(async move {
+        if let Err(error) = routes::run(&informers, &name, stop).await {
+            tracing::error!(%error, "routes to other nodes are not kept");
+        }
+    });
+    Ok(())
+}

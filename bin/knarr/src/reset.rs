@@ -1,0 +1,111 @@
+//! `knarr reset`: removes every trace of a node: containers, mounts, devices, tables, cgroups, files.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use knarr_network::cleanup::{CleanupConfig, cleanup};
+use knarr_runtime::containers::purge;
+
+use crate::layout::{DEFAULT_CGROUP_ROOT, DEFAULT_DATA_DIR, Layout, shim_cgroup};
+use crate::preflight;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  knarr reset\n  knarr reset --yes --data-dir /srv/knarr")]
+pub struct ResetArgs {
+    /// The server's data folder
+    #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+pub fn run(args: ResetArgs) -> Result<()> {
+    preflight::root("reset a node")?;
+    let layout = Layout::at(&args.data_dir);
+    if !layout.root().exists() {
+        println!("nothing to do: {} does not exist", layout.root().display());
+        return Ok(());
+    }
+    refuse_foreign(&layout)?;
+    if !args.yes {
+        confirm(&layout)?;
+    }
+    refuse_running(&layout)?;
+
+    let kept = std::fs::read_to_string(layout.cgroup_root_file()).unwrap_or_default();
+    let cgroup_root = if kept.trim().is_empty() { DEFAULT_CGROUP_ROOT } else { kept.trim() };
+    let report = purge(&layout.runtime(), &[cgroup_root, &shim_cgroup(cgroup_root)])?;
+    println!("removed {} pod sandboxes, {} processes", report.sandboxes, report.processes);
+
+    let (removed, errors) = cleanup(&CleanupConfig::new(layout.network()));
+    removed.iter().for_each(|line| println!("removed {line}"));
+
+    let mounts = unmount_below(&layout)?;
+    println!("removed {} mounts", mounts + report.mounts);
+    std::fs::remove_dir_all(layout.root())
+        .with_context(|| format!("cannot remove {}", layout.root().display()))?;
+    println!("removed {}", layout.root().display());
+    if let Some(error) = errors.into_iter().next() {
+        return Err(anyhow::Error::new(error).context("some of the network could not be removed"));
+    }
+    Ok(())
+}
+
+/// A folder that holds none of our own is not ours to remove.
+fn refuse_foreign(layout: &Layout) -> Result<()> {
+    let ours = [layout.store(), layout.pki(), layout.images(), layout.kubelet()];
+    let mut entries = std::fs::read_dir(layout.root())
+        .with_context(|| format!("cannot read {}", layout.root().display()))?;
+    if entries.next().is_some() && !ours.iter().any(|p| p.exists()) {
+        bail!("{} is not a data folder of knarr", layout.root().display());
+    }
+    Ok(())
+}
+
+/// A server that still runs holds the store's lock, and would make anew what is removed.
+fn refuse_running(layout: &Layout) -> Result<()> {
+    if !layout.store().exists() {
+        return Ok(());
+    }
+    match knarr_storage::Embedded::open(&layout.store(), knarr_storage::Options::default()) {
+        Err(knarr_storage::OpenError::Locked(_)) => {
+            bail!("a server is running on {}: stop it first", layout.root().display())
+        }
+        // Whatever else is wrong with it, it is about to be removed.
+        _ => Ok(()),
+    }
+}
+
+fn confirm(layout: &Layout) -> Result<()> {
+    if !std::io::stdin().is_terminal() {
+        bail!("this removes the cluster in {}: confirm with --yes", layout.root().display());
+    }
+    print!("Remove the cluster in {} with all its containers and data? [y/N] ", layout.root().display());
+    std::io::stdout().flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer)?;
+    if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        bail!("nothing was removed");
+    }
+    Ok(())
+}
+
+/// Unmounts what is mounted below the data folder (volumes, root file systems), innermost first.
+fn unmount_below(layout: &Layout) -> Result<usize> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
+    let mut targets: Vec<PathBuf> = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(|path| PathBuf::from(path.replace("\\040", " ")))
+        .filter(|path| path.starts_with(layout.root()) && path != layout.root())
+        .collect();
+    targets.sort();
+    for target in targets.iter().rev() {
+        nix::mount::umount2(target, nix::mount::MntFlags::MNT_DETACH)
+            .with_context(|| format!("cannot unmount {}", target.display()))?;
+    }
+    Ok(targets.len())
+}

@@ -1,0 +1,211 @@
+//! `knarr server`: a whole cluster in one process: control plane and node.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::clock::SystemClock;
+use tokio_util::sync::CancellationToken;
+
+use crate::layout::{DEFAULT_DATA_DIR, Layout};
+use crate::node::{NodeAccess, NodeOptions};
+use crate::pki::{Pki, Subject};
+use crate::progress::Progress;
+use crate::{addons, control_plane, kubeconfig, node, preflight, signals};
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  knarr server\n  knarr server --data-dir /srv/knarr --port 7443\n  \
+    knarr server --disable-node")]
+pub struct ServerArgs {
+    /// Where the cluster lives
+    #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Address that the API server listens on
+    #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
+    bind_address: IpAddr,
+    /// Port of the API server
+    #[arg(long, default_value_t = 6443)]
+    port: u16,
+    /// Further host names and addresses for the API server's certificate
+    #[arg(long, value_name = "NAME")]
+    tls_san: Vec<String>,
+    /// Addresses of pods, all nodes together
+    #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR")]
+    cluster_cidr: String,
+    /// Prefix length of one node's part of them
+    #[arg(long, default_value_t = 24, value_name = "BITS")]
+    node_cidr_mask_size: u8,
+    /// Addresses of services
+    #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR")]
+    service_cidr: String,
+    /// Domain of the cluster DNS
+    #[arg(long, default_value = "cluster.local", value_name = "NAME")]
+    cluster_domain: String,
+    /// Run the control plane alone, without a node on this machine
+    #[arg(long)]
+    disable_node: bool,
+    #[command(flatten)]
+    node: node::NodeArgs,
+}
+
+pub fn run(args: ServerArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run_async(args))
+}
+
+async fn run_async(args: ServerArgs) -> Result<()> {
+    if !args.disable_node {
+        preflight::node()?;
+    }
+    let progress = Progress::start();
+    let stop = CancellationToken::new();
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let layout = Layout::create(&args.data_dir)?;
+    let options = options(&args)?;
+    let listener = preflight::listen(SocketAddr::new(args.bind_address, args.port), "--port")?;
+
+    let pki = progress
+        .step("certificates", async { Ok((Arc::new(Pki::open(layout.pki())?), String::new())) })
+        .await?;
+    let store = progress
+        .step("store", async {
+            let store = control_plane::open_store(&layout, stop.clone()).await?;
+            let revision = knarr_storage::Store::current_revision(&*store).await?;
+            Ok((store, format!("revision {revision}")))
+        })
+        .await?;
+    let url = format!(
+        "https://{}:{}",
+        if args.bind_address.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { args.bind_address },
+        args.port
+    );
+    let server = progress
+        .step("API server", async {
+            let store: Arc<dyn knarr_storage::Store> = store.clone();
+            let server = control_plane::api_server(store, Arc::clone(&clock), &pki, &options).await?;
+            kubeconfig::write_admin(&layout, &pki, &url)?;
+            Ok((server, url.clone()))
+        })
+        .await?;
+    let listener = tokio::net::TcpListener::from_std(listener).context("cannot use the listening socket")?;
+    let serving = tokio::spawn({
+        let server = server.clone();
+        async move { server.serve(listener).await }
+    });
+    tokio::spawn({
+        let (server, clock, stop) = (server.clone(), Arc::clone(&clock), stop.clone());
+        async move { control_plane::scheduler(&server, &clock, stop).await }
+    });
+    tokio::spawn({
+        let (server, clock, pki) = (server.clone(), Arc::clone(&clock), Arc::clone(&pki));
+        let (options, stop) = (options.clone(), stop.clone());
+        async move { control_plane::controllers(&server, &clock, pki, &options, stop).await }
+    });
+    progress
+        .step("scheduler, controllers", async {
+            let client =
+                control_plane::client(&server, &clock, "system:knarr:addons", &["system:masters"], "knarr");
+            addons::ensure_dns_service(&client, options.service_ip(10)).await?;
+            Ok(((), String::new()))
+        })
+        .await?;
+    let node = if args.disable_node {
+        None
+    } else {
+        let access = node_access(&server, &clock, &pki, &options)?;
+        Some(node::start(node_options(&args, &options, &layout)?, access, &progress, stop.clone()).await?)
+    };
+    progress.ready(&[
+        format!("kubeconfig  {}", layout.admin_kubeconfig().display()),
+        format!("try         kubectl --kubeconfig {} get nodes -o wide", layout.admin_kubeconfig().display()),
+    ]);
+
+    signals::wait_for_stop().await;
+    println!("\nStopping; containers go on and are taken up again at the next start");
+    stop.cancel();
+    if let Some(node) = node {
+        node.stopped().await;
+    }
+    server.stop();
+    serving.await.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
+    knarr_storage::Store::close(&*store).await.context("the store was not closed cleanly")
+}
+
+fn options(args: &ServerArgs) -> Result<control_plane::Options> {
+    let node_name = args.node.name()?;
+    let node_ip = args.node.ip()?;
+    Ok(control_plane::Options {
+        node_name,
+        node_ip,
+        port: args.port,
+        service_cidr: parse_cidr("--service-cidr", &args.service_cidr, 28)?,
+        cluster_cidr: {
+            parse_cidr("--cluster-cidr", &args.cluster_cidr, args.node_cidr_mask_size)?;
+            args.cluster_cidr.clone()
+        },
+        node_cidr_mask_size: args.node_cidr_mask_size,
+        cluster_domain: args.cluster_domain.clone(),
+        tls_san: args.tls_san.clone(),
+    })
+}
+
+/// An IPv4 prefix of at most `longest` bits, with its host bits zero.
+fn parse_cidr(option: &str, text: &str, longest: u8) -> Result<(Ipv4Addr, u8)> {
+    let parsed =
+        text.split_once('/').and_then(|(a, p)| Some((a.parse::<Ipv4Addr>().ok()?, p.parse::<u8>().ok()?)));
+    let Some((address, prefix)) = parsed.filter(|(_, p)| *p > 0 && *p <= 32) else {
+        bail!("{option}: {text} is not an IPv4 range such as 10.42.0.0/16");
+    };
+    if prefix > longest {
+        bail!("{option}: {text} is too small: give it a prefix of /{longest} or shorter");
+    }
+    Ok((Ipv4Addr::from(u32::from(address) & (u32::MAX << (32 - prefix))), prefix))
+}
+
+fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &Layout) -> Result<NodeOptions> {
+    Ok(NodeOptions {
+        name: options.node_name.clone(),
+        ip: options.node_ip,
+        layout: layout.clone(),
+        cgroup_root: args.node.cgroup_root(),
+        cluster_cidr: options.cluster_cidr.clone(),
+        service_cidr: options.service_cidr,
+        cluster_dns: options.service_ip(10),
+        cluster_domain: options.cluster_domain.clone(),
+        control_plane: true,
+        labels: args.node.labels()?,
+        resolv_conf: args.node.resolv_conf(),
+        kubelet_port: args.node.kubelet_port(),
+    })
+}
+
+/// The node of this process uses the API server directly, under the node's own identities.
+fn node_access(
+    server: &knarr_apiserver::ApiServer,
+    clock: &Arc<dyn Clock>,
+    pki: &Pki,
+    options: &control_plane::Options,
+) -> Result<NodeAccess> {
+    let name = &options.node_name;
+    let node_user = format!("system:node:{name}");
+    let serving = pki.credentials(
+        "kubelet",
+        &Subject {
+            common_name: &node_user,
+            organizations: &["system:nodes"],
+            names: std::slice::from_ref(name),
+            addresses: &[options.node_ip],
+            server: true,
+            client: true,
+        },
+    )?;
+    Ok(NodeAccess {
+        kubelet: control_plane::client(server, clock, &node_user, &["system:nodes"], "kubelet"),
+        network: control_plane::client(server, clock, "system:kube-proxy", &[], "kube-proxy"),
+        serving,
+        client_ca: pki.ca_pem().to_owned(),
+    })
+}
