@@ -1,6 +1,7 @@
 //! The `knarr` program: one subcommand per role, one file each.
 
 mod addons;
+mod agent;
 mod certificate;
 mod control_plane;
 mod example_images;
@@ -34,7 +35,7 @@ pub const SHIM: &str = "shim";
 #[command(
     name = "knarr",
     version,
-    after_help = "Examples:\n  knarr server\n  knarr image ls\n  knarr reset --yes"
+    after_help = "Examples:\n  knarr server\n  knarr agent --kubeconfig worker-1.kubeconfig\n  knarr image ls\n  knarr reset --yes"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -45,6 +46,8 @@ struct Cli {
 enum Command {
     /// Run a cluster: control plane and node in one process
     Server(server::ServerArgs),
+    /// Run a node of an existing cluster
+    Agent(agent::AgentArgs),
     /// Work with the node's images
     Image(image::ImageArgs),
     /// Write a kubeconfig for a user or a node
@@ -80,6 +83,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Server(args) => server::run(args),
+        Command::Agent(args) => agent::run(args),
         Command::Image(args) => image::run(args),
         Command::Kubeconfig(args) => kubeconfig::run(args),
         Command::Reset(args) => reset::run(args),

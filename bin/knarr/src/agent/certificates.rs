@@ -1,0 +1,320 @@
+//! The node's certificates: taken from the kubeconfig, kept in the data folder, or requested.
+
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use knarr_api::certificates::signers::{KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, NODE_USER_PREFIX};
+use knarr_apimachinery::clock::Clock;
+use knarr_client::Client;
+use knarr_client::kubeconfig::Access;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use x509_parser::extensions::GeneralName;
+
+use super::request::{Approval, Request};
+use super::{access, with_credentials};
+use crate::pki::{Credentials, write_private};
+
+/// A certificate with less than this left is renewed.
+pub const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
+const CLIENT: &str = "kubelet-client";
+const SERVING: &str = "kubelet";
+
+/// Files of the data folder, readable by root alone.
+#[derive(Debug, Clone)]
+pub struct Store {
+    folder: PathBuf,
+}
+
+impl Store {
+    pub fn create(folder: PathBuf) -> Result<Self> {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+        made.with_context(|| format!("cannot create the folder {}", folder.display()))?;
+        Ok(Self { folder })
+    }
+
+    /// The last ones, if both parts are readable.
+    fn read(&self, name: &str) -> Option<Credentials> {
+        let part = |extension: &str| fs::read_to_string(self.folder.join(format!("{name}.{extension}"))).ok();
+        Some(Credentials { certificate: part("crt")?, key: part("key")? })
+    }
+
+    fn write(&self, name: &str, credentials: &Credentials) -> Result<()> {
+        write_private(&self.folder.join(format!("{name}.key")), credentials.key.as_bytes())?;
+        write_private(&self.folder.join(format!("{name}.crt")), credentials.certificate.as_bytes())
+    }
+}
+
+/// What a certificate says that matters here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Facts {
+    common_name: String,
+    names: Vec<String>,
+    addresses: Vec<IpAddr>,
+    server: bool,
+    not_after: Timestamp,
+}
+
+impl Facts {
+    fn of(pem: &[u8]) -> Option<Self> {
+        let der = CertificateDer::from_pem_slice(pem).ok()?;
+        let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
+        let mut facts = Self {
+            common_name: certificate.subject().iter_common_name().next()?.as_str().ok()?.to_owned(),
+            server: certificate.extended_key_usage().ok().flatten().is_some_and(|u| u.value.server_auth),
+            not_after: Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()?,
+            ..Self::default()
+        };
+        let names = certificate.subject_alternative_name().ok().flatten();
+        for name in names.iter().flat_map(|n| &n.value.general_names) {
+            match name {
+                GeneralName::DNSName(name) => facts.names.push((*name).to_owned()),
+                GeneralName::IPAddress(bytes) => {
+                    let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+                    facts.addresses.extend(v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from)));
+                }
+                _ => {}
+            }
+        }
+        Some(facts)
+    }
+
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        now.checked_add(RENEW_BEFORE).is_ok_and(|then| then < self.not_after)
+    }
+
+    fn serves(&self, names: &Names) -> bool {
+        self.server
+            && names.names.iter().all(|n| self.names.contains(n))
+            && names.addresses.iter().all(|a| self.addresses.contains(a))
+    }
+}
+
+/// When a certificate is due for renewal.
+pub fn renew_at(pem: &[u8]) -> Option<Timestamp> {
+    Facts::of(pem)?.not_after.checked_sub(RENEW_BEFORE).ok()
+}
+
+/// The alternative names of a serving certificate.
+struct Names {
+    names: Vec<String>,
+    addresses: Vec<IpAddr>,
+}
+
+/// Obtains what one node needs.
+pub struct Applicant<'a> {
+    pub node: &'a str,
+    /// The kubeconfig.
+    pub given: &'a Access,
+    /// Its user.
+    pub user: &'a access::User,
+    pub clock: &'a Arc<dyn Clock>,
+    pub store: &'a Store,
+}
+
+impl Applicant<'_> {
+    /// The node's own access to the API server, and in words where it comes from.
+    pub async fn client_identity(&self) -> Result<(Access, String)> {
+        if self.is_node() && self.is_fresh(self.given) {
+            return Ok((self.given.clone(), format!("{}{}", NODE_USER_PREFIX, self.node)));
+        }
+        if let Some(kept) = self.kept_identity().await {
+            return Ok((kept, "kept from an earlier start".to_owned()));
+        }
+        let credentials = self.request_identity(self.given).await?;
+        Ok((with_credentials(self.given, &credentials), "issued by the cluster".to_owned()))
+    }
+
+    /// Requests a client certificate with the access given, which is the node's own or an administrator's.
+    pub async fn request_identity(&self, with: &Access) -> Result<Credentials> {
+        let request =
+            Request { node: self.node, signer: KUBE_APISERVER_CLIENT_KUBELET, names: &[], addresses: &[] };
+        let client = access::client(with, self.clock, "knarr-agent")?;
+        let approval = if self.is_node() { Approval::ByOthers } else { Approval::With(&client) };
+        let credentials = request.obtain(&client, approval).await?;
+        self.store.write(CLIENT, &credentials)?;
+        Ok(credentials)
+    }
+
+    /// The certificate that the kubelet shows, and in words where it comes from.
+    pub async fn serving_certificate(&self, identity: &Access, ip: IpAddr) -> Result<(Credentials, String)> {
+        let client = access::client(identity, self.clock, "knarr-agent")?;
+        let wanted = self.serving_names(&client, ip).await;
+        let own_name = Names { names: wanted.names.clone(), addresses: Vec::new() };
+        if let Some(credentials) = self.of_access(identity, &own_name) {
+            return Ok((credentials, "the node's own".to_owned()));
+        }
+        if let Some(kept) = self.store.read(SERVING)
+            && self.fits(kept.certificate.as_bytes(), &wanted)
+            && self.is_of_cluster(&kept)
+        {
+            return Ok((kept, "kept from an earlier start".to_owned()));
+        }
+        let credentials = self.request_serving(&client, &wanted).await?;
+        Ok((credentials, "issued by the cluster".to_owned()))
+    }
+
+    async fn request_serving(&self, client: &Client, wanted: &Names) -> Result<Credentials> {
+        let request = Request {
+            node: self.node,
+            signer: KUBELET_SERVING,
+            names: &wanted.names,
+            addresses: &wanted.addresses,
+        };
+        let admin = access::client(self.given, self.clock, "knarr-agent")?;
+        let approval = if self.is_node() { Approval::ByOthers } else { Approval::With(&admin) };
+        let credentials = request.obtain(client, approval).await?;
+        self.store.write(SERVING, &credentials)?;
+        Ok(credentials)
+    }
+
+    /// Renews the serving certificate if it is due; the kubelet shows it from its next start on.
+    pub async fn renew_serving(&self, identity: &Access) -> Result<()> {
+        let Some(kept) = self.store.read(SERVING) else { return Ok(()) };
+        let Some(facts) = Facts::of(kept.certificate.as_bytes()) else { return Ok(()) };
+        if facts.is_fresh(self.clock.now()) {
+            return Ok(());
+        }
+        let client = access::client(identity, self.clock, "knarr-agent")?;
+        let names = Names { names: facts.names, addresses: facts.addresses };
+        self.request_serving(&client, &names).await.map(drop)
+    }
+
+    fn is_node(&self) -> bool {
+        self.user.node() == Some(self.node)
+    }
+
+    fn is_fresh(&self, access: &Access) -> bool {
+        let facts = access.client_certificate.as_deref().and_then(Facts::of);
+        // An access by token is somebody else's to renew.
+        facts.is_none_or(|f| f.is_fresh(self.clock.now()))
+    }
+
+    /// The kept identity, unless the server has become another one and does not know it.
+    async fn kept_identity(&self) -> Option<Access> {
+        let kept = self.store.read(CLIENT)?;
+        let facts = Facts::of(kept.certificate.as_bytes())?;
+        if facts.common_name != format!("{NODE_USER_PREFIX}{}", self.node)
+            || !facts.is_fresh(self.clock.now())
+        {
+            return None;
+        }
+        let access = with_credentials(self.given, &kept);
+        let client = access::client(&access, self.clock, "knarr-agent").ok()?;
+        let user = access::who_am_i(&client).await.ok()?;
+        (user.node() == Some(self.node)).then_some(access)
+    }
+
+    /// The node's name, and its address once the cluster knows it: before that nobody can vouch for it.
+    async fn serving_names(&self, client: &Client, ip: IpAddr) -> Names {
+        let node = client.get::<Node>("", self.node).await.ok();
+        let addresses = node.and_then(|n| n.status).and_then(|s| s.addresses).unwrap_or_default();
+        let known = addresses.iter().any(|a| a.type_ == "InternalIP" && a.address.parse() == Ok(ip));
+        Names { names: vec![self.node.to_owned()], addresses: known.then_some(ip).into_iter().collect() }
+    }
+
+    fn fits(&self, pem: &[u8], wanted: &Names) -> bool {
+        Facts::of(pem).is_some_and(|f| f.serves(wanted) && f.is_fresh(self.clock.now()))
+    }
+
+    /// The access's own certificate, if it serves too.
+    fn of_access(&self, access: &Access, wanted: &Names) -> Option<Credentials> {
+        let (certificate, key) = (access.client_certificate.as_deref()?, access.client_key.as_deref()?);
+        self.fits(certificate, wanted).then(|| Credentials {
+            certificate: String::from_utf8_lossy(certificate).into_owned(),
+            key: String::from_utf8_lossy(key).into_owned(),
+        })
+    }
+
+    /// A cluster that was made anew has another CA, and its API server would refuse to talk to this kubelet. Where
+    /// kubelets' certificates come from another CA than the API server's, a new one is requested at each start.
+    fn is_of_cluster(&self, kept: &Credentials) -> bool {
+        let authorities = self.given.certificate_authority.as_deref().unwrap_or_default();
+        let Ok(leaf) = CertificateDer::from_pem_slice(kept.certificate.as_bytes()) else { return false };
+        let Ok((_, leaf)) = x509_parser::parse_x509_certificate(&leaf) else { return false };
+        CertificateDer::pem_slice_iter(authorities).flatten().any(|root| {
+            let root = x509_parser::parse_x509_certificate(&root);
+            root.is_ok_and(|(_, root)| leaf.verify_signature(Some(root.public_key())).is_ok())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pki::{Pki, Subject};
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("knarr-agent-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Self(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn sign(pki: &Pki, server: bool) -> Credentials {
+        let subject = Subject {
+            common_name: "system:node:n1",
+            organizations: &["system:nodes"],
+            names: &["n1".to_owned()],
+            addresses: &["10.0.0.1".parse().unwrap()],
+            server,
+            client: true,
+        };
+        pki.sign(&subject).unwrap()
+    }
+
+    #[test]
+    fn certificates_are_judged_by_names_purpose_and_age() {
+        let folder = Folder::new("facts");
+        let pki = Pki::open(folder.0.join("pki")).unwrap();
+        let facts = Facts::of(sign(&pki, true).certificate.as_bytes()).unwrap();
+        assert_eq!(facts.common_name, "system:node:n1");
+        let names =
+            |name: &str, ip: &str| Names { names: vec![name.into()], addresses: vec![ip.parse().unwrap()] };
+        assert!(facts.serves(&names("n1", "10.0.0.1")));
+        assert!(!facts.serves(&names("n1", "10.0.0.2")));
+        assert!(!facts.serves(&names("n2", "10.0.0.1")));
+        assert!(
+            !Facts::of(sign(&pki, false).certificate.as_bytes()).unwrap().serves(&names("n1", "10.0.0.1"))
+        );
+        let now = Timestamp::now();
+        assert!(facts.is_fresh(now));
+        assert!(!facts.is_fresh(now + Duration::from_secs(336 * 86_400)));
+        assert_eq!(Facts::of(b"nonsense"), None);
+    }
+
+    #[test]
+    fn kept_certificates_have_to_be_of_this_cluster() {
+        let folder = Folder::new("kept");
+        let (pki, other) = (Pki::open(folder.0.join("a")).unwrap(), Pki::open(folder.0.join("b")).unwrap());
+        let store = Store::create(folder.0.join("kept")).unwrap();
+        let given =
+            Access { certificate_authority: Some(pki.ca_pem().as_bytes().to_vec()), ..Access::default() };
+        let clock: Arc<dyn Clock> = Arc::new(knarr_client::clock::SystemClock);
+        let user = access::User::default();
+        let applicant = Applicant { node: "n1", given: &given, user: &user, clock: &clock, store: &store };
+        assert!(applicant.is_of_cluster(&sign(&pki, true)));
+        assert!(!applicant.is_of_cluster(&sign(&other, true)));
+        assert!(store.read(SERVING).is_none());
+        store.write(SERVING, &sign(&pki, true)).unwrap();
+        assert!(store.read(SERVING).is_some());
+        let mode = fs::metadata(folder.0.join("kept/kubelet.key")).unwrap();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,196 @@
+//! `knarr agent`: a node alone, in the cluster of any API server; or many simulated ones.
+
+mod access;
+mod certificates;
+mod request;
+mod rotation;
+mod simulate;
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::Client;
+use knarr_client::clock::SystemClock;
+use knarr_client::kubeconfig::Access;
+use knarr_network::cidr::Ipv4Cidr;
+use tokio_util::sync::CancellationToken;
+
+use crate::layout::Layout;
+use crate::node::{self, NodeAccess, NodeArgs, NodeOptions};
+use crate::pki::Credentials;
+use crate::progress::Progress;
+use crate::{preflight, signals};
+
+const DEFAULT_DATA_DIR: &str = "/var/lib/knarr-agent";
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    knarr kubeconfig --node worker-1 --server https://10.0.0.1:6443 > worker-1.kubeconfig   # on the server\n  \
+    knarr agent --kubeconfig worker-1.kubeconfig                                            # on worker-1\n  \
+    knarr agent --kubeconfig admin.kubeconfig --node-name worker-2\n  \
+    knarr agent --kubeconfig admin.kubeconfig --simulate 100\n\n\
+    With a node's kubeconfig the agent is that node. With an administrator's it first requests a certificate for the \
+    node and approves it, and keeps it in its data folder.")]
+pub struct AgentArgs {
+    /// Access to the API server: a node's, as `knarr kubeconfig --node` writes it, or an administrator's
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// Where the node lives
+    #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Address of the cluster DNS
+    #[arg(long, default_value = "10.43.0.10", value_name = "IP")]
+    cluster_dns: Ipv4Addr,
+    /// Domain of the cluster DNS
+    #[arg(long, default_value = "cluster.local", value_name = "NAME")]
+    cluster_domain: String,
+    /// Addresses of pods, all nodes together
+    #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR")]
+    cluster_cidr: String,
+    /// Addresses of services
+    #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR")]
+    service_cidr: String,
+    /// Certificates of those who sign for clients of the kubelet [default: the kubeconfig's]
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Instead of a node that runs pods, register this many that only say so
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    simulate: Option<u32>,
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+pub fn run(args: AgentArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(run_async(args))
+}
+
+async fn run_async(args: AgentArgs) -> Result<()> {
+    if args.simulate.is_none() {
+        preflight::node()?;
+    }
+    let given = Access::load(&args.kubeconfig).with_context(|| {
+        format!(
+            "cannot use {}: `knarr kubeconfig --node NAME` on the server writes one for this node",
+            args.kubeconfig.display()
+        )
+    })?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let progress = Progress::start();
+    let user = progress
+        .step("API server", async {
+            let user = access::who_am_i(&access::client(&given, &clock, "knarr-agent")?).await;
+            let user = user.map_err(|e| access::explained(e, &given, &args.kubeconfig))?;
+            let shown = format!("{} as {}", given.server, user.name);
+            Ok((user, shown))
+        })
+        .await?;
+    match args.simulate {
+        Some(count) => simulate::run(&args, &given, &clock, &progress, count).await,
+        None => run_node(&args, &given, &user, clock, &progress).await,
+    }
+}
+
+async fn run_node(
+    args: &AgentArgs,
+    given: &Access,
+    user: &access::User,
+    clock: Arc<dyn Clock>,
+    progress: &Progress,
+) -> Result<()> {
+    let stop = CancellationToken::new();
+    let options = node_options(args, user)?;
+    let client_ca = client_ca(args, given)?;
+    let name = options.name.clone();
+    let store = certificates::Store::create(options.layout.pki())?;
+    let applicant = certificates::Applicant { node: &name, given, user, clock: &clock, store: &store };
+    let identity = progress.step("node certificate", applicant.client_identity()).await?;
+    let client = access::client(&identity, &clock, "kubelet")?;
+    let serving =
+        progress.step("serving certificate", applicant.serving_certificate(&identity, options.ip)).await?;
+    access::check_rights(&client, &name).await?;
+
+    let transport = rotation::Rotating::new(&identity)?;
+    let of = |manager: &str| Client::new(Arc::clone(&transport) as _, Arc::clone(&clock), manager);
+    let renewal = rotation::Renewal {
+        node: name.clone(),
+        given: given.clone(),
+        user: user.clone(),
+        clock: Arc::clone(&clock),
+        store: store.clone(),
+        identity: identity.clone(),
+        transport: Arc::clone(&transport),
+    };
+    tokio::spawn(renewal.run(stop.clone()));
+    let access = NodeAccess { kubelet: of("kubelet"), network: of("kube-proxy"), serving, client_ca };
+    let node = node::start(options, access, progress, stop.clone()).await?;
+    progress.ready(&[format!("node        {name}, in the cluster of {}", given.server)]);
+
+    signals::wait_for_stop().await;
+    println!("\nStopping; containers go on and are taken up again at the next start");
+    stop.cancel();
+    node.stopped().await;
+    Ok(())
+}
+
+fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
+    let name = match (args.node.given_name(), user.node()) {
+        (None, Some(node)) => node.to_owned(),
+        _ => args.node.name()?,
+    };
+    if let Some(other) = user.node().filter(|node| *node != name) {
+        bail!(
+            "{} is the access of node {other}, but this node is called {name}: leave --node-name out, or take \
+             another kubeconfig",
+            args.kubeconfig.display()
+        );
+    }
+    let cidr = |option: &str, text: &str| {
+        text.parse::<Ipv4Cidr>()
+            .map_err(|_| anyhow::anyhow!("{option}: {text} is not an IPv4 range such as 10.42.0.0/16"))
+    };
+    cidr("--cluster-cidr", &args.cluster_cidr)?;
+    let services = cidr("--service-cidr", &args.service_cidr)?;
+    Ok(NodeOptions {
+        name,
+        ip: args.node.ip()?,
+        layout: Layout::create(&args.data_dir)?,
+        cgroup_root: args.node.cgroup_root(),
+        cluster_cidr: args.cluster_cidr.clone(),
+        service_cidr: (services.network(), services.prefix_len()),
+        cluster_dns: args.cluster_dns,
+        cluster_domain: args.cluster_domain.clone(),
+        control_plane: false,
+        labels: args.node.labels()?,
+        resolv_conf: args.node.resolv_conf(),
+        kubelet_port: args.node.kubelet_port(),
+    })
+}
+
+/// Who signs for those that may talk to the kubelet: without one nobody could, or everybody.
+fn client_ca(args: &AgentArgs, given: &Access) -> Result<String> {
+    let pem = match &args.client_ca_file {
+        Some(file) => std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?,
+        None => given.certificate_authority.clone().with_context(|| {
+            format!(
+                "{} names no certificate authority: give the one that signs clients' certificates with --client-ca-file",
+                args.kubeconfig.display()
+            )
+        })?,
+    };
+    String::from_utf8(pem).context("the certificate authority is not PEM")
+}
+
+/// A certificate and its key, as an access has them.
+fn with_credentials(given: &Access, credentials: &Credentials) -> Access {
+    Access {
+        client_certificate: Some(credentials.certificate.clone().into_bytes()),
+        client_key: Some(credentials.key.clone().into_bytes()),
+        token: None,
+        ..given.clone()
+    }
+}

@@ -1,0 +1,222 @@
+//! A certificate from the cluster: a request is made, approved by whoever may, and waited for.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use knarr_api::certificates::signers::{
+    APPROVED, CLIENT_AUTH, DENIED, DIGITAL_SIGNATURE, FAILED, KUBELET_SERVING, NODE_USER_PREFIX, NODES_GROUP,
+    SERVER_AUTH,
+};
+use knarr_api::kind::Kind;
+use knarr_client::{Client, Error, Event, Informers, ListOptions};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::pki::Credentials;
+
+/// After so long the user is told what is being waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often an approval is tried again after somebody else's write came between.
+const ATTEMPTS: usize = 5;
+
+/// What is asked for.
+pub struct Request<'a> {
+    pub node: &'a str,
+    pub signer: &'static str,
+    pub names: &'a [String],
+    pub addresses: &'a [IpAddr],
+}
+
+/// Who approves.
+pub enum Approval<'a> {
+    /// A controller of the cluster, or a person.
+    ByOthers,
+    /// We ourselves, with an administrator's access.
+    With(&'a Client),
+}
+
+impl Request<'_> {
+    /// Makes a key, and waits for its certificate.
+    pub async fn obtain(&self, client: &Client, approval: Approval<'_>) -> Result<Credentials> {
+        let key = KeyPair::generate()?;
+        let made = client.create(&self.object(&key)?).await.with_context(|| {
+            format!("cannot request a certificate of {} for node {}", self.signer, self.node)
+        })?;
+        if let Approval::With(admin) = approval {
+            approve(admin, made.name()).await?;
+        }
+        let certificate = issued(client, made.name()).await?;
+        Ok(Credentials { certificate, key: key.serialize_pem() })
+    }
+
+    fn object(&self, key: &KeyPair) -> Result<CertificateSigningRequest> {
+        let mut params = CertificateParams::new(self.names)?;
+        params.subject_alt_names.extend(self.addresses.iter().map(|ip| SanType::IpAddress(*ip)));
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, NODES_GROUP);
+        params.distinguished_name.push(DnType::CommonName, format!("{NODE_USER_PREFIX}{}", self.node));
+        let pem = params.serialize_request(key)?.pem()?;
+        let authentication = if self.signer == KUBELET_SERVING { SERVER_AUTH } else { CLIENT_AUTH };
+        Ok(CertificateSigningRequest {
+            metadata: ObjectMeta { generate_name: Some("csr-".to_owned()), ..ObjectMeta::default() },
+            spec: CertificateSigningRequestSpec {
+                request: ByteString(pem.into_bytes()),
+                signer_name: self.signer.to_owned(),
+                usages: Some(vec![DIGITAL_SIGNATURE.to_owned(), authentication.to_owned()]),
+                ..CertificateSigningRequestSpec::default()
+            },
+            status: None,
+        })
+    }
+}
+
+async fn approve(admin: &Client, name: &str) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        let mut csr = admin.get::<CertificateSigningRequest>("", name).await?;
+        let conditions = csr.status.get_or_insert_default().conditions.get_or_insert_default();
+        if conditions.iter().any(|c| [APPROVED, DENIED].contains(&c.type_.as_str())) {
+            return Ok(());
+        }
+        conditions.push(CertificateSigningRequestCondition {
+            type_: APPROVED.to_owned(),
+            status: "True".to_owned(),
+            reason: Some("KnarrAgent".to_owned()),
+            message: Some("Approved with the access that the node's agent was started with.".to_owned()),
+            ..CertificateSigningRequestCondition::default()
+        });
+        match admin.update_subresource(&csr, "approval").await {
+            Err(e) if e.is_conflict() => {}
+            // Then somebody else has to.
+            Err(Error::Status(status)) if status.code() == 403 => return Ok(()),
+            other => return other.map(drop).with_context(|| format!("cannot approve the request {name}")),
+        }
+    }
+    // Whoever wrote all the time may have approved it, too.
+    Ok(())
+}
+
+/// What has become of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Outcome {
+    Pending,
+    Approved,
+    Issued(String),
+    Refused(String),
+}
+
+fn outcome(csr: &CertificateSigningRequest) -> Outcome {
+    let status = csr.status.clone().unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    let of_type = |type_: &str| conditions.iter().find(|c| c.type_ == type_);
+    for (type_, word) in [(DENIED, "denied"), (FAILED, "refused by its signer")] {
+        if let Some(condition) = of_type(type_) {
+            let why =
+                condition.message.as_deref().or(condition.reason.as_deref()).unwrap_or("no reason was given");
+            return Outcome::Refused(format!("was {word}: {why}"));
+        }
+    }
+    match status.certificate.map(|c| String::from_utf8_lossy(&c.0).into_owned()).filter(|c| !c.is_empty()) {
+        Some(certificate) => Outcome::Issued(certificate),
+        None if of_type(APPROVED).is_some() => Outcome::Approved,
+        None => Outcome::Pending,
+    }
+}
+
+/// Waits for the certificate.
+async fn issued(client: &Client, name: &str) -> Result<String> {
+    let stop = CancellationToken::new();
+    let _stopped_at_the_end = stop.clone().drop_guard();
+    let informers = Informers::new(client.clone(), stop);
+    let only =
+        ListOptions { field_selector: Some(format!("metadata.name={name}")), ..ListOptions::default() };
+    let (sender, mut state) = watch::channel(Outcome::Pending);
+    informers.selected::<CertificateSigningRequest>(only).add_handler(move |event| {
+        let now = match event {
+            Event::Deleted(_) => Outcome::Refused("was deleted".to_owned()),
+            _ => outcome(event.object()),
+        };
+        // Without a receiver nobody waits any more.
+        let _ = sender.send(now);
+    });
+    let mut hinted = false;
+    loop {
+        match &*state.borrow_and_update() {
+            Outcome::Issued(certificate) => return Ok(certificate.clone()),
+            Outcome::Refused(how) => bail!("the certificate request {name} {how}"),
+            Outcome::Pending | Outcome::Approved => {}
+        }
+        tokio::select! {
+            changed = state.changed() => changed.context("the watch of the request ended")?,
+            () = client.clock().sleep(PATIENCE), if !hinted => {
+                hinted = true;
+                let hint = match *state.borrow() {
+                    Outcome::Approved => "it is approved; its signer has to issue it".to_owned(),
+                    _ => format!("approve it with `kubectl certificate approve {name}`"),
+                };
+                println!("  waiting for the certificate request {name}: {hint}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::certificates::v1::CertificateSigningRequestStatus;
+    use knarr_api::certificates::request::CertificateRequest;
+    use knarr_api::certificates::signers;
+
+    #[test]
+    fn requests_are_such_as_their_signers_take() {
+        let names = ["n1".to_owned()];
+        let request = Request {
+            node: "n1",
+            signer: KUBELET_SERVING,
+            names: &names,
+            addresses: &["10.0.0.1".parse().unwrap()],
+        };
+        let object = request.object(&KeyPair::generate().unwrap()).unwrap();
+        let parsed = CertificateRequest::parse(&object.spec.request.0).unwrap();
+        let usages = object.spec.usages.unwrap();
+        assert_eq!(signers::kubelet_serving_problem(&parsed, &usages), None);
+        let signer = signers::KUBE_APISERVER_CLIENT_KUBELET;
+        let request = Request { node: "n1", signer, names: &[], addresses: &[] };
+        let object = request.object(&KeyPair::generate().unwrap()).unwrap();
+        let parsed = CertificateRequest::parse(&object.spec.request.0).unwrap();
+        assert_eq!(signers::kubelet_client_problem(&parsed, &object.spec.usages.unwrap()), None);
+        assert_eq!(signers::node_name(&parsed), Some("n1"));
+    }
+
+    #[test]
+    fn outcomes() {
+        let csr = |types: &[&str], certificate: &str| {
+            let condition = |t: &&str| CertificateSigningRequestCondition {
+                type_: (*t).to_owned(),
+                message: Some("m".to_owned()),
+                ..CertificateSigningRequestCondition::default()
+            };
+            CertificateSigningRequest {
+                status: Some(CertificateSigningRequestStatus {
+                    certificate: Some(ByteString(certificate.as_bytes().to_vec())),
+                    conditions: Some(types.iter().map(condition).collect()),
+                }),
+                ..CertificateSigningRequest::default()
+            }
+        };
+        assert_eq!(outcome(&csr(&[], "")), Outcome::Pending);
+        assert_eq!(outcome(&csr(&[APPROVED], "")), Outcome::Approved);
+        assert_eq!(outcome(&csr(&[APPROVED], "pem")), Outcome::Issued("pem".into()));
+        assert_eq!(
+            outcome(&csr(&[APPROVED, FAILED], "")),
+            Outcome::Refused("was refused by its signer: m".into())
+        );
+        assert_eq!(outcome(&csr(&[DENIED], "")), Outcome::Refused("was denied: m".into()));
+    }
+}

@@ -1,0 +1,126 @@
+//! Renewal while the node runs: a new client certificate before the old one ends, and connections that then use it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::Result;
+use async_trait::async_trait;
+use knarr_api::kind::ResourceType;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::http::HttpTransport;
+use knarr_client::kubeconfig::Access;
+use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
+use tokio_util::sync::CancellationToken;
+
+use super::certificates::{Applicant, Store, renew_at};
+use super::{access, with_credentials};
+
+/// Longest sleep: a machine's clock may be set, or the machine be asleep, in between.
+const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+const RETRY: Duration = Duration::from_secs(3600);
+
+/// A transport whose identity can be exchanged. Watches under way keep the old one until they end.
+pub struct Rotating {
+    current: RwLock<Arc<HttpTransport>>,
+}
+
+impl Rotating {
+    pub fn new(access: &Access) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { current: RwLock::new(Arc::new(HttpTransport::new(access)?)) }))
+    }
+
+    fn exchange(&self, access: &Access) -> Result<()> {
+        let next = Arc::new(HttpTransport::new(access)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
+
+    fn current(&self) -> Arc<HttpTransport> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[async_trait]
+impl Transport for Rotating {
+    async fn send(
+        &self,
+        request: http::Request<bytes::Bytes>,
+    ) -> knarr_client::Result<http::Response<bytes::Bytes>> {
+        self.current().send(request).await
+    }
+
+    async fn list(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> knarr_client::Result<List> {
+        self.current().list(resource, namespace, options).await
+    }
+
+    async fn watch(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> knarr_client::Result<WatchStream> {
+        self.current().watch(resource, namespace, options).await
+    }
+}
+
+/// Keeps a node's certificates from ending.
+pub struct Renewal {
+    pub node: String,
+    pub given: Access,
+    pub user: access::User,
+    pub clock: Arc<dyn Clock>,
+    pub store: Store,
+    pub identity: Access,
+    pub transport: Arc<Rotating>,
+}
+
+impl Renewal {
+    /// Sleeps until something is due, until `stop`.
+    pub async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let wait = match self.step().await {
+                Ok(wait) => wait,
+                Err(error) => {
+                    tracing::warn!("the node's certificates were not renewed: {error:#}");
+                    RETRY
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.clock.sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Renews what is due; returns for how long nothing is.
+    async fn step(&mut self) -> Result<Duration> {
+        // An access by token has no certificate to renew.
+        let due = self.identity.client_certificate.as_deref().and_then(renew_at);
+        let now = self.clock.now();
+        let Some(left) = due.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO))
+        else {
+            return Ok(LONGEST_WAIT);
+        };
+        if left.is_zero() {
+            let node = access::User {
+                name: format!("{}{}", knarr_api::certificates::signers::NODE_USER_PREFIX, self.node),
+                groups: vec![knarr_api::certificates::signers::NODES_GROUP.to_owned()],
+            };
+            let credentials = self.applicant(&node).request_identity(&self.identity).await?;
+            self.identity = with_credentials(&self.given, &credentials);
+            self.transport.exchange(&self.identity)?;
+            tracing::info!("the node's client certificate was renewed");
+        }
+        self.applicant(&self.user).renew_serving(&self.identity).await?;
+        Ok(left.clamp(Duration::from_secs(60), LONGEST_WAIT))
+    }
+
+    fn applicant<'a>(&'a self, user: &'a access::User) -> Applicant<'a> {
+        Applicant { node: &self.node, given: &self.given, user, clock: &self.clock, store: &self.store }
+    }
+}
