@@ -142,8 +142,12 @@ impl Kubelet {
             () = self.synced() => {}
         }
         let workers = self.take_up().await?;
-        tokio::spawn(pass_on(Arc::clone(&workers), runtime_events, stop.clone(), |event| event.pod_uid));
-        tokio::spawn(pass_on(Arc::clone(&workers), changes, stop.clone(), |uid| uid));
+        tokio::spawn(pass_on(Arc::clone(&workers), runtime_events, stop.clone(), |workers, event| {
+            workers.notify(&event.pod_uid);
+        }));
+        tokio::spawn(pass_on(Arc::clone(&workers), changes, stop.clone(), |workers, uid| {
+            workers.notify_from_outside(&uid);
+        }));
         self.watch(&workers);
         Arc::clone(&self).remove_orphans().await;
         stop.cancelled().await;
@@ -203,7 +207,7 @@ impl Kubelet {
         };
         let known: BTreeSet<String> =
             self.pods.lister().list().into_iter().map(|p| p.uid().to_owned()).collect();
-        for uid in uids.difference(&known).cloned() {
+        for uid in uids.into_iter().filter(|uid| !known.contains(uid)) {
             let kubelet = Arc::clone(&self);
             tokio::spawn(async move {
                 let mut failures = 0;
@@ -224,7 +228,7 @@ async fn pass_on<T: Clone>(
     workers: Arc<PodWorkers>,
     mut events: tokio::sync::broadcast::Receiver<T>,
     stop: CancellationToken,
-    uid_of: impl Fn(T) -> String,
+    tell: impl Fn(&PodWorkers, T),
 ) {
     loop {
         let event = tokio::select! {
@@ -232,7 +236,7 @@ async fn pass_on<T: Clone>(
             event = events.recv() => event,
         };
         match event {
-            Ok(event) => workers.notify(&uid_of(event)),
+            Ok(event) => tell(&workers, event),
             Err(RecvError::Lagged(_)) => workers.notify_all(),
             Err(RecvError::Closed) => return,
         }

@@ -130,6 +130,8 @@ pub struct ContainerConfig {
     pub attempt: u32,
     /// The image's id, or any name of an image that is present.
     pub image: String,
+    /// What the pod calls the image; its status shows this name.
+    pub image_name: String,
     /// In place of the image's entrypoint (and, if it is not empty, of its command as well).
     pub command: Vec<String>,
     /// In place of the image's command.

@@ -64,6 +64,7 @@ pub fn container_config(
         name: container.name.clone(),
         attempt: restart_count,
         image: image.id.clone(),
+        image_name: container.image.clone().unwrap_or_default(),
         command: expanded(&container.command),
         args: expanded(&container.args),
         working_dir: container.working_dir.clone().unwrap_or_default(),

@@ -170,7 +170,7 @@ fn spec(
     }
     let mut annotations = config.annotations.clone();
     annotations.insert(ATTEMPT.to_owned(), config.attempt.to_string());
-    let (name, image_id) = images::names(image);
+    let (name, image_id) = images::names(image, &config.image_name);
     annotations.insert(IMAGE.to_owned(), name);
     annotations.insert(IMAGE_ID.to_owned(), image_id);
     let cwd = [&config.working_dir, &image.config.working_dir];

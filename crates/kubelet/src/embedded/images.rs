@@ -15,12 +15,19 @@ pub fn image(stored: &StoredImage) -> Image {
     }
 }
 
-/// What container statuses show: the image's name, and the reference by digest, each the id where there is none.
-pub fn names(stored: &StoredImage) -> (String, String) {
+/// What container statuses show: the image's name (the one asked for, if it has several) and the reference by
+/// digest, each the id where there is none.
+pub fn names(stored: &StoredImage, asked_for: &str) -> (String, String) {
     let id = stored.id.to_string();
-    let name = stored.repo_tags.first().unwrap_or(&id).clone();
-    let digest = stored.repo_digests.first().unwrap_or(&id).clone();
-    (name, digest)
+    let asked_for = asked_for.parse::<Reference>().ok();
+    let (full, repository) = match &asked_for {
+        Some(reference) => (reference.to_string(), format!("{}@", reference.repository())),
+        None => Default::default(),
+    };
+    let name = stored.repo_tags.iter().find(|t| **t == full).or(stored.repo_tags.first());
+    let digest =
+        stored.repo_digests.iter().find(|d| d.starts_with(&repository)).or(stored.repo_digests.first());
+    (name.unwrap_or(&id).clone(), digest.unwrap_or(&id).clone())
 }
 
 impl Embedded {

@@ -180,9 +180,7 @@ impl PodSyncer {
         volumes: &MountedVolumes,
         cancel: &CancellationToken,
     ) -> Option<Timestamp> {
-        let Some(sandbox) = runtime.sandboxes.first().filter(|s| s.state == SandboxState::Ready) else {
-            return None;
-        };
+        let sandbox = runtime.sandboxes.first().filter(|s| s.state == SandboxState::Ready)?;
         let ephemeral = pod::ephemeral_containers(pod);
         let pick = |list: &[Container], at: &[usize], kind| -> Vec<(ContainerKind, Container)> {
             at.iter().filter_map(|at| list.get(*at)).map(|c| (kind, c.clone())).collect()

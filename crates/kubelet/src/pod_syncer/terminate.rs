@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 
 use super::{PodMemory, PodSyncer, blocking, lock};
-use crate::runtime::{ContainerState, PodRuntimeStatus, SandboxState};
+use crate::runtime::{ContainerState, PodRuntimeStatus};
 
 impl PodSyncer {
     /// Stops containers and sandbox; returns when nothing runs any more. May be dropped and begun anew with less
@@ -50,7 +50,8 @@ impl PodSyncer {
             error.to_string()
         };
         self.terminator.kill_containers(pod, pod_ip, runtime, grace_seconds).await.map_err(told)?;
-        for sandbox in runtime.sandboxes.iter().filter(|s| s.state == SandboxState::Ready) {
+        // One whose processes are gone may still hold addresses and ports.
+        for sandbox in &runtime.sandboxes {
             self.runtime.stop_pod_sandbox(&sandbox.id).await.map_err(told)?;
         }
         Ok(())

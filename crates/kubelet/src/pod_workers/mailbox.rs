@@ -17,6 +17,8 @@ struct Mail {
 pub struct Mailbox {
     mail: Mutex<Mail>,
     news: Notify,
+    /// The same for news from outside, which may end what made a pass fail.
+    outside: Notify,
     /// Cancelled once the pod is to stop.
     terminate: CancellationToken,
     /// The seconds that the API gives the pod to stop, once it says so.
@@ -28,6 +30,7 @@ impl Mailbox {
         let mailbox = Self {
             mail: Mutex::new(Mail { pod: Arc::clone(&pod), deleted: false }),
             news: Notify::new(),
+            outside: Notify::new(),
             terminate: CancellationToken::new(),
             grace: watch::Sender::new(None),
         };
@@ -49,7 +52,7 @@ impl Mailbox {
         mail.pod = pod;
         drop(mail);
         if news {
-            self.news.notify_one();
+            self.notify_from_outside();
         }
     }
 
@@ -69,6 +72,12 @@ impl Mailbox {
         self.news.notify_one();
     }
 
+    /// Something that the pod refers to has changed.
+    pub fn notify_from_outside(&self) {
+        self.news.notify_one();
+        self.outside.notify_one();
+    }
+
     /// The newest version, and whether the API has removed it.
     pub fn latest(&self) -> (Arc<Pod>, bool) {
         let mail = self.lock();
@@ -81,6 +90,10 @@ impl Mailbox {
 
     pub async fn news(&self) {
         self.news.notified().await;
+    }
+
+    pub async fn news_from_outside(&self) {
+        self.outside.notified().await;
     }
 
     /// Resolves when the API gives the pod less time than `seconds`.

@@ -83,6 +83,13 @@ impl PodWorkers {
         }
     }
 
+    /// Something that the pod refers to has changed.
+    pub fn notify_from_outside(&self, uid: &str) {
+        if let Some(mailbox) = self.lock().get(uid) {
+            mailbox.notify_from_outside();
+        }
+    }
+
     pub fn notify_all(&self) {
         for mailbox in self.lock().values() {
             mailbox.notify();

@@ -87,11 +87,13 @@ impl Worker {
         }
     }
 
-    /// A failing pod is not tried at every bit of news (its own attempts make some), but it is stopped at once.
+    /// A failing pod is not tried at every bit of news (its own attempts make some), but when something changed
+    /// outside; and it is stopped at once.
     async fn wait_for_retry(&self, until: Option<Timestamp>, phase: Phase) {
         let Some(until) = until else { return };
         tokio::select! {
             () = self.sleep_until(until) => {}
+            () = self.mailbox.news_from_outside() => {}
             () = self.mailbox.terminate().cancelled(), if phase == Phase::Sync => {}
         }
     }
