@@ -15,6 +15,7 @@ use knarr_kubelet::config::Config;
 use knarr_kubelet::embedded::Embedded;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::node_status;
+use knarr_kubelet::server as kubelet_server;
 use knarr_kubelet::volumes::{self, ObjectSource, VolumeManager};
 use knarr_network::cidr::Ipv4Cidr;
 use knarr_network::{dns, pods, proxy, routes, source::ServiceSource};
@@ -318,6 +319,8 @@ async fn start_kubelet(
             .unwrap_or(i64::MAX),
     };
     let kubelet = Kubelet::new(config, dependencies, stop.clone());
+    let served = bind_kubelet_server(options, access, &kubelet, &runtime).await?;
+    tasks.spawn(served.serve(stop.clone()));
     let manager = node_status::NodeStatusManager::new(status, informers, runtime, network, recorder);
     tasks.spawn(manager.run(stop.clone()));
     tasks.spawn(async move {
@@ -326,6 +329,30 @@ async fn start_kubelet(
         }
     });
     Ok(((), format!("port {}", options.kubelet_port)))
+}
+
+/// Logs, exec and the rest, for the API server and whoever else may ask.
+async fn bind_kubelet_server(
+    options: &NodeOptions,
+    access: &NodeAccess,
+    kubelet: &Arc<Kubelet>,
+    runtime: &Arc<Embedded>,
+) -> Result<kubelet_server::BoundServer> {
+    let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.kubelet_port);
+    // Only to say in plain words what is wrong with the port.
+    drop(preflight::listen(address, "--kubelet-port")?);
+    let server_options = kubelet_server::Options {
+        address,
+        cert_pem: access.serving.certificate.clone(),
+        key_pem: access.serving.key.clone(),
+        client_ca_pem: access.client_ca.clone(),
+        node_name: options.name.clone(),
+        configz: serde_json::json!({}),
+    };
+    let (pods, runtime) = (Arc::<Kubelet>::clone(kubelet), Arc::<Embedded>::clone(runtime));
+    kubelet_server::bind(server_options, pods, runtime, access.kubelet.clone())
+        .await
+        .context("the kubelet's server cannot be set up")
 }
 
 fn kubelet_config(options: &NodeOptions) -> Config {
