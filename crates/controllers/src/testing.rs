@@ -13,6 +13,7 @@ use knarr_client::events::EventRecorder;
 use knarr_testing::FakeApi;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::CertificateSigner;
 use crate::manager::{Context, Descriptor, Options};
 
 /// When every test begins: 2026-01-01T00:00:00Z.
@@ -20,6 +21,7 @@ pub const START: i64 = 1_767_225_600;
 
 pub struct World {
     pub api: Arc<FakeApi>,
+    pub certificate_signer: Option<Arc<dyn CertificateSigner>>,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 }
@@ -29,7 +31,7 @@ impl World {
     pub fn new(resources: &[ResourceType]) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(at(0)));
         let api = FakeApi::new(Arc::clone(&clock), resources);
-        Self { api, clock, stop: CancellationToken::new() }
+        Self { api, certificate_signer: None, clock, stop: CancellationToken::new() }
     }
 
     pub fn start(&self, descriptor: &Descriptor) {
@@ -38,7 +40,7 @@ impl World {
             cluster_cidr: "10.42.0.0/16".into(),
             node_cidr_mask_size: 24,
             root_ca: String::new(),
-            certificate_signer: None,
+            certificate_signer: self.certificate_signer.clone(),
         };
         let context = Context {
             informers: Arc::new(Informers::new(client.clone(), self.stop.clone())),

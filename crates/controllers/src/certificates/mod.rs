@@ -7,6 +7,8 @@ pub mod cleaner;
 pub mod signer;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 use std::time::Duration;
