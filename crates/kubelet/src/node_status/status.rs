@@ -234,7 +234,7 @@ mod tests {
                 huge_pages: [(2048, 4 << 20), (1 << 20, 0)].into(),
                 ..Machine::default()
             },
-            node_fs_bytes: 1000,
+            node_fs_bytes: 10_000,
             runtime_version: "knarr://0.1.0".into(),
             not_ready: vec!["no network".into()],
             ..Facts::default()
@@ -256,7 +256,7 @@ mod tests {
             shown(&status.capacity),
             [
                 "cpu=4",
-                "ephemeral-storage=1000",
+                "ephemeral-storage=10000",
                 "hugepages-1Gi=0",
                 "hugepages-2Mi=4Mi",
                 "memory=8Gi",
@@ -267,7 +267,7 @@ mod tests {
             shown(&status.allocatable),
             [
                 "cpu=4",
-                "ephemeral-storage=900",
+                "ephemeral-storage=9000",
                 "hugepages-1Gi=0",
                 "hugepages-2Mi=4Mi",
                 "memory=8088Mi",

@@ -1,1 +1,32 @@
 //! The HTTPS server of the node: logs, exec, attach, port-forward, statistics.
+//!
+//! A request passes authentication ([`auth`]), authorization, and goes to one handler ([`route`] names them all).
+//! Exec, attach and port-forward upgrade their connection: to WebSocket channels ([`channels`]), or to SPDY/3.1
+//! ([`spdy`]), which kubectl's port-forward speaks, by itself or inside a WebSocket.
+
+mod answer;
+mod auth;
+mod channels;
+mod exec;
+mod exec_result;
+mod handler;
+mod log_line;
+mod log_options;
+mod log_stream;
+mod log_watch;
+mod logs;
+mod metrics;
+mod port_forward;
+mod route;
+mod serve;
+mod spdy;
+mod stats;
+mod upgrade;
+
+#[cfg(test)]
+pub(crate) mod fake_runtime;
+#[cfg(test)]
+mod tests;
+
+pub use auth::UserInfo;
+pub use serve::{BoundServer, Options, ServerError, bind};

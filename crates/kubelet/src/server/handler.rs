@@ -1,0 +1,115 @@
+//! One request: who, whether, what.
+
+use std::sync::Arc;
+
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use k8s_openapi::api::core::v1::Pod;
+use knarr_api::kind::Kind;
+use knarr_client::Client;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{self, Answer};
+use super::auth::{Auth, AuthError, UserInfo};
+use super::route::{self, Route, Target};
+use super::{exec, logs, metrics, port_forward, stats};
+use crate::pod_lookup::PodLookup;
+use crate::runtime::ContainerRuntime;
+
+/// Answers requests about this node.
+pub struct Handler {
+    pub node_name: String,
+    pub pods: Arc<dyn PodLookup>,
+    pub runtime: Arc<dyn ContainerRuntime>,
+    pub client: Client,
+    pub rates: stats::Rates,
+    auth: Auth,
+    configz: Value,
+}
+
+impl Handler {
+    pub fn new(
+        node_name: &str,
+        configz: Value,
+        pods: Arc<dyn PodLookup>,
+        runtime: Arc<dyn ContainerRuntime>,
+        client: Client,
+    ) -> Self {
+        let auth = Auth::new(client.clone(), node_name);
+        let rates = stats::Rates::default();
+        Self { node_name: node_name.to_owned(), pods, runtime, client, rates, auth, configz }
+    }
+
+    /// `certificate` is whom the connection's client certificate names; `stop` ends what upgrades.
+    pub async fn handle(
+        &self,
+        request: Request<Incoming>,
+        certificate: Option<&UserInfo>,
+        stop: &CancellationToken,
+    ) -> Answer {
+        if let Err(error) = self.admit(&request, certificate).await {
+            let status = match error {
+                AuthError::Unauthorized => StatusCode::UNAUTHORIZED,
+                AuthError::Forbidden { .. } => StatusCode::FORBIDDEN,
+                AuthError::Unavailable { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+            };
+            return answer::text(status, error.to_string());
+        }
+        let Some(route) = route::route(request.uri().path()) else {
+            return answer::text(StatusCode::NOT_FOUND, "404 page not found\n");
+        };
+        let upgrades = matches!(route, Route::Exec(_) | Route::Attach(_) | Route::PortForward(_));
+        if request.method() != Method::GET && !(upgrades && request.method() == Method::POST) {
+            return answer::text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+        }
+        match route {
+            Route::Healthz => answer::text(StatusCode::OK, "ok"),
+            Route::Pods => answer::json(&pod_list(&self.pods.pods())),
+            Route::RunningPods => answer::json(&pod_list(&self.running_pods())),
+            Route::Configz => answer::json(&self.configz),
+            Route::StatsSummary => stats::summary(self).await,
+            Route::Metrics => metrics::of_kubelet(self),
+            Route::ResourceMetrics => metrics::of_resources(self).await,
+            Route::ContainerLogs(target) => logs::container_logs(self, &target, request.uri().query()).await,
+            Route::Exec(target) => exec::exec(self, &target, request, stop).await,
+            Route::Attach(target) => exec::attach(self, &target, request, stop).await,
+            Route::PortForward(target) => port_forward::port_forward(self, &target, request, stop).await,
+        }
+    }
+
+    async fn admit(
+        &self,
+        request: &Request<Incoming>,
+        certificate: Option<&UserInfo>,
+    ) -> Result<(), AuthError> {
+        let user = self.auth.authenticate(certificate, request.headers()).await?;
+        let path = request.uri().path();
+        self.auth.authorize(&user, route::verb(request.method()), route::subresources(path)).await
+    }
+
+    pub fn pod(&self, target: &Target) -> Option<Arc<Pod>> {
+        self.pods.pod(&target.namespace, &target.pod, target.uid.as_deref())
+    }
+
+    fn running_pods(&self) -> Vec<Arc<Pod>> {
+        let is_running =
+            |pod: &Arc<Pod>| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
+        self.pods.pods().into_iter().filter(is_running).collect()
+    }
+}
+
+fn pod_list(pods: &[Arc<Pod>]) -> Value {
+    let items: Vec<Value> = pods
+        .iter()
+        .map(|pod| {
+            let mut value = serde_json::from_slice::<Value>(&pod.encode()).unwrap_or_default();
+            if let Some(fields) = value.as_object_mut() {
+                fields.remove("apiVersion");
+                fields.remove("kind");
+            }
+            value
+        })
+        .collect();
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+}

@@ -1,0 +1,185 @@
+//! /metrics and /metrics/resource, in Prometheus' text format.
+//!
+//! Source: `k8s.io/kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go`.
+
+use std::fmt::Write;
+
+use jiff::Timestamp;
+use knarr_api::kind::Kind;
+
+use super::answer::{self, Answer};
+use super::handler::Handler;
+use super::stats::{self, NodeUsage, PodUsage};
+
+/// One metric with its lines.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    lines: Vec<(Vec<(&'static str, String)>, f64, Option<Timestamp>)>,
+}
+
+impl Family {
+    fn new(name: &'static str, kind: &'static str, help: &'static str) -> Self {
+        Self { name, kind, help, lines: Vec::new() }
+    }
+
+    fn add(&mut self, labels: Vec<(&'static str, String)>, value: f64, at: Option<Timestamp>) {
+        self.lines.push((labels, value, at));
+    }
+}
+
+/// The text of all families that have lines.
+fn render(families: &[Family]) -> String {
+    let mut out = String::new();
+    for family in families.iter().filter(|f| !f.lines.is_empty()) {
+        let Family { name, kind, help, lines } = family;
+        // Writing to a string cannot fail.
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for (labels, value, at) in lines {
+            out.push_str(name);
+            for (i, (label, text)) in labels.iter().enumerate() {
+                let _ = write!(out, "{}{label}=\"{}\"", if i == 0 { "{" } else { "," }, escape(text));
+            }
+            out.push_str(if labels.is_empty() { "" } else { "}" });
+            let _ = write!(out, " {value}");
+            if let Some(at) = at {
+                let _ = write!(out, " {}", at.as_millisecond());
+            }
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn escape(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+pub async fn of_resources(handler: &Handler) -> Answer {
+    let now = handler.client.clock().now();
+    let usage = stats::pod_usage(handler).await;
+    let failed = usage.is_err();
+    answer::prometheus(render(&resource_families(
+        &NodeUsage::read(),
+        now,
+        &usage.unwrap_or_default(),
+        failed,
+    )))
+}
+
+fn resource_families(node: &NodeUsage, now: Timestamp, pods: &[PodUsage], failed: bool) -> Vec<Family> {
+    let mut container_cpu = Family::new(
+        "container_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
+    );
+    let mut container_memory = Family::new(
+        "container_memory_working_set_bytes",
+        "gauge",
+        "[STABLE] Current working set of the container in bytes",
+    );
+    let mut container_start = Family::new(
+        "container_start_time_seconds",
+        "gauge",
+        "[STABLE] Start time of the container since unix epoch in seconds",
+    );
+    let mut node_cpu = Family::new(
+        "node_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
+    );
+    let mut node_memory = Family::new(
+        "node_memory_working_set_bytes",
+        "gauge",
+        "[STABLE] Current working set of the node in bytes",
+    );
+    let mut pod_cpu = Family::new(
+        "pod_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+    );
+    let mut pod_memory = Family::new(
+        "pod_memory_working_set_bytes",
+        "gauge",
+        "[STABLE] Current working set of the pod in bytes",
+    );
+    let mut error = Family::new(
+        "resource_scrape_error",
+        "gauge",
+        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+    );
+    node_cpu.add(vec![], seconds(node.cpu_nanos), Some(now));
+    node_memory.add(vec![], node.memory_working_set as f64, Some(now));
+    for usage in pods {
+        let pod = &usage.pod;
+        let pod_labels = || vec![("namespace", pod.namespace().to_owned()), ("pod", pod.name().to_owned())];
+        for container in &usage.containers {
+            let labels = || {
+                let mut labels = pod_labels();
+                labels.insert(0, ("container", container.name.clone()));
+                labels
+            };
+            let (at, used) = (Some(container.at), &container.usage);
+            container_cpu.add(labels(), seconds(used.cpu_usage_nanos), at);
+            container_memory.add(labels(), used.memory_working_set_bytes as f64, at);
+            if let Some(start) = stats::started_at(pod, &container.container_id) {
+                container_start.add(labels(), start.as_millisecond() as f64 / 1e3, None);
+            }
+        }
+        if let Some(sandbox) = &usage.sandbox {
+            pod_cpu.add(pod_labels(), seconds(sandbox.usage.cpu_usage_nanos), Some(sandbox.at));
+            pod_memory.add(pod_labels(), sandbox.usage.memory_working_set_bytes as f64, Some(sandbox.at));
+        }
+    }
+    error.add(vec![], f64::from(u8::from(failed)), None);
+    vec![container_cpu, container_memory, container_start, node_cpu, node_memory, pod_cpu, pod_memory, error]
+}
+
+pub fn of_kubelet(handler: &Handler) -> Answer {
+    let pods = handler.pods.pods();
+    let statuses = || pods.iter().filter_map(|p| p.status.as_ref());
+    let running = statuses().filter(|s| s.phase.as_deref() == Some("Running")).count();
+    let containers = statuses().flat_map(|s| s.container_statuses.iter().flatten());
+    let (mut up, mut created, mut exited) = (0u32, 0u32, 0u32);
+    for state in containers.filter_map(|c| c.state.as_ref()) {
+        match (&state.running, &state.terminated) {
+            (Some(_), _) => up += 1,
+            (None, Some(_)) => exited += 1,
+            (None, None) => created += 1,
+        }
+    }
+    let mut node =
+        Family::new("kubelet_node_name", "gauge", "[ALPHA] The node's name. The count is always 1.");
+    node.add(vec![("node", handler.node_name.clone())], 1.0, None);
+    let mut running_pods =
+        Family::new("kubelet_running_pods", "gauge", "[BETA] Number of pods that have a running pod sandbox");
+    running_pods.add(vec![], running as f64, None);
+    let mut running_containers =
+        Family::new("kubelet_running_containers", "gauge", "[BETA] Number of containers currently running");
+    for (state, count) in [("created", created), ("exited", exited), ("running", up)] {
+        running_containers.add(vec![("container_state", state.to_owned())], f64::from(count), None);
+    }
+    answer::prometheus(render(&[node, running_containers, running_pods]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_format() {
+        let mut family = Family::new("a_b", "gauge", "Help.");
+        family.add(vec![("x", "q\"\\\n".into()), ("y", "1".into())], 1.5, None);
+        family.add(vec![], 2.0, Timestamp::from_millisecond(1234).ok());
+        let empty = Family::new("none", "gauge", "x");
+        assert_eq!(
+            render(&[family, empty]),
+            "# HELP a_b Help.\n# TYPE a_b gauge\na_b{x=\"q\\\"\\\\\\n\",y=\"1\"} 1.5\na_b 2 1234\n"
+        );
+    }
+}

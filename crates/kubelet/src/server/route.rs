@@ -1,0 +1,178 @@
+//! What a request's path asks for.
+
+/// A pod, or one of its containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub namespace: String,
+    pub pod: String,
+    pub uid: Option<String>,
+    /// Empty where a pod is meant.
+    pub container: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    Healthz,
+    Pods,
+    RunningPods,
+    Configz,
+    StatsSummary,
+    Metrics,
+    ResourceMetrics,
+    ContainerLogs(Target),
+    Exec(Target),
+    Attach(Target),
+    PortForward(Target),
+}
+
+/// `None` for a path that nothing answers.
+pub fn route(path: &str) -> Option<Route> {
+    let parts: Vec<String> = path.split('/').skip(1).map(decode).collect::<Option<_>>()?;
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let container = |namespace: &str, pod: &str, uid: Option<&str>, container: &str| Target {
+        namespace: namespace.to_owned(),
+        pod: pod.to_owned(),
+        uid: uid.map(str::to_owned),
+        container: container.to_owned(),
+    };
+    Some(match parts.as_slice() {
+        ["healthz"] | ["healthz", "ping" | "syncloop" | ""] => Route::Healthz,
+        ["pods"] | ["pods", ""] => Route::Pods,
+        ["runningpods"] | ["runningpods", ""] => Route::RunningPods,
+        ["configz"] => Route::Configz,
+        ["stats", "summary"] => Route::StatsSummary,
+        ["metrics"] => Route::Metrics,
+        ["metrics", "resource"] => Route::ResourceMetrics,
+        ["containerLogs", ns, pod, name] => Route::ContainerLogs(container(ns, pod, None, name)),
+        ["exec", ns, pod, name] => Route::Exec(container(ns, pod, None, name)),
+        ["exec", ns, pod, uid, name] => Route::Exec(container(ns, pod, Some(uid), name)),
+        ["attach", ns, pod, name] => Route::Attach(container(ns, pod, None, name)),
+        ["attach", ns, pod, uid, name] => Route::Attach(container(ns, pod, Some(uid), name)),
+        ["portForward", ns, pod] => Route::PortForward(container(ns, pod, None, "")),
+        ["portForward", ns, pod, uid] => Route::PortForward(container(ns, pod, Some(uid), "")),
+        _ => return None,
+    })
+}
+
+/// The subresources of `nodes` any of which allows the request, the most specific one first.
+pub fn subresources(path: &str) -> &'static [&'static str] {
+    let below =
+        |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    match path {
+        _ if below("/pods") || below("/runningpods") => &["pods", "proxy"],
+        _ if below("/healthz") => &["healthz", "proxy"],
+        _ if below("/configz") => &["configz", "proxy"],
+        _ if below("/stats") => &["stats"],
+        _ if below("/metrics") => &["metrics"],
+        _ if below("/logs") => &["log"],
+        _ => &["proxy"],
+    }
+}
+
+/// The API verb of an HTTP method.
+pub fn verb(method: &http::Method) -> &'static str {
+    match *method {
+        http::Method::POST => "create",
+        http::Method::GET | http::Method::HEAD => "get",
+        http::Method::PUT => "update",
+        http::Method::PATCH => "patch",
+        http::Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+/// Undoes percent encoding; `None` if the result is not UTF-8.
+fn decode(text: &str) -> Option<String> {
+    percent_decoded(text, false)
+}
+
+fn percent_decoded(text: &str, plus_is_blank: bool) -> Option<String> {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let hex = bytes.get(i + 1..i + 3).filter(|_| bytes[i] == b'%');
+        let value =
+            hex.and_then(|h| std::str::from_utf8(h).ok()).and_then(|h| u8::from_str_radix(h, 16).ok());
+        match value {
+            Some(byte) => {
+                out.push(byte);
+                i += 2;
+            }
+            None if plus_is_blank && bytes[i] == b'+' => out.push(b' '),
+            None => out.push(bytes[i]),
+        }
+        i += 1;
+    }
+    String::from_utf8(out).ok()
+}
+
+/// The parameters of a query, in order.
+pub fn query(text: &str) -> Vec<(String, String)> {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
+    let decoded = pairs.filter_map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        Some((percent_decoded(name, true)?, percent_decoded(value, true)?))
+    });
+    decoded.collect()
+}
+
+/// Whether a parameter is set to something that means yes.
+pub fn flag(query: &[(String, String)], name: &str) -> bool {
+    query
+        .iter()
+        .any(|(n, value)| n == name && matches!(value.as_str(), "1" | "true" | "True" | "TRUE" | "t" | "T"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths() {
+        let target = |uid: Option<&str>, container: &str| Target {
+            namespace: "ns".into(),
+            pod: "p".into(),
+            uid: uid.map(str::to_owned),
+            container: container.into(),
+        };
+        let table = [
+            ("/healthz", Some(Route::Healthz)),
+            ("/stats/summary", Some(Route::StatsSummary)),
+            ("/metrics/resource", Some(Route::ResourceMetrics)),
+            ("/containerLogs/ns/p/c", Some(Route::ContainerLogs(target(None, "c")))),
+            ("/exec/ns/p/c", Some(Route::Exec(target(None, "c")))),
+            ("/exec/ns/p/u/c%2Fd", Some(Route::Exec(target(Some("u"), "c/d")))),
+            ("/portForward/ns/p", Some(Route::PortForward(target(None, "")))),
+            ("/exec/ns/p", None),
+            ("/", None),
+            ("/run/ns/p/c", None),
+            ("/%ff", None),
+        ];
+        for (path, want) in table {
+            assert_eq!(route(path), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_allows_a_request() {
+        let table = [
+            ("/pods", &["pods", "proxy"][..]),
+            ("/podsx", &["proxy"]),
+            ("/metrics/resource", &["metrics"]),
+            ("/exec/a/b/c", &["proxy"]),
+            ("/containerLogs/a/b/c", &["proxy"]),
+        ];
+        for (path, want) in table {
+            assert_eq!(subresources(path), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn queries() {
+        let q = query("command=sh&command=-c&command=echo+%22a%26b%22&tty=1&input=false&x");
+        let commands: Vec<&str> = q.iter().filter(|(n, _)| n == "command").map(|(_, v)| v.as_str()).collect();
+        assert_eq!(commands, ["sh", "-c", "echo \"a&b\""]);
+        assert!(flag(&q, "tty") && !flag(&q, "input") && !flag(&q, "x"));
+    }
+}
