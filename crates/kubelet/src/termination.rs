@@ -168,7 +168,9 @@ impl Terminator {
                 () = self.clock.sleep(left()) => {}
             }
         }
-        let seconds = left().as_secs().max(MIN_GRACE_SECONDS as u64);
+        // Rounded up: the moments spent here are not the container's loss.
+        let seconds = left().as_millis().div_ceil(1000).max(MIN_GRACE_SECONDS as u128);
+        let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
         let stopped = self.runtime.stop_container(kill.id, seconds).await;
         if let Some(ordering) = ordering {
             ordering.note_end(kill.name);

@@ -160,7 +160,8 @@ fn from_runtime(
             linux: Some(LinuxContainerUser {
                 uid: i64::from(*uid),
                 gid: i64::from(*gid),
-                supplemental_groups: Some(groups.iter().map(|g| i64::from(*g)).collect()),
+                supplemental_groups: (!groups.is_empty())
+                    .then(|| groups.iter().map(|g| i64::from(*g)).collect()),
             }),
         }),
         volume_mounts: volume_mounts(container),

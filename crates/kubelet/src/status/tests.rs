@@ -191,7 +191,8 @@ fn a_crash_loop_keeps_the_last_end_in_sight() {
     assert_eq!((last.exit_code, last.message.as_deref()), (3, Some("it broke")));
     assert_eq!(last.container_id.as_deref(), Some("knarr://web-1"));
     // Once it runs again the previous end is the last state.
-    let status = Case::default().status(&one("Always"), &runtime(vec![container("web", 2), container("web=3", 1)]));
+    let status =
+        Case::default().status(&one("Always"), &runtime(vec![container("web", 2), container("web=3", 1)]));
     let last = first(&status).last_state.as_ref().unwrap().terminated.as_ref().unwrap();
     assert_eq!((first(&status).restart_count, last.exit_code), (2, 3));
 }
@@ -216,11 +217,17 @@ fn init_containers_hold_the_pod_back() {
     assert_eq!(status.phase.as_deref(), Some("Pending"));
     assert_eq!(waiting(first(&status)).0, "PodInitializing");
     let initialized = condition(&status, "Initialized");
-    assert_eq!(initialized, ("False", "ContainersNotInitialized", "containers with incomplete status: [i s]"));
+    assert_eq!(
+        initialized,
+        ("False", "ContainersNotInitialized", "containers with incomplete status: [i s]")
+    );
 
     let status = Case::default().status(&pod, &runtime(vec![container("s", 0), container("i=0", 0)]));
     let init = status.init_container_statuses.as_ref().unwrap();
-    assert_eq!(init.iter().map(|s| (s.name.as_str(), s.ready)).collect::<Vec<_>>(), [("i", true), ("s", true)]);
+    assert_eq!(
+        init.iter().map(|s| (s.name.as_str(), s.ready)).collect::<Vec<_>>(),
+        [("i", true), ("s", true)]
+    );
     assert_eq!(condition(&status, "Initialized").0, "True");
 
     let all = vec![container("web", 0), container("s=1", 0), container("i=0", 0)];
@@ -263,8 +270,7 @@ fn probes_decide_about_readiness() {
     let ready = Case::default();
     ready.probes.startup.set("web-0", ProbeResult::Success);
     ready.probes.readiness.set("web-0", ProbeResult::Success);
-    let restarted =
-        Case { old: ready.status(&pod, &runtime), kubelet_started: 50, ..Case::default() };
+    let restarted = Case { old: ready.status(&pod, &runtime), kubelet_started: 50, ..Case::default() };
     assert_eq!(flags(&restarted), (Some(true), true));
 }
 
