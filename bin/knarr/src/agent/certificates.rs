@@ -40,6 +40,16 @@ impl Store {
         Ok(Self { folder })
     }
 
+    /// A folder that may not exist.
+    pub fn at(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// The access given, with the client certificate of an earlier start.
+    pub fn identity(&self, given: &Access) -> Option<Access> {
+        self.read(CLIENT).map(|kept| with_credentials(given, &kept))
+    }
+
     /// The last ones, if both parts are readable.
     fn read(&self, name: &str) -> Option<Credentials> {
         let part = |extension: &str| fs::read_to_string(self.folder.join(format!("{name}.{extension}"))).ok();

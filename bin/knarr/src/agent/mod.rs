@@ -81,18 +81,39 @@ async fn run_async(args: AgentArgs) -> Result<()> {
     })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let progress = Progress::start();
-    let user = progress
+    let (given, user) = progress
         .step("API server", async {
-            let user = access::who_am_i(&access::client(&given, &clock, "knarr-agent")?).await;
-            let user = user.map_err(|e| access::explained(e, &given, &args.kubeconfig))?;
-            let shown = format!("{} as {}", given.server, user.name);
-            Ok((user, shown))
+            let (access, user) = first_contact(&args, given, &clock).await?;
+            let shown = format!("{} as {}", access.server, user.name);
+            Ok(((access, user), shown))
         })
         .await?;
     match args.simulate {
         Some(count) => simulate::run(&args, &given, &clock, &progress, count).await,
         None => run_node(&args, &given, &user, clock, &progress).await,
     }
+}
+
+/// The access to start with, and whose it is: the kubeconfig's, or that of an earlier start where the kubeconfig's has
+/// expired since.
+async fn first_contact(
+    args: &AgentArgs,
+    given: Access,
+    clock: &Arc<dyn Clock>,
+) -> Result<(Access, access::User)> {
+    let refused = match access::who_am_i(&access::client(&given, clock, "knarr-agent")?).await {
+        Ok(user) => return Ok((given, user)),
+        Err(error) => error,
+    };
+    let unauthorized = refused.status().is_some_and(|s| s.code() == 401);
+    if let Some(kept) = certificates::Store::at(Layout::at(&args.data_dir).pki()).identity(&given)
+        && unauthorized
+        && args.simulate.is_none()
+        && let Ok(user) = access::who_am_i(&access::client(&kept, clock, "knarr-agent")?).await
+    {
+        return Ok((kept, user));
+    }
+    Err(access::explained(refused, &given, &args.kubeconfig))
 }
 
 async fn run_node(

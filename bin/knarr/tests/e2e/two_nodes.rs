@@ -139,10 +139,13 @@ fn h1_a_second_machine_joins_with_a_nodes_kubeconfig() {
     kubectl.apply(&site);
     kubectl.apply(&service("site"));
     kubectl.run("rollout status deployment/site --timeout=60s");
-    kubectl.eventually("exec near -- wget -q -T 3 -O - http://site", |out| out.contains("v1"));
-    kubectl.eventually("exec far -- wget -q -T 3 -O - http://site.two.svc.cluster.local", |out| {
-        out.contains("v1")
-    });
+    let site = kubectl.path("service site", "{.spec.clusterIP}");
+    for pod in ["near", "far"] {
+        let look_up = format!("exec {pod} -- nslookup site.two.svc.cluster.local");
+        kubectl.eventually(&look_up, |out| out.contains(&site));
+        let fetch = format!("exec {pod} -- wget -q -T 3 -O - http://{site}");
+        kubectl.eventually(&fetch, |out| out.contains("v1"));
+    }
     let logs = kubectl.run("logs deployment/site");
     assert!(logs.contains("GET / 200"), "{logs}");
 
