@@ -113,6 +113,7 @@ pub struct NodeStatusManager {
     machine: Machine,
     wake: Arc<Notify>,
     images_changed: Notify,
+    registered: watch::Sender<bool>,
     /// What the API server answered last; may be newer than the informer's.
     last: Mutex<Option<Arc<Node>>>,
     pressure: Mutex<Pressure>,
@@ -158,6 +159,7 @@ impl NodeStatusManager {
             machine: Machine::read(),
             wake,
             images_changed: Notify::new(),
+            registered: watch::Sender::new(false),
             last: Mutex::default(),
             pressure: Mutex::default(),
         })
@@ -184,7 +186,18 @@ impl NodeStatusManager {
         let myself = Arc::clone(&self);
         let uid = move || myself.node().map(|node| node.uid().to_owned());
         let name = self.options.node_name.clone();
-        let lease = lease::run(self.client.clone(), name, uid, stop.clone());
+        // The lease names its owner, which has to exist first.
+        let mut registered = self.registered.subscribe();
+        let lease = async {
+            let exists = async { registered.wait_for(|yes| *yes).await.is_ok() };
+            let exists = tokio::select! {
+                () = stop.cancelled() => false,
+                exists = exists => exists,
+            };
+            if exists {
+                lease::run(self.client.clone(), name, uid, stop.clone()).await;
+            }
+        };
         let status = self.keep_status(&stop);
         tokio::join!(lease, status);
     }
@@ -231,6 +244,7 @@ impl NodeStatusManager {
         if !told.registered {
             self.register(told, &facts).await?;
             told.registered = true;
+            self.registered.send_replace(true);
         }
         let mut result = Ok(());
         for attempt in 0..RETRIES {
@@ -311,7 +325,10 @@ impl NodeStatusManager {
         );
         let node = match self.client.create(&wanted).await {
             Ok(node) => {
-                self.note(told, &events);
+                // Where the API server takes no status at creation, the first update tells of it.
+                if node.status.as_ref().is_some_and(|s| s.conditions.is_some()) {
+                    self.note(told, &events);
+                }
                 node
             }
             Err(error) if error.is_already_exists() => {
@@ -412,4 +429,128 @@ fn newer(a: Option<Arc<Node>>, b: Option<Arc<Node>>) -> Option<Arc<Node>> {
 
 fn is_unschedulable(node: &Node) -> bool {
     node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::fake_runtime::Leaked;
+    use k8s_openapi::api::coordination::v1::Lease;
+    use k8s_openapi::api::core::v1::Event;
+    use knarr_apimachinery::status::StatusError;
+    use knarr_client::clock::TokioClock;
+    use knarr_testing::FakeApi;
+
+    struct Lab {
+        api: Arc<FakeApi>,
+        network: watch::Sender<NetworkState>,
+        stop: CancellationToken,
+    }
+
+    impl Drop for Lab {
+        fn drop(&mut self) {
+            self.stop.cancel();
+        }
+    }
+
+    impl Lab {
+        fn new() -> Self {
+            let clock = TokioClock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+            let api = FakeApi::new(Arc::new(clock), &[Node::RESOURCE, Lease::RESOURCE, Event::RESOURCE]);
+            let (network, _) = watch::channel(Err("not yet".to_owned()));
+            Self { api, network, stop: CancellationToken::new() }
+        }
+
+        fn start(&self) {
+            let client = self.api.client();
+            let informers = Informers::new(client.clone(), self.stop.clone());
+            let recorder = EventRecorder::new(client, "kubelet", "n1", self.stop.clone());
+            let config = Config::new("n1", "10.0.0.1".parse().unwrap(), "/");
+            let options = Options::new(&config);
+            let runtime = Arc::new(Leaked::new());
+            let manager =
+                NodeStatusManager::new(options, &informers, runtime, self.network.subscribe(), recorder);
+            tokio::spawn(manager.run(self.stop.clone()));
+        }
+
+        fn ready(&self) -> Option<(String, String)> {
+            let status = self.api.get::<Node>("", "n1")?.status?;
+            let ready = status.conditions?.into_iter().find(|c| c.type_ == "Ready")?;
+            Some((ready.status, ready.message.unwrap_or_default()))
+        }
+
+        fn writes_to_status(&self) -> usize {
+            self.api.writes().iter().filter(|r| r.path.ends_with("/nodes/n1/status")).count()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_registers_becomes_ready_and_keeps_quiet() {
+        let lab = Lab::new();
+        lab.start();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (status, message) = lab.ready().unwrap();
+        assert_eq!(status, "False");
+        assert_eq!(
+            message,
+            "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network \
+             plugin returns error: not yet"
+        );
+        lab.network.send(Ok(())).unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert_eq!(lab.ready().unwrap(), ("True".into(), "kubelet is posting ready status".into()));
+        let node = lab.api.get::<Node>("", "n1").unwrap();
+        let status = node.status.as_ref().unwrap();
+        assert_eq!(status.images.as_ref().unwrap()[0].names.as_deref(), Some(&["a:1".to_owned()][..]));
+        assert_eq!(status.node_info.as_ref().unwrap().container_runtime_version, "knarr://0.1.0");
+        let lease = lab.api.get::<Lease>(lease::NAMESPACE, "n1").unwrap();
+        assert_eq!(lease.metadata.owner_references.unwrap()[0].uid, node.uid());
+
+        let told = lab.writes_to_status();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(lab.writes_to_status() <= told + 1, "no news, no writes");
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(lab.writes_to_status() > told, "told again after some minutes");
+        let renewals = lab.api.writes().iter().filter(|r| r.path.contains("/leases")).count();
+        assert!((65..=80).contains(&renewals), "{renewals}");
+
+        let reasons: std::collections::BTreeSet<String> =
+            lab.api.all::<Event>().into_iter().filter_map(|e| e.reason).collect();
+        for reason in ["Starting", "NodeReady", "NodeHasSufficientMemory", "NodeHasNoDiskPressure"] {
+            assert!(reasons.contains(reason), "{reason} in {reasons:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn outages_and_deletion_are_survived() {
+        let lab = Lab::new();
+        lab.network.send_replace(Ok(())).unwrap_err();
+        lab.api.guard(|_, _| Some(StatusError::unavailable("down")));
+        lab.start();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(lab.ready().is_none());
+        lab.api.guard(|_, _| None);
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        assert_eq!(lab.ready().unwrap().0, "True");
+        let first = lab.api.get::<Node>("", "n1").unwrap();
+        lab.api.remove::<Node>("", "n1");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let second = lab.api.get::<Node>("", "n1").unwrap();
+        assert_ne!(first.uid(), second.uid());
+        assert_eq!(lab.ready().unwrap().0, "True");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        let lease = lab.api.get::<Lease>(lease::NAMESPACE, "n1").unwrap();
+        assert_eq!(lease.metadata.owner_references.unwrap()[0].uid, second.uid());
+    }
+
+    #[test]
+    fn pressure_lasts_a_while() {
+        let mut seen = Seen::default();
+        let at = Duration::from_secs;
+        let memory = Pressure { memory: true, ..Pressure::default() };
+        assert_eq!(seen.smooth(Pressure::default(), at(0)), Pressure::default());
+        assert_eq!(seen.smooth(memory, at(10)), memory);
+        assert_eq!(seen.smooth(Pressure::default(), at(309)), memory);
+        assert_eq!(seen.smooth(Pressure::default(), at(310)), Pressure::default());
+    }
 }

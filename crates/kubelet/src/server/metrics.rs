@@ -11,12 +11,20 @@ use super::answer::{self, Answer};
 use super::handler::Handler;
 use super::stats::{self, NodeUsage, PodUsage};
 
+type Labels = Vec<(&'static str, String)>;
+
+struct Line {
+    labels: Labels,
+    value: f64,
+    at: Option<Timestamp>,
+}
+
 /// One metric with its lines.
 struct Family {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    lines: Vec<(Vec<(&'static str, String)>, f64, Option<Timestamp>)>,
+    lines: Vec<Line>,
 }
 
 impl Family {
@@ -24,8 +32,8 @@ impl Family {
         Self { name, kind, help, lines: Vec::new() }
     }
 
-    fn add(&mut self, labels: Vec<(&'static str, String)>, value: f64, at: Option<Timestamp>) {
-        self.lines.push((labels, value, at));
+    fn add(&mut self, labels: Labels, value: f64, at: Option<Timestamp>) {
+        self.lines.push(Line { labels, value, at });
     }
 }
 
@@ -36,7 +44,7 @@ fn render(families: &[Family]) -> String {
         let Family { name, kind, help, lines } = family;
         // Writing to a string cannot fail.
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for (labels, value, at) in lines {
+        for Line { labels, value, at } in lines {
             out.push_str(name);
             for (i, (label, text)) in labels.iter().enumerate() {
                 let _ = write!(out, "{}{label}=\"{}\"", if i == 0 { "{" } else { "," }, escape(text));

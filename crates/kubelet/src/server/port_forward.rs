@@ -260,14 +260,12 @@ fn tunnel(socket: WebSocket) -> impl AsyncRead + AsyncWrite + Unpin + Send + 'st
     let (mut reader, mut writer) = tokio::io::split(far);
     let inward = async move {
         while let Some(Ok(message)) = stream.next().await {
-            match message {
-                Message::Binary(bytes) => {
-                    if writer.write_all(&bytes).await.is_err() {
-                        return;
-                    }
-                }
-                Message::Close(_) => return,
-                _ => {}
+            let written = match message {
+                Message::Binary(bytes) => writer.write_all(&bytes).await.is_ok(),
+                other => !other.is_close(),
+            };
+            if !written {
+                return;
             }
         }
     };

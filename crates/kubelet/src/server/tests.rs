@@ -496,3 +496,83 @@ async fn exec_over_spdy() {
         got.extend_from_slice(&buffer[..read]);
     }
 }
+
+/// A CA, and certificates that it signs.
+struct Pki {
+    ca: rcgen::CertifiedIssuer<'static, rcgen::KeyPair>,
+}
+
+impl Pki {
+    fn new() -> Self {
+        let mut params = rcgen::CertificateParams::new(vec![]).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        Self { ca: rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap() }
+    }
+
+    fn issue(&self, name: &str, usage: rcgen::ExtendedKeyUsagePurpose) -> (String, String) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.extended_key_usages = vec![usage];
+        (params.signed_by(&key, &self.ca).unwrap().pem(), key.serialize_pem())
+    }
+}
+
+#[tokio::test]
+async fn certificates_over_tls() {
+    use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+
+    let (pki, foreign) = (Pki::new(), Pki::new());
+    let lab = Lab::new();
+    let (cert_pem, key_pem) = pki.issue("system:node:n1", ServerAuth);
+    let options = super::Options {
+        address: "127.0.0.1:0".parse().unwrap(),
+        cert_pem,
+        key_pem,
+        client_ca_pem: pki.ca.pem(),
+        node_name: "n1".into(),
+        configz: json!({}),
+    };
+    let handler = &lab.handler;
+    let (pods, runtime) = (Arc::clone(&handler.pods), Arc::clone(&handler.runtime));
+    let server = super::bind(options, pods, runtime, handler.client.clone()).await.unwrap();
+    let (address, stop) = (server.address().unwrap(), CancellationToken::new());
+    let serving = tokio::spawn(server.serve(stop.clone()));
+
+    let ask = async |identity: Option<(String, String)>| -> Option<u16> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(pki.ca.pem().as_bytes()).unwrap()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let config = match identity {
+            None => config.with_no_client_auth(),
+            Some((cert, key)) => {
+                let chain = vec![CertificateDer::from_pem_slice(cert.as_bytes()).unwrap()];
+                let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+                config.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.ok()?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+        tokio::spawn(connection);
+        let request =
+            Request::builder().uri("/healthz").header("host", "localhost").body(Empty::<Bytes>::new());
+        Some(sender.send_request(request.unwrap()).await.ok()?.status().as_u16())
+    };
+    assert_eq!(ask(Some(pki.issue("kube-apiserver-kubelet-client", ClientAuth))).await, Some(200));
+    assert_eq!(ask(Some(pki.issue("somebody", ClientAuth))).await, Some(403));
+    assert_eq!(ask(None).await, Some(401));
+    assert_eq!(ask(Some(foreign.issue("kube-apiserver-kubelet-client", ClientAuth))).await, None);
+    assert_eq!(ask(Some(pki.issue("kube-apiserver-kubelet-client", ServerAuth))).await, None);
+    stop.cancel();
+    tokio::time::timeout(Duration::from_secs(5), serving).await.unwrap().unwrap();
+}
