@@ -3,4 +3,6 @@
 pub mod certificatesigningrequest;
 pub mod request;
 pub mod signers;
+#[cfg(test)]
+mod testing;
 mod validation;

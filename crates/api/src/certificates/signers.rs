@@ -108,7 +108,7 @@ fn other_usages(usages: &[String], authentication: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::tests::{JANE, NODE};
+    use super::super::testing::{JANE, NODE};
     use super::*;
 
     fn words(usages: &[&str]) -> Vec<String> {

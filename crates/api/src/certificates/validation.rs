@@ -255,7 +255,7 @@ fn decisions_stay(
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::tests::{CERTIFICATE, NODE};
+    use super::super::testing::{CERTIFICATE, NODE};
     use super::*;
     use k8s_openapi::ByteString;
 
