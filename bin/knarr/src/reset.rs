@@ -70,7 +70,7 @@ fn refuse_running(layout: &Layout) -> Result<()> {
     if !layout.store().exists() {
         return Ok(());
     }
-    match knarr_storage::Embedded::open(&layout.store(), knarr_storage::Options::default()) {
+    match knarr_storage::Embedded::open(layout.store(), knarr_storage::Options::default()) {
         Err(knarr_storage::OpenError::Locked(_)) => {
             bail!("a server is running on {}: stop it first", layout.root().display())
         }

@@ -167,7 +167,7 @@ impl Controller {
         match change {
             Change::Nothing => return,
             Change::Pace => {}
-            Change::Halted => tracing::warn!("no node is ready: evictions stop"),
+            Change::Halted => tracing::info!("no node is ready: evictions stop"),
             Change::Resumed => {
                 tracing::info!("some nodes are ready again: evictions go on");
                 memory.healths.values_mut().for_each(|h| h.sign(monotonic));
