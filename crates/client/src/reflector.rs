@@ -138,7 +138,8 @@ impl Reflector {
                 allow_bookmarks: true,
                 ..self.selection.clone()
             };
-            let mut stream = self.transport.watch(&self.resource, self.namespace.as_deref(), &options).await?;
+            let mut stream =
+                self.transport.watch(&self.resource, self.namespace.as_deref(), &options).await?;
             let mut quiet = true;
             while let Some(event) = stream.next().await {
                 quiet = false;
