@@ -16,8 +16,11 @@ fn b12_logs() {
     ));
     kubectl.phase("lines", "Succeeded");
     let all = kubectl.run("logs lines");
-    assert_eq!(all, "line 1\nline 2\nline 3\nline 4\nline 5\nto stderr\nno newline");
-    assert_eq!(kubectl.run("logs lines --tail=1"), "no newline");
+    assert_eq!(
+        all, "line 1\nline 2\nline 3\nline 4\nline 5\nto stderr\nno newline\n",
+        "a last line without its end is a line"
+    );
+    assert_eq!(kubectl.run("logs lines --tail=1"), "no newline\n");
     assert_eq!(kubectl.run("logs lines --tail=0"), "");
     assert_eq!(kubectl.run("logs lines --limit-bytes=10"), "line 1\nlin");
     assert_eq!(kubectl.run("logs lines --since=1h").lines().count(), 7);

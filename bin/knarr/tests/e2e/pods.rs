@@ -42,7 +42,7 @@ fn b2_containers_share_network_and_volumes() {
     let kubectl = shared().namespace("b2");
     let mut object = sleeper("two");
     let mut first =
-        container("echo from-first > /shared/file; exec /bin/busybox nc -lk -p 8080 -e /bin/echo hello");
+        container("echo from-first > /shared/file; exec /bin/busybox httpd -f -p 8080 -h /shared");
     first["name"] = json!("first");
     first["volumeMounts"] = json!([{"name": "shared", "mountPath": "/shared"}]);
     let mut second = container(SLEEP);
@@ -53,8 +53,9 @@ fn b2_containers_share_network_and_volumes() {
     kubectl.apply(&object);
     kubectl.ready("two");
     let run = |script: &str| kubectl.run(["exec", "two", "-c", "second", "--", "sh", "-c", script]);
-    assert_eq!(run("until cat /elsewhere/file; do sleep 0.1; done"), "from-first\n");
-    assert_eq!(run("until nc 127.0.0.1 8080 </dev/null; do sleep 0.1; done"), "hello\n");
+    assert_eq!(run("timeout 20 sh -c 'until cat /elsewhere/file; do sleep 0.1; done'"), "from-first\n");
+    let fetch = "timeout 20 sh -c 'until wget -q -O - http://127.0.0.1:8080/file; do sleep 0.1; done'";
+    assert_eq!(run(fetch), "from-first\n");
     assert_eq!(run("touch /elsewhere/x 2>&1 || echo read-only").lines().last(), Some("read-only"));
     assert_eq!(run("hostname"), "two\n");
     let error = kubectl.fails("exec two -c third -- true");

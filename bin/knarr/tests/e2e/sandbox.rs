@@ -96,6 +96,10 @@ impl Sandbox {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.init.to_string(), "--net", "--mount", "--pid", "--uts", "--"]);
         command.arg(program);
+        // The surrounding machine's proxy is not to be reached from in here.
+        for name in ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+            command.env_remove(name);
+        }
         command
     }
 

@@ -35,8 +35,18 @@ fn f7_cluster_ip_node_port_and_headless() {
     }
     kubectl.apply(&sleeper("client"));
     kubectl.ready("client");
-    let from_pod =
-        ["exec", "client", "--", "wget", "-q", "-T", "5", "-O", "-", &format!("http://{NODE_IP}:{port}")];
+    let from_pod = [
+        "exec",
+        "client",
+        "--",
+        "timeout",
+        "5",
+        "wget",
+        "-q",
+        "-O",
+        "-",
+        &format!("http://{NODE_IP}:{port}"),
+    ];
     assert!(names.contains(&kubectl.run(from_pod)));
 
     kubectl.run("scale deployment web --replicas=0");
@@ -142,7 +152,7 @@ fn f1_pods_reach_pods_and_the_node() {
     kubectl.apply(&sleeper("client"));
     kubectl.ready("client");
     let ip = kubectl.path("pods -l app=web", "{.items[0].status.podIP}");
-    assert!(kubectl.run(&format!("exec client -- wget -q -T 5 -O - http://{ip}/")).ends_with(" v1\n"));
+    assert!(kubectl.run(&format!("exec client -- timeout 5 wget -q -O - http://{ip}/")).ends_with(" v1\n"));
     kubectl.run(&format!("exec client -- ping -c 1 -W 3 {NODE_IP}"));
     kubectl.run("exec client -- ping -c 1 -W 3 127.0.0.1");
 }

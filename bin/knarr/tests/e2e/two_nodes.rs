@@ -143,7 +143,7 @@ fn h1_a_second_machine_joins_with_a_nodes_kubeconfig() {
     for pod in ["near", "far"] {
         let look_up = format!("exec {pod} -- nslookup site.two.svc.cluster.local");
         kubectl.eventually(&look_up, |out| out.contains(&site));
-        let fetch = format!("exec {pod} -- wget -q -T 3 -O - http://{site}");
+        let fetch = format!("exec {pod} -- timeout 5 wget -q -O - http://{site}");
         kubectl.eventually(&fetch, |out| out.contains("v1"));
     }
     let logs = kubectl.run("logs deployment/site");

@@ -33,6 +33,7 @@ fn b11_empty_dir_host_path_and_sub_path() {
     assert_eq!(std::fs::read_to_string(folder.join("by-pod")).expect("file"), "written\n");
 
     let mut object = sleeper("no-such-folder");
+    object["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "host", "mountPath": "/host"}]);
     object["spec"]["volumes"] =
         json!([{"name": "host", "hostPath": {"path": "/no/such/folder", "type": "Directory"}}]);
     kubectl.apply(&object);
@@ -75,6 +76,7 @@ fn b11_config_map_and_secret_files_follow_their_objects() {
     kubectl.eventually(["exec", "reader", "--", "ls", "/maybe"], |out| out == "late\n");
 
     let mut object = sleeper("waits");
+    object["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "x", "mountPath": "/x"}]);
     object["spec"]["volumes"] = json!([{"name": "x", "configMap": {"name": "absent"}}]);
     kubectl.apply(&object);
     let message = kubectl.event("waits", "FailedMount");
@@ -121,7 +123,7 @@ fn a1_service_account_token_reaches_the_api() {
     let script = r#"
         cd /var/run/secrets/kubernetes.io/serviceaccount
         cat namespace; echo
-        ask() { wget -q -T 5 -O - --no-check-certificate --header "Authorization: Bearer $(cat token)" "https://$KUBERNETES_SERVICE_HOST/$1" 2>&1; }
+        ask() { timeout 5 wget -q -O - --no-check-certificate --header "Authorization: Bearer $(cat token)" "https://$KUBERNETES_SERVICE_HOST/$1" 2>&1; }
         ask api | grep -c APIVersions
         ask "api/v1/namespaces/$(cat namespace)/pods" | grep -c PodList || echo refused
         ls ca.crt

@@ -77,11 +77,11 @@ fn a2_deployment_becomes_pods_that_answer() {
     kubectl.ready("client");
     for name in ["web", "web.a2", "web.a2.svc", "web.a2.svc.cluster.local"] {
         let url = format!("http://{name}/");
-        let answer = kubectl.run(["exec", "client", "--", "wget", "-q", "-T", "5", "-O", "-", &url]);
+        let answer = kubectl.run(["exec", "client", "--", "timeout", "5", "wget", "-q", "-O", "-", &url]);
         assert!(names.contains(&answer), "{name}: {answer}");
     }
     let (_, own_ip) = pods[0];
-    let through = ["exec", pods[0].0, "--", "wget", "-q", "-T", "5", "-O", "-", "http://web/"];
+    let through = ["exec", pods[0].0, "--", "timeout", "5", "wget", "-q", "-O", "-", "http://web/"];
     for _ in 0..10 {
         assert!(names.contains(&kubectl.run(through)), "a pod reaches its own Service ({own_ip})");
     }
