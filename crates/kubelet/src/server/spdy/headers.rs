@@ -194,7 +194,7 @@ impl Storer {
     /// A block without any headers, which is all that a server's replies need.
     pub fn empty_block(&mut self) -> Vec<u8> {
         let content = 0u32.to_be_bytes();
-        let mut block = Vec::with_capacity(11);
+        let mut block = Vec::with_capacity(16);
         if !self.begun {
             block.extend_from_slice(&[0x78, 0x01]);
             self.begun = true;
@@ -204,6 +204,8 @@ impl Storer {
         block.extend_from_slice(&length.to_le_bytes());
         block.extend_from_slice(&(!length).to_le_bytes());
         block.extend_from_slice(&content);
+        // An empty block is what makes readers give out what they have (a sync flush).
+        block.extend_from_slice(&[0, 0, 0, 0xff, 0xff]);
         block
     }
 }
@@ -227,7 +229,9 @@ mod tests {
     fn what_the_storer_writes_can_be_read() {
         let (mut storer, mut inflater) = (Storer::default(), Inflater::new());
         for _ in 0..3 {
-            assert_eq!(inflater.read(&storer.empty_block()), Ok(BTreeMap::new()));
+            let block = storer.empty_block();
+            assert!(block.ends_with(&[0, 0, 0, 0xff, 0xff]), "readers wait for a flush");
+            assert_eq!(inflater.read(&block), Ok(BTreeMap::new()));
         }
     }
 
