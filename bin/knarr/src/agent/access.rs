@@ -68,20 +68,24 @@ fn is_loopback(server: &str) -> bool {
     rest.starts_with("127.") || rest.starts_with("localhost") || rest.starts_with("[::1]")
 }
 
+/// Whether the client may do this, everywhere.
+pub async fn may(client: &Client, verb: &str, group: &str, resource: &str) -> Result<bool> {
+    let attributes = ResourceAttributes {
+        group: Some(group.to_owned()),
+        resource: Some(resource.to_owned()),
+        verb: Some(verb.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let review = client.create(&review).await.context("cannot ask what this access may do")?;
+    Ok(review.status.is_some_and(|s| s.allowed))
+}
+
 /// Fails if the node may not see what service proxy, DNS and routes need.
 pub async fn check_rights(client: &Client, node: &str) -> Result<()> {
     for (group, resource) in [("", "services"), ("", "nodes"), ("discovery.k8s.io", "endpointslices")] {
-        let attributes = ResourceAttributes {
-            group: Some(group.to_owned()),
-            resource: Some(resource.to_owned()),
-            verb: Some("list".to_owned()),
-            ..ResourceAttributes::default()
-        };
-        let spec =
-            SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
-        let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
-        let review = client.create(&review).await.context("cannot ask what this node may do")?;
-        if !review.status.is_some_and(|s| s.allowed) {
+        if !may(client, "list", group, resource).await? {
             bail!(
                 "node {node} may not list {resource}, which service proxy and routes need: let nodes with `kubectl \
                  create clusterrolebinding knarr:node-proxier --clusterrole system:node-proxier --group {NODES_GROUP}`"

@@ -46,8 +46,16 @@ impl Request<'_> {
     /// Makes a key, and waits for its certificate.
     pub async fn obtain(&self, client: &Client, approval: Approval<'_>) -> Result<Credentials> {
         let key = KeyPair::generate()?;
-        let made = client.create(&self.object(&key)?).await.with_context(|| {
-            format!("cannot request a certificate of {} for node {}", self.signer, self.node)
+        let made = client.create(&self.object(&key)?).await.map_err(|error| {
+            let advice = match error.status().map(knarr_apimachinery::status::StatusError::code) {
+                Some(403) => {
+                    ": `knarr kubeconfig --node NAME` on the server writes an access that needs none"
+                }
+                _ => "",
+            };
+            let what =
+                format!("cannot request a certificate of {} for node {}{advice}", self.signer, self.node);
+            anyhow::Error::new(error).context(what)
         })?;
         if let Approval::With(admin) = approval {
             approve(admin, made.name()).await?;

@@ -26,6 +26,12 @@ pub async fn run(
 ) -> Result<()> {
     let stop = CancellationToken::new();
     let client = access::client(given, clock, "kubelet")?;
+    if !access::may(&client, "create", "", "nodes").await? {
+        bail!(
+            "the user of {} may not create nodes: take an administrator's kubeconfig",
+            args.kubeconfig.display()
+        );
+    }
     let informers = Arc::new(Informers::new(client.clone(), stop.clone()));
     let mut options = simulated::Options::new(count);
     options.labels = args.node.labels()?;
