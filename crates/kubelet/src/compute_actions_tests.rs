@@ -33,7 +33,8 @@ fn containers(pod: &Pod, list: &[&str]) -> Vec<ContainerStatus> {
         } else {
             (*text, ContainerState::Running, None)
         };
-        let hash = pod::find_container(pod, name).map(|(_, c)| labels::container_hash(&c)).unwrap_or_default();
+        let hash =
+            pod::find_container(pod, name).map(|(_, c)| labels::container_hash(&c)).unwrap_or_default();
         ContainerStatus {
             id: format!("id-{name}-{}", total - at),
             sandbox_id: "s0".into(),
@@ -225,13 +226,19 @@ fn sandboxes() {
     let two = vec![sandbox("s1", 1, SandboxState::Ready), sandbox("s0", 0, SandboxState::Ready)];
     assert_eq!(run(&always, &state(two, &always, &["a"])), "kill, sandbox 2, start a");
     let lost = PodSandboxStatus { ips: vec![], ..sandbox("s0", 0, SandboxState::Ready) };
-    assert_eq!(sandbox_change(&always, &state(vec![lost], &always, &[])).message, "pod sandbox has no IP address");
+    assert_eq!(
+        sandbox_change(&always, &state(vec![lost], &always, &[])).message,
+        "pod sandbox has no IP address"
+    );
 
     let never = pod("Never", json!([]), named(&["a"]));
     assert_eq!(run(&never, &state(vec![dead()], &never, &["a=0"])), "kill");
     assert_eq!(run(&never, &state(vec![dead()], &never, &[])), "kill, sandbox 1, start a");
     let on_failure = pod("OnFailure", json!([]), named(&["a", "b"]));
-    assert_eq!(run(&on_failure, &state(vec![dead()], &on_failure, &["a=0", "b=137"])), "kill, sandbox 1, start b");
+    assert_eq!(
+        run(&on_failure, &state(vec![dead()], &on_failure, &["a=0", "b=137"])),
+        "kill, sandbox 1, start b"
+    );
     assert_eq!(run(&on_failure, &state(vec![dead()], &on_failure, &["a=0", "b=0"])), "kill");
     let init = pod("Always", named(&["i"]), named(&["a"]));
     assert_eq!(run(&init, &state(vec![dead()], &init, &["a=137", "i=0"])), "kill, sandbox 1, init i");

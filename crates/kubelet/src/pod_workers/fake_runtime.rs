@@ -51,7 +51,8 @@ impl FakeRuntime {
     pub fn exit(&self, name: &str, code: i32) {
         let id = {
             let state = self.lock();
-            let running = state.containers.iter().find(|(c, _)| c.name == name && c.state == ContainerState::Running);
+            let running =
+                state.containers.iter().find(|(c, _)| c.name == name && c.state == ContainerState::Running);
             running.map(|(c, _)| c.id.clone()).expect("a running container")
         };
         self.end(&id, code);

@@ -146,7 +146,11 @@ impl Lab {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("{what} did not come: {:?}\n{:#?}", self.runtime.calls(), self.api.get::<Pod>("default", "web"));
+        panic!(
+            "{what} did not come: {:?}\n{:#?}",
+            self.runtime.calls(),
+            self.api.get::<Pod>("default", "web")
+        );
     }
 
     async fn until_state(&self, container: &str, state: &str) {
