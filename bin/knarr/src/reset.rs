@@ -40,6 +40,11 @@ pub fn run(args: ResetArgs) -> Result<()> {
     let report = purge(&layout.runtime(), &[cgroup_root, &shim_cgroup(cgroup_root)])?;
     println!("removed {} pod sandboxes, {} processes", report.sandboxes, report.processes);
 
+    // The folder that the runtime folders of all data folders share goes with the last of them.
+    if let Some(parent) = layout.runtime().parent() {
+        let _ = std::fs::remove_dir(parent);
+    }
+
     let (removed, errors) = cleanup(&CleanupConfig::new(layout.network()));
     removed.iter().for_each(|line| println!("removed {line}"));
 
