@@ -125,7 +125,7 @@ fn a3_paths_methods_and_parameters() {
     let gone = get("/api/v1/pods?watch=true&resourceVersion=999999999&timeoutSeconds=1");
     assert!([200, 504].contains(&gone.code), "{}", gone.status);
     let ahead = get("/api/v1/pods?resourceVersion=999999999&resourceVersionMatch=NotOlderThan");
-    ahead.is(504, "Timeout", "Too large resource version: 999999999, current: ");
+    ahead.is(504, "Timeout", "Timeout: Too large resource version: 999999999, current: ");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn c8_tables_have_upstreams_columns() {
         assert_eq!(words[1..4], ["1/1", "Running", "0"], "{pods}");
     }
     let all = kubectl.run("get deploy,rs,pods,events");
-    for kind in ["deployment.apps/web ", "replicaset.apps/web-", "pod/web-", "event/web"] {
+    for kind in ["deployment.apps/web ", "replicaset.apps/web-", "pod/web-", " deployment/web  "] {
         assert!(all.contains(kind), "no {kind}:\n{all}");
     }
     assert_eq!(

@@ -93,8 +93,10 @@ fn b5_http_and_tcp() {
     kubectl.apply(&with_probe("closed", json!({"tcpSocket": {"port": 81}, "periodSeconds": 1})));
     kubectl.ready("http");
     kubectl.ready("tcp");
-    let message = kubectl.event("not-found", "Unhealthy");
-    assert!(message.contains("Readiness probe failed: HTTP probe failed with statuscode: 404"), "{message}");
+    let events = "get events --field-selector involvedObject.name=not-found,reason=Unhealthy -o custom-columns=M:.message";
+    kubectl.eventually(events, |out| {
+        out.contains("Readiness probe failed: HTTP probe failed with statuscode: 404")
+    });
     let message = kubectl.event("closed", "Unhealthy");
     assert!(message.contains("connection refused"), "{message}");
     let states =

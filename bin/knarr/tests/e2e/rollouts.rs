@@ -126,7 +126,11 @@ fn c3_pause_and_resume() {
         1,
         "nothing is rolled out while paused"
     );
-    assert!(kubectl.fails("rollout undo deployment/web").contains("paused"));
+    assert!(
+        kubectl
+            .fails("rollout undo deployment/web --to-revision=1")
+            .contains("you cannot rollback a paused deployment")
+    );
     assert_eq!(kubectl.run("rollout resume deployment/web"), "deployment.apps/web resumed\n");
     kubectl.run("rollout status deployment/web --timeout=90s");
     assert_eq!(kubectl.path("deployment web", "{.status.updatedReplicas}"), "4");
