@@ -78,6 +78,10 @@ fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
         (true, false)
             if !everywhere || !info.name.is_empty() && request.query.get("fieldSelector").is_none() =>
         {
+            // The collection of all namespaces can be read, and nothing else.
+            if info.name.is_empty() && !everywhere {
+                return Err(StatusError::method_not_allowed(&served.group_resource(), &info.verb));
+            }
             Err(StatusError::path_not_found())
         }
         (false, true) => Err(StatusError::path_not_found()),
