@@ -42,7 +42,7 @@ fn at_rest(cluster: &Cluster, what: &str, seconds: usize, report: &mut Report) -
     report.add(&format!("{what}: RSS"), memory.rss, "MB");
     report.add(&format!("{what}: PSS"), memory.pss, "MB");
     report.add(&format!("{what}: CPU of one core"), cpu / passed * 100.0, "%");
-    report.add(&format!("{what}: wake-ups"), woken as f64 / passed, "wake-ups/s");
+    report.add(&format!("{what}: wake-ups"), woken as f64 / passed, "/s");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use super::http::{Connection, Watch};
 use super::report::Report;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
+const BATCH: usize = 25;
 
 pub fn measure(binary: &Path, runs: usize) -> Result<Report> {
     let mut cluster = Cluster::new(binary)?;
@@ -20,14 +21,11 @@ pub fn measure(binary: &Path, runs: usize) -> Result<Report> {
     let listed = connection.json("GET", PODS, None)?;
     let from = listed["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let mut watch = access.connect()?.watch(&format!("{PODS}?watch=true&resourceVersion={from}"))?;
-    // The first one warms caches that a node at work has warm.
-    one(&mut connection, &mut watch, "warm-up")?;
+    // The first batch warms caches that a node at work has warm.
+    batch(&mut connection, &mut watch, &mut Times::default(), "warm-up", BATCH.min(runs))?;
     let mut times = Times::default();
-    for number in 0..runs {
-        let (bound, running, gone) = one(&mut connection, &mut watch, &format!("pod-{number}"))?;
-        times.bound.push(bound);
-        times.running.push(running);
-        times.gone.push(gone);
+    for begin in (0..runs).step_by(BATCH) {
+        batch(&mut connection, &mut watch, &mut times, &format!("pod-{begin}"), BATCH.min(runs - begin))?;
     }
     let mut report = Report::new("pod-start");
     report.add_times("create to bound", &times.bound);
@@ -43,19 +41,33 @@ struct Times {
     gone: Vec<Duration>,
 }
 
-fn one(connection: &mut Connection, watch: &mut Watch, name: &str) -> Result<(Duration, Duration, Duration)> {
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-        "spec": {"containers": [{"name": "web", "image": "knarr.local/web:v1"}]},
-    });
-    let begun = Instant::now();
-    connection.json("POST", PODS, Some(&pod))?;
-    let bound = until(watch, name, begun, |_, pod| pod["spec"]["nodeName"].is_string())?;
-    let running = until(watch, name, begun, |_, pod| pod["status"]["phase"] == "Running")?;
-    let begun = Instant::now();
-    connection.json("DELETE", &format!("{PODS}/{name}"), None)?;
-    let gone = until(watch, name, begun, |kind, _| kind == "DELETED")?;
-    Ok((bound, running, gone))
+/// One pod after the other is created and awaited; then they are deleted, likewise. Deleted at once, a pod's process
+/// might not yet listen for the signal that asks it to end.
+fn batch(
+    connection: &mut Connection,
+    watch: &mut Watch,
+    times: &mut Times,
+    name: &str,
+    count: usize,
+) -> Result<()> {
+    let names: Vec<String> = (0..count).map(|n| format!("{name}-{n}")).collect();
+    for name in &names {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {"containers": [{"name": "web", "image": "knarr.local/web:v1"}]},
+        });
+        let begun = Instant::now();
+        connection.json("POST", PODS, Some(&pod))?;
+        times.bound.push(until(watch, name, begun, |_, pod| pod["spec"]["nodeName"].is_string())?);
+        times.running.push(until(watch, name, begun, |_, pod| pod["status"]["phase"] == "Running")?);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    for name in &names {
+        let begun = Instant::now();
+        connection.json("DELETE", &format!("{PODS}/{name}"), None)?;
+        times.gone.push(until(watch, name, begun, |kind, _| kind == "DELETED")?);
+    }
+    Ok(())
 }
 
 fn until(

@@ -44,6 +44,7 @@ impl Report {
         let mut results = Map::new();
         for (_, name, value, unit) in &self.rows {
             let unit = unit.replace('%', "percent").replace("/s", "_per_second").to_lowercase();
+            let unit = unit.trim_start_matches('_');
             results.insert(format!("{name}_{unit}"), json!((value * 1000.0).round() / 1000.0));
         }
         json!({"bench": self.name, "cores": cores(), "results": results})
@@ -86,8 +87,12 @@ mod tests {
         report.add("first start, p50", 1.5, "ms");
         report.add("CPU", 0.25, "%");
         report.add("8 writers", 10.0, "creates/s");
+        report.add("wake-ups", 1.0, "/s");
         let names: Vec<String> =
             report.json()["results"].as_object().expect("object").keys().cloned().collect();
-        assert_eq!(names, ["8_writers_creates_per_second", "cpu_percent", "first_start_p50_ms"]);
+        assert_eq!(
+            names,
+            ["8_writers_creates_per_second", "cpu_percent", "first_start_p50_ms", "wake_ups_per_second"]
+        );
     }
 }

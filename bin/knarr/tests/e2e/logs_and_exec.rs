@@ -5,7 +5,7 @@ use std::process::Stdio;
 use serde_json::json;
 
 use crate::cluster::shared;
-use crate::objects::{once, pod, sleeper};
+use crate::objects::{once, pod, service, sleeper, web};
 
 #[test]
 fn b12_logs() {
@@ -135,4 +135,53 @@ fn b12_cp() {
     kubectl.run(["cp", &there.to_string_lossy(), "box:/tmp/copied"]);
     kubectl.run(["cp", "box:/tmp/copied", &back.to_string_lossy()]);
     assert_eq!(std::fs::read(there).expect("file"), std::fs::read(back).expect("file"));
+}
+
+#[test]
+fn b12_attach() {
+    let kubectl = shared().namespace("b12-attach");
+    let mut object = once("asks", "echo your name?; read name; echo hello $name");
+    object["spec"]["containers"][0]["stdin"] = json!(true);
+    object["spec"]["containers"][0]["stdinOnce"] = json!(true);
+    kubectl.apply(&object);
+    kubectl.ready("asks");
+    let output = kubectl.attempt_with("attach -i asks", "Ada\n");
+    assert!(output.status.success(), "{output:?}");
+    kubectl.phase("asks", "Succeeded");
+    assert_eq!(kubectl.run("logs asks"), "your name?\nhello Ada\n");
+
+    let output = kubectl.attempt_with(
+        [
+            "run",
+            "shouts",
+            "--image=busybox",
+            "--image-pull-policy=IfNotPresent",
+            "--restart=Never",
+            "-i",
+            "--rm",
+            "--",
+            "tr",
+            "a-z",
+            "A-Z",
+        ],
+        "through and through\n",
+    );
+    assert!(String::from_utf8_lossy(&output.stdout).contains("THROUGH AND THROUGH"), "{output:?}");
+    assert!(kubectl.fails("get pod shouts").contains("NotFound"));
+}
+
+#[test]
+fn b12_port_forward() {
+    let cluster = shared();
+    let kubectl = cluster.namespace("b12-forward");
+    kubectl.apply(&web("web", 1));
+    kubectl.apply(&service("web"));
+    kubectl.run("rollout status deployment/web --timeout=60s");
+    for (target, port) in [("deployment/web", 18081), ("service/web", 18082)] {
+        let forward = kubectl.background(&format!("port-forward {target} {port}:80"));
+        forward.until(|out| out.contains(&format!("Forwarding from 127.0.0.1:{port} -> 80")));
+        for _ in 0..3 {
+            assert!(cluster.http(&format!("127.0.0.1:{port}")).ends_with(" v1\n"), "{target}");
+        }
+    }
 }
