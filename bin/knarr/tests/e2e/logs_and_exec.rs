@@ -185,3 +185,35 @@ fn b12_port_forward() {
         }
     }
 }
+
+/// A container that is put into a running pod to look around.
+#[test]
+fn b12_debug_with_an_ephemeral_container() {
+    let kubectl = shared().namespace("b12-debug");
+    let mut object = sleeper("target");
+    object["spec"]["shareProcessNamespace"] = json!(true);
+    kubectl.apply(&object);
+    kubectl.ready("target");
+    kubectl.run([
+        "debug",
+        "target",
+        "--image=busybox",
+        "--image-pull-policy=IfNotPresent",
+        "--container=look",
+        "--profile=general",
+        "--",
+        "sh",
+        "-c",
+        "hostname; ps | grep -c 'trap .exit 0'",
+    ]);
+    kubectl.until(
+        "pod target",
+        "{.status.ephemeralContainerStatuses[0].state.terminated.reason}",
+        "Completed",
+    );
+    let log = kubectl.run("logs target -c look");
+    let seen: Vec<&str> = log.lines().collect();
+    assert_eq!(seen[0], "target", "{log}");
+    assert_ne!(seen[1], "0", "the other container's processes are seen: {log}");
+    assert_eq!(kubectl.path("pod target", "{.status.phase}"), "Running");
+}
