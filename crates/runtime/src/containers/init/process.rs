@@ -62,6 +62,8 @@ impl Process {
 
     /// Ends in the program or in the reason why not.
     pub fn exec(&self) -> Result<std::convert::Infallible, Failure> {
+        // A server and its shims may do without huge pages; that is no business of the container.
+        let _ = sys::prctl(libc::PR_SET_THP_DISABLE, 0, 0);
         for limit in &self.rlimits {
             set_rlimit(limit)?;
         }
