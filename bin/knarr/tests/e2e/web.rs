@@ -106,8 +106,8 @@ fn a2_each_step_leaves_an_event_with_its_source() {
         let found = events.iter().any(|w| w[0] == "Normal" && w[1] == reason && w.contains(&source));
         assert!(found, "no {reason} from {source}:\n{description}");
     }
-    let message = format!("Successfully assigned a2-events/web-");
-    assert!(description.contains(&message), "{description}");
+    let message = "Successfully assigned a2-events/web-";
+    assert!(description.contains(message), "{description}");
     let description = kubectl.run("describe deployment web");
     assert!(description.contains("ScalingReplicaSet"), "{description}");
     assert!(description.contains("deployment-controller"), "{description}");
