@@ -91,7 +91,8 @@ fn a2_deployment_becomes_pods_that_answer() {
 fn a2_each_step_leaves_an_event_with_its_source() {
     let kubectl = shared().namespace("a2-events");
     deployed(&kubectl);
-    let description = kubectl.run("describe pods -l app=web");
+    let description =
+        kubectl.run(&format!("describe pod {}", kubectl.path("pods", "{.items[0].metadata.name}")));
     let events: Vec<Vec<&str>> = description
         .lines()
         .map(|l| l.split_whitespace().collect())
