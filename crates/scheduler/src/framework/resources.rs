@@ -153,7 +153,9 @@ mod tests {
 
     #[test]
     fn init_containers_count_by_their_largest_moment_and_sidecars_stay() {
-        let table: [(&[&str], &[(&str, bool)], i64); 5] = [
+        /// CPU of the main containers; that of the init containers, and whether they are sidecars; the pod's.
+        type Case = (&'static [&'static str], &'static [(&'static str, bool)], i64);
+        let table: [Case; 5] = [
             (&["100m", "200m"], &[], 300),
             (&["100m"], &[("500m", false), ("300m", false)], 500),
             (&["100m"], &[("50m", true)], 150),
