@@ -86,25 +86,25 @@ fn b2_sidecar_runs_beside_and_ends_last() {
 #[test]
 fn b3_init_containers_run_in_order() {
     let kubectl = shared().namespace("b3");
-    let mounts = json!([{"name": "work", "mountPath": "/work"}]);
+    let mounts = json!([{"name": "work", "mountPath": "/steps"}]);
     let init = |name: &str, script: &str| {
         let mut init = container(script);
         init["name"] = json!(name);
         init["volumeMounts"] = mounts.clone();
         init
     };
-    let mut object = pod("ordered", &format!("cat /work/log; {SLEEP}"));
+    let mut object = pod("ordered", &format!("cat /steps/log; {SLEEP}"));
     object["spec"]["containers"][0]["volumeMounts"] = mounts.clone();
     object["spec"]["initContainers"] = json!([
-        init("one", "until [ -e /work/go ]; do sleep 0.1; done; echo one >> /work/log"),
-        init("two", "echo two >> /work/log"),
+        init("one", "until [ -e /steps/go ]; do sleep 0.1; done; echo one >> /steps/log"),
+        init("two", "echo two >> /steps/log"),
     ]);
     object["spec"]["volumes"] = json!([{"name": "work", "emptyDir": {}}]);
     kubectl.apply(&object);
     kubectl.eventually("get pod ordered --no-headers", |line| shown(line) == "Init:0/2");
     let started = "-o=jsonpath={.status.initContainerStatuses[0].state.running.startedAt}";
     kubectl.eventually(["get", "pod", "ordered", started], |out| !out.is_empty());
-    kubectl.run(["exec", "ordered", "-c", "one", "--", "touch", "/work/go"]);
+    kubectl.run(["exec", "ordered", "-c", "one", "--", "touch", "/steps/go"]);
     kubectl.ready("ordered");
     assert_eq!(kubectl.run("logs ordered"), "one\ntwo\n");
     assert_eq!(
@@ -222,7 +222,7 @@ fn b7_environment() {
     let main = &mut object["spec"]["containers"][0];
     main["envFrom"] = json!([{"configMapRef": {"name": "settings"}, "prefix": "CM_"}]);
     main["args"] = json!(["zero", "$(COLOUR)", "$(MISSING)"]);
-    main["workingDir"] = json!("/tmp/work");
+    main["workingDir"] = json!("/tmp/steps");
     main["resources"] = json!({"requests": {"cpu": "30m"}, "limits": {"memory": "32Mi"}});
     kubectl.apply(&object);
     kubectl.phase("env", "Succeeded");
@@ -243,7 +243,7 @@ fn b7_environment() {
         "CM_colour=blue",
         "CM_extra_KEY=1",
         "args: zero blue $(MISSING)",
-        "/tmp/work",
+        "/tmp/steps",
         "KUBERNETES_SERVICE_PORT=443",
         "HOSTNAME=env",
     ] {
