@@ -2,10 +2,11 @@
 
 use k8s_openapi::Resource;
 use k8s_openapi::api::{
-    apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
-    autoscaling::v1 as autoscaling, certificates::v1 as certificates, coordination::v1 as coordination,
-    core::v1 as core, discovery::v1 as discovery, events::v1 as events, policy::v1 as policy,
-    rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
+    admissionregistration::v1 as admissionregistration, apps::v1 as apps,
+    authentication::v1 as authentication, authorization::v1 as authorization, autoscaling::v1 as autoscaling,
+    certificates::v1 as certificates, coordination::v1 as coordination, core::v1 as core,
+    discovery::v1 as discovery, events::v1 as events, policy::v1 as policy, rbac::v1 as rbac,
+    scheduling::v1 as scheduling, storage::v1 as storage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::schemars::SchemaGenerator;
@@ -67,6 +68,12 @@ kinds! {
     core::Secret, true;
     core::Service, true;
     core::ServiceAccount, true;
+    admissionregistration::MutatingAdmissionPolicy, false;
+    admissionregistration::MutatingAdmissionPolicyBinding, false;
+    admissionregistration::MutatingWebhookConfiguration, false;
+    admissionregistration::ValidatingAdmissionPolicy, false;
+    admissionregistration::ValidatingAdmissionPolicyBinding, false;
+    admissionregistration::ValidatingWebhookConfiguration, false;
     apps::ControllerRevision, true;
     apps::DaemonSet, true;
     apps::Deployment, true;

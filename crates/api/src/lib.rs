@@ -3,6 +3,7 @@
 //! The types themselves come from `k8s-openapi`; nothing here writes a type by hand.
 
 pub mod codec;
+pub mod conditions;
 pub mod defaults;
 pub mod descriptions;
 pub mod diff;
@@ -18,6 +19,7 @@ pub mod strategy;
 pub mod table;
 pub mod validate;
 
+pub mod admissionregistration;
 pub mod apps;
 pub mod authentication;
 pub mod authorization;

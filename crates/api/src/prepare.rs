@@ -19,6 +19,12 @@ pub fn keep_metadata(new: &mut Value, old: &Value, field: &str) {
     keep_in(new, old, &["metadata", field]);
 }
 
+/// A status update keeps the metadata that says something of the object rather than of the write.
+pub fn keep_metadata_for_status(new: &mut Value, old: &Value) {
+    const KEPT: [&str; 5] = ["generation", "labels", "annotations", "finalizers", "ownerReferences"];
+    KEPT.iter().for_each(|field| keep_metadata(new, old, field));
+}
+
 /// The field at this path stays what it was; parents are made where they are missing.
 pub fn keep_in(new: &mut Value, old: &Value, path: &[&str]) {
     let Some((last, parents)) = path.split_last() else { return };

@@ -3,8 +3,8 @@
 use crate::kind::ResourceType;
 use crate::resource::Resource;
 use crate::{
-    apps, authentication, authorization, certificates, coordination, core, discovery, events, policy, rbac,
-    scheduling, storage,
+    admissionregistration, apps, authentication, authorization, certificates, coordination, core, discovery,
+    events, policy, rbac, scheduling, storage,
 };
 
 const ALL: &[&Resource] = &[
@@ -24,6 +24,12 @@ const ALL: &[&Resource] = &[
     &core::secret::RESOURCE,
     &core::service::RESOURCE,
     &core::serviceaccount::RESOURCE,
+    &admissionregistration::mutatingadmissionpolicy::RESOURCE,
+    &admissionregistration::mutatingadmissionpolicybinding::RESOURCE,
+    &admissionregistration::mutatingwebhookconfiguration::RESOURCE,
+    &admissionregistration::validatingadmissionpolicy::RESOURCE,
+    &admissionregistration::validatingadmissionpolicybinding::RESOURCE,
+    &admissionregistration::validatingwebhookconfiguration::RESOURCE,
     &apps::controllerrevision::RESOURCE,
     &apps::daemonset::RESOURCE,
     &apps::deployment::RESOURCE,

@@ -1,0 +1,39 @@
+//! Kinds that extend admission: webhook configurations, and policies with their bindings.
+
+mod client_config;
+mod matching;
+pub mod mutatingadmissionpolicy;
+pub mod mutatingadmissionpolicybinding;
+pub mod mutatingwebhookconfiguration;
+mod policies;
+mod rules;
+pub mod validatingadmissionpolicy;
+pub mod validatingadmissionpolicybinding;
+pub mod validatingwebhookconfiguration;
+mod webhooks;
+
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+
+/// The end of names that belong to configuration read from files.
+const STATIC_SUFFIX: &str = ".static.k8s.io";
+
+fn static_problem() -> String {
+    format!(
+        "names ending with \"{STATIC_SUFFIX}\" are reserved for static manifest-based configurations and cannot be managed via the API"
+    )
+}
+
+/// New objects may not take a name of configuration that is read from files.
+fn not_static(errors: &mut ErrorList, name: &str) {
+    if name.ends_with(STATIC_SUFFIX) {
+        errors.push(Error::invalid(&Path::new("metadata").child("name"), name, static_problem()));
+    }
+}
+
+/// Updates of older objects with such a name are let through.
+fn static_warnings(name: &str) -> Vec<String> {
+    match name.ends_with(STATIC_SUFFIX) {
+        true => vec![format!("metadata.name: {}", static_problem())],
+        false => Vec::new(),
+    }
+}
