@@ -5,10 +5,11 @@ use k8s_openapi::api::{
     admissionregistration::v1 as admissionregistration, apps::v1 as apps,
     authentication::v1 as authentication, authorization::v1 as authorization, autoscaling::v1 as autoscaling,
     certificates::v1 as certificates, coordination::v1 as coordination, core::v1 as core,
-    discovery::v1 as discovery, events::v1 as events, policy::v1 as policy, rbac::v1 as rbac,
-    scheduling::v1 as scheduling, storage::v1 as storage,
+    discovery::v1 as discovery, events::v1 as events, flowcontrol::v1 as flowcontrol, policy::v1 as policy,
+    rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1 as apiregistration;
 use k8s_openapi::schemars::SchemaGenerator;
 
 use crate::kind::{DecodeError, Kind, ResourceType};
@@ -74,6 +75,7 @@ kinds! {
     admissionregistration::ValidatingAdmissionPolicy, false;
     admissionregistration::ValidatingAdmissionPolicyBinding, false;
     admissionregistration::ValidatingWebhookConfiguration, false;
+    apiregistration::APIService, false;
     apps::ControllerRevision, true;
     apps::DaemonSet, true;
     apps::Deployment, true;
@@ -91,6 +93,8 @@ kinds! {
     coordination::Lease, true;
     discovery::EndpointSlice, true;
     events::Event, true;
+    flowcontrol::FlowSchema, false;
+    flowcontrol::PriorityLevelConfiguration, false;
     policy::Eviction, true;
     policy::PodDisruptionBudget, true;
     rbac::ClusterRole, false;

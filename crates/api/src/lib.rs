@@ -20,6 +20,7 @@ pub mod table;
 pub mod validate;
 
 pub mod admissionregistration;
+pub mod apiregistration;
 pub mod apps;
 pub mod authentication;
 pub mod authorization;
@@ -28,6 +29,7 @@ pub mod coordination;
 pub mod core;
 pub mod discovery;
 pub mod events;
+pub mod flowcontrol;
 pub mod policy;
 pub mod rbac;
 pub mod scheduling;

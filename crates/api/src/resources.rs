@@ -3,8 +3,8 @@
 use crate::kind::ResourceType;
 use crate::resource::Resource;
 use crate::{
-    admissionregistration, apps, authentication, authorization, certificates, coordination, core, discovery,
-    events, policy, rbac, scheduling, storage,
+    admissionregistration, apiregistration, apps, authentication, authorization, certificates, coordination,
+    core, discovery, events, flowcontrol, policy, rbac, scheduling, storage,
 };
 
 const ALL: &[&Resource] = &[
@@ -30,6 +30,7 @@ const ALL: &[&Resource] = &[
     &admissionregistration::validatingadmissionpolicy::RESOURCE,
     &admissionregistration::validatingadmissionpolicybinding::RESOURCE,
     &admissionregistration::validatingwebhookconfiguration::RESOURCE,
+    &apiregistration::apiservice::RESOURCE,
     &apps::controllerrevision::RESOURCE,
     &apps::daemonset::RESOURCE,
     &apps::deployment::RESOURCE,
@@ -39,6 +40,8 @@ const ALL: &[&Resource] = &[
     &coordination::lease::RESOURCE,
     &discovery::endpointslice::RESOURCE,
     &events::event::RESOURCE,
+    &flowcontrol::flowschema::RESOURCE,
+    &flowcontrol::prioritylevelconfiguration::RESOURCE,
     &rbac::clusterrole::RESOURCE,
     &rbac::clusterrolebinding::RESOURCE,
     &rbac::role::RESOURCE,

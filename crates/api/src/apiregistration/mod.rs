@@ -1,0 +1,3 @@
+//! Kinds that say who serves which group and version.
+
+pub mod apiservice;
