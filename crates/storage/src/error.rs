@@ -35,6 +35,13 @@ pub enum Error {
     /// again, since only the file can tell what became of the failed ones.
     #[error("store is read-only: {reason}")]
     Unavailable { reason: Arc<str> },
+    /// The engine behind the store answered with an error of its own, in its words, or could not be
+    /// reached. A later attempt may do better.
+    #[error("{0}")]
+    Backend(Arc<str>),
+    /// The engine behind the store did not answer in time.
+    #[error("context deadline exceeded")]
+    Timeout,
     #[error("store is closed")]
     Closed,
 }

@@ -6,11 +6,13 @@
 //!
 //! [`Store`] is the interface, [`Embedded`] the engine: all state in memory, every write durable in
 //! one file before it is answered, concurrent writers sharing one fsync. [`Embedded::memory`] is the
-//! same engine without the file.
+//! same engine without the file. [`Etcd`] keeps the same promises on an etcd cluster, which several
+//! servers may share.
 
 mod disk;
 mod engine;
 mod error;
+mod etcd;
 mod options;
 mod store;
 #[cfg(any(test, feature = "suite"))]
@@ -22,6 +24,7 @@ mod window;
 pub use disk::OpenError;
 pub use engine::Embedded;
 pub use error::{Conflict, Error};
+pub use etcd::{Etcd, EtcdConfigError, EtcdOptions, EtcdTls};
 pub use options::{Options, TimeSource};
 pub use store::Store;
 pub use types::{
@@ -32,4 +35,4 @@ pub use watch::{ProgressRequester, Watch, WatchEvents, WatchItem, WatchRequest};
 pub use window::RevisionWindow;
 
 /// What every operation of a [`Store`] answers.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;

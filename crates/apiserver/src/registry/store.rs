@@ -64,6 +64,11 @@ pub fn status_of(error: &Error) -> StatusError {
             "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter.",
         ),
         Error::Closed => StatusError::unavailable("the server is shutting down"),
+        // etcd's own words, as upstream passes them on.
+        Error::Backend(why) => StatusError::new(500, "", &**why),
+        Error::Timeout => {
+            StatusError::timeout("Timeout: request did not complete within the allotted timeout")
+        }
         other => StatusError::internal(other),
     }
 }

@@ -1,0 +1,86 @@
+//! The store's keys as etcd's keys, below a prefix, and etcd's values as the store's.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::proto;
+use crate::Error;
+use crate::types::{KeyRange, KeyValue, LeaseId};
+
+/// Where the store's keys live in etcd.
+#[derive(Debug, Clone)]
+pub struct Keyspace {
+    prefix: Bytes,
+}
+
+impl Keyspace {
+    pub fn new(prefix: &str) -> Self {
+        Self { prefix: Bytes::copy_from_slice(prefix.as_bytes()) }
+    }
+
+    pub fn key(&self, key: &[u8]) -> Bytes {
+        let mut whole = BytesMut::with_capacity(self.prefix.len() + key.len());
+        whole.put_slice(&self.prefix);
+        whole.put_slice(key);
+        whole.freeze()
+    }
+
+    /// `key` and `range_end` as etcd wants them.
+    pub fn range(&self, range: &KeyRange) -> (Bytes, Bytes) {
+        let start = self.key(&range.start);
+        let end = match &range.end {
+            Some(end) => Some(self.key(end)),
+            None => KeyRange::prefix(self.prefix.clone()).end,
+        };
+        // Zero bytes stand for the first key and for what is behind the last one.
+        let zero = Bytes::from_static(b"\0");
+        (if start.is_empty() { zero.clone() } else { start }, end.unwrap_or(zero))
+    }
+
+    /// The store's own key; `None` if it is not below the prefix.
+    fn strip(&self, key: &Bytes) -> Option<Bytes> {
+        key.starts_with(&self.prefix).then(|| key.slice(self.prefix.len()..))
+    }
+
+    pub fn key_value(&self, kv: proto::KeyValue) -> Result<KeyValue, Error> {
+        let key =
+            self.strip(&kv.key).ok_or(Error::Invalid("etcd answered with a key that was not asked for"))?;
+        Ok(KeyValue {
+            key,
+            value: kv.value,
+            create_revision: revision(kv.create_revision),
+            mod_revision: revision(kv.mod_revision),
+            version: revision(kv.version),
+            lease: LeaseId::new(revision(kv.lease)),
+        })
+    }
+}
+
+/// etcd counts in signed numbers that are never negative.
+pub fn revision(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+pub fn number(revision: u64) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
+}
+
+pub fn header_revision(header: Option<&proto::ResponseHeader>) -> u64 {
+    header.map_or(0, |h| revision(h.revision))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_stay_below_the_prefix() {
+        let ours = Keyspace::new("/k");
+        assert_eq!(ours.range(&KeyRange::all()), (Bytes::from("/k"), Bytes::from("/l")));
+        assert_eq!(ours.range(&KeyRange::prefix("/a")), (Bytes::from("/k/a"), Bytes::from("/k/b")));
+        assert_eq!(ours.range(&KeyRange::key("x")), (Bytes::from("/kx"), Bytes::from("/kx\0")));
+        let whole = Keyspace::new("");
+        assert_eq!(whole.range(&KeyRange::all()), (Bytes::from("\0"), Bytes::from("\0")));
+        assert_eq!(ours.strip(&Bytes::from("/ka")), Some(Bytes::from("a")));
+        assert_eq!(ours.strip(&Bytes::from("/x")), None);
+    }
+}
