@@ -4,7 +4,7 @@ use k8s_openapi::Resource;
 use k8s_openapi::api::{
     admissionregistration::v1 as admissionregistration, apps::v1 as apps,
     authentication::v1 as authentication, authorization::v1 as authorization, autoscaling::v1 as autoscaling,
-    certificates::v1 as certificates, coordination::v1 as coordination, core::v1 as core,
+    batch::v1 as batch, certificates::v1 as certificates, coordination::v1 as coordination, core::v1 as core,
     discovery::v1 as discovery, events::v1 as events, flowcontrol::v1 as flowcontrol, policy::v1 as policy,
     rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
 };
@@ -89,6 +89,8 @@ kinds! {
     authorization::SelfSubjectRulesReview, false;
     authorization::SubjectAccessReview, false;
     autoscaling::Scale, true;
+    batch::CronJob, true;
+    batch::Job, true;
     certificates::CertificateSigningRequest, false;
     coordination::Lease, true;
     discovery::EndpointSlice, true;

@@ -2,6 +2,7 @@
 //!
 //! The types themselves come from `k8s-openapi`; nothing here writes a type by hand.
 
+pub mod addresses;
 pub mod codec;
 pub mod conditions;
 pub mod defaults;
@@ -24,6 +25,7 @@ pub mod apiregistration;
 pub mod apps;
 pub mod authentication;
 pub mod authorization;
+pub mod batch;
 pub mod certificates;
 pub mod coordination;
 pub mod core;

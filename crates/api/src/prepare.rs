@@ -9,6 +9,15 @@ pub fn clear(object: &mut Value, field: &str) {
     }
 }
 
+/// Removes the field at this path, such as one whose feature is off.
+pub fn drop_in(object: &mut Value, path: &[&str]) {
+    let Some((last, parents)) = path.split_last() else { return };
+    let parent = parents.iter().try_fold(object, |v, field| v.get_mut(field));
+    if let Some(map) = parent.and_then(Value::as_object_mut) {
+        map.remove(*last);
+    }
+}
+
 /// The top-level field stays what it was.
 pub fn keep(new: &mut Value, old: &Value, field: &str) {
     keep_in(new, old, &[field]);

@@ -3,8 +3,8 @@
 use crate::kind::ResourceType;
 use crate::resource::Resource;
 use crate::{
-    admissionregistration, apiregistration, apps, authentication, authorization, certificates, coordination,
-    core, discovery, events, flowcontrol, policy, rbac, scheduling, storage,
+    admissionregistration, apiregistration, apps, authentication, authorization, batch, certificates,
+    coordination, core, discovery, events, flowcontrol, policy, rbac, scheduling, storage,
 };
 
 const ALL: &[&Resource] = &[
@@ -36,6 +36,8 @@ const ALL: &[&Resource] = &[
     &apps::deployment::RESOURCE,
     &apps::replicaset::RESOURCE,
     &apps::statefulset::RESOURCE,
+    &batch::cronjob::RESOURCE,
+    &batch::job::RESOURCE,
     &certificates::certificatesigningrequest::RESOURCE,
     &coordination::lease::RESOURCE,
     &discovery::endpointslice::RESOURCE,

@@ -58,6 +58,11 @@ pub trait Strategy: Sync {
         None
     }
 
+    /// A warning for deletions that state no propagation policy.
+    fn deletion_warning(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Without an explicit propagation policy, dependents are orphaned rather than deleted (legacy resources).
     fn orphans_by_default(&self) -> bool {
         false

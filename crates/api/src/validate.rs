@@ -1,7 +1,6 @@
 //! Checks that many resources share, each adding what it finds to a list of errors in upstream's words.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -63,6 +62,29 @@ fn supported_words(supported: &[&str]) -> String {
 /// Invalid, with a value that is not JSON as the API knows it, or whose fields have an order of their own.
 pub fn invalid_text(path: &Path, text: &str, problem: &str) -> Error {
     Error { value: None, ..Error::invalid(path, Value::Null, format!("{text}: {problem}")) }
+}
+
+/// Invalid, without a value in its words.
+pub fn omitted(path: &Path, problem: &str) -> Error {
+    Error { value: None, ..Error::invalid(path, Value::Null, problem) }
+}
+
+/// `acme.io/foo`: a DNS subdomain, a slash, and what may be in a URL's path.
+pub fn domain_prefixed_path(errors: &mut ErrorList, path: &Path, value: &str) {
+    if !required(errors, path, value) {
+        return;
+    }
+    let Some((host, rest)) = value.split_once('/').filter(|(h, r)| !h.is_empty() && !r.is_empty()) else {
+        let problem = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        errors.push(Error::invalid(path, value, problem));
+        return;
+    };
+    dns_subdomain(errors, path, host);
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
+    if !rest.bytes().all(fine) {
+        let problem = r"Invalid path (regex used for validation is '[A-Za-z0-9/\-._~%!$&'()*+,;=:]+')";
+        errors.push(Error::invalid(path, rest, problem));
+    }
 }
 
 /// Duplicate, with such a value.
@@ -207,49 +229,6 @@ pub fn template_is_selected(
     }
 }
 
-/// An address as older fields accept it: leading zeros in IPv4 numbers are fine.
-pub fn ip(errors: &mut ErrorList, path: &Path, value: &str) -> Option<IpAddr> {
-    let parsed = parse_ip(value);
-    if parsed.is_none() {
-        let problem = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-        errors.push(Error::invalid(path, value, problem));
-    }
-    parsed
-}
-
-fn parse_ip(value: &str) -> Option<IpAddr> {
-    if value.contains(':') {
-        return value.parse().ok();
-    }
-    let mut octets = [0u8; 4];
-    let mut parts = value.split('.');
-    for octet in &mut octets {
-        let part = parts.next()?;
-        if part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
-            return None;
-        }
-        let digits = part.trim_start_matches('0');
-        *octet = if digits.is_empty() { 0 } else { digits.parse().ok()? };
-    }
-    parts.next().is_none().then(|| IpAddr::from(octets))
-}
-
-/// A network as older fields accept it.
-pub fn cidr(errors: &mut ErrorList, path: &Path, value: &str) {
-    let fine = value.split_once('/').is_some_and(|(address, bits)| {
-        let most = match parse_ip(address) {
-            Some(IpAddr::V4(_)) => 32,
-            Some(IpAddr::V6(_)) => 128,
-            None => return false,
-        };
-        bits.bytes().all(|b| b.is_ascii_digit()) && bits.parse::<u8>().is_ok_and(|bits| bits <= most)
-    });
-    if !fine {
-        let problem = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-        errors.push(Error::invalid(path, value, problem));
-    }
-}
-
 /// A port by number or name.
 pub fn port_or_name(errors: &mut ErrorList, path: &Path, port: &IntOrString) {
     match port {
@@ -306,26 +285,4 @@ pub fn descending_path(errors: &mut ErrorList, path: &Path, value: &str) {
         errors.push(Error::invalid(path, value, "must be a relative path"));
     }
     no_backsteps(errors, path, value);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses() {
-        for (text, fine) in [
-            ("10.0.0.1", true),
-            ("010.000.0.01", true),
-            ("2001:db8::1", true),
-            ("::ffff:1.2.3.4", true),
-            ("256.0.0.1", false),
-            ("1.2.3", false),
-            ("1.2.3.4.5", false),
-            ("a", false),
-            ("", false),
-        ] {
-            assert_eq!(parse_ip(text).is_some(), fine, "{text}");
-        }
-    }
 }

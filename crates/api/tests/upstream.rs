@@ -95,6 +95,7 @@ fn check(case: &Value) -> Vec<String> {
     strategy.default(&mut object);
     let errors = match case.get("old") {
         None => {
+            knarr_api::prepare::metadata(&mut object).insert("uid".to_owned(), Value::from("u"));
             strategy.prepare_for_create(&mut object);
             strategy.validate(&held(&object))
         }

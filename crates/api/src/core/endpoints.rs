@@ -7,6 +7,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
 use serde_json::Value;
 
+use crate::addresses;
 use crate::defaults::{blank, items};
 use crate::kind::Kind;
 use crate::naming;
@@ -114,7 +115,7 @@ fn validate_subsets(endpoints: &api::Endpoints) -> ErrorList {
 }
 
 fn validate_address(errors: &mut ErrorList, path: &Path, address: &api::EndpointAddress) {
-    validate::ip(errors, &path.child("ip"), &address.ip);
+    addresses::ip(errors, &path.child("ip"), &address.ip);
     if let Some(name) = address.hostname.as_deref().filter(|n| !n.is_empty()) {
         validate::dns_label(errors, &path.child("hostname"), name);
     }
@@ -142,7 +143,7 @@ fn validate_port(errors: &mut ErrorList, path: &Path, port: &api::EndpointPort, 
 /// An address that traffic can be sent to from another machine.
 pub(crate) fn endpoint_ip(errors: &mut ErrorList, path: &Path, text: &str) {
     let mut unused = ErrorList::new();
-    let Some(ip) = validate::ip(&mut unused, path, text) else {
+    let Some(ip) = addresses::ip(&mut unused, path, text) else {
         errors.push(Error::invalid(path, text, "must be a valid IP address"));
         return;
     };

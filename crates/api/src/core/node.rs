@@ -7,6 +7,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
 use serde_json::Value;
 
+use crate::addresses;
 use crate::core::pod::validation::{quantity, taint_effect};
 use crate::defaults::{Fields, existing, text, unset};
 use crate::kind::Kind;
@@ -161,7 +162,7 @@ fn validate_node(node: &api::Node) -> ErrorList {
     let path = Path::new("spec").child("podCIDRs");
     let ranges = spec.pod_cidrs.unwrap_or_default();
     for (i, range) in ranges.iter().enumerate() {
-        validate::cidr(&mut errors, &path.index(i), range);
+        addresses::cidr(&mut errors, &path.index(i), range);
     }
     let families: BTreeSet<bool> = ranges.iter().map(|r| r.contains(':')).collect();
     if ranges.len() > families.len() {

@@ -7,6 +7,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
 use serde_json::Value;
 
+use crate::addresses;
 use crate::core::endpoints::endpoint_ip;
 use crate::defaults::{items, unset};
 use crate::kind::Kind;
@@ -145,7 +146,7 @@ fn validate_endpoint(errors: &mut ErrorList, path: &Path, endpoint: &api::Endpoi
     for (i, address) in endpoint.addresses.iter().enumerate() {
         if family == "FQDN" {
             validate::dns_subdomain(errors, &at.index(i), address);
-        } else if let Some(ip) = validate::ip(errors, &at.index(i), address) {
+        } else if let Some(ip) = addresses::ip(errors, &at.index(i), address) {
             if ip.is_ipv4() != (family == "IPv4") {
                 let problem = format!("must be an {family} address");
                 errors.push(Error::invalid(&at, address.as_str(), problem));

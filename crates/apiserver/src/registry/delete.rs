@@ -85,6 +85,9 @@ pub async fn delete(
     name: &str,
     how: &How,
 ) -> Result<Deleted, StatusError> {
+    if how.options.propagation_policy.is_none() && how.options.orphan_dependents.is_none() {
+        served.resource.strategy.deletion_warning().into_iter().for_each(|w| request.warn(w.to_owned()));
+    }
     for _ in 0..ATTEMPTS {
         let Some(current) = store::read(server, served, namespace, name).await? else {
             return Err(served.not_found(name));

@@ -1,15 +1,19 @@
 //! Pod: a group of containers on one node.
 
+mod app_armor;
 mod columns;
 mod defaults;
 mod image;
+mod paths;
 mod prepare;
 pub mod validation;
+pub mod warnings;
 
 pub use defaults::{
     network_volume as default_network_volume, pod_spec as default_pod_spec, template as default_template,
 };
 pub use prepare::qos_class;
+pub use warnings::template as template_warnings;
 
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
@@ -94,15 +98,20 @@ impl Strategy for Rules {
     }
 
     fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
-        let problems = names::dns1123_label(new.name());
-        if old.is_some() || problems.is_empty() {
+        if old.is_some() {
             return Vec::new();
         }
-        vec![format!(
-            "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; \
-             a DNS label is recommended: [{}]",
-            problems.join(" ")
-        )]
+        let problems = names::dns1123_label(new.name());
+        let mut all = Vec::new();
+        if !problems.is_empty() {
+            all.push(format!(
+                "metadata.name: this is used in the Pod's hostname, which can result in surprising behavior; \
+                 a DNS label is recommended: [{}]",
+                problems.join(" ")
+            ));
+        }
+        all.extend(new.typed::<api::Pod>().map(|pod| warnings::pod(&pod)).unwrap_or_default());
+        all
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

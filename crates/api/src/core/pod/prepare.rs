@@ -3,6 +3,7 @@
 use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
+use super::app_armor;
 use crate::defaults::{Fields, child, existing, items};
 use crate::prepare::{
     bump_generation, keep, keep_in, keep_metadata, object, set_generation, update_with_generation,
@@ -11,6 +12,7 @@ use crate::prepare::{
 pub fn for_create(pod: &mut Value) {
     set_generation(pod, 1);
     merge_label_keys(pod);
+    app_armor::fields_from_annotations(pod);
     let fields = object(pod);
     default_pod_level_resources(child(fields, "spec"));
     let spec = &fields["spec"];

@@ -8,6 +8,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
 use serde_json::{Value, json};
 
+use crate::addresses;
 use crate::core::endpoints::endpoint_ip;
 use crate::validate;
 
@@ -52,7 +53,7 @@ pub fn service(service: &Service) -> ErrorList {
     addresses(&mut errors, &path, &spec);
     for (i, ip) in spec.external_ips.iter().flatten().enumerate() {
         let path = path.child("externalIPs").index(i);
-        if validate::ip(&mut errors, &path, ip).is_some() {
+        if addresses::ip(&mut errors, &path, ip).is_some() {
             endpoint_ip(&mut errors, &path, ip);
         }
     }
@@ -217,7 +218,7 @@ fn addresses(errors: &mut ErrorList, path: &Path, spec: &ServiceSpec) {
                 errors.push(Error::invalid(&at, ips.clone(), problem));
             }
         } else {
-            parsed.extend(validate::ip(errors, &at.index(i), ip));
+            parsed.extend(addresses::ip(errors, &at.index(i), ip));
         }
     }
     let well_formed = errors.0.len() == before;
@@ -249,7 +250,7 @@ fn load_balancer(errors: &mut ErrorList, path: &Path, spec: &ServiceSpec) {
         errors.push(Error::forbidden(&at, only));
     }
     for (i, range) in ranges.iter().enumerate() {
-        validate::cidr(errors, &at.index(i), range.trim());
+        addresses::cidr(errors, &at.index(i), range.trim());
     }
     match spec.allocate_load_balancer_node_ports {
         Some(_) if !is_balancer => {

@@ -117,7 +117,7 @@ fn ephemeral_fields(errors: &mut ErrorList, path: &Path, container: &EphemeralCo
 }
 
 /// The fields that an ephemeral container shares with ordinary ones.
-fn as_container(ephemeral: &EphemeralContainer) -> Container {
+pub fn as_container(ephemeral: &EphemeralContainer) -> Container {
     let e = ephemeral.clone();
     Container {
         args: e.args,

@@ -14,8 +14,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
 
+use crate::addresses;
 use crate::validate;
 
+pub use container::as_container;
 pub use resources::{is_standard_resource, quantity, resource_name};
 pub use scheduling::{node_selector, taint_effect, tolerations};
 pub use update::{ephemeral_containers_update, resize_update, status_update, update};
@@ -172,7 +174,7 @@ fn dns_config(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
         errors.push(Error::invalid(&path.child("nameservers"), servers.to_vec(), problem));
     }
     for (i, server) in servers.iter().enumerate() {
-        validate::ip(errors, &path.child("nameservers").index(i), server);
+        addresses::ip(errors, &path.child("nameservers").index(i), server);
     }
     let searches = config.searches.as_deref().unwrap_or_default();
     if searches.len() > MAX_SEARCHES {
@@ -250,7 +252,7 @@ fn identity(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
     tolerations(errors, &path.child("tolerations"), spec.tolerations.as_deref().unwrap_or_default());
     for (i, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let path = path.child("hostAliases").index(i);
-        validate::ip(errors, &path.child("ip"), &alias.ip);
+        addresses::ip(errors, &path.child("ip"), &alias.ip);
         for (j, name) in alias.hostnames.iter().flatten().enumerate() {
             validate::dns_subdomain(errors, &path.child("hostnames").index(j), name);
         }

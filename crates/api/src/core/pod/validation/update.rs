@@ -7,6 +7,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
 
 use super::{container, metadata_and_spec, scheduling};
+use crate::addresses;
 use crate::diff;
 use crate::validate;
 
@@ -266,10 +267,10 @@ pub fn status_update(new: &Pod, old: &Pod) -> ErrorList {
         spec,
     );
     for (i, ip) in status.pod_ips.iter().flatten().enumerate() {
-        validate::ip(&mut errors, &path.child("podIPs").index(i), &ip.ip);
+        addresses::ip(&mut errors, &path.child("podIPs").index(i), &ip.ip);
     }
     for (i, ip) in status.host_ips.iter().flatten().enumerate() {
-        validate::ip(&mut errors, &path.child("hostIPs").index(i).child("ip"), &ip.ip);
+        addresses::ip(&mut errors, &path.child("hostIPs").index(i).child("ip"), &ip.ip);
     }
     errors
 }

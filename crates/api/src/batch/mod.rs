@@ -1,0 +1,9 @@
+//! The `batch` group: work that ends, once or on a schedule.
+
+pub mod cronjob;
+mod indexes;
+pub mod job;
+pub mod schedule;
+mod status;
+pub mod timezone;
+mod validation;
