@@ -5,10 +5,12 @@
 pub mod addresses;
 pub mod codec;
 pub mod conditions;
+pub mod custom;
 pub mod defaults;
 pub mod descriptions;
 pub mod diff;
 pub mod header;
+pub mod intern;
 pub mod kind;
 pub mod naming;
 pub mod object;

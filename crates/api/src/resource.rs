@@ -1,7 +1,11 @@
 //! The table of served resources: one [`Resource`] each, with its names, verbs, subresources, columns and strategy.
 
-use serde_json::Value;
+use std::ops::Deref;
+use std::sync::Arc;
 
+use serde_json::{Value, json};
+
+use crate::custom::CustomResource;
 use crate::header::Header;
 use crate::kind::ResourceType;
 use crate::object::Object;
@@ -30,6 +34,66 @@ pub struct Resource {
     pub cells: fn(&Object, &CellContext) -> Vec<Value>,
     /// Set where objects of this resource are stored as another one.
     pub stored_as: Option<&'static StoredAs>,
+}
+
+/// A served resource: one of the table's, or one that a CustomResourceDefinition describes at run time.
+///
+/// It reads as the [`Resource`] itself; what cannot be static (strategy, columns) has a method of its own here, which is
+/// the one to use.
+#[derive(Clone)]
+pub enum ResourceRef {
+    BuiltIn(&'static Resource),
+    Custom(Arc<CustomResource>),
+}
+
+impl Deref for ResourceRef {
+    type Target = Resource;
+
+    fn deref(&self) -> &Resource {
+        match self {
+            Self::BuiltIn(resource) => resource,
+            Self::Custom(custom) => &custom.resource,
+        }
+    }
+}
+
+impl From<&'static Resource> for ResourceRef {
+    fn from(resource: &'static Resource) -> Self {
+        Self::BuiltIn(resource)
+    }
+}
+
+impl ResourceRef {
+    pub fn strategy(&self) -> &dyn Strategy {
+        match self {
+            Self::BuiltIn(resource) => resource.strategy,
+            Self::Custom(custom) => &**custom,
+        }
+    }
+
+    /// What a CustomResourceDefinition says of it; `None` for built-in resources.
+    pub fn custom(&self) -> Option<&Arc<CustomResource>> {
+        match self {
+            Self::BuiltIn(_) => None,
+            Self::Custom(custom) => Some(custom),
+        }
+    }
+
+    /// The columns of a table, as the Table kind lists them.
+    pub fn column_definitions(&self) -> Value {
+        match self {
+            Self::BuiltIn(resource) => resource.columns.iter().map(Column::definition).collect(),
+            Self::Custom(custom) => custom.columns.definitions(),
+        }
+    }
+
+    /// The cells of one table row.
+    pub fn row(&self, object: &Object, context: &CellContext) -> Vec<Value> {
+        match self {
+            Self::BuiltIn(resource) => (resource.cells)(object, context),
+            Self::Custom(custom) => custom.columns.cells(object, context),
+        }
+    }
 }
 
 /// How a resource shares the storage of another one: `events.k8s.io` Events are core Events.
@@ -153,6 +217,14 @@ pub struct Column {
 }
 
 impl Column {
+    /// As the Table kind writes it.
+    pub fn definition(&self) -> Value {
+        json!({
+            "name": self.name, "type": self.type_, "format": self.format,
+            "description": self.description, "priority": self.priority,
+        })
+    }
+
     /// A column that is always shown.
     pub const fn new(name: &'static str, type_: &'static str, description: &'static str) -> Self {
         Self { name, type_, format: "", priority: 0, description }

@@ -41,7 +41,7 @@ impl InProcess {
         namespace: Option<&str>,
         options: &ListOptions,
         watch: bool,
-    ) -> Result<(&Arc<Served>, ListParams), StatusError> {
+    ) -> Result<(Arc<Served>, ListParams), StatusError> {
         if self.server.stop.is_cancelled() {
             return Err(StatusError::unavailable("the server is shutting down"));
         }
@@ -53,7 +53,8 @@ impl InProcess {
             .table
             .find(resource.group, resource.version, resource.plural)
             .ok_or_else(StatusError::path_not_found)?;
-        Ok((served, ListParams::parse(served, &query, watch)?))
+        let params = ListParams::parse(&served, &query, watch)?;
+        Ok((served, params))
     }
 }
 
@@ -83,7 +84,7 @@ impl Transport for InProcess {
         options: &ListOptions,
     ) -> Result<List> {
         let (served, params) = self.open(resource, namespace, options, false)?;
-        let found = list::list(&self.server, served, namespace, &params).await?;
+        let found = list::list(&self.server, &served, namespace, &params).await?;
         Ok(List {
             items: found.items,
             resource_version: found.resource_version.to_string(),
@@ -98,7 +99,7 @@ impl Transport for InProcess {
         options: &ListOptions,
     ) -> Result<WatchStream> {
         let (served, params) = self.open(resource, namespace, options, true)?;
-        let session = watch::start(&self.server, served, namespace, params).await?;
+        let session = watch::start(&self.server, &served, namespace, params).await?;
         let events = stream::unfold(Some(session), |session| async move {
             let mut session = session?;
             match session.next().await? {

@@ -25,7 +25,8 @@ use crate::in_process::InProcess;
 use crate::metrics::Metrics;
 use crate::proxy::Kubelets;
 use crate::registry::event_leases::{self, EventLeases};
-use crate::registry::served::{Table, storage_name, stored_form};
+use crate::registry::served::{storage_name, stored_form};
+use crate::registry::table::LiveTable;
 
 /// Requests under way, watches and streams apart; further ones wait their turn.
 const MAX_INFLIGHT: usize = 600;
@@ -51,7 +52,7 @@ pub struct Inner {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub caches: Arc<Caches>,
-    pub table: Table,
+    pub table: LiveTable,
     pub authorizer: Authorizer,
     pub certificates: Option<x509::Verifier>,
     pub tokens: Tokens,
@@ -83,8 +84,8 @@ impl ApiServer {
             .map(|r| (storage_name(r), r.selectable));
         let (store, clock) = (Arc::clone(&config.store), Arc::clone(&config.clock));
         let caches = Caches::start(Arc::clone(&store), Arc::clone(&clock), names, stop.clone()).await?;
-        let table = Table::new(&config.resources, &caches);
-        let cache = |name: &'static str| caches.get(name).cloned().ok_or(StartError::Missing(name));
+        let table = LiveTable::new(&config.resources, &caches);
+        let cache = |name: &'static str| caches.get(name).ok_or(StartError::Missing(name));
         let authorizer = Authorizer {
             rbac: Rbac::new(Sources {
                 roles: cache("rbac.authorization.k8s.io/roles")?,
@@ -98,7 +99,7 @@ impl ApiServer {
             certificates: tls::client_verifier(&config)?,
             tokens: Tokens::new(&config)?,
             kubelets: Kubelets::new(&config)?,
-            discovery: Discovery::new(&config, &table),
+            discovery: Discovery::new(&config),
             metrics: Metrics::default(),
             events: EventLeases::default(),
             slots: Semaphore::new(MAX_INFLIGHT),

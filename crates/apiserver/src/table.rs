@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use knarr_api::object::Object;
-use knarr_api::resource::{CellContext, Resource};
+use knarr_api::resource::{CellContext, ResourceRef};
 use serde_json::{Map, Value, json};
 
 /// What a table row carries of its object.
@@ -28,18 +28,8 @@ impl IncludeObject {
     }
 }
 
-pub fn column_definitions(resource: &Resource) -> Value {
-    let column = |c: &knarr_api::resource::Column| {
-        json!({
-            "name": c.name, "type": c.type_, "format": c.format,
-            "description": c.description, "priority": c.priority,
-        })
-    };
-    resource.columns.iter().map(column).collect()
-}
-
-fn row(resource: &Resource, object: &Object, include: IncludeObject, now: jiff::Timestamp) -> Value {
-    let cells = (resource.cells)(object, &CellContext { now });
+fn row(resource: &ResourceRef, object: &Object, include: IncludeObject, now: jiff::Timestamp) -> Value {
+    let cells = resource.row(object, &CellContext { now });
     let shown: Value = match include {
         IncludeObject::None => Value::Null,
         IncludeObject::Metadata => serde_json::from_slice(&partial(object)).unwrap_or_default(),
@@ -51,7 +41,7 @@ fn row(resource: &Resource, object: &Object, include: IncludeObject, now: jiff::
 /// A table of these objects.
 #[allow(clippy::too_many_arguments, reason = "one call each for lists and for single objects")]
 pub fn table(
-    resource: &Resource,
+    resource: &ResourceRef,
     objects: &[Arc<Object>],
     version: u64,
     continue_token: Option<String>,
@@ -70,19 +60,19 @@ pub fn table(
     let rows: Vec<Value> = objects.iter().map(|o| row(resource, o, include, now)).collect();
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
-        "columnDefinitions": column_definitions(resource), "rows": rows,
+        "columnDefinitions": resource.column_definitions(), "rows": rows,
     })
 }
 
 /// The table of one watch event; only the first of a watch carries the columns.
 pub fn event_table(
-    resource: &Resource,
+    resource: &ResourceRef,
     object: &Object,
     with_columns: bool,
     include: IncludeObject,
     now: jiff::Timestamp,
 ) -> Value {
-    let columns = if with_columns { column_definitions(resource) } else { Value::Null };
+    let columns = if with_columns { resource.column_definitions() } else { Value::Null };
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1",
         "metadata": {"resourceVersion": object.resource_version().to_string()},

@@ -1,17 +1,13 @@
 //! Which resources the API server serves, for controllers that work on all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::Method;
+use knarr_api::intern;
 use knarr_api::kind::ResourceType;
 use knarr_client::{Client, Error, Result};
 use serde::Deserialize;
-
-/// Names of groups, versions, kinds and resources kept for the life of the process. A cluster has some hundreds;
-/// beyond the limit new resources are left out.
-const MAX_NAMES: usize = 20_000;
 
 /// A served resource and what can be done with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +67,7 @@ impl Discovery {
             return;
         };
         for entry in list.resources.iter().filter(|r| !r.name.contains('/')) {
-            let names = [group, version, &entry.kind, &entry.name].map(keep);
+            let names = [group, version, &entry.kind, &entry.name].map(intern::name);
             let [Some(group), Some(version), Some(kind), Some(plural)] = names else {
                 tracing::warn!(resource = entry.name, "left out: too many resources");
                 continue;
@@ -136,21 +132,6 @@ fn split(group_version: &str) -> Option<(&str, &str)> {
 async fn get<T: for<'de> Deserialize<'de>>(client: &Client, path: &str) -> Result<T> {
     let body = client.call(Method::GET, path.to_owned(), None, Bytes::new()).await?;
     serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {e}")))
-}
-
-/// The name as one that lives as long as the process; each distinct name is kept once.
-fn keep(name: &str) -> Option<&'static str> {
-    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(kept) = names.get(name) {
-        return Some(kept);
-    }
-    if names.len() >= MAX_NAMES {
-        return None;
-    }
-    let kept: &'static str = Box::leak(name.into());
-    names.insert(kept);
-    Some(kept)
 }
 
 #[derive(Deserialize)]

@@ -37,7 +37,7 @@ impl Plugin for NamespaceLifecycle {
         let phase = match namespaces.cache()?.get(attributes.namespace) {
             Some(held) => held.header().field("status.phase").map(str::to_owned),
             // The cache may not know yet what was created just now.
-            None => match store::read(server, namespaces, "", attributes.namespace).await? {
+            None => match store::read(server, &namespaces, "", attributes.namespace).await? {
                 Some(current) => current.object.header().field("status.phase").map(str::to_owned),
                 None => {
                     let resource = GroupResource::new("", "namespaces");

@@ -97,7 +97,7 @@ async fn named(
     if let Some(served) = server.table.find("scheduling.k8s.io", "v1", "priorityclasses") {
         let held = match served.cache()?.get(name) {
             Some(held) => Some(held),
-            None => store::read(server, served, "", name).await?.map(|c| c.object),
+            None => store::read(server, &served, "", name).await?.map(|c| c.object),
         };
         if let Some(class) = held.and_then(|o| o.typed::<PriorityClass>().ok()) {
             return Ok(class);

@@ -199,7 +199,7 @@ pub async fn find(server: &Inner, plural: &str, namespace: &str, name: &str) -> 
     if let Some(held) = served.cache().ok()?.get(&served.cache_key(namespace, name)) {
         return Some(held);
     }
-    store::read(server, served, namespace, name).await.ok()?.map(|c| c.object)
+    store::read(server, &served, namespace, name).await.ok()?.map(|c| c.object)
 }
 
 pub fn username(namespace: &str, name: &str) -> String {

@@ -29,7 +29,7 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
         },
     });
     if let Some(services) = served(server, "", "services") {
-        ensure(server, request, services, service).await?;
+        ensure(server, request, &services, service).await?;
     }
     let family = if advertise.is_ipv4() { "IPv4" } else { "IPv6" };
     let ip = advertise.ip().to_string();
@@ -64,7 +64,7 @@ async fn set(
     fields: &[&str],
 ) -> Result<(), StatusError> {
     let Some(served) = served(server, group, plural) else { return Ok(()) };
-    ensure(server, request, served, object.clone()).await?;
+    ensure(server, request, &served, object.clone()).await?;
     let change = |old: &Value| {
         let mut new = old.clone();
         for field in fields {
@@ -72,5 +72,5 @@ async fn set(
         }
         Ok(new)
     };
-    modify(server, request, served, &params(), TARGET, Change::Update, &change).await.map(|_| ())
+    modify(server, request, &served, &params(), TARGET, Change::Update, &change).await.map(|_| ())
 }

@@ -3,7 +3,7 @@
 mod kubernetes_service;
 mod roles;
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -67,8 +67,8 @@ fn params() -> WriteParams {
     }
 }
 
-fn served<'a>(server: &'a Inner, group: &str, plural: &str) -> Option<&'a Served> {
-    server.table.find(group, "v1", plural).map(|s| &**s)
+fn served(server: &Inner, group: &str, plural: &str) -> Option<Arc<Served>> {
+    server.table.find(group, "v1", plural)
 }
 
 /// Creates those of the objects that are not there.
@@ -81,7 +81,7 @@ async fn ensure_all(
 ) -> Result<(), StatusError> {
     let Some(served) = served(server, group, plural) else { return Ok(()) };
     stream::iter(objects)
-        .map(|object| ensure(server, request, served, object))
+        .map(|object| ensure(server, request, &served, object))
         .buffer_unordered(AT_ONCE)
         .try_collect::<()>()
         .await

@@ -30,15 +30,15 @@ async fn reconcile_one(server: &Inner, request: &Request, default: Default) -> R
         metadata::text(&default.object, "namespace").to_owned(),
         metadata::text(&default.object, "name").to_owned(),
     );
-    let Some(current) = store::read(server, served, &namespace, &name).await? else {
-        return ensure(server, request, served, default.object).await;
+    let Some(current) = store::read(server, &served, &namespace, &name).await? else {
+        return ensure(server, request, &served, default.object).await;
     };
     if merged(&current.value()?, &default.object).is_none() {
         return Ok(());
     }
     let target = Target { namespace: &namespace, name: &name, subresource: None };
     let change = |old: &Value| Ok(merged(old, &default.object).unwrap_or_else(|| old.clone()));
-    modify(server, request, served, &params(), target, Change::Update, &change).await.map(|_| ())
+    modify(server, request, &served, &params(), target, Change::Update, &change).await.map(|_| ())
 }
 
 /// The object with what it lacks of its default; `None` if it lacks nothing or is not to be kept up.

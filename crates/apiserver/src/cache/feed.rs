@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use knarr_api::object::Object;
 use knarr_apimachinery::clock::Clock;
 use knarr_storage::{
@@ -12,7 +13,7 @@ use knarr_storage::{
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Applied, Cache};
+use super::{Applied, Cache, Normalize};
 
 /// All API objects live below this key.
 pub const ROOT: &str = "/registry/";
@@ -34,10 +35,14 @@ pub enum LoadError {
     },
 }
 
+type ByName = BTreeMap<String, Arc<Cache>>;
+
 /// The caches of all stored resources.
 pub struct Caches {
     /// By `group/resource`, with `core` for the core group.
-    by_name: BTreeMap<String, Arc<Cache>>,
+    by_name: ArcSwap<ByName>,
+    /// Held while a cache is added or removed.
+    changing: Mutex<()>,
     applied: watch::Sender<u64>,
     progress: Mutex<Option<ProgressRequester>>,
 }
@@ -50,16 +55,65 @@ impl Caches {
         names: impl IntoIterator<Item = (String, &'static [&'static str])>,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, LoadError> {
-        let by_name: BTreeMap<String, Arc<Cache>> =
-            names.into_iter().map(|(name, selectable)| (name, Arc::new(Cache::new(selectable)))).collect();
-        let caches = Arc::new(Self { by_name, applied: watch::Sender::new(0), progress: Mutex::default() });
+        let by_name: ByName = names
+            .into_iter()
+            .map(|(name, selectable)| (name, Arc::new(Cache::new(selectable, None))))
+            .collect();
+        let caches = Arc::new(Self {
+            by_name: ArcSwap::from_pointee(by_name),
+            changing: Mutex::default(),
+            applied: watch::Sender::new(0),
+            progress: Mutex::default(),
+        });
         let revision = caches.load(&*store).await?;
         tokio::spawn(Arc::clone(&caches).follow(store, clock, revision, stop));
         Ok(caches)
     }
 
-    pub fn get(&self, name: &str) -> Option<&Arc<Cache>> {
-        self.by_name.get(name)
+    pub fn get(&self, name: &str) -> Option<Arc<Cache>> {
+        self.by_name.load().get(name).cloned()
+    }
+
+    /// Starts the cache of a resource that was not served so far, or takes the place of its former one, whose watches
+    /// end. The cache holds everything when this returns.
+    pub async fn add(
+        &self,
+        store: &dyn Store,
+        name: &str,
+        selectable: &'static [&'static str],
+        normalize: Option<Normalize>,
+    ) -> Result<Arc<Cache>, LoadError> {
+        let cache = Arc::new(Cache::loading(selectable, normalize));
+        // From here on it is told of events, so that nothing is missed between reading and following.
+        self.change(name, Some(Arc::clone(&cache)));
+        match load_one(store, name, &cache).await {
+            Ok((objects, revision)) => {
+                cache.finish_loading(objects, revision);
+                Ok(cache)
+            }
+            Err(error) => {
+                self.change(name, None);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends the cache of a resource that is no longer served, and its watches.
+    pub fn remove(&self, name: &str) {
+        self.change(name, None);
+    }
+
+    fn change(&self, name: &str, cache: Option<Arc<Cache>>) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name = ByName::clone(&self.by_name.load());
+        let former = match cache {
+            Some(cache) => by_name.insert(name.to_owned(), cache),
+            None => by_name.remove(name),
+        };
+        self.by_name.store(Arc::new(by_name));
+        if let Some(former) = former {
+            former.close();
+        }
     }
 
     /// The revision up to which all caches are complete.
@@ -82,13 +136,15 @@ impl Caches {
     }
 
     async fn load(&self, store: &dyn Store) -> Result<u64, LoadError> {
+        let by_name = self.by_name.load_full();
         let mut found: BTreeMap<&str, BTreeMap<Box<str>, Arc<Object>>> = BTreeMap::new();
         let mut request = RangeRequest::prefix(ROOT).limit(PAGE).without_count();
         let revision = loop {
             let page = store.range(request.clone()).await?;
             for kv in &page.kvs {
-                let Some((name, cache, key)) = self.place(&kv.key) else { continue };
-                let object = Object::from_stored(&kv.value, kv.mod_revision, cache.selectable)
+                let Some((name, cache, key)) = place(&by_name, &kv.key) else { continue };
+                let object = cache
+                    .decode(&kv.value, kv.mod_revision)
                     .map_err(|source| LoadError::Damaged { key: lossy(&kv.key), source })?;
                 found.entry(name).or_default().insert(key.into(), Arc::new(object));
             }
@@ -100,19 +156,11 @@ impl Caches {
                 _ => break page.revision,
             }
         };
-        for (name, cache) in &self.by_name {
+        for (name, cache) in &*by_name {
             cache.reset(found.remove(name.as_str()).unwrap_or_default(), revision);
         }
         self.applied.send_replace(revision);
         Ok(revision)
-    }
-
-    /// Which cache a storage key belongs to, and its key there.
-    fn place<'k>(&self, key: &'k [u8]) -> Option<(&str, &Arc<Cache>, &'k str)> {
-        let rest = std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?;
-        let slash = rest.match_indices('/').nth(1)?.0;
-        let (name, cache) = self.by_name.get_key_value(&rest[..slash])?;
-        Some((name, cache, &rest[slash + 1..]))
     }
 
     async fn follow(
@@ -168,27 +216,70 @@ impl Caches {
                 Some(Ok(item)) => {
                     *backoff = FIRST_BACKOFF;
                     *revision = item.revision();
+                    let by_name = self.by_name.load_full();
                     if let WatchItem::Events(events) = &item {
-                        events.events.iter().for_each(|e| self.apply(e));
+                        events.events.iter().for_each(|e| apply(&by_name, e));
                     }
-                    self.by_name.values().for_each(|c| c.set_applied(*revision));
+                    by_name.values().for_each(|c| c.set_applied(*revision));
                     self.applied.send_replace(*revision);
                 }
             }
         }
     }
+}
 
-    fn apply(&self, event: &Event) {
-        let Some((_, cache, key)) = self.place(&event.kv.key) else { return };
-        let (stored, deleted) = match event.kind {
-            EventKind::Put => (Some(&event.kv), false),
-            EventKind::Delete => (event.prev.as_ref(), true),
-        };
-        let Some(stored) = stored else { return };
-        match Object::from_stored(&stored.value, event.kv.mod_revision, cache.selectable) {
-            Ok(object) if deleted => cache.apply(key, Applied::Delete(Arc::new(object))),
-            Ok(object) => cache.apply(key, Applied::Put(Arc::new(object))),
-            Err(error) => tracing::error!(key = %lossy(&event.kv.key), %error, "damaged object in the store"),
+/// Which cache a storage key belongs to, and its key there.
+fn place<'a, 'k>(by_name: &'a ByName, key: &'k [u8]) -> Option<(&'a str, &'a Arc<Cache>, &'k str)> {
+    let rest = std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?;
+    let slash = rest.match_indices('/').nth(1)?.0;
+    let (name, cache) = by_name.get_key_value(&rest[..slash])?;
+    Some((name, cache, &rest[slash + 1..]))
+}
+
+fn apply(by_name: &ByName, event: &Event) {
+    let Some((_, cache, key)) = place(by_name, &event.kv.key) else { return };
+    let (stored, deleted) = match event.kind {
+        EventKind::Put => (Some(&event.kv), false),
+        EventKind::Delete => (event.prev.as_ref(), true),
+    };
+    let Some(stored) = stored else { return };
+    match cache.decode(&stored.value, event.kv.mod_revision) {
+        Ok(object) if deleted => cache.apply(key, Applied::Delete(Arc::new(object))),
+        Ok(object) => cache.apply(key, Applied::Put(Arc::new(object))),
+        Err(error) => tracing::error!(key = %lossy(&event.kv.key), %error, "damaged object in the store"),
+    }
+}
+
+/// Everything that is stored of one resource, at one revision.
+async fn load_one(
+    store: &dyn Store,
+    name: &str,
+    cache: &Cache,
+) -> Result<(BTreeMap<Box<str>, Arc<Object>>, u64), LoadError> {
+    let prefix = format!("{ROOT}{name}/");
+    let mut objects = BTreeMap::new();
+    let mut request = RangeRequest::prefix(prefix.clone()).limit(PAGE).without_count();
+    loop {
+        let page = store.range(request.clone()).await?;
+        for kv in &page.kvs {
+            let Some(key) = std::str::from_utf8(&kv.key).ok().and_then(|k| k.strip_prefix(&*prefix)) else {
+                continue;
+            };
+            match cache.decode(&kv.value, kv.mod_revision) {
+                Ok(object) => {
+                    objects.insert(key.into(), Arc::new(object));
+                }
+                Err(error) => {
+                    tracing::error!(key = %lossy(&kv.key), %error, "damaged object in the store");
+                }
+            }
+        }
+        match page.kvs.last() {
+            Some(last) if page.more => {
+                request.range = KeyRange::prefix(prefix.clone()).after(&last.key);
+                request.revision = Some(page.revision);
+            }
+            _ => return Ok((objects, page.revision)),
         }
     }
 }

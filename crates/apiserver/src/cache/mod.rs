@@ -40,10 +40,15 @@ impl CacheEvent {
     }
 }
 
+/// Brings stored JSON into the form in which it is held (pruned, defaulted …).
+pub type Normalize = Arc<dyn Fn(&[u8]) -> Result<Vec<u8>, serde_json::Error> + Send + Sync>;
+
 /// All objects of one stored resource.
 pub struct Cache {
     /// Paths that field selectors may use.
     pub selectable: &'static [&'static str],
+    /// Set where what is stored may need work before it is held.
+    normalize: Option<Normalize>,
     state: RwLock<State>,
     /// Goes up with every change; indexes built over the cache compare it.
     generation: AtomicU64,
@@ -61,6 +66,12 @@ struct State {
     applied: u64,
     /// The last revision that changed this resource.
     changed: u64,
+    /// Events up to here are in the objects that were loaded.
+    loaded: u64,
+    /// What comes while the first objects are still being read.
+    waiting: Option<Vec<(Box<str>, Applied)>>,
+    /// The resource is no longer served: no watch can begin.
+    closed: bool,
     watchers: Watchers,
 }
 
@@ -148,8 +159,22 @@ pub struct TooOld {
 }
 
 impl Cache {
-    fn new(selectable: &'static [&'static str]) -> Self {
-        Self { selectable, state: RwLock::default(), generation: AtomicU64::new(0) }
+    fn new(selectable: &'static [&'static str], normalize: Option<Normalize>) -> Self {
+        Self { selectable, normalize, state: RwLock::default(), generation: AtomicU64::new(0) }
+    }
+
+    /// One that is filled while the store is being followed already.
+    fn loading(selectable: &'static [&'static str], normalize: Option<Normalize>) -> Self {
+        let state = State { waiting: Some(Vec::new()), ..State::default() };
+        Self { state: RwLock::new(state), ..Self::new(selectable, normalize) }
+    }
+
+    /// An object as it is held, from its stored JSON.
+    pub fn decode(&self, stored: &[u8], revision: u64) -> Result<Object, serde_json::Error> {
+        match &self.normalize {
+            Some(normalize) => Object::from_stored(&normalize(stored)?, revision, self.selectable),
+            None => Object::from_stored(stored, revision, self.selectable),
+        }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -217,6 +242,10 @@ impl Cache {
             }
         }
         let (sender, receiver) = mpsc::channel(WATCHER_BUFFER);
+        if state.closed {
+            // Without its sender the watch is over once it has told the state.
+            return Ok(Watcher::new(namespace, selection, state_items, initial, receiver, state.applied));
+        }
         match selection.indexed_field() {
             Some((path, value)) => {
                 state.watchers.sweep();
@@ -240,13 +269,54 @@ impl Cache {
     /// Replaces everything, ending all watches: for the first load, and when the feed lost its place.
     fn reset(&self, objects: BTreeMap<Box<str>, Arc<Object>>, revision: u64) {
         let mut state = self.write();
-        *state =
-            State { objects, oldest: revision, applied: revision, changed: revision, ..State::default() };
+        *state = State {
+            objects,
+            oldest: revision,
+            applied: revision,
+            changed: revision,
+            loaded: revision,
+            closed: state.closed,
+            ..State::default()
+        };
         self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends the loading: these objects as of `revision`, and what came since.
+    fn finish_loading(&self, objects: BTreeMap<Box<str>, Arc<Object>>, revision: u64) {
+        let (waiting, applied) = {
+            let mut state = self.write();
+            // Somebody else has loaded everything anew meanwhile.
+            let Some(waiting) = state.waiting.take() else { return };
+            state.objects = objects;
+            (state.oldest, state.changed, state.loaded) = (revision, revision, revision);
+            let applied = state.applied.max(revision);
+            state.applied = revision;
+            (waiting, applied)
+        };
+        for (key, change) in waiting {
+            self.apply(&key, change);
+        }
+        self.set_applied(applied);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends all watches, and those to come.
+    fn close(&self) {
+        let mut state = self.write();
+        state.closed = true;
+        state.watchers = Watchers::default();
     }
 
     fn apply(&self, key: &str, change: Applied) {
         let mut state = self.write();
+        if let Some(waiting) = &mut state.waiting {
+            waiting.push((key.into(), change));
+            return;
+        }
+        // An event that a load has overtaken.
+        if change.revision() <= state.loaded {
+            return;
+        }
         let previous = match &change {
             Applied::Put(object) => state.objects.insert(key.into(), Arc::clone(object)),
             Applied::Delete(_) => state.objects.remove(key),
@@ -280,6 +350,13 @@ enum Applied {
     Put(Arc<Object>),
     /// The last state, with the deletion's resourceVersion.
     Delete(Arc<Object>),
+}
+
+impl Applied {
+    fn revision(&self) -> u64 {
+        let (Self::Put(object) | Self::Delete(object)) = self;
+        object.resource_version()
+    }
 }
 
 fn in_namespace<'a>(

@@ -1,7 +1,7 @@
 //! What part of a collection a list or watch wants.
 
 use knarr_api::object::Object;
-use knarr_api::resource::Resource;
+use knarr_api::resource::ResourceRef;
 use knarr_apimachinery::selector::{FieldSelector, Selector};
 
 /// Fields by whose value watches are indexed: those that every node, or every waiter for one object, asks for.
@@ -11,14 +11,14 @@ const INDEXED: [&str; 2] = ["metadata.name", "spec.nodeName"];
 #[derive(Clone)]
 pub struct Selection {
     /// The resource in its stored form: it knows what absent fields count as.
-    pub resource: &'static Resource,
+    pub resource: ResourceRef,
     pub labels: Selector,
     pub fields: FieldSelector,
 }
 
 impl Selection {
     #[cfg(test)]
-    pub fn everything(resource: &'static Resource) -> Self {
+    pub fn everything(resource: ResourceRef) -> Self {
         Self { resource, labels: Selector::everything(), fields: FieldSelector::everything() }
     }
 

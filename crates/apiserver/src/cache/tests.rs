@@ -10,13 +10,13 @@ fn object(name: &str, labels: &str, revision: u64) -> Arc<Object> {
 }
 
 fn cache() -> Cache {
-    let cache = Cache::new(&[]);
+    let cache = Cache::new(&[], None);
     cache.reset(BTreeMap::new(), 10);
     cache
 }
 
-fn pods() -> &'static knarr_api::resource::Resource {
-    knarr_api::resources::find("", "pods").unwrap()
+fn pods() -> knarr_api::resource::ResourceRef {
+    knarr_api::resources::find("", "pods").unwrap().into()
 }
 
 fn labelled(text: &str) -> Selection {
@@ -114,4 +114,39 @@ fn the_ring_forgets_and_slow_watchers_end() {
     assert_eq!(drain(&mut slow).len(), WATCHER_BUFFER);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     assert!(runtime.block_on(slow.next()).is_none());
+}
+
+#[test]
+fn what_comes_while_loading_is_neither_lost_nor_told_twice() {
+    let cache = Cache::loading(&[], None);
+    put(&cache, "a", "", 11);
+    put(&cache, "b", "", 14);
+    cache.set_applied(14);
+    // Read at 12: `a` is in it, `b` is not yet.
+    cache.finish_loading(BTreeMap::from([("ns/a".into(), object("a", "", 11))]), 12);
+    put(&cache, "a", "", 11);
+    put(&cache, "c", "", 15);
+    let everything = || Selection::everything(pods());
+    let names = |s: &Snapshot| s.items.iter().map(|o| o.name().to_owned()).collect::<Vec<_>>();
+    let snapshot = cache.snapshot(None, &everything(), None);
+    assert_eq!((names(&snapshot), snapshot.revision), (vec!["a".into(), "b".into(), "c".into()], 15));
+    let mut after = cache.watch(None, everything(), WatchFrom::After(12)).ok().unwrap();
+    assert_eq!(drain(&mut after), ["+b@14", "+c@15"]);
+    assert_eq!(cache.watch(None, everything(), WatchFrom::After(11)).err(), Some(TooOld { oldest: 12 }));
+}
+
+#[test]
+fn a_closed_cache_ends_its_watches() {
+    let cache = cache();
+    let mut running = cache.watch(None, Selection::everything(pods()), WatchFrom::Now).ok().unwrap();
+    put(&cache, "a", "", 11);
+    cache.close();
+    let mut late = cache.watch(None, Selection::everything(pods()), WatchFrom::State).ok().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        assert_eq!(running.next().await.map(|c| show(&c)).as_deref(), Some("+a@11"));
+        assert!(running.next().await.is_none());
+        assert_eq!(late.next().await.map(|c| show(&c)).as_deref(), Some("+a@11"));
+        assert!(late.next().await.is_none());
+    });
 }

@@ -4,7 +4,7 @@ use knarr_api::resource::Resource;
 use serde_json::{Value, json};
 
 use super::legacy::group_versions;
-use crate::registry::served::Table;
+use crate::registry::table::Table;
 
 /// `APIGroupDiscoveryList` of the core group, or of all others.
 pub fn list(table: &Table, core: bool) -> Value {
@@ -27,9 +27,9 @@ pub fn list(table: &Table, core: bool) -> Value {
 fn version(table: &Table, group: &str, version: &str) -> Value {
     let resources: Vec<Value> = table
         .iter()
-        .map(|s| s.resource)
+        .map(|s| &s.resource)
         .filter(|r| r.types.group == group && r.types.version == version)
-        .map(resource)
+        .map(|r| resource(r))
         .collect();
     json!({"version": version, "resources": resources, "freshness": "Current"})
 }

@@ -1,9 +1,9 @@
 //! Discovery as it always was: one document for the groups, one for each group version.
 
-use knarr_api::resource::Resource;
+use knarr_api::resource::ResourceRef;
 use serde_json::{Value, json};
 
-use crate::registry::served::Table;
+use crate::registry::table::Table;
 use crate::server::Inner;
 
 /// `/api`.
@@ -60,9 +60,9 @@ pub fn group(table: &Table, group: &str) -> Value {
 /// `/api/v1`, `/apis/GROUP/VERSION`.
 pub fn resources(table: &Table, group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    let mut served: Vec<&'static Resource> = table
+    let mut served: Vec<&ResourceRef> = table
         .iter()
-        .map(|s| s.resource)
+        .map(|s| &s.resource)
         .filter(|r| r.types.group == group && r.types.version == version)
         .collect();
     served.sort_by_key(|r| r.types.plural);

@@ -5,7 +5,7 @@ mod health;
 mod legacy;
 mod openapi;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
@@ -19,15 +19,21 @@ use crate::http::body::Body;
 use crate::http::negotiate;
 use crate::http::output::{Answer, raw, to_json};
 use crate::registry::Request;
-use crate::registry::served::Table;
+use crate::registry::table::Table;
 use crate::server::Inner;
 
-/// What discovery answers, made once.
+/// What discovery answers, made once for each state of the table of resources.
 pub struct Discovery {
-    core: Document,
-    groups: Document,
+    aggregated: Mutex<Option<Arc<Aggregated>>>,
     version: Value,
     openapi: openapi::Documents,
+}
+
+/// The two documents of aggregated discovery, and the table that they show.
+struct Aggregated {
+    table: Arc<Table>,
+    core: Document,
+    groups: Document,
 }
 
 /// A body with its ETag.
@@ -62,13 +68,28 @@ impl Document {
 }
 
 impl Discovery {
-    pub fn new(config: &Config, table: &Table) -> Self {
+    pub fn new(config: &Config) -> Self {
         Self {
-            core: Document::new(&aggregated::list(table, true)),
-            groups: Document::new(&aggregated::list(table, false)),
+            aggregated: Mutex::default(),
             version: version(config),
             openapi: openapi::Documents::default(),
         }
+    }
+
+    fn aggregated(&self, table: &Arc<Table>) -> Arc<Aggregated> {
+        let mut made = self.aggregated.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = &*made
+            && Arc::ptr_eq(&made.table, table)
+        {
+            return Arc::clone(made);
+        }
+        let fresh = Arc::new(Aggregated {
+            table: Arc::clone(table),
+            core: Document::new(&aggregated::list(table, true)),
+            groups: Document::new(&aggregated::list(table, false)),
+        });
+        *made = Some(Arc::clone(&fresh));
+        fresh
     }
 }
 
@@ -103,24 +124,27 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     let aggregated = negotiate::wants_aggregated_discovery(&request.headers).is_some();
     let value = |value: Value| Ok(Answer::Value { code: 200, value });
+    let table = &server.table.snapshot();
     match parts.as_slice() {
-        [] => value(json!({"paths": paths(server)})),
-        ["api"] if aggregated => Ok(Answer::Raw(server.discovery.core.answer(request, AGGREGATED))),
-        ["apis"] if aggregated => Ok(Answer::Raw(server.discovery.groups.answer(request, AGGREGATED))),
+        [] => value(json!({"paths": paths(table)})),
+        ["api"] if aggregated => {
+            Ok(Answer::Raw(server.discovery.aggregated(table).core.answer(request, AGGREGATED)))
+        }
+        ["apis"] if aggregated => {
+            Ok(Answer::Raw(server.discovery.aggregated(table).groups.answer(request, AGGREGATED)))
+        }
         ["api"] => value(legacy::versions(server)),
-        ["apis"] => value(legacy::groups(&server.table)),
-        ["api", version] if server.table.has_group_version("", version) => {
-            value(legacy::resources(&server.table, "", version))
+        ["apis"] => value(legacy::groups(table)),
+        ["api", version] if table.has_group_version("", version) => {
+            value(legacy::resources(table, "", version))
         }
-        ["apis", group] if server.table.has_group(group) && !group.is_empty() => {
-            value(legacy::group(&server.table, group))
-        }
-        ["apis", group, version] if server.table.has_group_version(group, version) => {
-            value(legacy::resources(&server.table, group, version))
+        ["apis", group] if table.has_group(group) && !group.is_empty() => value(legacy::group(table, group)),
+        ["apis", group, version] if table.has_group_version(group, version) => {
+            value(legacy::resources(table, group, version))
         }
         ["version"] => value(server.discovery.version.clone()),
-        ["openapi", "v3"] => value(server.discovery.openapi.index(&server.table)),
-        ["openapi", "v3", rest @ ..] => Ok(openapi::document(server, request, &rest.join("/"))),
+        ["openapi", "v3"] => value(server.discovery.openapi.index(table)),
+        ["openapi", "v3", rest @ ..] => Ok(openapi::document(server, table, request, &rest.join("/"))),
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(server, request, &parts).await),
         ["metrics"] => {
             let text = server.metrics.render();
@@ -135,7 +159,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     }
 }
 
-fn paths(server: &Inner) -> Vec<String> {
+fn paths(table: &Table) -> Vec<String> {
     let mut paths: Vec<String> = [
         "/.well-known/openid-configuration",
         "/api",
@@ -150,7 +174,7 @@ fn paths(server: &Inner) -> Vec<String> {
     ]
     .map(str::to_owned)
     .to_vec();
-    for served in server.table.iter() {
+    for served in table.iter() {
         let (group, version) = (served.resource.types.group, served.resource.types.version);
         if group.is_empty() {
             paths.push(format!("/api/{version}"));

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::Document;
 use crate::http::output::{Answer, to_json};
 use crate::registry::Request;
-use crate::registry::served::Table;
+use crate::registry::table::Table;
 use crate::server::Inner;
 
 /// The documents by path, `apis/apps/v1`.
@@ -46,7 +46,7 @@ fn build(table: &Table) -> BTreeMap<String, Arc<Document>> {
 fn document_of(table: &Table, group: &str, version: &str, descriptions: &BTreeMap<String, Value>) -> Value {
     let served: Vec<_> = table
         .iter()
-        .map(|s| s.resource)
+        .map(|s| &s.resource)
         .filter(|r| r.types.group == group && r.types.version == version)
         .collect();
     let subresources: Vec<Vec<Subresource<'_>>> = served
@@ -76,8 +76,8 @@ fn document_of(table: &Table, group: &str, version: &str, descriptions: &BTreeMa
 }
 
 /// `/openapi/v3/apis/apps/v1`.
-pub fn document(server: &Inner, request: &Request, path: &str) -> Answer {
-    let Some(document) = server.discovery.openapi.all(&server.table).get(path) else {
+pub fn document(server: &Inner, table: &Table, request: &Request, path: &str) -> Answer {
+    let Some(document) = server.discovery.openapi.all(table).get(path) else {
         return Answer::text(404, "404 page not found\n");
     };
     let mut response = document.answer(request, "application/json");

@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
 use http::{Response, StatusCode};
 use knarr_api::object::Object;
-use knarr_api::resource::Resource;
+use knarr_api::resource::ResourceRef;
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::schema::protobuf::{self, EncodeError, ListEncoder};
 use knarr_apimachinery::status::StatusError;
@@ -28,7 +28,7 @@ const GZIP_FROM: usize = 128 * 1024;
 pub enum Answer {
     Object {
         code: u16,
-        resource: &'static Resource,
+        resource: ResourceRef,
         object: Arc<Object>,
     },
     List(ListAnswer),
@@ -49,7 +49,7 @@ impl Answer {
 }
 
 pub struct ListAnswer {
-    pub resource: &'static Resource,
+    pub resource: ResourceRef,
     pub items: Vec<Arc<Object>>,
     pub resource_version: u64,
     pub continue_token: Option<String>,
@@ -142,7 +142,7 @@ pub fn write(
                 let version = object.resource_version();
                 write_value(
                     code,
-                    &table::table(resource, &[object], version, None, None, include, now),
+                    &table::table(&resource, &[object], version, None, None, include, now),
                     negotiated,
                 )
             }
@@ -186,11 +186,11 @@ fn write_list(
     now: jiff::Timestamp,
 ) -> Response<Body> {
     let meta = list_meta(&list);
-    let resource = list.resource;
+    let resource = list.resource.clone();
     match negotiated.form {
         Form::Table => {
             let value = table::table(
-                resource,
+                &resource,
                 &list.items,
                 list.resource_version,
                 list.continue_token,

@@ -43,14 +43,14 @@ fn rest(request: &Request) -> String {
 async fn pod(server: &Inner, namespace: &str, name: &str) -> Result<Pod, StatusError> {
     let served = server.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
     let current =
-        store::read(server, served, namespace, name).await?.ok_or_else(|| served.not_found(name))?;
+        store::read(server, &served, namespace, name).await?.ok_or_else(|| served.not_found(name))?;
     let pod = current.object.typed::<Pod>().map_err(StatusError::internal)?;
     Ok(Pod::clone(&pod))
 }
 
 async fn kubelet_of(server: &Inner, node: &str) -> Result<Backend, StatusError> {
     let served = server.table.find("", "v1", "nodes").ok_or_else(StatusError::path_not_found)?;
-    let current = store::read(server, served, "", node).await?.ok_or_else(|| served.not_found(node))?;
+    let current = store::read(server, &served, "", node).await?.ok_or_else(|| served.not_found(node))?;
     let typed = current.object.typed::<Node>().map_err(StatusError::internal)?;
     let status = typed.status.as_ref();
     let addresses = status.and_then(|s| s.addresses.as_deref()).unwrap_or_default();
@@ -218,7 +218,7 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
     let info = &request.info;
     let (name, port) = name_and_port(&info.name);
     let served = server.table.find("", "v1", "services").ok_or_else(StatusError::path_not_found)?;
-    let found = store::read(server, served, &info.namespace, name).await?;
+    let found = store::read(server, &served, &info.namespace, name).await?;
     let object = found.ok_or_else(|| served.not_found(name))?.object;
     let service = object.typed::<Service>().map_err(StatusError::internal)?;
     let ports = service.spec.as_ref().and_then(|s| s.ports.as_deref()).unwrap_or_default();

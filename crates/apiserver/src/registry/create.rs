@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use knarr_api::object::Object;
 use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
@@ -78,7 +77,7 @@ async fn create_named(
     params: &WriteParams,
     mut object: Value,
 ) -> Result<Arc<Object>, StatusError> {
-    let strategy = served.resource.strategy;
+    let strategy = served.resource.strategy();
     strategy.default(&mut object);
     metadata::init(&mut object, server.clock.now(), &uuid::Uuid::new_v4().to_string());
     strategy.prepare_for_create(&mut object);
@@ -129,7 +128,7 @@ async fn write_new(
     for _ in 0..allocators::ATTEMPTS {
         let (extra, allocated) = allocators::plan(server, served, None, Some(&mut object)).await?;
         super::fill(served, &mut object);
-        let stored = Bytes::from(served.to_stored(&object));
+        let stored = served.to_stored(&object).await?;
         if params.dry_run {
             if store::read(server, served, namespace, name).await?.is_some() {
                 return Err(StatusError::already_exists(&served.group_resource(), name));
@@ -137,7 +136,7 @@ async fn write_new(
             return dry_object(served, &object);
         }
         match store::put(server, key.clone(), stored.clone(), Precondition::NotExists, lease, extra).await {
-            Ok(revision) => return served.object(&stored, revision),
+            Ok(revision) => return served.object(&stored, revision).await,
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(conflict)) if conflict.key == key => {
                 return Err(StatusError::already_exists(&served.group_resource(), name));

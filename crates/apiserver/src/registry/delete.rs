@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use knarr_api::object::Object;
 use knarr_api::prepare;
@@ -227,7 +226,7 @@ fn graceful(
             _ => Graceful::Pending,
         };
     }
-    match served.resource.strategy.grace_period_seconds(object, options) {
+    match served.resource.strategy().grace_period_seconds(object, options) {
         None => Graceful::No,
         Some(seconds) => {
             // Far beyond any real grace period, and far from where timestamps end.
@@ -256,7 +255,7 @@ fn set_finalizers(object: &mut Value, served: &Served, options: &DeleteOptions) 
     let by_default = if has(ORPHAN) || has(FOREGROUND) {
         (has(ORPHAN), has(FOREGROUND))
     } else {
-        (served.resource.strategy.orphans_by_default(), false)
+        (served.resource.strategy().orphans_by_default(), false)
     };
     let (orphan, foreground) = match (options.orphan_dependents, options.propagation_policy.as_deref()) {
         (Some(orphan), _) => (orphan, false),
@@ -323,7 +322,7 @@ async fn carry_out(
         Fate::Gone => {
             let (extra, _) = allocators::plan(server, served, Some(old), None).await?;
             let revision = store::remove(server, key, current.revision, extra).await?;
-            Ok(Deleted { object: served.object(&current.stored, revision)?, gone: true })
+            Ok(Deleted { object: served.object(&current.stored, revision).await?, gone: true })
         }
         Fate::Marked(new) if new == *old => unchanged(false),
         Fate::Marked(new) if dry_run => {
@@ -332,11 +331,11 @@ async fn carry_out(
         Fate::Marked(mut new) => {
             prepare::metadata(&mut new).remove("resourceVersion");
             fill(served, &mut new);
-            let stored = Bytes::from(served.to_stored(&new));
+            let stored = served.to_stored(&new).await?;
             let condition = Precondition::ModRevision(current.revision);
             let extra = store::Extra::default();
             let revision = store::put(server, key, stored.clone(), condition, current.lease, extra).await?;
-            Ok(Deleted { object: served.object(&stored, revision)?, gone: false })
+            Ok(Deleted { object: served.object(&stored, revision).await?, gone: false })
         }
     }
 }

@@ -19,8 +19,9 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
         return Err(StatusError::path_not_found());
     };
     if !info.subresource.is_empty() {
-        return subresources::dispatch(server, request, served).await;
+        return subresources::dispatch(server, request, &served).await;
     }
+    let served = &served;
     check_scope(served, request)?;
     let nameless = info.name.is_empty() && matches!(info.verb.as_str(), "update" | "patch");
     let misplaced = !info.name.is_empty() && info.verb == "create";
@@ -65,7 +66,7 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
 }
 
 pub fn object_answer(code: u16, served: &Served, object: Arc<knarr_api::object::Object>) -> Answer {
-    Answer::Object { code, resource: served.resource, object }
+    Answer::Object { code, resource: served.resource.clone(), object }
 }
 
 /// Namespaced objects live below a namespace, others do not; collections may be asked for everywhere.
@@ -139,7 +140,7 @@ async fn delete_collection(
 
 fn found_without_items(served: &Served, resource_version: u64) -> ListAnswer {
     ListAnswer {
-        resource: served.resource,
+        resource: served.resource.clone(),
         items: Vec::new(),
         resource_version,
         continue_token: None,

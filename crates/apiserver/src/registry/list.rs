@@ -38,7 +38,7 @@ pub async fn get(
                 wait_fresh(server, revision).await?;
             }
             let held = served.cache()?.get(&served.cache_key(namespace, name));
-            served.show(&held.ok_or_else(|| served.not_found(name))?)
+            served.show(&held.ok_or_else(|| served.not_found(name))?).await
         }
     }
 }
@@ -119,11 +119,11 @@ pub async fn list(
 ) -> Result<ListAnswer, StatusError> {
     let page = page(server, served, namespace, params).await?;
     let everything = params.selection.labels.is_everything() && params.selection.fields.is_everything();
-    let items = page.items.iter().map(|o| served.show(o)).collect::<Result<Vec<_>, _>>()?;
+    let items = served.show_all(page.items).await?;
     let continue_token = page.last.map(|last| encode_continue(page.revision.cast_signed(), &last));
     let remaining = (continue_token.is_some() && everything).then_some(page.remaining);
     Ok(ListAnswer {
-        resource: served.resource,
+        resource: served.resource.clone(),
         items,
         resource_version: page.revision,
         continue_token,
@@ -228,10 +228,9 @@ async fn at_revision(
     )?;
     let mut items = Vec::new();
     for kv in &response.kvs {
-        let object = Object::from_stored(&kv.value, kv.mod_revision, served.stored.selectable)
-            .map_err(|e| StatusError::internal(format!("damaged object in storage: {e}")))?;
+        let object = served.held(&kv.value, kv.mod_revision)?;
         if params.selection.matches(&object) {
-            items.push(Arc::new(object));
+            items.push(object);
         }
     }
     Ok(cut(served, items, revision, params.limit))

@@ -90,7 +90,7 @@ pub fn validate(served: &Served, object: &Value) -> ErrorList {
 }
 
 fn validate_names(served: &Served, object: &Value, path: &Path, errors: &mut ErrorList) {
-    let strategy: &dyn Strategy = served.resource.strategy;
+    let strategy: &dyn Strategy = served.resource.strategy();
     let prefix = text(object, "generateName");
     if !prefix.is_empty() {
         for problem in strategy.validate_name(prefix, true) {

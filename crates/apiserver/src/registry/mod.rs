@@ -12,6 +12,7 @@ pub mod patch;
 pub mod served;
 pub mod store;
 pub mod subresources;
+pub mod table;
 pub mod update;
 pub mod watch;
 pub mod watch_body;

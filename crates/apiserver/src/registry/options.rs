@@ -155,7 +155,7 @@ pub fn selection(served: &Served, query: &Query) -> Result<Selection, StatusErro
             FieldSelector::parse(&renamed.join(",")).map_err(|e| StatusError::bad_request(e.to_string()))?
         }
     };
-    Ok(Selection { resource: served.stored, labels, fields })
+    Ok(Selection { resource: served.stored.clone(), labels, fields })
 }
 
 /// A value as it is written in a field selector.

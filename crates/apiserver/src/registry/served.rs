@@ -1,10 +1,10 @@
-//! A served resource with what stands behind it: schema, cache, storage keys.
+//! A served resource with what stands behind it: schema, cache, storage keys, conversion.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use knarr_api::object::Object;
-use knarr_api::resource::Resource;
+use knarr_api::resource::{Resource, ResourceRef};
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::schema::{self, Struct};
 use knarr_apimachinery::status::StatusError;
@@ -14,9 +14,10 @@ use crate::cache::{Cache, Caches};
 
 /// One line of the table of resources, at work.
 pub struct Served {
-    pub resource: &'static Resource,
+    pub resource: ResourceRef,
     /// The resource whose form is stored: itself, or the one it shares storage with.
-    pub stored: &'static Resource,
+    pub stored: ResourceRef,
+    /// Of built-in resources.
     pub schema: Option<&'static Struct>,
     storage: Option<Storage>,
 }
@@ -33,6 +34,17 @@ pub fn storage_name(resource: &Resource) -> String {
 }
 
 impl Served {
+    /// A built-in resource.
+    pub fn built_in(resource: &'static Resource, all: &[&'static Resource], caches: &Caches) -> Self {
+        let stored = stored_form(resource, all);
+        let storage = resource.is_stored().then(|| storage_name(stored)).and_then(|name| {
+            let cache = caches.get(&name)?;
+            Some(Storage { cache, prefix: format!("/registry/{name}/") })
+        });
+        let schema = schema::for_kind(&resource.types.gvk());
+        Self { resource: resource.into(), stored: stored.into(), schema, storage }
+    }
+
     /// What a 404, 409 … calls it.
     pub fn group_resource(&self) -> GroupResource {
         self.resource.types.group_resource()
@@ -67,71 +79,49 @@ impl Served {
         }
     }
 
-    /// From stored JSON, in the form of this resource.
-    pub fn object(&self, stored: &[u8], revision: u64) -> Result<Arc<Object>, StatusError> {
-        let object = Object::from_stored(stored, revision, self.stored.selectable)
-            .map_err(|e| StatusError::internal(format!("damaged object in storage: {e}")))?;
-        self.show(&Arc::new(object))
+    /// From stored JSON, in the stored form, as the cache would hold it.
+    pub fn held(&self, stored: &[u8], revision: u64) -> Result<Arc<Object>, StatusError> {
+        let object = self.cache()?.decode(stored, revision);
+        object.map(Arc::new).map_err(|e| StatusError::internal(format!("damaged object in storage: {e}")))
     }
 
-    /// A stored object in the form of this resource.
-    pub fn show(&self, stored: &Arc<Object>) -> Result<Arc<Object>, StatusError> {
-        let Some(as_) = self.resource.stored_as else { return Ok(Arc::clone(stored)) };
-        let value: Value = serde_json::from_slice(stored.json()).map_err(StatusError::internal)?;
+    /// From stored JSON, in the form of this resource.
+    pub async fn object(&self, stored: &[u8], revision: u64) -> Result<Arc<Object>, StatusError> {
+        self.show(&self.held(stored, revision)?).await
+    }
+
+    /// A held object in the form of this resource.
+    pub async fn show(&self, held: &Arc<Object>) -> Result<Arc<Object>, StatusError> {
+        let Some(as_) = self.resource.stored_as else { return Ok(Arc::clone(held)) };
+        let value: Value = serde_json::from_slice(held.json()).map_err(StatusError::internal)?;
         let shown = serde_json::to_vec(&(as_.from_stored)(&value)).map_err(StatusError::internal)?;
         Object::new(shown.into(), self.resource.selectable).map(Arc::new).map_err(StatusError::internal)
     }
 
-    /// A value of this resource in its stored form.
-    pub fn to_stored(&self, value: &Value) -> Vec<u8> {
+    /// Whether held objects are shown as they are.
+    pub fn shows_as_held(&self) -> bool {
+        self.resource.stored_as.is_none()
+    }
+
+    /// Held objects in the form of this resource.
+    pub async fn show_all(&self, held: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, StatusError> {
+        if self.shows_as_held() {
+            return Ok(held);
+        }
+        let mut shown = Vec::with_capacity(held.len());
+        for object in &held {
+            shown.push(self.show(object).await?);
+        }
+        Ok(shown)
+    }
+
+    /// A value of this resource as it is stored.
+    pub async fn to_stored(&self, value: &Value) -> Result<Bytes, StatusError> {
         let bytes = match self.resource.stored_as {
             Some(as_) => serde_json::to_vec(&(as_.to_stored)(value)),
             None => serde_json::to_vec(value),
         };
-        // Writing a `Value` to memory has no way to fail.
-        bytes.unwrap_or_default()
-    }
-}
-
-/// All served resources, in the order of the table of resources.
-pub struct Table {
-    list: Vec<Arc<Served>>,
-}
-
-impl Table {
-    pub fn new(resources: &[&'static Resource], caches: &Caches) -> Self {
-        let mut table = Self { list: Vec::new() };
-        for resource in resources {
-            let stored = stored_form(resource, resources);
-            let storage = resource.is_stored().then(|| storage_name(stored)).and_then(|name| {
-                let cache = Arc::clone(caches.get(&name)?);
-                Some(Storage { cache, prefix: format!("/registry/{name}/") })
-            });
-            let schema = schema::for_kind(&resource.types.gvk());
-            let served = Arc::new(Served { resource, stored, schema, storage });
-            table.list.push(served);
-        }
-        table
-    }
-
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
-        self.list.iter().find(|s| {
-            let types = &s.resource.types;
-            types.plural == plural && types.group == group && types.version == version
-        })
-    }
-
-    /// In the order of the table of resources.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Served>> {
-        self.list.iter()
-    }
-
-    pub fn has_group_version(&self, group: &str, version: &str) -> bool {
-        self.list.iter().any(|s| s.resource.types.group == group && s.resource.types.version == version)
-    }
-
-    pub fn has_group(&self, group: &str) -> bool {
-        self.list.iter().any(|s| s.resource.types.group == group)
+        bytes.map(Bytes::from).map_err(StatusError::internal)
     }
 }
 

@@ -86,8 +86,8 @@ pub async fn read(
     // The cache's own object, if it is as fresh: it is parsed already and shared.
     let held = served.cache()?.get(&served.cache_key(namespace, name));
     let object = match held.filter(|o| o.resource_version() == kv.mod_revision) {
-        Some(held) => served.show(&held)?,
-        None => served.object(&kv.value, kv.mod_revision)?,
+        Some(held) => served.show(&held).await?,
+        None => served.object(&kv.value, kv.mod_revision).await?,
     };
     Ok(Some(Current { revision: kv.mod_revision, stored: kv.value, object, lease: kv.lease }))
 }

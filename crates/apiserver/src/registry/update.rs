@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use knarr_api::object::Object;
 use knarr_api::prepare;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -50,7 +49,7 @@ pub async fn update(
         Err(error)
             if error.is_not_found()
                 && subresource.is_none()
-                && served.resource.strategy.allow_create_on_update() =>
+                && served.resource.strategy().allow_create_on_update() =>
         {
             if !metadata::text(&body, "uid").is_empty() {
                 let why = format!(
@@ -129,7 +128,7 @@ async fn prepare_update(
     mut new: Value,
     old: &Value,
 ) -> Result<Value, StatusError> {
-    let (resource, strategy) = (served.resource, served.resource.strategy);
+    let (resource, strategy) = (&served.resource, served.resource.strategy());
     check_preconditions(served, target.name, &new, old)?;
     metadata::carry_over(&mut new, old);
     strategy.default(&mut new);
@@ -165,7 +164,7 @@ async fn prepare_update(
 fn check_preconditions(served: &Served, name: &str, new: &Value, old: &Value) -> Result<(), StatusError> {
     let version = metadata::text(new, "resourceVersion");
     let unset = version.is_empty() || version == "0";
-    if unset && !served.resource.strategy.allow_unconditional_update() {
+    if unset && !served.resource.strategy().allow_unconditional_update() {
         let mut errors = ErrorList::new();
         let path = Path::new("metadata").child("resourceVersion");
         errors.push(Error::invalid(&path, 0, "must be specified for an update"));
@@ -197,7 +196,7 @@ async fn commit(
     for _ in 0..allocators::ATTEMPTS {
         let (extra, allocated) = allocators::plan(server, served, Some(old), Some(&mut new)).await?;
         fill(served, &mut new);
-        let stored = Bytes::from(served.to_stored(&new));
+        let stored = served.to_stored(&new).await?;
         let gone = super::delete::is_finished(&new);
         if params.dry_run {
             let version = metadata::text(old, "resourceVersion").to_owned();
@@ -214,7 +213,7 @@ async fn commit(
             store::put(server, key.clone(), stored.clone(), condition, current.lease, extra).await
         };
         match done {
-            Ok(revision) => return Ok(served.object(&stored, revision)?),
+            Ok(revision) => return Ok(served.object(&stored, revision).await?),
             Err(WriteError::Conflict(conflict)) if conflict.key != key => {
                 allocators::lost(served, &mut new, &allocated, &conflict.key)?;
             }
@@ -243,7 +242,7 @@ pub async fn modify_raw(
         }
         prepare::metadata(&mut new).remove("resourceVersion");
         fill(served, &mut new);
-        let stored = Bytes::from(served.to_stored(&new));
+        let stored = served.to_stored(&new).await?;
         if stored == current.stored {
             return Ok(current.object);
         }
@@ -251,7 +250,7 @@ pub async fn modify_raw(
         let key = served.key(namespace, name);
         match store::put(server, key, stored.clone(), condition, current.lease, store::Extra::default()).await
         {
-            Ok(revision) => return served.object(&stored, revision),
+            Ok(revision) => return served.object(&stored, revision).await,
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(_)) => {}
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knarr_api::object::Object;
-use knarr_api::resource::Resource;
+use knarr_api::resource::ResourceRef;
 use knarr_apimachinery::clock::Sleep;
 use knarr_apimachinery::status::StatusError;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,8 @@ pub struct Session {
     watcher: Watcher,
     bookmarks: bool,
     initial_end: bool,
+    /// Changes that still have to be brought into the form of the resource, which may take a while.
+    converting: Option<Change>,
     /// A bookmark for this revision is due once all that is waiting has been handed out.
     due: Option<u64>,
     /// The watch is over once that bookmark is out.
@@ -78,6 +80,7 @@ pub async fn start(
         watcher,
         bookmarks: params.allow_bookmarks,
         initial_end: initial_end && params.allow_bookmarks,
+        converting: None,
         due: None,
         closing: false,
         bookmark_timer: server.clock.sleep(BOOKMARK_EVERY),
@@ -95,19 +98,26 @@ async fn settle(server: &Inner, version: Version) -> Result<(), StatusError> {
 }
 
 impl Session {
-    pub fn resource(&self) -> &'static Resource {
-        self.served.resource
+    pub fn resource(&self) -> &ResourceRef {
+        &self.served.resource
     }
 
     /// What is there to tell without waiting.
     pub fn try_next(&mut self) -> Option<Result<Frame, StatusError>> {
+        if self.converting.is_some() {
+            return None;
+        }
         if self.initial_end && !self.watcher.has_state() {
             self.initial_end = false;
             let revision = self.watcher.began_at();
             return Some(Ok(Frame::Bookmark { revision, initial_end: true }));
         }
         if let Some(change) = self.watcher.try_next() {
-            return Some(self.frame(change));
+            if !self.served.shows_as_held() {
+                self.converting = Some(change);
+                return None;
+            }
+            return Some(Ok(frame(change)));
         }
         let due = self.due.take()?;
         let revision = due.max(self.watcher.seen());
@@ -120,6 +130,11 @@ impl Session {
             if let Some(frame) = self.try_next() {
                 return Some(frame);
             }
+            if let Some(change) = &self.converting {
+                let shown = converted(&self.served, change).await;
+                self.converting = None;
+                return Some(shown);
+            }
             if self.closing {
                 return None;
             }
@@ -127,7 +142,7 @@ impl Session {
                 biased;
                 () = self.stop.cancelled() => return None,
                 change = self.watcher.next() => {
-                    return change.map(|change| self.frame(change));
+                    self.converting = Some(change?);
                 }
                 () = &mut self.bookmark_timer => {
                     self.bookmark_timer = self.server.clock.sleep(BOOKMARK_EVERY);
@@ -147,13 +162,20 @@ impl Session {
             self.due = Some(self.server.caches.applied());
         }
     }
+}
 
-    fn frame(&self, change: Change) -> Result<Frame, StatusError> {
-        let show = |o: &Arc<Object>| self.served.show(o);
-        Ok(match change {
-            Change::Added(o) => Frame::Added(show(&o)?),
-            Change::Modified(o) => Frame::Modified(show(&o)?),
-            Change::Deleted(o) => Frame::Deleted(show(&o)?),
-        })
+fn frame(change: Change) -> Frame {
+    match change {
+        Change::Added(o) => Frame::Added(o),
+        Change::Modified(o) => Frame::Modified(o),
+        Change::Deleted(o) => Frame::Deleted(o),
     }
+}
+
+async fn converted(served: &Served, change: &Change) -> Result<Frame, StatusError> {
+    Ok(match change {
+        Change::Added(o) => Frame::Added(served.show(o).await?),
+        Change::Modified(o) => Frame::Modified(served.show(o).await?),
+        Change::Deleted(o) => Frame::Deleted(served.show(o).await?),
+    })
 }

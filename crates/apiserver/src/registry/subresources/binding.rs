@@ -38,7 +38,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     let pods = server.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
     let now = metadata::rfc3339(server.clock.now());
     let change = |pod: &Value| bound(pod, &binding, &now);
-    update::modify_raw(server, pods, &info.namespace, name, params.dry_run, &change).await?;
+    update::modify_raw(server, &pods, &info.namespace, name, params.dry_run, &change).await?;
     Ok(dispatch::success())
 }
 

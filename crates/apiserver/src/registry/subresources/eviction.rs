@@ -88,7 +88,7 @@ async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool)
     let ready = is_ready(pod);
     let name = pod.metadata.name.as_deref().unwrap_or("");
     let change = |budget: &Value| decremented(budget, name, ready, &now);
-    update::modify_raw(server, served, budget.namespace(), budget.name(), dry, &change).await?;
+    update::modify_raw(server, &served, budget.namespace(), budget.name(), dry, &change).await?;
     Ok(())
 }
 
