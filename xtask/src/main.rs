@@ -2,8 +2,12 @@
 
 mod bench;
 mod codegen;
+mod conformance;
 #[path = "../../bin/knarr/tests/e2e/requirements.rs"]
 mod requirements;
+#[path = "../../bin/knarr/tests/e2e/sandbox.rs"]
+#[allow(dead_code, reason = "the end-to-end tests use more of it")]
+mod sandbox;
 mod test;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +29,8 @@ enum Task {
     Test(test::Args),
     /// Measure the release binary: a table, and last one line of JSON
     Bench(bench::Args),
+    /// Run Kubernetes' own conformance suite against the release binary (needs `go`, a module proxy and mmdebstrap)
+    Conformance(conformance::Args),
     /// Write the field-schema table from the published Kubernetes Go modules (needs `go` and a module proxy)
     Codegen(codegen::Args),
 }
@@ -33,6 +39,7 @@ fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Test(args) => test::run(&args),
         Task::Bench(args) => bench::run(&args),
+        Task::Conformance(args) => conformance::run(&args),
         Task::Codegen(args) => codegen::run(&args),
     }
 }

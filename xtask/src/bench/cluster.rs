@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::http::Access;
-use super::sandbox::{Sandbox, log_to, only_child};
+use crate::sandbox::{Sandbox, log_to, only_child};
 
 pub struct Cluster {
     binary: PathBuf,

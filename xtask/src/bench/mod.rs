@@ -8,9 +8,6 @@ mod list;
 mod pod_start;
 mod process;
 mod report;
-#[path = "../../../bin/knarr/tests/e2e/sandbox.rs"]
-#[allow(dead_code, reason = "the end-to-end tests use more of it")]
-mod sandbox;
 mod size;
 mod start;
 

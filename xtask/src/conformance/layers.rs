@@ -1,0 +1,234 @@
+//! The file trees that test images are made of, each a tar file in the cache.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::upstream::Programs;
+
+/// What the suite's scripts call in the images that have more than one program.
+const DEBIAN_PACKAGES: &[&str] = &[
+    "bash",
+    "bind9-dnsutils",
+    "ca-certificates",
+    "conntrack",
+    "coreutils",
+    "curl",
+    "findutils",
+    "grep",
+    "gzip",
+    "hostname",
+    "iperf",
+    "iproute2",
+    "iptables",
+    "iputils-ping",
+    "mawk",
+    "netcat-openbsd",
+    "procps",
+    "sed",
+    "socat",
+    "stress",
+    "tar",
+    "util-linux",
+    "wget",
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Layer {
+    /// A small Debian with shell and network programs.
+    Debian,
+    /// busybox under all its names.
+    Busybox,
+    /// Users, groups and folders that any image has, and what completes [`Layer::Debian`].
+    Accounts,
+    Nginx,
+    /// nginx's configuration: one site, logs on the standard streams.
+    NginxSite,
+    /// The Go program of this name at `/NAME`, or elsewhere where the suite expects it there.
+    Program(&'static str),
+    /// `/agnhost` with what stands beside it.
+    Agnhost,
+    /// Setuid `/usr/local/bin/nnp`.
+    Nnp,
+    Etcd,
+    /// The web pages of the test image of this name.
+    Pages(&'static str),
+}
+
+impl Layer {
+    fn file_name(self) -> String {
+        match self {
+            Self::Program(name) => format!("program-{name}.tar"),
+            Self::Pages(name) => format!("pages-{name}.tar"),
+            other => format!("{other:?}.tar").to_lowercase(),
+        }
+    }
+
+    /// The layer's tar file, made if the cache does not hold it.
+    pub fn build(self, programs: &Programs, cache: &Path) -> Result<PathBuf> {
+        let folder = cache.join("layers");
+        fs::create_dir_all(&folder)?;
+        let output = folder.join(self.file_name());
+        if output.exists() {
+            return Ok(output);
+        }
+        println!("making {}", self.file_name());
+        let unfinished = folder.join("unfinished.tar");
+        match self {
+            Self::Debian => packages(DEBIAN_PACKAGES, &unfinished)?,
+            Self::Nginx => packages(&["nginx-light"], &unfinished)?,
+            _ => {
+                let tree = folder.join("tree");
+                let _ = fs::remove_dir_all(&tree);
+                fs::create_dir_all(&tree)?;
+                self.fill(&tree, programs)?;
+                pack(&tree, &unfinished)?;
+                fs::remove_dir_all(&tree)?;
+            }
+        }
+        fs::rename(&unfinished, &output)?;
+        Ok(output)
+    }
+
+    fn fill(self, tree: &Path, programs: &Programs) -> Result<()> {
+        match self {
+            Self::Busybox => busybox(tree),
+            Self::Accounts => alternatives(tree),
+            Self::Program(name) => program(&programs.path(name), &tree.join(name), 0o755),
+            Self::Agnhost => agnhost(tree, programs),
+            Self::Nnp => program(&programs.path("nnp"), &tree.join("usr/local/bin/nnp"), 0o6755),
+            Self::Etcd => etcd(tree),
+            Self::NginxSite => nginx_site(tree),
+            Self::Pages(name) => pages(tree, &programs.sources.join("test/images").join(name).join("html")),
+            Self::Debian | Self::Nginx => bail!("made of packages"),
+        }
+    }
+}
+
+/// Debian packages with all that they need, unpacked; no maintainer script runs.
+fn packages(names: &[&str], output: &Path) -> Result<()> {
+    let sources = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"]
+        .into_iter()
+        .find(|path| fs::read_to_string(path).is_ok_and(|text| text.contains("deb")))
+        .context("test images are made of Debian packages: this machine has no Debian package sources")?;
+    let mut command = Command::new("mmdebstrap");
+    command.args(["--quiet", "--variant=extract", "--mode=root", "--format=tar"]);
+    command.args([&format!("--include={}", names.join(",")), ""]).arg(output).arg(sources);
+    crate::run(command)
+}
+
+fn pack(tree: &Path, output: &Path) -> Result<()> {
+    let mut command = Command::new("tar");
+    command.args(["--numeric-owner", "--owner=0", "--group=0", "--sort=name", "--mtime=@0", "-C"]);
+    command.arg(tree).arg("-cf").arg(output).arg(".");
+    crate::run(command)
+}
+
+fn program(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    let folder = to.parent().context("a path below the tree")?;
+    fs::create_dir_all(folder)?;
+    fs::copy(from, to).with_context(|| format!("{} is missing", from.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+/// busybox itself, a link for each of its commands, and the folders that its image has.
+fn busybox(tree: &Path) -> Result<()> {
+    let from = ["/bin/busybox", "/usr/bin/busybox"]
+        .into_iter()
+        .map(Path::new)
+        .find(|p| p.is_file())
+        .context("busybox: apt-get install busybox-static")?;
+    program(from, &tree.join("bin/busybox"), 0o755)?;
+    let list = Command::new(from).arg("--list").output()?;
+    for name in String::from_utf8_lossy(&list.stdout).lines().filter(|n| *n != "busybox") {
+        symlink("/bin/busybox", tree.join("bin").join(name))?;
+    }
+    accounts(tree)
+}
+
+fn accounts(tree: &Path) -> Result<()> {
+    for (folder, mode) in
+        [("etc", 0o755), ("home", 0o755), ("root", 0o700), ("tmp", 0o1777), ("var/tmp", 0o1777)]
+    {
+        fs::create_dir_all(tree.join(folder))?;
+        fs::set_permissions(tree.join(folder), fs::Permissions::from_mode(mode))?;
+    }
+    for folder in ["var/log/nginx", "var/lib/nginx", "var/cache", "run", "uploads", "usr/sbin"] {
+        fs::create_dir_all(tree.join(folder))?;
+    }
+    let user = |name: &str, id: u32, home: &str| format!("{name}:x:{id}:{id}:{name}:{home}:/bin/sh\n");
+    let mut users = user("root", 0, "/root") + &user("daemon", 1, "/") + &user("www-data", 33, "/var/www");
+    users += &user("user-defined-in-image", 1000, "/home/user-defined-in-image");
+    users += &user("nobody", 65534, "/home");
+    fs::write(tree.join("etc/passwd"), users)?;
+    // A test asks for the groups that the image gives its user beyond those of the pod.
+    let groups = "root:x:0:\ndaemon:x:1:\nwww-data:x:33:\nuser-defined-in-image:x:1000:\n\
+        group-defined-in-image:x:50000:user-defined-in-image\nnogroup:x:65534:\n";
+    fs::write(tree.join("etc/group"), groups)?;
+    fs::write(tree.join("etc/nsswitch.conf"), "passwd: files\ngroup: files\nhosts: files dns\n")?;
+    Ok(())
+}
+
+/// Names that Debian's packages only get when their maintainer scripts run.
+fn alternatives(tree: &Path) -> Result<()> {
+    accounts(tree)?;
+    for (name, program) in [
+        ("usr/bin/awk", "/usr/bin/mawk"),
+        ("usr/bin/nc", "/bin/nc.openbsd"),
+        ("bin/sh", "/bin/bash"),
+        ("usr/sbin/iptables", "/usr/sbin/xtables-nft-multi"),
+        ("usr/sbin/iptables-save", "/usr/sbin/xtables-nft-multi"),
+        ("usr/sbin/iptables-restore", "/usr/sbin/xtables-nft-multi"),
+    ] {
+        let path = tree.join(name);
+        fs::create_dir_all(path.parent().context("a path below the tree")?)?;
+        symlink(program, path)?;
+    }
+    Ok(())
+}
+
+fn agnhost(tree: &Path, programs: &Programs) -> Result<()> {
+    program(&programs.path("agnhost"), &tree.join("agnhost"), 0o755)?;
+    symlink("agnhost", tree.join("agnhost-2"))?;
+    let porter = programs.sources.join("test/images/agnhost/porter");
+    for name in ["localhost.crt", "localhost.key"] {
+        program(&porter.join(name), &tree.join(name), 0o644)?;
+    }
+    fs::create_dir_all(tree.join("usr/local/bin"))?;
+    symlink("/usr/bin/iperf", tree.join("usr/local/bin/iperf"))?;
+    Ok(())
+}
+
+fn etcd(tree: &Path) -> Result<()> {
+    for name in ["etcd", "etcdctl"] {
+        let from = Path::new("/usr/bin").join(name);
+        if from.is_file() {
+            program(&from, &tree.join("usr/local/bin").join(name), 0o755)?;
+        }
+    }
+    if !tree.join("usr/local/bin/etcd").exists() {
+        bail!("etcd: apt-get install etcd-server");
+    }
+    Ok(())
+}
+
+fn nginx_site(tree: &Path) -> Result<()> {
+    let text = "user www-data;\nerror_log /dev/stderr;\npid /run/nginx.pid;\nevents {}\nhttp {\n  \
+        include /etc/nginx/mime.types;\n  access_log /dev/stdout;\n  server {\n    listen 80;\n    \
+        root /usr/share/nginx/html;\n  }\n}\n";
+    fs::create_dir_all(tree.join("etc/nginx"))?;
+    fs::write(tree.join("etc/nginx/nginx.conf"), text)?;
+    Ok(())
+}
+
+fn pages(tree: &Path, from: &Path) -> Result<()> {
+    for entry in fs::read_dir(from).with_context(|| format!("{} is missing", from.display()))? {
+        let entry = entry?;
+        program(&entry.path(), &tree.join(entry.file_name()), 0o644)?;
+    }
+    Ok(())
+}
