@@ -46,6 +46,12 @@ impl PodCgroups {
         cgroups.create(&path, &pod_resources(pod, self.pids_limit)).map_err(text)
     }
 
+    /// Changes the limits that are given.
+    pub fn update(&self, pod: &Pod, resources: &Resources) -> Result<(), String> {
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        cgroups.update(&pod_cgroup(qos::qos_class(pod), pod.uid()), resources).map_err(text)
+    }
+
     /// Kills what is left in the pod's cgroup and removes it, whatever its class was.
     pub fn remove(&self, uid: &str) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };

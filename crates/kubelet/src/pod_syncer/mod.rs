@@ -4,6 +4,7 @@
 //! run, retry and restart are the same.
 
 mod cleanup;
+mod resize;
 mod start;
 mod sync;
 mod terminate;
@@ -25,7 +26,7 @@ use crate::image_manager::ImageManager;
 use crate::pod;
 use crate::pod_cgroups::PodCgroups;
 use crate::probes::ProbeManager;
-use crate::runtime::{ContainerRuntime, ContainerState, PodRuntimeStatus};
+use crate::runtime::{ContainerRuntime, ContainerState, PodRuntimeStatus, Resources};
 use crate::status::{self, Input, Messages, StartFailure, StatusManager, whole_seconds};
 use crate::termination::Terminator;
 use crate::termination_message;
@@ -42,6 +43,9 @@ pub struct PodMemory {
     messages: Messages,
     /// Until when a container is known to wait, by name: told once.
     told_back_off: BTreeMap<String, Timestamp>,
+    /// The limits that running containers have, by id.
+    applied: BTreeMap<String, Resources>,
+    applied_to_pod: Option<Resources>,
 }
 
 /// The parts of the kubelet that a pass uses.

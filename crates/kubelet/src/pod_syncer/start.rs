@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_api::kind::Kind;
 use tokio_util::sync::CancellationToken;
 
+use super::resize::note_start;
 use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::back_off;
 use crate::compute_actions::{KillReason, newest};
@@ -65,6 +66,7 @@ impl PodSyncer {
         let created = self.runtime.create_container(&start.sandbox.id, &config).await;
         let id = created.map_err(|e| told("CreateContainerError")(e.to_string()))?;
         events.normal("Created", "Container created");
+        note_start(memory, start.pod, start.container, &id);
         let started = self.runtime.start_container(&id).await;
         started.map_err(|e| told("RunContainerError")(e.to_string()))?;
         events.normal("Started", "Container started");

@@ -46,10 +46,10 @@ impl PodSyncer {
         memory: &mut PodMemory,
         cancel: &CancellationToken,
     ) -> SyncOutcome {
-        let runtime = match self.runtime.pod_status(pod.uid()).await {
+        let runtime = match self.resized_state(pod, memory).await {
             Ok(runtime) => runtime,
             Err(error) => {
-                tracing::warn!(pod = %pod::format(pod), %error, "cannot read the pod's state");
+                tracing::warn!(pod = %pod::format(pod), error, "cannot read or resize the pod");
                 return SyncOutcome::Failed;
             }
         };
@@ -74,6 +74,19 @@ impl PodSyncer {
                 SyncOutcome::Failed
             }
         }
+    }
+
+    /// What runs of the pod, with the limits that the pod's spec gives it.
+    async fn resized_state(
+        &self,
+        pod: &Arc<Pod>,
+        memory: &mut PodMemory,
+    ) -> Result<PodRuntimeStatus, String> {
+        let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
+        if self.resize(pod, memory, &runtime).await? {
+            return self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string());
+        }
+        Ok(runtime)
     }
 
     /// The pod's cgroup, folders and volumes.

@@ -1,0 +1,240 @@
+//! Changes in place what running containers and their pod may use, when the pod's resources have changed.
+//!
+//! What was applied is remembered per container; after a restart of the server, where nothing is remembered, the
+//! limits are written once more, which changes nothing. Source: KEP-1287.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use serde_json::{Value, json};
+
+use super::{PodMemory, PodSyncer, blocking, lock};
+use crate::compute_actions::{KillReason, newest};
+use crate::pod;
+use crate::resources::{container_resources, pod_resources};
+use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, Resources};
+use crate::termination::Kill;
+
+/// What a container's new limits need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    None,
+    InPlace,
+    Restart,
+}
+
+/// By what the container has and is to have, and by its `resizePolicy`.
+fn change(container: &Container, applied: Option<&Resources>, wanted: &Resources) -> Change {
+    let Some(applied) = applied else { return Change::InPlace };
+    let cpu = applied.cpu_shares != wanted.cpu_shares || applied.cpu_quota != wanted.cpu_quota;
+    let memory = applied.memory_limit != wanted.memory_limit;
+    let restarts = |resource: &str| {
+        let mut policies = container.resize_policy.iter().flatten();
+        policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
+    };
+    match (cpu, memory) {
+        (false, false) => Change::None,
+        _ if cpu && restarts("cpu") || memory && restarts("memory") => Change::Restart,
+        _ => Change::InPlace,
+    }
+}
+
+/// The settings that lift what is no longer limited.
+fn lifting(applied: Option<&Resources>, wanted: &Resources) -> Resources {
+    let mut settings = wanted.clone();
+    let had = |of: fn(&Resources) -> Option<i64>| applied.and_then(of).is_some_and(|n| n >= 0);
+    if wanted.cpu_quota.is_none() && had(|r| r.cpu_quota) {
+        settings.cpu_quota = Some(-1);
+    }
+    if wanted.memory_limit.is_none() && had(|r| r.memory_limit) {
+        settings.memory_limit = Some(-1);
+        settings.memory_swap_limit = Some(-1);
+    }
+    settings
+}
+
+/// What allows both: a pod's group must not be tighter than its containers' while they change.
+fn widest(applied: &Resources, wanted: &Resources) -> Resources {
+    let wider = |a: Option<i64>, b: Option<i64>| match (a, b) {
+        (Some(a), Some(b)) if a >= 0 && b >= 0 => Some(a.max(b)),
+        _ => Some(-1),
+    };
+    Resources {
+        cpu_quota: wider(applied.cpu_quota, wanted.cpu_quota),
+        memory_limit: wider(applied.memory_limit, wanted.memory_limit),
+        ..wanted.clone()
+    }
+}
+
+/// `Pod resize completed: {…}`.
+fn message(what: &str, pod: &Pod) -> String {
+    let list = |containers: &[Container]| -> Vec<Value> {
+        let of =
+            |c: &Container| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()});
+        containers.iter().map(of).collect()
+    };
+    let mut summary = json!({"containers": list(&pod::spec(pod).containers)});
+    if !pod::init_containers(pod).is_empty() {
+        summary["initContainers"] = Value::Array(list(pod::init_containers(pod)));
+    }
+    summary["generation"] = json!(pod.metadata.generation.unwrap_or(0));
+    format!("Pod resize {what}: {summary}")
+}
+
+impl PodSyncer {
+    /// Returns whether a container was stopped to be started with its new limits.
+    pub(super) async fn resize(
+        &self,
+        pod: &Arc<Pod>,
+        memory: &mut PodMemory,
+        runtime: &PodRuntimeStatus,
+    ) -> Result<bool, String> {
+        let running = |c: &&ContainerStatus| c.state == ContainerState::Running;
+        memory.applied.retain(|id, _| runtime.containers.iter().filter(running).any(|c| c.id == *id));
+        let sidecars = pod::init_containers(pod).iter().filter(|c| pod::is_sidecar(c));
+        let mut todo = Vec::new();
+        for container in sidecars.chain(&pod::spec(pod).containers) {
+            let Some(status) = newest(runtime, &container.name).filter(running) else { continue };
+            let wanted = container_resources(container);
+            let applied = memory.applied.get(&status.id);
+            match change(container, applied, &wanted) {
+                Change::None => {}
+                change => todo.push((container, status, change, lifting(applied, &wanted), wanted)),
+            }
+        }
+        if todo.is_empty() {
+            return Ok(false);
+        }
+        let known = todo.iter().any(|(_, status, ..)| memory.applied.contains_key(&status.id));
+        if known {
+            self.events.normal(pod, "ResizeStarted", message("started", pod));
+            lock(&self.taken).add(pod);
+            self.weigh();
+        }
+        let of_pod = pod_resources(pod, 0);
+        let before = memory.applied_to_pod.clone().unwrap_or_else(|| of_pod.clone());
+        self.limit_pod(pod, widest(&before, &of_pod)).await?;
+        let mut stopped = false;
+        for (container, status, change, settings, wanted) in todo {
+            if change == Change::Restart {
+                self.stop_to_resize(pod, runtime, container, status).await?;
+                stopped = true;
+                continue;
+            }
+            self.limit_container(status, &settings).await?;
+            memory.applied.insert(status.id.clone(), wanted);
+        }
+        self.limit_pod(pod, lifting(Some(&before), &of_pod)).await?;
+        memory.applied_to_pod = Some(of_pod);
+        if known && !stopped {
+            self.events.normal(pod, "ResizeCompleted", message("completed", pod));
+        }
+        Ok(stopped)
+    }
+
+    async fn limit_pod(&self, pod: &Arc<Pod>, resources: Resources) -> Result<(), String> {
+        let (cgroups, pod) = (self.cgroups.clone(), Arc::clone(pod));
+        blocking(move || cgroups.update(&pod, &resources)).await?
+    }
+
+    async fn limit_container(&self, status: &ContainerStatus, settings: &Resources) -> Result<(), String> {
+        // On cgroups v1 memory and swap together may at no time be less than memory alone: grown first, shrunk last.
+        if let Some(limit) = settings.memory_swap_limit {
+            let first = Resources { memory_swap_limit: Some(limit), ..Resources::default() };
+            if let Err(error) = self.runtime.update_container_resources(&status.id, &first).await {
+                tracing::debug!(container = %status.id, %error, "the limit shrinks");
+            }
+        }
+        self.runtime.update_container_resources(&status.id, settings).await.map_err(|e| e.to_string())
+    }
+
+    async fn stop_to_resize(
+        &self,
+        pod: &Arc<Pod>,
+        runtime: &PodRuntimeStatus,
+        container: &Container,
+        status: &ContainerStatus,
+    ) -> Result<(), String> {
+        let pod_ip = self.pod_ips(pod, runtime).into_iter().next().unwrap_or_default();
+        let message = format!("Container {} resize requires restart", container.name);
+        let kill = Kill {
+            id: &status.id,
+            name: &container.name,
+            message: &message,
+            reason: KillReason::Unknown,
+            grace_seconds: None,
+        };
+        self.terminator.kill_container(pod, &pod_ip, &kill).await.map_err(|e| e.to_string())
+    }
+}
+
+/// Notes what a container was started with.
+pub(super) fn note_start(memory: &mut PodMemory, pod: &Pod, container: &Container, id: &str) {
+    memory.applied.insert(id.to_owned(), container_resources(container));
+    memory.applied_to_pod.get_or_insert_with(|| pod_resources(pod, 0));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(policies: &[(&str, &str)]) -> Container {
+        let policies: Vec<Value> =
+            policies.iter().map(|(r, p)| json!({"resourceName": r, "restartPolicy": p})).collect();
+        serde_json::from_value(json!({"name": "c", "resizePolicy": policies})).expect("a container")
+    }
+
+    fn limits(quota: Option<i64>, memory: Option<i64>) -> Resources {
+        Resources {
+            cpu_shares: Some(100),
+            cpu_quota: quota,
+            memory_limit: memory,
+            memory_swap_limit: memory,
+            ..Resources::default()
+        }
+    }
+
+    #[test]
+    fn what_a_change_needs() {
+        let restart: &[(&str, &str)] = &[("cpu", "NotRequired"), ("memory", "RestartContainer")];
+        let old = limits(Some(5000), Some(64));
+        let table = [
+            (&[][..], Some(&old), limits(Some(5000), Some(64)), Change::None),
+            (&[][..], Some(&old), limits(Some(6000), Some(64)), Change::InPlace),
+            (&[][..], None, limits(Some(6000), Some(64)), Change::InPlace),
+            (restart, Some(&old), limits(Some(6000), Some(64)), Change::InPlace),
+            (restart, Some(&old), limits(Some(5000), Some(65)), Change::Restart),
+            (restart, Some(&old), limits(Some(6000), Some(65)), Change::Restart),
+        ];
+        for (policies, applied, wanted, expected) in table {
+            assert_eq!(change(&container(policies), applied, &wanted), expected, "{policies:?} {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn limits_that_are_gone_are_lifted() {
+        let settings = lifting(Some(&limits(Some(5000), Some(64))), &limits(None, None));
+        assert_eq!(
+            (settings.cpu_quota, settings.memory_limit, settings.memory_swap_limit),
+            (Some(-1), Some(-1), Some(-1))
+        );
+        let settings = lifting(None, &limits(None, Some(7)));
+        assert_eq!((settings.cpu_quota, settings.memory_limit), (None, Some(7)));
+        let both = widest(&limits(Some(5000), Some(64)), &limits(Some(4000), None));
+        assert_eq!((both.cpu_quota, both.memory_limit), (Some(5000), Some(-1)));
+    }
+
+    #[test]
+    fn events_name_the_containers() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"generation": 2},
+            "spec": {"containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}]},
+        }))
+        .expect("a pod");
+        assert_eq!(
+            message("completed", &pod),
+            "Pod resize completed: {\"containers\":[{\"name\":\"a\",\"resources\":{\"requests\":{\"cpu\":\"1\"}}}],\
+             \"generation\":2}"
+        );
+    }
+}
