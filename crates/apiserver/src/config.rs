@@ -9,7 +9,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_storage::Store;
 
 /// A certificate chain and its private key (PKCS#8), both in PEM.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Keypair {
     pub certificate_pem: String,
     pub key_pem: String,

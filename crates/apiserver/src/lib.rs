@@ -19,6 +19,7 @@ mod proxy;
 mod registry;
 mod server;
 mod table;
+mod webhook;
 
 pub use authn::UserInfo;
 pub use config::{Config, ConfigError, Keypair, SYSTEM_VERSION, Version};

@@ -27,6 +27,7 @@ use crate::proxy::Kubelets;
 use crate::registry::event_leases::{self, EventLeases};
 use crate::registry::served::{storage_name, stored_form};
 use crate::registry::table::LiveTable;
+use crate::webhook::Webhooks;
 
 /// Requests under way, watches and streams apart; further ones wait their turn.
 const MAX_INFLIGHT: usize = 600;
@@ -57,6 +58,8 @@ pub struct Inner {
     pub certificates: Option<x509::Verifier>,
     pub tokens: Tokens,
     pub kubelets: Option<Kubelets>,
+    #[allow(dead_code, reason = "who calls webhooks lands after this client")]
+    pub webhooks: Webhooks,
     pub discovery: Discovery,
     pub metrics: Metrics,
     pub events: EventLeases,
@@ -99,6 +102,7 @@ impl ApiServer {
             certificates: tls::client_verifier(&config)?,
             tokens: Tokens::new(&config)?,
             kubelets: Kubelets::new(&config)?,
+            webhooks: Webhooks::new(Arc::clone(&clock)),
             discovery: Discovery::new(&config),
             metrics: Metrics::default(),
             events: EventLeases::default(),

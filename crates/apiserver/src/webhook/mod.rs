@@ -1,0 +1,169 @@
+//! Calls to webhooks: from a `clientConfig` to an answered POST, with connections kept and everything bounded.
+//!
+//! Admission, conversion of custom resources, token and authorization webhooks and audit share one [`Webhooks`].
+
+#![allow(dead_code, reason = "who calls webhooks lands after this client")]
+
+mod connect;
+mod error;
+mod pool;
+mod services;
+mod target;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use knarr_apimachinery::clock::Clock;
+
+#[allow(unused_imports, reason = "as above")]
+pub use error::CallError;
+#[allow(unused_imports, reason = "as above")]
+pub use services::Services;
+#[allow(unused_imports, reason = "as above")]
+pub use target::{Address, Credentials, Target};
+
+use error::Failure;
+use pool::{Connection, Pool};
+use target::Place;
+
+/// The name that upstream's API server calls webhooks under.
+const AGENT: &str = "kube-apiserver-admission";
+
+/// One POST to a webhook.
+pub struct Call {
+    /// JSON.
+    pub body: Bytes,
+    pub timeout: Duration,
+    /// Whether the webhook is told the timeout, in whole seconds, as the query parameter `timeout`.
+    pub tell_timeout: bool,
+    /// Bytes that the answer may have.
+    pub limit: usize,
+}
+
+impl Call {
+    /// Bytes that an answer may have where nothing larger is to be expected: an object and its patch.
+    pub const LIMIT: usize = 16 << 20;
+
+    pub fn new(body: Bytes, timeout: Duration) -> Self {
+        Self { body, timeout, tell_timeout: true, limit: Self::LIMIT }
+    }
+}
+
+/// The client of all webhooks: keeps TLS configurations and idle connections.
+pub struct Webhooks {
+    clock: Arc<dyn Clock>,
+    pool: Pool,
+}
+
+impl Webhooks {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, pool: Pool::default() }
+    }
+
+    /// Sends the body and answers with the body of a 2xx answer.
+    ///
+    /// # Errors
+    /// In the words of upstream's client: what hinders the connection, a timeout, or the status that came back.
+    pub async fn post(
+        &self,
+        services: &dyn Services,
+        target: &Target,
+        call: &Call,
+    ) -> Result<Bytes, CallError> {
+        let place = target.place()?;
+        let query = call.tell_timeout.then(|| format!("timeout={}s", whole_seconds(call.timeout)));
+        let path = match query {
+            Some(query) if place.path.contains('?') => format!("{}&{query}", place.path),
+            Some(query) => format!("{}?{query}", place.path),
+            None => place.path.clone(),
+        };
+        let url = format!("{}{path}", place.origin);
+        let work = self.exchange(services, target, &place, &path, call);
+        let outcome = tokio::select! {
+            outcome = work => outcome,
+            () = self.clock.sleep(call.timeout) => Err(Failure::Timeout),
+        };
+        outcome.map_err(|failure| failure.about(url))
+    }
+
+    async fn exchange(
+        &self,
+        services: &dyn Services,
+        target: &Target,
+        place: &Place,
+        path: &str,
+        call: &Call,
+    ) -> Result<Bytes, Failure> {
+        let (host, port) = match &target.address {
+            Address::Url(_) => (place.host.clone(), place.port),
+            Address::Service { namespace, name, port, .. } => services
+                .resolve(namespace, name, *port)
+                .map_err(|e| Failure::Connect(e.message().to_owned()))?,
+        };
+        let mut request = request(target, place, path, call)?;
+        // A kept connection may have been closed meanwhile: then what was not sent is sent on a new one.
+        while let Some(mut kept) = self.pool.take(target, place, &host, port, self.clock.monotonic()) {
+            match kept.sender.try_send_request(request).await {
+                Ok(response) => {
+                    return self.read(target, place, &host, port, kept, response, call.limit).await;
+                }
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(Failure::broken(error.error())),
+                },
+            }
+        }
+        let mut new = connect::connect(&self.pool.tls(target, place.secure)?, place, &host, port).await?;
+        let response = new.sender.send_request(request).await.map_err(|e| Failure::broken(&e))?;
+        self.read(target, place, &host, port, new, response, call.limit).await
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the end of `exchange`")]
+    async fn read(
+        &self,
+        target: &Target,
+        place: &Place,
+        host: &str,
+        port: u16,
+        connection: Connection,
+        response: Response<Incoming>,
+        limit: usize,
+    ) -> Result<Bytes, Failure> {
+        let status = response.status();
+        let body = match Limited::new(response.into_body(), limit).collect().await {
+            Ok(all) => all.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => return Err(Failure::TooLarge(limit)),
+            Err(error) => return Err(Failure::Connect(error.to_string())),
+        };
+        self.pool.keep(target, place, host, port, connection, self.clock.monotonic());
+        if status.is_success() { Ok(body) } else { Err(Failure::status(status.as_u16(), &body)) }
+    }
+}
+
+fn whole_seconds(timeout: Duration) -> u64 {
+    timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)
+}
+
+fn request(target: &Target, place: &Place, path: &str, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
+    let mut request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header(HOST, &place.authority)
+        .header(USER_AGENT, AGENT)
+        .header(CONTENT_TYPE, "application/json")
+        .header(ACCEPT, "application/json, */*");
+    if let Some(authorization) = target.credentials.authorization() {
+        let mut value = HeaderValue::from_str(&authorization).map_err(|e| Failure::Connect(e.to_string()))?;
+        value.set_sensitive(true);
+        request = request.header(AUTHORIZATION, value);
+    }
+    request.body(Full::new(call.body.clone())).map_err(|e| Failure::Connect(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+//! A webhook of a test: an HTTPS server with a certificate of its own that answers posted JSON by a function.
+
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+/// What a webhook answers.
+pub enum Reply {
+    /// 200 with this JSON.
+    Json(Value),
+    /// This code and body.
+    Raw(u16, Vec<u8>),
+    /// Nothing, ever.
+    Never,
+    /// The connection is closed without an answer.
+    HangUp,
+}
+
+/// One request as it arrived.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// With the query.
+    pub path: String,
+    /// The Authorization header, or the empty string.
+    pub authorization: String,
+    pub body: Value,
+}
+
+/// A running webhook; it stops when dropped.
+pub struct HookServer {
+    pub address: SocketAddr,
+    /// The authority that signed its certificate.
+    pub ca_pem: String,
+    received: Arc<Mutex<Vec<Received>>>,
+    connections: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+type Answer = Arc<dyn Fn(&Received) -> Reply + Send + Sync>;
+
+impl HookServer {
+    /// Listens on the loopback under a certificate for these names.
+    pub async fn start(
+        names: &[&str],
+        answer: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        let (tls, ca_pem) = certificate(names).map_err(std::io::Error::other)?;
+        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let received: Arc<Mutex<Vec<Received>>> = Arc::default();
+        let connections: Arc<AtomicUsize> = Arc::default();
+        let (seen, count, answer) =
+            (Arc::clone(&received), Arc::clone(&connections), Arc::new(answer) as Answer);
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                let (acceptor, seen, answer) = (acceptor.clone(), Arc::clone(&seen), Arc::clone(&answer));
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let service =
+                        service_fn(move |request| handle(request, Arc::clone(&seen), Arc::clone(&answer)));
+                    // A client that leaves is no failure of the test.
+                    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Ok(Self { address, ca_pem, received, connections, task })
+    }
+
+    /// `https://127.0.0.1:PORT/path`.
+    pub fn url(&self, path: &str) -> String {
+        format!("https://{}{path}", self.address)
+    }
+
+    /// All requests so far.
+    pub fn received(&self) -> Vec<Received> {
+        self.received.lock().map(|list| list.clone()).unwrap_or_default()
+    }
+
+    /// How many connections were opened so far.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for HookServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn certificate(names: &[&str]) -> Result<(ServerConfig, String), Box<dyn std::error::Error + Send + Sync>> {
+    let ca_key = KeyPair::generate()?;
+    let mut ca = CertificateParams::new(Vec::new())?;
+    ca.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    ca.distinguished_name.push(DnType::CommonName, "hook-ca");
+    let ca_pem = ca.self_signed(&ca_key)?.pem();
+    let key = KeyPair::generate()?;
+    let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+    let leaf = CertificateParams::new(names)?.signed_by(&key, &Issuer::new(ca, ca_key))?;
+    let key = PrivateKeyDer::try_from(key.serialize_der())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.der().clone()], key)?;
+    Ok((config, ca_pem))
+}
+
+async fn handle(
+    request: Request<Incoming>,
+    seen: Arc<Mutex<Vec<Received>>>,
+    answer: Answer,
+) -> Result<Response<Full<Bytes>>, std::io::Error> {
+    let (parts, body) = request.into_parts();
+    let bytes = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+    let authorization = parts.headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok());
+    let received = Received {
+        path: parts.uri.to_string(),
+        authorization: authorization.unwrap_or("").to_owned(),
+        body: serde_json::from_slice(&bytes).unwrap_or_default(),
+    };
+    let reply = answer(&received);
+    if let Ok(mut seen) = seen.lock() {
+        seen.push(received);
+    }
+    let (code, body) = match reply {
+        Reply::Json(value) => (200, value.to_string().into_bytes()),
+        Reply::Raw(code, body) => (code, body),
+        Reply::Never => pending().await,
+        Reply::HangUp => return Err(std::io::Error::other("hung up")),
+    };
+    Response::builder()
+        .status(code)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(body.into()))
+        .map_err(std::io::Error::other)
+}
