@@ -2,11 +2,14 @@
 
 use k8s_openapi::Resource;
 use k8s_openapi::api::{
-    admissionregistration::v1 as admissionregistration, apps::v1 as apps,
-    authentication::v1 as authentication, authorization::v1 as authorization, autoscaling::v1 as autoscaling,
-    batch::v1 as batch, certificates::v1 as certificates, coordination::v1 as coordination, core::v1 as core,
+    admissionregistration::v1 as admissionregistration, apiserverinternal::v1alpha1 as apiserverinternal,
+    apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
+    autoscaling::v1 as autoscaling, batch::v1 as batch, certificates::v1 as certificates,
+    coordination::v1 as coordination, coordination::v1beta1 as coordination_v1beta1, core::v1 as core,
     discovery::v1 as discovery, events::v1 as events, flowcontrol::v1 as flowcontrol, policy::v1 as policy,
-    rbac::v1 as rbac, scheduling::v1 as scheduling, storage::v1 as storage,
+    rbac::v1 as rbac, resource::v1 as resource, scheduling::v1 as scheduling,
+    scheduling::v1beta1 as scheduling_v1beta1, storage::v1 as storage,
+    storagemigration::v1 as storagemigration,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1 as apiregistration;
@@ -76,6 +79,7 @@ kinds! {
     admissionregistration::ValidatingAdmissionPolicyBinding, false;
     admissionregistration::ValidatingWebhookConfiguration, false;
     apiregistration::APIService, false;
+    apiserverinternal::StorageVersion, false;
     apps::ControllerRevision, true;
     apps::DaemonSet, true;
     apps::Deployment, true;
@@ -92,7 +96,10 @@ kinds! {
     batch::CronJob, true;
     batch::Job, true;
     certificates::CertificateSigningRequest, false;
+    certificates::ClusterTrustBundle, false;
+    certificates::PodCertificateRequest, true;
     coordination::Lease, true;
+    coordination_v1beta1::LeaseCandidate, true;
     discovery::EndpointSlice, true;
     events::Event, true;
     flowcontrol::FlowSchema, false;
@@ -103,6 +110,14 @@ kinds! {
     rbac::ClusterRoleBinding, false;
     rbac::Role, true;
     rbac::RoleBinding, true;
+    resource::DeviceClass, false;
+    resource::DeviceTaintRule, false;
+    resource::ResourceClaim, true;
+    resource::ResourceClaimTemplate, true;
+    resource::ResourceSlice, false;
     scheduling::PriorityClass, false;
+    scheduling_v1beta1::PodGroup, true;
+    scheduling_v1beta1::Workload, true;
     storage::StorageClass, false;
+    storagemigration::StorageVersionMigration, false;
 }

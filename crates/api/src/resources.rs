@@ -1,10 +1,13 @@
 //! Every served resource, one line each.
 
+use std::collections::BTreeMap;
+
 use crate::kind::ResourceType;
 use crate::resource::Resource;
 use crate::{
-    admissionregistration, apiregistration, apps, authentication, authorization, batch, certificates,
-    coordination, core, discovery, events, flowcontrol, policy, rbac, scheduling, storage,
+    admissionregistration, apiregistration, apiserverinternal, apps, authentication, authorization, batch,
+    certificates, coordination, core, devices, discovery, events, flowcontrol, policy, rbac, scheduling,
+    storage, storagemigration,
 };
 
 const ALL: &[&Resource] = &[
@@ -39,7 +42,14 @@ const ALL: &[&Resource] = &[
     &batch::cronjob::RESOURCE,
     &batch::job::RESOURCE,
     &certificates::certificatesigningrequest::RESOURCE,
+    &certificates::clustertrustbundle::RESOURCE,
+    &certificates::podcertificaterequest::RESOURCE,
     &coordination::lease::RESOURCE,
+    &devices::deviceclass::RESOURCE,
+    &devices::devicetaintrule::RESOURCE,
+    &devices::resourceclaim::RESOURCE,
+    &devices::resourceclaimtemplate::RESOURCE,
+    &devices::resourceslice::RESOURCE,
     &discovery::endpointslice::RESOURCE,
     &events::event::RESOURCE,
     &flowcontrol::flowschema::RESOURCE,
@@ -57,6 +67,15 @@ const ALL: &[&Resource] = &[
     &policy::poddisruptionbudget::RESOURCE,
     &scheduling::priorityclass::RESOURCE,
     &storage::storageclass::RESOURCE,
+    &storagemigration::storageversionmigration::RESOURCE,
+];
+
+/// Versions that upstream serves only where `--runtime-config` asks for them.
+const ON_REQUEST: &[&Resource] = &[
+    &apiserverinternal::storageversion::RESOURCE,
+    &coordination::leasecandidate::RESOURCE,
+    &scheduling::podgroup::RESOURCE,
+    &scheduling::workload::RESOURCE,
 ];
 
 /// The table of served resources.
@@ -64,14 +83,44 @@ pub fn all() -> &'static [&'static Resource] {
     ALL
 }
 
+/// Resources that are served on request.
+pub fn on_request() -> &'static [&'static Resource] {
+    ON_REQUEST
+}
+
+/// What is served with this runtime configuration: `group/version=true,api/alpha=false …`.
+///
+/// Keys are `group/version` (`v1` for the core group), `group/version/plural`, `api/all`, `api/ga`, `api/beta` and
+/// `api/alpha`; the most specific one decides. Values other than `false` mean `true`.
+pub fn enabled(runtime_config: &BTreeMap<String, String>) -> Vec<&'static Resource> {
+    let wanted = |resource: &Resource, default: bool| {
+        let types = &resource.types;
+        let version = types.api_version();
+        let stage = match types.version {
+            v if v.contains("alpha") => "api/alpha",
+            v if v.contains("beta") => "api/beta",
+            _ => "api/ga",
+        };
+        let keys = [format!("{version}/{}", types.plural), version, stage.to_owned(), "api/all".to_owned()];
+        let said = keys.iter().find_map(|key| runtime_config.get(key));
+        said.map_or(default, |value| value != "false")
+    };
+    let by_default = ALL.iter().filter(|r| wanted(r, true));
+    by_default.chain(ON_REQUEST.iter().filter(|r| wanted(r, false))).copied().collect()
+}
+
 /// The resource of this group and plural, in any version.
 pub fn find(group: &str, plural: &str) -> Option<&'static Resource> {
-    ALL.iter().copied().find(|r| r.types.group == group && r.types.plural == plural)
+    both().find(|r| r.types.group == group && r.types.plural == plural)
 }
 
 /// The resource of these types.
 pub fn of(types: &ResourceType) -> Option<&'static Resource> {
-    ALL.iter().copied().find(|r| r.types == *types)
+    both().find(|r| r.types == *types)
+}
+
+fn both() -> impl Iterator<Item = &'static Resource> {
+    ALL.iter().chain(ON_REQUEST).copied()
 }
 
 #[cfg(test)]
@@ -87,7 +136,7 @@ mod tests {
     fn every_resource_is_whole() {
         let mut seen = BTreeSet::new();
         let mut short_names = BTreeSet::new();
-        for resource in all() {
+        for resource in both() {
             let types = &resource.types;
             assert!(seen.insert((types.group, types.plural)), "{types:?} is listed twice");
             assert_eq!(resource.singular, types.kind.to_lowercase(), "{types:?}");
@@ -103,8 +152,27 @@ mod tests {
     }
 
     #[test]
+    fn runtime_configuration() {
+        let config = |pairs: &[(&str, &str)]| {
+            let map = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            enabled(&map).iter().map(|r| (r.types.api_version(), r.types.plural)).collect::<Vec<_>>()
+        };
+        let has = |pairs: &[(&str, &str)], version: &str, plural: &str| {
+            config(pairs).iter().any(|(v, p)| v == version && *p == plural)
+        };
+        assert_eq!(config(&[]).len(), all().len());
+        let beta = "scheduling.k8s.io/v1beta1";
+        assert!(!has(&[], beta, "podgroups"));
+        assert!(has(&[(beta, "true")], beta, "podgroups"));
+        assert!(has(&[("api/beta", "")], beta, "workloads"));
+        assert!(!has(&[("api/all", "true"), (beta, "false")], beta, "workloads"));
+        assert!(!has(&[("apps/v1/deployments", "false")], "apps/v1", "deployments"));
+        assert!(has(&[("apps/v1/deployments", "false")], "apps/v1", "replicasets"));
+    }
+
+    #[test]
     fn bare_objects_go_through_every_hook() {
-        for resource in all() {
+        for resource in both() {
             let types = &resource.types;
             let bare = serde_json::json!({
                 "apiVersion": types.api_version(), "kind": types.kind, "metadata": {"name": "a"},
@@ -139,7 +207,7 @@ mod tests {
             "{\"spec\":[],\"metadata\":3,\"status\":\"x\"}",
             "{\"spec\":{\"template\":4}}",
         ] {
-            for resource in all() {
+            for resource in both() {
                 let mut object: serde_json::Value = serde_json::from_str(odd).unwrap_or_default();
                 resource.strategy.default(&mut object);
                 resource.strategy.prepare_for_create(&mut object);

@@ -1,8 +1,11 @@
 //! certificates.k8s.io: requests for certificates, and what is read out of them.
 
 pub mod certificatesigningrequest;
+pub mod clustertrustbundle;
+pub mod podcertificaterequest;
 pub mod request;
 pub mod signers;
 #[cfg(test)]
 mod testing;
+mod trust;
 mod validation;

@@ -48,7 +48,7 @@ impl CertificateRequest {
         Self::from_der(block.contents)
     }
 
-    fn from_der(der: Vec<u8>) -> Result<Self, RequestError> {
+    pub(super) fn from_der(der: Vec<u8>) -> Result<Self, RequestError> {
         let mut found = Self::default();
         {
             let csr = whole(&der)?;

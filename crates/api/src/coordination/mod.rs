@@ -1,3 +1,4 @@
 //! The `coordination.k8s.io` group.
 
 pub mod lease;
+pub mod leasecandidate;

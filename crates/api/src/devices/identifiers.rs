@@ -1,0 +1,90 @@
+//! Names of drivers, pools, attributes, and the like.
+
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
+
+use crate::validate;
+
+const DRIVER_MAX: usize = 63;
+const POOL_MAX: usize = 253;
+const IDENTIFIER_MAX: usize = 32;
+
+pub fn driver(errors: &mut ErrorList, path: &Path, name: &str) {
+    if !validate::required(errors, path, name) {
+        return;
+    }
+    if name.len() > DRIVER_MAX {
+        errors.push(Error::too_long(path, DRIVER_MAX));
+    }
+    validate::problems(errors, path, name, names::dns1123_subdomain(&name.to_lowercase()));
+}
+
+/// Subdomains between slashes.
+pub fn pool(errors: &mut ErrorList, path: &Path, name: &str) {
+    if !validate::required(errors, path, name) {
+        return;
+    }
+    if name.len() > POOL_MAX {
+        errors.push(Error::too_long(path, POOL_MAX));
+    }
+    for part in name.split('/') {
+        validate::dns_subdomain(errors, path, part);
+    }
+}
+
+fn identifier(errors: &mut ErrorList, path: &Path, id: &str) {
+    if id.len() > IDENTIFIER_MAX {
+        errors.push(Error::too_long(path, IDENTIFIER_MAX));
+    }
+    validate::problems(errors, path, id, names::c_identifier(id));
+}
+
+/// An identifier, perhaps behind a domain.
+pub fn qualified(errors: &mut ErrorList, path: &Path, name: &str) {
+    match name.split('/').collect::<Vec<_>>()[..] {
+        [id] => identifier(errors, path, id),
+        [domain, id] => {
+            match domain {
+                "" => errors.push(Error::invalid(path, "", "the domain must not be empty")),
+                domain => driver(errors, path, domain),
+            }
+            match id {
+                "" => errors.push(Error::invalid(path, "", "the name must not be empty")),
+                id => identifier(errors, path, id),
+            }
+        }
+        // Upstream does not look at names with more slashes.
+        _ => {}
+    }
+}
+
+pub fn fully_qualified(errors: &mut ErrorList, path: &Path, name: &str) {
+    qualified(errors, path, name);
+    if !name.contains('/') {
+        let problem = "a fully qualified name must be a domain and a name separated by a slash";
+        errors.push(Error::invalid(path, name, problem));
+    }
+}
+
+/// A UUID in lower case.
+pub fn share_id(errors: &mut ErrorList, path: &Path, id: &str) {
+    if let Err(problem) = uuid_problem(id) {
+        errors.push(Error::invalid(path, id, problem));
+    }
+}
+
+fn uuid_problem(id: &str) -> Result<(), String> {
+    let digits: Vec<&str> = id.split('-').collect();
+    let lengths: Vec<usize> = digits.iter().map(|d| d.len()).collect();
+    let hexadecimal = digits.iter().all(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
+    if id.len() != 36 {
+        return Err(format!("error validating uid: invalid UUID length: {}", id.len()));
+    }
+    if lengths != [8, 4, 4, 4, 12] || !hexadecimal {
+        return Err("error validating uid: invalid UUID format".to_owned());
+    }
+    if id.bytes().any(|b| b.is_ascii_uppercase()) {
+        return Err("uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters".to_owned());
+    }
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! Kinds of `resource.k8s.io`: devices, who offers them and who claims them.
+
+mod allocation;
+mod capacity;
+mod claims;
+mod configuration;
+mod counters;
+mod device;
+pub mod deviceclass;
+pub mod devicetaintrule;
+mod identifiers;
+mod lists;
+pub mod resourceclaim;
+pub mod resourceclaimtemplate;
+pub mod resourceslice;
+mod selection;
+mod taints;

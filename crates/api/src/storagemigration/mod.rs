@@ -1,0 +1,3 @@
+//! Kinds that have stored objects written anew.
+
+pub mod storageversionmigration;
