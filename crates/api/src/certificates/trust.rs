@@ -61,7 +61,9 @@ mod tests {
             errors.0.iter().map(|e| e.detail.clone()).collect::<Vec<_>>()
         };
         assert_eq!(problems("hello"), ["at least one trust anchor must be provided"]);
-        assert_eq!(problems(CERTIFICATE), ["entry 0 does not have the CA bit set"]);
+        assert_eq!(problems(CERTIFICATE), [""; 0]);
+        let twice = CERTIFICATE.repeat(2);
+        assert_eq!(problems(&twice), ["duplicate trust anchor (indices [0 1])"]);
         let key = CERTIFICATE.replace("CERTIFICATE", "PRIVATE KEY");
         assert_eq!(problems(&key), ["entry 0 has bad block type: PRIVATE KEY"]);
     }
