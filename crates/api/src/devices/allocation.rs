@@ -8,6 +8,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use super::claims::{CONFIGURATIONS_MAX, RequestNames};
 use super::lists::{bounded, set};
 use super::{configuration, device, identifiers, selection, taints};
+use crate::addresses;
 use crate::conditions;
 use crate::validate;
 
@@ -103,7 +104,7 @@ fn validate_network(errors: &mut ErrorList, path: &Path, data: &api::NetworkDevi
     bounded_text("hardwareAddress", &data.hardware_address, HARDWARE_ADDRESS_MAX_BYTES);
     let ips = data.ips.as_deref().unwrap_or_default();
     set(errors, &path.child("ips"), ips, IPS_MAX, String::clone, |errors, path, ip| {
-        validate::cidr(errors, path, ip);
+        addresses::cidr(errors, path, ip);
     });
 }
 
