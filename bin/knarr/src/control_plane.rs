@@ -2,7 +2,6 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use knarr_apimachinery::clock::Clock;
@@ -11,14 +10,11 @@ use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Informers};
 use knarr_controllers::ClientOf;
 use knarr_scheduler::Scheduler;
-use knarr_storage::{Embedded, RevisionWindow, Store};
+use knarr_storage::Store;
 use tokio_util::sync::CancellationToken;
 
-use crate::layout::Layout;
+use crate::leading;
 use crate::pki::{Credentials, Pki, Subject};
-
-/// How often old revisions are forgotten: a watch or a page can go back this far.
-const COMPACTION: Duration = Duration::from_secs(300);
 
 /// What the control plane is told.
 #[derive(Clone)]
@@ -32,6 +28,8 @@ pub struct Options {
     pub cluster_domain: String,
     /// Further names and addresses in the serving certificate.
     pub tls_san: Vec<String>,
+    /// Whether other servers work on the same store.
+    pub shared_store: bool,
 }
 
 impl Options {
@@ -43,39 +41,6 @@ impl Options {
 
 fn keypair(credentials: Credentials) -> Keypair {
     Keypair { certificate_pem: credentials.certificate, key_pem: credentials.key }
-}
-
-/// Opens the store, and keeps its history short until `stop`.
-pub async fn open_store(layout: &Layout, stop: CancellationToken) -> Result<Arc<Embedded>> {
-    let folder = layout.store();
-    let store = tokio::task::spawn_blocking(move || Embedded::open(&folder, knarr_storage::Options::default()))
-        .await?
-        .map_err(|error| match error {
-            knarr_storage::OpenError::Locked(path) => anyhow::anyhow!(
-                "{} is in use: another server runs on this data folder; stop it, or choose another with --data-dir",
-                path.display()
-            ),
-            other => anyhow::Error::new(other),
-        })?;
-    let store = Arc::new(store);
-    tokio::spawn(compact(Arc::clone(&store), stop));
-    Ok(store)
-}
-
-async fn compact(store: Arc<Embedded>, stop: CancellationToken) {
-    let mut window = RevisionWindow::default();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(COMPACTION) => {}
-        }
-        let Ok(current) = store.current_revision().await else { continue };
-        if let Some(revision) = window.tick(current)
-            && let Err(error) = store.compact(revision).await
-        {
-            tracing::warn!(%error, revision, "the store's history was not compacted");
-        }
-    }
 }
 
 /// The API server over the store, not yet serving.
@@ -107,6 +72,7 @@ pub async fn api_server(
     config.service_cidr = options.service_cidr;
     config.advertise = SocketAddr::new(options.node_ip, options.port);
     config.cluster_domain.clone_from(&options.cluster_domain);
+    config.shared_store = options.shared_store;
     config.version.git_version = version();
     ApiServer::new(config).await.context("the API server does not start")
 }
@@ -162,14 +128,32 @@ pub fn client(
     Client::new(server.transport(UserInfo::new(user, groups)), Arc::clone(clock), manager)
 }
 
-/// Runs the scheduler until `stop`.
-pub async fn scheduler(server: &ApiServer, clock: &Arc<dyn Clock>, stop: CancellationToken) {
-    let client = client(server, clock, "system:kube-scheduler", &[], "kube-scheduler");
+/// Runs the scheduler until `stop`: on one server at a time, where there are several.
+pub async fn scheduler(
+    server: &ApiServer,
+    clock: &Arc<dyn Clock>,
+    options: &Options,
+    identity: &str,
+    stop: CancellationToken,
+) {
+    const NAME: &str = "kube-scheduler";
+    let client = client(server, clock, "system:kube-scheduler", &[], NAME);
+    if !options.shared_store {
+        return schedule(client, stop).await;
+    }
+    let component = |leading| schedule(client.clone(), leading);
+    leading::while_leading(client.clone(), NAME, identity, stop, component).await;
+}
+
+async fn schedule(client: Client, stop: CancellationToken) {
     let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", stop.clone());
     let informers = Informers::new(client, stop.clone());
     let options = knarr_scheduler::Options { seed: fastrand_seed(), ..knarr_scheduler::Options::default() };
     let scheduler = Scheduler::new(&informers, recorder, options);
-    informers.wait_synced().await;
+    tokio::select! {
+        () = informers.wait_synced() => {}
+        () = stop.cancelled() => return,
+    }
     scheduler.run(stop).await;
 }
 
@@ -182,26 +166,41 @@ fn fastrand_seed() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Runs the controllers until `stop`, each under its own service account, as upstream does.
+/// Runs the controllers until `stop`, each under its own service account, as upstream does: on one server at a time,
+/// where there are several.
 pub async fn controllers(
     server: &ApiServer,
     clock: &Arc<dyn Clock>,
     pki: Arc<Pki>,
     options: &Options,
+    identity: &str,
     stop: CancellationToken,
 ) {
-    let shared = client(server, clock, "system:kube-controller-manager", &[], "kube-controller-manager");
+    const NAME: &str = "kube-controller-manager";
+    let shared = client(server, clock, "system:kube-controller-manager", &[], NAME);
     let (of_server, of_clock) = (server.clone(), Arc::clone(clock));
     let client_of: ClientOf = Arc::new(move |name| {
         let user = format!("system:serviceaccount:kube-system:{name}");
         let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
-        client(&of_server, &of_clock, &user, &groups, "kube-controller-manager")
+        client(&of_server, &of_clock, &user, &groups, NAME)
     });
-    let options = knarr_controllers::Options {
+    let wanted = knarr_controllers::Options {
         cluster_cidr: options.cluster_cidr.clone(),
         node_cidr_mask_size: options.node_cidr_mask_size,
         root_ca: pki.ca_pem().to_owned(),
         certificate_signer: Some(pki),
     };
-    knarr_controllers::run(client_of, shared, Arc::clone(clock), options, stop).await;
+    let component = |leading| {
+        knarr_controllers::run(
+            Arc::clone(&client_of),
+            shared.clone(),
+            Arc::clone(clock),
+            wanted.clone(),
+            leading,
+        )
+    };
+    if !options.shared_store {
+        return component(stop).await;
+    }
+    leading::while_leading(shared.clone(), NAME, identity, stop, component).await;
 }

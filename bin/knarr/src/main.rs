@@ -8,6 +8,7 @@ mod example_images;
 mod image;
 mod kubeconfig;
 mod layout;
+mod leading;
 mod logging;
 mod node;
 mod pki;
@@ -17,6 +18,7 @@ mod progress;
 mod reset;
 mod server;
 mod signals;
+mod store;
 mod web;
 
 use std::process::ExitCode;

@@ -111,6 +111,14 @@ impl Pki {
         Ok(())
     }
 
+    /// What servers of one cluster have in common: a digest of the authority and of the token key.
+    pub fn identity(&self) -> Result<String> {
+        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+        context.update(self.ca_pem.trim().as_bytes());
+        context.update(self.service_account_key()?.trim().as_bytes());
+        Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     /// The key that signs service-account tokens (P-256, PKCS#8 PEM), made on first use.
     pub fn service_account_key(&self) -> Result<String> {
         let path = self.folder.join("sa.key");

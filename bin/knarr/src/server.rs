@@ -14,11 +14,13 @@ use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
 use crate::pki::{Pki, Subject};
 use crate::progress::Progress;
-use crate::{addons, control_plane, kubeconfig, node, preflight, signals};
+use crate::store::StoreArgs;
+use crate::{addons, control_plane, kubeconfig, leading, node, preflight, signals};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr server\n  knarr server --data-dir /srv/knarr --port 7443\n  \
-    knarr server --disable-node")]
+    knarr server --disable-node\n  \
+    knarr server --etcd-servers http://10.0.0.5:2379,http://10.0.0.6:2379")]
 pub struct ServerArgs {
     /// Where the cluster lives
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
@@ -48,6 +50,8 @@ pub struct ServerArgs {
     #[arg(long)]
     disable_node: bool,
     #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
     node: node::NodeArgs,
 }
 
@@ -72,8 +76,8 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         .await?;
     let store = progress
         .step("store", async {
-            let store = control_plane::open_store(&layout, stop.clone()).await?;
-            let revision = knarr_storage::Store::current_revision(&*store).await?;
+            let store = args.store.open(&layout, &pki).await?;
+            let revision = store.current_revision().await?;
             Ok((store, format!("revision {revision}")))
         })
         .await?;
@@ -84,8 +88,8 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     );
     let server = progress
         .step("API server", async {
-            let store: Arc<dyn knarr_storage::Store> = store.clone();
-            let server = control_plane::api_server(store, Arc::clone(&clock), &pki, &options).await?;
+            let server =
+                control_plane::api_server(Arc::clone(&store), Arc::clone(&clock), &pki, &options).await?;
             kubeconfig::write_admin(&layout, &pki, &url)?;
             Ok((server, url.clone()))
         })
@@ -95,14 +99,16 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         let server = server.clone();
         async move { server.serve(listener).await }
     });
+    let identity = leading::identity(&options.node_name);
     tokio::spawn({
         let (server, clock, stop) = (server.clone(), Arc::clone(&clock), stop.clone());
-        async move { control_plane::scheduler(&server, &clock, stop).await }
+        let (options, identity) = (options.clone(), identity.clone());
+        async move { control_plane::scheduler(&server, &clock, &options, &identity, stop).await }
     });
     tokio::spawn({
         let (server, clock, pki) = (server.clone(), Arc::clone(&clock), Arc::clone(&pki));
         let (options, stop) = (options.clone(), stop.clone());
-        async move { control_plane::controllers(&server, &clock, pki, &options, stop).await }
+        async move { control_plane::controllers(&server, &clock, pki, &options, &identity, stop).await }
     });
     progress
         .step("scheduler, controllers", async {
@@ -131,7 +137,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     }
     server.stop();
     serving.await.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
-    knarr_storage::Store::close(&*store).await.context("the store was not closed cleanly")
+    store.close().await.context("the store was not closed cleanly")
 }
 
 fn options(args: &ServerArgs) -> Result<control_plane::Options> {
@@ -149,6 +155,7 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
         node_cidr_mask_size: args.node_cidr_mask_size,
         cluster_domain: args.cluster_domain.clone(),
         tls_san: args.tls_san.clone(),
+        shared_store: args.store.shared(),
     })
 }
 

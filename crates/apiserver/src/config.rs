@@ -65,6 +65,9 @@ pub struct Config {
     pub advertise: SocketAddr,
     pub version: Version,
     pub cluster_domain: String,
+    /// Whether other servers use the same store: then each keeps a lease on its place among the endpoints of the
+    /// `kubernetes` Service.
+    pub shared_store: bool,
 }
 
 /// A configuration that cannot work.
@@ -99,6 +102,7 @@ impl Config {
             advertise: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6443),
             version: Version::default(),
             cluster_domain: "cluster.local".into(),
+            shared_store: false,
         }
     }
 }

@@ -8,6 +8,7 @@ use knarr_storage::{RevisionWindow, Store};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::authn::UserInfo;
 use crate::authn::service_account::Tokens;
@@ -33,6 +34,9 @@ use crate::webhook::Webhooks;
 const MAX_INFLIGHT: usize = 600;
 /// History is kept for between one and two of these.
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
+
+/// A server that stops gives up its place among the others within this time, or its lease does it.
+const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Why a server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +77,8 @@ pub struct Inner {
 #[derive(Clone)]
 pub struct ApiServer {
     inner: Arc<Inner>,
+    /// What is still to be done in the store after the stop.
+    leaving: TaskTracker,
 }
 
 impl ApiServer {
@@ -116,9 +122,15 @@ impl ApiServer {
             config,
         });
         bootstrap::run(&inner).await.map_err(StartError::Bootstrap)?;
+        let place = bootstrap::join(&inner).await.map_err(StartError::Bootstrap)?;
+        let leaving = TaskTracker::new();
+        if let Some(place) = place {
+            leaving.spawn(bootstrap::endpoints::run(Arc::clone(&inner), place));
+        }
+        leaving.close();
         tokio::spawn(event_leases::expire(Arc::clone(&inner)));
         tokio::spawn(compact(Arc::clone(&inner)));
-        Ok(Self { inner })
+        Ok(Self { inner, leaving })
     }
 
     /// Answers HTTPS (HTTP/1.1 and HTTP/2) on a listening socket until [`ApiServer::stop`]; then finishes the requests
@@ -126,6 +138,10 @@ impl ApiServer {
     pub async fn serve(&self, listener: TcpListener) -> Result<(), ConfigError> {
         let tls = tls::server_config(&self.inner.config, self.inner.certificates.as_ref())?;
         listener::serve(Arc::clone(&self.inner), listener, tls).await;
+        tokio::select! {
+            () = self.leaving.wait() => {}
+            () = self.inner.clock.sleep(LEAVE_WITHIN) => {}
+        }
         Ok(())
     }
 

@@ -26,5 +26,6 @@ mod scheduling;
 mod services;
 mod simulated;
 mod two_nodes;
+mod two_servers;
 mod volumes;
 mod web;

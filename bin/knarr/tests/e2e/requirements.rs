@@ -13,6 +13,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("diff", "apt-get install diffutils"),
     ("busybox", "apt-get install busybox-static"),
     ("docker-registry", "apt-get install docker-registry"),
+    ("etcd", "apt-get install etcd-server"),
     ("python3", "apt-get install python3"),
 ];
 

@@ -1,6 +1,7 @@
-//! The `kubernetes` Service in the default namespace, and its endpoints: this server.
+//! The `kubernetes` Service in the default namespace, and its endpoints: the servers that live.
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
@@ -31,24 +32,35 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
     if let Some(services) = served(server, "", "services") {
         ensure(server, request, &services, service).await?;
     }
+    Ok(())
+}
+
+/// Writes the addresses behind the Service; those of another family than this server's are left out.
+pub async fn set_endpoints(
+    server: &Inner,
+    request: &Request,
+    servers: &BTreeSet<IpAddr>,
+) -> Result<(), StatusError> {
+    let advertise = server.config.advertise;
     let family = if advertise.is_ipv4() { "IPv4" } else { "IPv6" };
-    let ip = advertise.ip().to_string();
+    let ips: Vec<String> =
+        servers.iter().filter(|ip| ip.is_ipv4() == advertise.is_ipv4()).map(ToString::to_string).collect();
+    let ports = json!([{"name": "https", "port": advertise.port(), "protocol": "TCP"}]);
+    let addresses: Vec<Value> = ips.iter().map(|ip| json!({"ip": ip})).collect();
+    let subsets = if ips.is_empty() { json!([]) } else { json!([{"addresses": addresses, "ports": ports}]) };
     let endpoints = json!({
         "apiVersion": "v1", "kind": "Endpoints",
         "metadata": {"name": "kubernetes", "namespace": "default",
             "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-        "subsets": [{
-            "addresses": [{"ip": ip}],
-            "ports": [{"name": "https", "port": advertise.port(), "protocol": "TCP"}],
-        }],
+        "subsets": subsets,
     });
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {"name": "kubernetes", "namespace": "default",
             "labels": {"kubernetes.io/service-name": "kubernetes"}},
         "addressType": family,
-        "endpoints": [{"addresses": [ip], "conditions": {"ready": true}}],
-        "ports": [{"name": "https", "port": advertise.port(), "protocol": "TCP"}],
+        "endpoints": ips.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}})).collect::<Vec<_>>(),
+        "ports": ports,
     });
     set(server, request, "", "endpoints", endpoints, &["subsets"]).await?;
     set(server, request, "discovery.k8s.io", "endpointslices", slice, &["endpoints", "ports"]).await

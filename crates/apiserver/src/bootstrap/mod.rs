@@ -1,8 +1,10 @@
 //! What every cluster starts with: namespaces, roles, priority classes, the `kubernetes` Service.
 
+pub mod endpoints;
 mod kubernetes_service;
 mod roles;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -40,6 +42,18 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
     ensure_all(server, &request, "scheduling.k8s.io", "priorityclasses", classes.to_vec()).await?;
     roles::reconcile(server, &request).await?;
     kubernetes_service::reconcile(server, &request).await
+}
+
+/// Puts this server among those that the `kubernetes` Service stands for.
+pub async fn join(server: &Inner) -> Result<Option<endpoints::MasterLease>, StatusError> {
+    if server.config.shared_store {
+        let mut own = endpoints::MasterLease::new(server);
+        own.reconcile(server).await?;
+        return Ok(Some(own));
+    }
+    let own = BTreeSet::from([server.config.advertise.ip()]);
+    kubernetes_service::set_endpoints(server, &own_request(), &own).await?;
+    Ok(None)
 }
 
 /// A request of the server to itself.

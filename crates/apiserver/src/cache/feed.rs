@@ -185,7 +185,11 @@ impl Caches {
                 () = clock.sleep(backoff) => {}
             }
             backoff = (backoff * 2).min(LONGEST_BACKOFF);
-            if matches!(ended, knarr_storage::Error::Compacted { .. }) {
+            // History that is gone, or not the one that was read (a store put back from a backup): all anew.
+            if matches!(
+                ended,
+                knarr_storage::Error::Compacted { .. } | knarr_storage::Error::FutureRevision { .. }
+            ) {
                 match self.load(&*store).await {
                     Ok(loaded) => revision = loaded,
                     Err(error) => tracing::error!(%error, "cannot load the watch cache anew"),

@@ -1,8 +1,13 @@
 //! `/livez`, `/readyz`, `/healthz`: one check after another, all or by name.
 
+use std::time::Duration;
+
 use crate::http::output::Answer;
 use crate::registry::Request;
 use crate::server::Inner;
+
+/// A store that does not answer in this time is not healthy.
+const STORE_WITHIN: Duration = Duration::from_secs(2);
 
 /// A named check; `Err` says what is wrong.
 struct Check {
@@ -13,9 +18,12 @@ struct Check {
 }
 
 async fn checks(server: &Inner) -> Vec<Check> {
-    let store = match server.store.status().await {
-        Ok(status) => status.failure.map_or(Ok(()), Err),
-        Err(error) => Err(error.to_string()),
+    let store = tokio::select! {
+        status = server.store.status() => match status {
+            Ok(status) => status.failure.map_or(Ok(()), Err),
+            Err(error) => Err(error.to_string()),
+        },
+        () = server.clock.sleep(STORE_WITHIN) => Err("context deadline exceeded".to_owned()),
     };
     let stopping =
         if server.stop.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };

@@ -53,8 +53,14 @@ fn signing_key() -> String {
 
 impl Harness {
     pub async fn new() -> Self {
-        let store: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
-        let server = ApiServer::new(config(Arc::clone(&store))).await.unwrap();
+        Self::on(Arc::new(Embedded::memory(Options::default())), |_| ()).await
+    }
+
+    /// A server on this store, with its configuration changed.
+    pub async fn on(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = config(Arc::clone(&store));
+        change(&mut config);
+        let server = ApiServer::new(config).await.unwrap();
         Self { server, store }
     }
 

@@ -8,6 +8,7 @@ mod protobuf;
 mod proxying;
 mod subresources;
 mod tls;
+mod two_servers;
 mod verbs;
 mod watches;
 mod workloads;

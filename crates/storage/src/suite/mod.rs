@@ -1,6 +1,7 @@
 //! What every engine must do, as one suite that each of them runs. It panics where one does not.
 
 mod compaction;
+pub mod etcd_server;
 mod leases;
 mod model;
 mod reads;

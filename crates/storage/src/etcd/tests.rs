@@ -1,15 +1,13 @@
 //! The engine on real etcd servers: the suite, TLS, failover, restarts, compaction under a watch.
 
-mod server;
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use server::Server;
 
 use super::*;
 use crate::engine::tests::manual_time;
+use crate::suite::etcd_server::Server;
 use crate::suite::{self, Fixture};
 use crate::{EventKind, Precondition, WatchItem};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::Store;
-use crate::etcd::{Etcd, EtcdOptions};
+use crate::{Etcd, EtcdOptions};
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 

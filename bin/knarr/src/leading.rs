@@ -1,0 +1,40 @@
+//! Runs a component on one of several servers at a time.
+
+use std::future::Future;
+
+use knarr_client::Client;
+use knarr_client::leader_election::LeaderElection;
+use tokio_util::sync::CancellationToken;
+
+/// Who holds the lease of a component, in upstream's form: host name and something unique.
+pub fn identity(host: &str) -> String {
+    let mut bytes = [0u8; 8];
+    // Process ids keep servers of one machine apart should the system have no randomness.
+    if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes).is_err() {
+        bytes = u64::from(std::process::id()).to_be_bytes();
+    }
+    format!("{host}_{:016x}", u64::from_be_bytes(bytes))
+}
+
+/// Runs `component` while this process holds the lease `name` in `kube-system`, until `stop`.
+///
+/// What is run gets a token that is cancelled when the lease is lost; then the process stands by again.
+pub async fn while_leading<F, Fut>(
+    client: Client,
+    name: &str,
+    identity: &str,
+    stop: CancellationToken,
+    component: F,
+) where
+    F: Fn(CancellationToken) -> Fut,
+    Fut: Future<Output = ()>,
+{
+    while !stop.is_cancelled() {
+        let election = LeaderElection::new("kube-system", name, identity);
+        let leading = election.acquire(client.clone(), stop.clone()).await;
+        if !leading.is_cancelled() {
+            tracing::info!(lease = name, "leading");
+            component(leading).await;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Where the cluster's state is kept: in the data folder, or in an etcd cluster that several servers share.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use clap::Args;
+use knarr_storage::{Embedded, Error, Etcd, EtcdOptions, EtcdTls, Precondition, Store};
+
+use crate::layout::Layout;
+use crate::pki::Pki;
+
+/// Says whose cluster the store holds.
+const IDENTITY: &[u8] = b"/cluster/identity";
+
+#[derive(Args)]
+pub struct StoreArgs {
+    /// Keep the cluster's state in etcd (v3.4 or later) instead of the data folder; several servers may share it
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    etcd_servers: Vec<String>,
+    /// What all keys in etcd begin with
+    #[arg(long, value_name = "PREFIX", default_value = "/knarr")]
+    etcd_prefix: String,
+    /// The authorities that sign etcd's certificates [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    etcd_cafile: Option<PathBuf>,
+    /// The client certificate shown to etcd
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    etcd_certfile: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    etcd_keyfile: Option<PathBuf>,
+}
+
+impl StoreArgs {
+    /// Whether other servers may use the same store.
+    pub fn shared(&self) -> bool {
+        !self.etcd_servers.is_empty()
+    }
+
+    /// Opens the store, and makes sure that it holds this server's own cluster.
+    pub async fn open(&self, layout: &Layout, pki: &Pki) -> Result<Arc<dyn Store>> {
+        if !self.shared() {
+            return Ok(embedded(layout).await?);
+        }
+        let store = Arc::new(Etcd::new(self.options()?)?);
+        claim(&*store, pki, &layout.pki()).await?;
+        Ok(store)
+    }
+
+    fn options(&self) -> Result<EtcdOptions> {
+        if !self.etcd_prefix.starts_with('/') || self.etcd_prefix.len() < 2 {
+            bail!("--etcd-prefix: {} does not begin with / or names nothing", self.etcd_prefix);
+        }
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        let client_pem = match (&self.etcd_certfile, &self.etcd_keyfile) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            _ => None,
+        };
+        let ca_pem = self.etcd_cafile.as_ref().map(read).transpose()?;
+        Ok(EtcdOptions {
+            prefix: self.etcd_prefix.trim_end_matches('/').to_owned(),
+            tls: EtcdTls { ca_pem, client_pem },
+            ..EtcdOptions::new(self.etcd_servers.clone())
+        })
+    }
+}
+
+async fn embedded(layout: &Layout) -> Result<Arc<Embedded>> {
+    let folder = layout.store();
+    let store = tokio::task::spawn_blocking(move || Embedded::open(&folder, knarr_storage::Options::default()))
+        .await?
+        .map_err(|error| match error {
+            knarr_storage::OpenError::Locked(path) => anyhow::anyhow!(
+                "{} is in use: another server runs on this data folder; stop it, or choose another with --data-dir",
+                path.display()
+            ),
+            other => anyhow::Error::new(other),
+        })?;
+    Ok(Arc::new(store))
+}
+
+/// The first server of a cluster leaves a mark; one with other keys would sign what the others refuse.
+async fn claim(store: &dyn Store, pki: &Pki, folder: &Path) -> Result<()> {
+    let ours = Bytes::from(pki.identity()?);
+    match store.put(Bytes::from_static(IDENTITY), ours.clone(), Precondition::NotExists, None).await {
+        Ok(_) => Ok(()),
+        Err(Error::Conflict(conflict)) if conflict.current.as_ref().is_some_and(|kv| kv.value == ours) => {
+            Ok(())
+        }
+        Err(Error::Conflict(_)) => bail!(
+            "this etcd holds a cluster with other keys: copy ca.crt, ca.key and sa.key from the folder pki of one of \
+             its servers into {} and start again, or choose another --etcd-prefix",
+            folder.display()
+        ),
+        Err(error) => Err(error).context("cannot use etcd"),
+    }
+}

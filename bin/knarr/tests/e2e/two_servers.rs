@@ -1,0 +1,145 @@
+//! Two control planes on one etcd: either answers for both, and either can be lost.
+
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::cluster::{Cluster, knarr};
+use crate::kubectl::Kubectl;
+use crate::sandbox::{NODE_IP, log_to, only_child, succeeded, wait_for};
+
+const ETCD: &str = "http://127.0.0.1:2379";
+const ADDRESSES: [&str; 2] = [NODE_IP, "10.99.0.3"];
+
+/// A process inside the sandbox.
+struct Process(Option<Child>);
+
+impl Process {
+    /// kill -9.
+    fn kill(&mut self) {
+        let Some(mut nsenter) = self.0.take() else { return };
+        if let Some(inner) = only_child(nsenter.id()) {
+            let _ = kill(Pid::from_raw(inner.cast_signed()), Signal::SIGKILL);
+        }
+        let _ = nsenter.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn etcd(cluster: &Cluster) -> Process {
+    let mut command = cluster.sandbox.command("etcd");
+    command.args(["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
+    command.args(["--heartbeat-interval", "20", "--election-timeout", "200"]);
+    command.arg("--data-dir").arg(cluster.sandbox.path("etcd"));
+    log_to(&mut command, &cluster.sandbox.path("etcd.log"));
+    Process(Some(command.spawn().expect("etcd(1) of etcd-server")))
+}
+
+fn data_dir(cluster: &Cluster, n: usize) -> PathBuf {
+    cluster.sandbox.path(&format!("server-{n}"))
+}
+
+fn server(cluster: &Cluster, n: usize) -> Process {
+    let log = cluster.sandbox.path(&format!("server-{n}.log"));
+    let mut command = cluster.sandbox.command(knarr());
+    command.args(["server", "--disable-node", "--etcd-servers", ETCD]);
+    command.args(["--bind-address", ADDRESSES[n], "--node-ip", ADDRESSES[n]]);
+    command.args(["--node-name", &format!("server-{n}")]).arg("--data-dir").arg(data_dir(cluster, n));
+    log_to(&mut command, &log);
+    let mut child = command.spawn().expect("nsenter(1) of util-linux");
+    wait_for("the server's last line", Duration::from_secs(90), || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        if let Ok(Some(status)) = child.try_wait() {
+            panic!("the server ended with {status}:\n{text}");
+        }
+        text.contains("\nReady in ").then_some(())
+    });
+    Process(Some(child))
+}
+
+/// What an administrator copies to a further server.
+fn copy_keys(cluster: &Cluster) {
+    let (from, to) = (data_dir(cluster, 0).join("pki"), data_dir(cluster, 1).join("pki"));
+    std::fs::create_dir_all(&to).expect("the folder pki");
+    for file in ["ca.crt", "ca.key", "sa.key"] {
+        std::fs::copy(from.join(file), to.join(file)).expect("a key");
+    }
+}
+
+fn admin(cluster: &Cluster, n: usize) -> Kubectl<'_> {
+    Kubectl::new(cluster, None, data_dir(cluster, n).join("admin.kubeconfig"))
+}
+
+fn pods(kubectl: &Kubectl, count: usize) {
+    kubectl.eventually("get pods -l app=web -o name", |out| out.lines().count() == count);
+}
+
+#[test]
+fn h2_two_servers_share_an_etcd_and_either_can_be_lost() {
+    let cluster = Cluster::new();
+    cluster.sandbox.sh(&format!("ip address add {}/24 dev uplink", ADDRESSES[1]));
+    let mut database = etcd(&cluster);
+    let mut first = server(&cluster, 0);
+
+    // A server with keys of its own would sign what the others refuse.
+    let mut stranger = cluster.sandbox.command(knarr());
+    stranger.args(["server", "--disable-node", "--etcd-servers", ETCD, "--bind-address", ADDRESSES[1]]);
+    stranger.args(["--node-ip", ADDRESSES[1]]).arg("--data-dir").arg(cluster.sandbox.path("stranger"));
+    let refused = stranger.output().expect("nsenter(1) of util-linux");
+    assert!(!refused.status.success());
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(words.contains("this etcd holds a cluster with other keys"), "{words}");
+
+    copy_keys(&cluster);
+    let mut second = server(&cluster, 1);
+    let (one, two) = (admin(&cluster, 0), admin(&cluster, 1));
+    two.until(
+        "endpoints kubernetes",
+        "{.subsets[0].addresses[*].ip}",
+        &format!("{} {}", ADDRESSES[0], ADDRESSES[1]),
+    );
+    one.eventually("get serviceaccount default -o name", |out| out.contains("default"));
+    one.run("create configmap shared --from-literal=a=1");
+    assert_eq!(two.path("configmap shared", "{.data.a}"), "1");
+    let token = succeeded("a token", &one.attempt("create token default"));
+    let mut review =
+        two.command(["--token", token.trim(), "auth", "whoami", "-o=jsonpath={.status.userInfo.username}"]);
+    let said = succeeded("whoami", &review.output().expect("kubectl"));
+    assert_eq!(said, "system:serviceaccount:default:default", "either accepts the other's tokens");
+
+    two.run("create deployment web --image=example/web --replicas=3");
+    pods(&one, 3);
+    let holder = "{.spec.holderIdentity}";
+    let leader = one.path("lease -n kube-system kube-controller-manager", holder);
+    assert!(leader.starts_with("server-"), "{leader}");
+
+    // etcd goes and comes back: everything goes on by itself.
+    database.kill();
+    let error = two.fails("get configmap shared --request-timeout=60s");
+    assert!(error.contains("connection refused") || error.contains("context deadline"), "{error}");
+    database = etcd(&cluster);
+    two.eventually("get configmap shared -o name", |out| out.contains("shared"));
+    one.run("scale deployment web --replicas=4");
+    pods(&two, 4);
+
+    // The one that leads is killed: the other takes over, and the dead one's address goes.
+    let leads = one.path("lease -n kube-system kube-controller-manager", holder).starts_with("server-0");
+    let (left, address) = if leads { (two, ADDRESSES[1]) } else { (one, ADDRESSES[0]) };
+    if leads {
+        first.kill()
+    } else {
+        second.kill()
+    }
+    left.run("scale deployment web --replicas=6");
+    pods(&left, 6);
+    left.until("endpoints kubernetes", "{.subsets[0].addresses[*].ip}", address);
+    drop(database);
+}

@@ -1,0 +1,90 @@
+//! The addresses of all living API servers, behind the `kubernetes` Service: each server keeps a lease on its own.
+//!
+//! Source: upstream's lease endpoint reconciler (`pkg/controlplane/reconcilers/lease.go`).
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use knarr_apimachinery::status::StatusError;
+use knarr_storage::{Error, LeaseId, Precondition, RangeRequest};
+
+use super::{kubernetes_service, own_request};
+use crate::registry::store::status_of;
+use crate::server::Inner;
+
+const MASTER_LEASES: &str = "/masterleases/";
+const TTL: Duration = Duration::from_secs(15);
+const EVERY: Duration = Duration::from_secs(10);
+
+/// This server's place among the servers.
+pub struct MasterLease {
+    ip: IpAddr,
+    lease: Option<LeaseId>,
+}
+
+impl MasterLease {
+    pub fn new(server: &Inner) -> Self {
+        Self { ip: server.config.advertise.ip(), lease: None }
+    }
+
+    fn key(&self) -> Bytes {
+        Bytes::from(format!("{MASTER_LEASES}{}", self.ip))
+    }
+
+    /// Says that this server lives.
+    async fn renew(&mut self, server: &Inner) -> Result<(), Error> {
+        if let Some(lease) = self.lease {
+            match server.store.keep_alive_lease(lease).await {
+                Err(Error::LeaseNotFound(_)) => {}
+                other => return other.map(|_| ()),
+            }
+        }
+        let lease = server.store.grant_lease(TTL.as_secs()).await?;
+        let value = Bytes::from(server.config.advertise.to_string());
+        server.store.put(self.key(), value, Precondition::Any, Some(lease)).await?;
+        self.lease = Some(lease);
+        Ok(())
+    }
+
+    /// Keeps the lease, and brings the Service's endpoints in line with all leases.
+    pub async fn reconcile(&mut self, server: &Inner) -> Result<(), StatusError> {
+        self.renew(server).await.map_err(|e| status_of(&e))?;
+        let all = servers(server).await.map_err(|e| status_of(&e))?;
+        kubernetes_service::set_endpoints(server, &own_request(), &all).await
+    }
+
+    /// Leaves, so that clients are not sent here any more.
+    async fn leave(&mut self, server: &Inner) -> Result<(), StatusError> {
+        if let Some(lease) = self.lease.take() {
+            server.store.revoke_lease(lease).await.map_err(|e| status_of(&e))?;
+        }
+        let all = servers(server).await.map_err(|e| status_of(&e))?;
+        kubernetes_service::set_endpoints(server, &own_request(), &all).await
+    }
+}
+
+/// The addresses under which servers live.
+async fn servers(server: &Inner) -> Result<BTreeSet<IpAddr>, Error> {
+    let leases = server.store.range(RangeRequest::prefix(MASTER_LEASES).without_count()).await?;
+    let address = |key: &[u8]| std::str::from_utf8(&key[MASTER_LEASES.len()..]).ok()?.parse().ok();
+    Ok(leases.kvs.iter().filter_map(|kv| address(&kv.key)).collect())
+}
+
+/// Goes on reconciling until the server stops, then takes its address away.
+pub async fn run(server: Arc<Inner>, mut own: MasterLease) {
+    loop {
+        tokio::select! {
+            () = server.stop.cancelled() => break,
+            () = server.clock.sleep(EVERY) => {}
+        }
+        if let Err(error) = own.reconcile(&server).await {
+            tracing::warn!(%error, "cannot reconcile the endpoints of the kubernetes Service");
+        }
+    }
+    if let Err(error) = own.leave(&server).await {
+        tracing::warn!(%error, "cannot leave the endpoints of the kubernetes Service");
+    }
+}
