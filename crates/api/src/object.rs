@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -17,14 +17,14 @@ use crate::kind::{DecodeError, Kind, ObjectKey};
 pub struct Object {
     json: Bytes,
     header: Header,
-    typed: OnceLock<Arc<dyn Any + Send + Sync>>,
+    typed: RwLock<Option<Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Object {
     /// From complete JSON. `selectable` are the field paths that field selectors may ask for.
     pub fn new(json: Bytes, selectable: &[&'static str]) -> Result<Self, serde_json::Error> {
         let header = Header::parse(&json, selectable)?;
-        Ok(Self { json, header, typed: OnceLock::new() })
+        Ok(Self { json, header, typed: RwLock::default() })
     }
 
     /// From JSON as it is stored, without a resourceVersion: writes `revision` into the metadata.
@@ -72,15 +72,21 @@ impl Object {
 
     /// The typed view, without managedFields; decoded once and shared by all who ask for the same type.
     pub fn typed<K: Kind>(&self) -> Result<Arc<K>, DecodeError> {
-        if let Some(view) = self.typed.get() {
-            if let Ok(view) = Arc::clone(view).downcast::<K>() {
-                return Ok(view);
-            }
-            return decode_view::<K>(&self.json).map(Arc::new);
-        }
-        let view = Arc::new(decode_view::<K>(&self.json)?);
-        let _ = self.typed.set(Arc::<K>::clone(&view));
-        Ok(view)
+        let held = self.typed.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let view = match held.map(|view| view.downcast::<K>()) {
+            Some(Ok(view)) => return Ok(view),
+            Some(Err(_)) => return decode_view::<K>(&self.json).map(Arc::new),
+            None => Arc::new(decode_view::<K>(&self.json)?),
+        };
+        let mut typed = self.typed.write().unwrap_or_else(PoisonError::into_inner);
+        // Who decoded at the same time shares what was first.
+        let first = typed.get_or_insert_with(|| Arc::<K>::clone(&view));
+        Ok(Arc::clone(first).downcast::<K>().unwrap_or(view))
+    }
+
+    /// Drops the typed view: for objects of the past, of which only the bytes are wanted any more.
+    pub fn forget_view(&self) {
+        self.typed.write().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// The whole metadata, decoded anew at each call.

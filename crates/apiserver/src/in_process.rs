@@ -14,6 +14,7 @@ use knarr_client::{Error, Result};
 
 use crate::authn::UserInfo;
 use crate::authz::Attributes;
+use crate::cache::Kind;
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 use crate::pipeline;
@@ -113,9 +114,11 @@ impl Transport for InProcess {
 
 fn event(frame: Frame) -> WatchEvent {
     match frame {
-        Frame::Added(o) => WatchEvent::Added(o),
-        Frame::Modified(o) => WatchEvent::Modified(o),
-        Frame::Deleted(o) => WatchEvent::Deleted(o),
+        Frame::Change(change) => match change.kind {
+            Kind::Added => WatchEvent::Added(change.object),
+            Kind::Modified => WatchEvent::Modified(change.object),
+            Kind::Deleted => WatchEvent::Deleted(change.object),
+        },
         Frame::Bookmark { revision, .. } => WatchEvent::Bookmark(revision.to_string()),
     }
 }

@@ -6,18 +6,21 @@ mod watcher;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use bytes::Bytes;
 use knarr_api::object::Object;
 use tokio::sync::mpsc;
 
 pub use feed::{Caches, LoadError};
 pub use selection::Selection;
-pub use watcher::{Change, Watcher};
+pub use watcher::{Change, Kind, Watcher};
 
 /// Recent events kept per resource, by number and by the bytes of the objects they keep alive.
 const RING_EVENTS: usize = 8192;
 const RING_BYTES: usize = 24 * 1024 * 1024;
+/// Events after which informers have seen to what was replaced.
+const VIEWS_KEPT: usize = 256;
 /// Events that may wait for one watcher before its watch is ended.
 const WATCHER_BUFFER: usize = 1024;
 
@@ -28,9 +31,21 @@ pub struct CacheEvent {
     pub object: Arc<Object>,
     pub previous: Option<Arc<Object>>,
     pub deleted: bool,
+    /// The object as a message, made by the first watcher that wants it.
+    pub wire: Arc<Wire>,
+}
+
+/// An object's encodings, shared by all watchers of its event.
+#[derive(Debug, Default)]
+pub struct Wire {
+    pub protobuf: OnceLock<Bytes>,
 }
 
 impl CacheEvent {
+    pub fn new(object: Arc<Object>, previous: Option<Arc<Object>>, deleted: bool) -> Self {
+        Self { object, previous, deleted, wire: Arc::default() }
+    }
+
     pub fn revision(&self) -> u64 {
         self.object.resource_version()
     }
@@ -73,6 +88,22 @@ struct State {
     /// The resource is no longer served: no watch can begin.
     closed: bool,
     watchers: Watchers,
+}
+
+impl State {
+    /// What has been replaced a while ago is needed for watches alone, which read its bytes: typed views of it,
+    /// several times their size, are dropped.
+    fn forget_views(&self) {
+        let Some(event) = self.ring.len().checked_sub(VIEWS_KEPT).and_then(|i| self.ring.get(i)) else {
+            return;
+        };
+        if let Some(replaced) = &event.previous {
+            replaced.forget_view();
+        }
+        if event.deleted {
+            event.object.forget_view();
+        }
+    }
 }
 
 type Senders = Vec<mpsc::Sender<Arc<CacheEvent>>>;
@@ -224,8 +255,31 @@ impl Cache {
         selection: Selection,
         from: WatchFrom,
     ) -> Result<Watcher, TooOld> {
+        self.watch_with(namespace, selection, from, Vec::new())
+    }
+
+    /// Starts a watch with events from before what is kept here: those after `asked` up to `through`.
+    pub fn resume(
+        &self,
+        namespace: Option<&str>,
+        selection: Selection,
+        asked: u64,
+        through: u64,
+        history: Vec<Arc<CacheEvent>>,
+    ) -> Result<Watcher, TooOld> {
+        let watcher = self.watch_with(namespace, selection, WatchFrom::After(through), history)?;
+        Ok(watcher.beginning_at(asked))
+    }
+
+    fn watch_with(
+        &self,
+        namespace: Option<&str>,
+        selection: Selection,
+        from: WatchFrom,
+        history: Vec<Arc<CacheEvent>>,
+    ) -> Result<Watcher, TooOld> {
         let mut state = self.write();
-        let mut initial = VecDeque::new();
+        let mut initial = VecDeque::from(history);
         let mut state_items = Vec::new();
         match from {
             WatchFrom::Now => {}
@@ -325,13 +379,14 @@ impl Cache {
             Applied::Put(object) => (object, false),
             Applied::Delete(object) => (object, true),
         };
-        let event = Arc::new(CacheEvent { object, previous, deleted });
+        let event = Arc::new(CacheEvent::new(object, previous, deleted));
         state.changed = event.revision();
         // A list made between this event and the end of its batch must not carry a revision that lacks it.
         state.applied = state.applied.max(event.revision());
         state.watchers.send(&event);
         state.ring_bytes += event.bytes();
         state.ring.push_back(event);
+        state.forget_views();
         while state.ring.len() > RING_EVENTS || state.ring_bytes > RING_BYTES {
             let Some(gone) = state.ring.pop_front() else { break };
             state.ring_bytes -= gone.bytes();

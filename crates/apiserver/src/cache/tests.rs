@@ -29,11 +29,12 @@ fn put(cache: &Cache, name: &str, labels: &str, revision: u64) {
 }
 
 fn show(change: &Change) -> String {
-    match change {
-        Change::Added(o) => format!("+{}@{}", o.name(), o.resource_version()),
-        Change::Modified(o) => format!("~{}@{}", o.name(), o.resource_version()),
-        Change::Deleted(o) => format!("-{}@{}", o.name(), o.resource_version()),
-    }
+    let sign = match change.kind {
+        Kind::Added => '+',
+        Kind::Modified => '~',
+        Kind::Deleted => '-',
+    };
+    format!("{sign}{}@{}", change.object.name(), change.object.resource_version())
 }
 
 fn drain(watcher: &mut Watcher) -> Vec<String> {
@@ -61,7 +62,9 @@ fn what_left_the_selection_is_shown_as_it_was() {
     put(&cache, "x", "\"a\":\"1\"", 11);
     put(&cache, "x", "\"a\":\"2\"", 12);
     watcher.try_next();
-    let Some(Change::Deleted(gone)) = watcher.try_next() else { panic!("not deleted") };
+    let Some(Change { kind: Kind::Deleted, object: gone, .. }) = watcher.try_next() else {
+        panic!("not deleted")
+    };
     assert_eq!(gone.header().label("a"), Some("1"));
     assert_eq!(gone.resource_version(), 12);
 }
@@ -149,4 +152,32 @@ fn a_closed_cache_ends_its_watches() {
         assert_eq!(late.next().await.map(|c| show(&c)).as_deref(), Some("+a@11"));
         assert!(late.next().await.is_none());
     });
+}
+
+#[test]
+fn watches_resume_from_older_history_without_a_seam() {
+    let cache = cache();
+    put(&cache, "a", "", 11);
+    put(&cache, "b", "", 12);
+    // The store tells of what was before, and of some of what the cache knows too.
+    let event = |name: &str, revision| Arc::new(CacheEvent::new(object(name, "", revision), None, false));
+    let history = vec![event("x", 7), event("y", 9), event("a", 11)];
+    let mut watcher = cache.resume(None, Selection::everything(pods()), 6, 11, history).ok().unwrap();
+    put(&cache, "c", "", 13);
+    assert_eq!(drain(&mut watcher), ["+x@7", "+y@9", "+a@11", "+b@12", "+c@13"]);
+}
+
+#[test]
+fn replaced_objects_lose_their_typed_view_after_a_while() {
+    use k8s_openapi::api::core::v1::Pod;
+    let cache = cache();
+    let first = object("a", "", 11);
+    let view = first.typed::<Pod>().unwrap();
+    cache.apply("ns/a", Applied::Put(Arc::clone(&first)));
+    for i in 0..VIEWS_KEPT as u64 {
+        assert!(Arc::ptr_eq(&view, &first.typed::<Pod>().unwrap()));
+        put(&cache, "a", "", 12 + i);
+    }
+    put(&cache, "a", "", 20_000);
+    assert!(!Arc::ptr_eq(&view, &first.typed::<Pod>().unwrap()), "decoded anew");
 }

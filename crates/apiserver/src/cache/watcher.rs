@@ -6,14 +6,22 @@ use std::sync::Arc;
 use knarr_api::object::Object;
 use tokio::sync::mpsc;
 
-use super::{CacheEvent, Selection};
+use super::{CacheEvent, Selection, Wire};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Added,
+    Modified,
+    Deleted,
+}
 
 /// What an event means to a watcher with selectors.
 #[derive(Debug, Clone)]
-pub enum Change {
-    Added(Arc<Object>),
-    Modified(Arc<Object>),
-    Deleted(Arc<Object>),
+pub struct Change {
+    pub kind: Kind,
+    pub object: Arc<Object>,
+    /// Encodings of the object that other watchers use too.
+    pub wire: Option<Arc<Wire>>,
 }
 
 /// A running watch. Dropping it ends it.
@@ -49,6 +57,13 @@ impl Watcher {
         }
     }
 
+    /// The same watch with an earlier start, whose events it has been given.
+    pub(super) fn beginning_at(mut self, revision: u64) -> Self {
+        self.began_at = revision;
+        self.seen = revision;
+        self
+    }
+
     pub fn began_at(&self) -> u64 {
         self.began_at
     }
@@ -56,7 +71,7 @@ impl Watcher {
     /// The next change that is there already.
     pub fn try_next(&mut self) -> Option<Change> {
         if let Some(object) = self.state.pop_front() {
-            return Some(Change::Added(object));
+            return Some(Change { kind: Kind::Added, object, wire: None });
         }
         while let Some(event) = self.initial.pop_front() {
             if let Some(change) = self.change(&event) {
@@ -100,13 +115,17 @@ impl Watcher {
         }
         let before = event.previous.as_ref().filter(|o| self.selection.matches(o));
         let now = !event.deleted && self.selection.matches(&event.object);
-        match (before, now) {
-            (None, true) => Some(Change::Added(Arc::clone(&event.object))),
-            (Some(_), true) => Some(Change::Modified(Arc::clone(&event.object))),
-            (Some(_), false) if event.deleted => Some(Change::Deleted(Arc::clone(&event.object))),
-            (Some(before), false) => Some(Change::Deleted(left(before, event.revision()))),
-            (None, false) => None,
-        }
+        let kind = match (before, now) {
+            (None, true) => Kind::Added,
+            (Some(_), true) => Kind::Modified,
+            (Some(_), false) if event.deleted => Kind::Deleted,
+            (Some(before), false) => {
+                let object = left(before, event.revision());
+                return Some(Change { kind: Kind::Deleted, object, wire: None });
+            }
+            (None, false) => return None,
+        };
+        Some(Change { kind, object: Arc::clone(&event.object), wire: Some(Arc::clone(&event.wire)) })
     }
 
     /// The last revision that this watch has seen an event of.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use knarr_api::object::Object;
 use knarr_apimachinery::status::StatusError;
 use knarr_storage::{Error, Event, EventKind, WatchItem, WatchRequest};
 use tokio::sync::Semaphore;
@@ -60,11 +59,7 @@ pub async fn since(server: &Inner, served: &Served, after: u64) -> Result<Option
 }
 
 fn cache_event(served: &Served, event: &Event) -> Result<CacheEvent, StatusError> {
-    let parse = |value: &[u8], revision| {
-        Object::from_stored(value, revision, served.stored.selectable)
-            .map(Arc::new)
-            .map_err(|e| StatusError::internal(format!("damaged object in storage: {e}")))
-    };
+    let parse = |value: &[u8], revision| served.held(value, revision);
     let previous = event.prev.as_ref().map(|kv| parse(&kv.value, kv.mod_revision)).transpose()?;
     let deleted = event.kind == EventKind::Delete;
     let object = match (&event.prev, deleted) {

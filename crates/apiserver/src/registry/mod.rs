@@ -4,6 +4,7 @@ pub mod create;
 pub mod delete;
 pub mod dispatch;
 pub mod event_leases;
+pub mod history;
 pub mod list;
 pub mod managed;
 pub mod metadata;

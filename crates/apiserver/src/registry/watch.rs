@@ -3,27 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use knarr_api::object::Object;
 use knarr_api::resource::ResourceRef;
 use knarr_apimachinery::clock::Sleep;
 use knarr_apimachinery::status::StatusError;
 use tokio_util::sync::CancellationToken;
 
+use super::history;
 use super::list::{wait_current, wait_fresh};
 use super::options::{ListParams, Version};
 use super::served::Served;
-use crate::cache::{Change, WatchFrom, Watcher};
+use crate::cache::{Change, Selection, WatchFrom, Watcher};
 use crate::server::Inner;
 
 /// How long a watch may last when the client does not say: this, and up to as much again.
 const SHORTEST_DEFAULT: u64 = 1800;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How often a history is read that the cache has left behind in the meantime.
+const RESUME_ATTEMPTS: usize = 3;
 
 /// One thing to tell a watching client.
 pub enum Frame {
-    Added(Arc<Object>),
-    Modified(Arc<Object>),
-    Deleted(Arc<Object>),
+    Change(Change),
     /// Everything up to this revision has been told; `initial_end` closes the initial state.
     Bookmark {
         revision: u64,
@@ -68,10 +68,7 @@ pub async fn start(
             (WatchFrom::State, false)
         }
     };
-    let watcher = served.cache()?.watch(namespace, params.selection, from).map_err(|too_old| {
-        let asked = if let WatchFrom::After(revision) = from { revision } else { 0 };
-        StatusError::expired(format!("too old resource version: {asked} ({})", too_old.oldest))
-    })?;
+    let watcher = watcher(server, served, namespace, params.selection, from).await?;
     let seconds =
         params.timeout_seconds.unwrap_or_else(|| SHORTEST_DEFAULT + fastrand::u64(0..SHORTEST_DEFAULT));
     Ok(Session {
@@ -87,6 +84,30 @@ pub async fn start(
         deadline: server.clock.sleep(Duration::from_secs(seconds)),
         stop: server.stop.clone(),
     })
+}
+
+/// The watch on the cache; a start from before what that remembers is made up for from the store's history.
+async fn watcher(
+    server: &Inner,
+    served: &Served,
+    namespace: Option<&str>,
+    selection: Selection,
+    from: WatchFrom,
+) -> Result<Watcher, StatusError> {
+    let cache = served.cache()?;
+    let mut too_old = match cache.watch(namespace, selection.clone(), from) {
+        Ok(watcher) => return Ok(watcher),
+        Err(too_old) => too_old,
+    };
+    let asked = if let WatchFrom::After(revision) = from { revision } else { 0 };
+    for _ in 0..RESUME_ATTEMPTS {
+        let Some(gap) = history::since(server, served, asked).await? else { break };
+        match cache.resume(namespace, selection.clone(), asked, gap.through, gap.events) {
+            Ok(watcher) => return Ok(watcher),
+            Err(moved_on) => too_old = moved_on,
+        }
+    }
+    Err(StatusError::expired(format!("too old resource version: {asked} ({})", too_old.oldest)))
 }
 
 async fn settle(server: &Inner, version: Version) -> Result<(), StatusError> {
@@ -117,7 +138,7 @@ impl Session {
                 self.converting = Some(change);
                 return None;
             }
-            return Some(Ok(frame(change)));
+            return Some(Ok(Frame::Change(change)));
         }
         let due = self.due.take()?;
         let revision = due.max(self.watcher.seen());
@@ -164,18 +185,9 @@ impl Session {
     }
 }
 
-fn frame(change: Change) -> Frame {
-    match change {
-        Change::Added(o) => Frame::Added(o),
-        Change::Modified(o) => Frame::Modified(o),
-        Change::Deleted(o) => Frame::Deleted(o),
-    }
-}
-
 async fn converted(served: &Served, change: &Change) -> Result<Frame, StatusError> {
-    Ok(match change {
-        Change::Added(o) => Frame::Added(served.show(o).await?),
-        Change::Modified(o) => Frame::Modified(served.show(o).await?),
-        Change::Deleted(o) => Frame::Deleted(served.show(o).await?),
-    })
+    let object = served.show(&change.object).await?;
+    // What is shown in another form than it is held in is encoded for this watcher alone.
+    let wire = change.wire.clone().filter(|_| Arc::ptr_eq(&object, &change.object));
+    Ok(Frame::Change(Change { kind: change.kind, object, wire }))
 }

@@ -10,6 +10,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::watch::{Frame, Session};
+use crate::cache::{Kind, Wire};
 use crate::http::body::{Body, BoxError};
 use crate::http::negotiate::{Form, Format, Negotiated};
 use crate::http::output::status_value;
@@ -103,18 +104,32 @@ impl Writer {
 
     fn write(&mut self, out: &mut BytesMut, frame: &Frame) -> Result<(), EncodeError> {
         match frame {
-            Frame::Added(o) => self.write_object(out, "ADDED", o),
-            Frame::Modified(o) => self.write_object(out, "MODIFIED", o),
-            Frame::Deleted(o) => self.write_object(out, "DELETED", o),
+            Frame::Change(change) => {
+                let kind = match change.kind {
+                    Kind::Added => "ADDED",
+                    Kind::Modified => "MODIFIED",
+                    Kind::Deleted => "DELETED",
+                };
+                self.write_object(out, kind, &change.object, change.wire.as_deref())
+            }
             Frame::Bookmark { revision, initial_end } => match self.bookmark(*revision, *initial_end) {
-                Some(bookmark) => self.write_object(out, "BOOKMARK", &bookmark),
+                Some(bookmark) => self.write_object(out, "BOOKMARK", &bookmark, None),
                 None => Ok(()),
             },
         }
     }
 
-    fn write_object(&mut self, out: &mut BytesMut, kind: &str, object: &Object) -> Result<(), EncodeError> {
+    fn write_object(
+        &mut self,
+        out: &mut BytesMut,
+        kind: &str,
+        object: &Object,
+        wire: Option<&Wire>,
+    ) -> Result<(), EncodeError> {
         if self.format == Format::Protobuf {
+            if let (Some(wire), Form::Whole) = (wire, self.form) {
+                return write_message(out, kind, shared_message(wire, object)?);
+            }
             let partial = (self.form == Form::Metadata).then(|| table::partial(object));
             let json = partial.as_ref().unwrap_or(object.json());
             // Held objects are JSON.
@@ -152,10 +167,25 @@ impl Writer {
     }
 }
 
+/// The object's message, encoded by the first watcher that wants it.
+fn shared_message<'w>(wire: &'w Wire, object: &Object) -> Result<&'w Bytes, EncodeError> {
+    if let Some(message) = wire.protobuf.get() {
+        return Ok(message);
+    }
+    // Held objects are JSON.
+    let value: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+    let message = protobuf::encode_object(&value)?;
+    Ok(wire.protobuf.get_or_init(|| message.into()))
+}
+
 /// Writes one event as a length and a message.
 fn write_frame(out: &mut BytesMut, kind: &str, object: &Value) -> Result<(), EncodeError> {
+    write_message(out, kind, &protobuf::encode_object(object)?)
+}
+
+fn write_message(out: &mut BytesMut, kind: &str, object: &[u8]) -> Result<(), EncodeError> {
     let mut frame = Vec::new();
-    protobuf::watch_frame(kind, &protobuf::encode_object(object)?, &mut frame)?;
+    protobuf::watch_frame(kind, object, &mut frame)?;
     out.put_slice(&frame);
     Ok(())
 }

@@ -78,21 +78,37 @@ async fn watches_end_in_time_with_a_bookmark() {
 }
 
 #[tokio::test]
-async fn too_old_a_version_is_expired() {
-    let first = Harness::new().await;
-    first.server.stop();
-    // A server knows no changes from before its start.
-    let server = knarr_apiserver::ApiServer::new(crate::harness::config(first.store.clone())).await.unwrap();
-    let h = Harness { server, store: first.store };
-    let error = h.admin().0.watch(&ConfigMap::RESOURCE, None, &from("1")).await.err().unwrap();
-    assert!(error.is_expired(), "{error}");
-    assert!(error.to_string().starts_with("too old resource version: 1 ("), "{error}");
-}
-
-#[tokio::test]
 async fn stopping_ends_watches() {
     let h = Harness::new().await;
     let mut watch = h.admin().0.watch(&ConfigMap::RESOURCE, Some("default"), &from("0")).await.unwrap();
     h.server.stop();
     assert_eq!(next(&mut watch).await, "end");
+}
+
+#[tokio::test]
+async fn a_restarted_server_goes_on_with_watches_of_before() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    u.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+    let list = u.0.list(&ConfigMap::RESOURCE, Some("default"), &ListOptions::default()).await.unwrap();
+    u.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
+    u.patch(&format!("{CONFIG_MAPS}/a"), MERGE, &serde_json::json!({"data": {"x": "y"}})).await.expect(200);
+    u.delete(&format!("{CONFIG_MAPS}/b")).await.expect(200);
+    h.server.stop();
+
+    let again = Harness::on(Arc::clone(&h.store), |_| ()).await;
+    let v = again.admin();
+    let mut watch = v.0.watch(&ConfigMap::RESOURCE, None, &from(&list.resource_version)).await.unwrap();
+    v.post(CONFIG_MAPS, &config_map("c")).await.expect(201);
+    for expected in ["+b", "~a", "-b", "+c"] {
+        assert_eq!(next(&mut watch).await, expected);
+    }
+
+    // What the store has forgotten is expired, as ever.
+    let now = again.store.current_revision().await.unwrap();
+    again.store.compact(now).await.unwrap();
+    let third = Harness::on(Arc::clone(&h.store), |_| ()).await;
+    let refused = third.admin().0.watch(&ConfigMap::RESOURCE, None, &from(&list.resource_version)).await;
+    let error = refused.err().expect("refused").to_string();
+    assert!(error.contains(&format!("too old resource version: {} (", list.resource_version)), "{error}");
 }
