@@ -4,10 +4,11 @@ use k8s_openapi::Resource;
 use k8s_openapi::api::{
     admissionregistration::v1 as admissionregistration, apiserverinternal::v1alpha1 as apiserverinternal,
     apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
-    autoscaling::v1 as autoscaling, batch::v1 as batch, certificates::v1 as certificates,
-    coordination::v1 as coordination, coordination::v1beta1 as coordination_v1beta1, core::v1 as core,
-    discovery::v1 as discovery, events::v1 as events, flowcontrol::v1 as flowcontrol, policy::v1 as policy,
-    rbac::v1 as rbac, resource::v1 as resource, scheduling::v1 as scheduling,
+    autoscaling::v1 as autoscaling, autoscaling::v2 as autoscaling_v2, batch::v1 as batch,
+    certificates::v1 as certificates, coordination::v1 as coordination,
+    coordination::v1beta1 as coordination_v1beta1, core::v1 as core, discovery::v1 as discovery,
+    events::v1 as events, flowcontrol::v1 as flowcontrol, networking::v1 as networking, node::v1 as node,
+    policy::v1 as policy, rbac::v1 as rbac, resource::v1 as resource, scheduling::v1 as scheduling,
     scheduling::v1beta1 as scheduling_v1beta1, storage::v1 as storage,
     storagemigration::v1 as storagemigration,
 };
@@ -92,7 +93,9 @@ kinds! {
     authorization::SelfSubjectAccessReview, false;
     authorization::SelfSubjectRulesReview, false;
     authorization::SubjectAccessReview, false;
+    autoscaling::HorizontalPodAutoscaler, true;
     autoscaling::Scale, true;
+    autoscaling_v2::HorizontalPodAutoscaler, true;
     batch::CronJob, true;
     batch::Job, true;
     certificates::CertificateSigningRequest, false;
@@ -104,6 +107,12 @@ kinds! {
     events::Event, true;
     flowcontrol::FlowSchema, false;
     flowcontrol::PriorityLevelConfiguration, false;
+    networking::IPAddress, false;
+    networking::Ingress, true;
+    networking::IngressClass, false;
+    networking::NetworkPolicy, true;
+    networking::ServiceCIDR, false;
+    node::RuntimeClass, false;
     policy::Eviction, true;
     policy::PodDisruptionBudget, true;
     rbac::ClusterRole, false;
@@ -118,6 +127,11 @@ kinds! {
     scheduling::PriorityClass, false;
     scheduling_v1beta1::PodGroup, true;
     scheduling_v1beta1::Workload, true;
+    storage::CSIDriver, false;
+    storage::CSINode, false;
+    storage::CSIStorageCapacity, true;
     storage::StorageClass, false;
+    storage::VolumeAttachment, false;
+    storage::VolumeAttributesClass, false;
     storagemigration::StorageVersionMigration, false;
 }

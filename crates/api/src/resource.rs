@@ -100,7 +100,8 @@ impl ResourceRef {
 pub struct StoredAs {
     /// Group, version and plural of the resource that owns the storage.
     pub resource: (&'static str, &'static str, &'static str),
-    /// From this resource's form to the stored one. Both directions keep `metadata` as it is.
+    /// From this resource's form to the stored one. Both directions keep `metadata`, save for annotations in which one
+    /// form carries what it has no fields for.
     pub to_stored: fn(&Value) -> Value,
     /// From the stored form to this resource's.
     pub from_stored: fn(&Value) -> Value,

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use crate::kind::ResourceType;
 use crate::resource::Resource;
 use crate::{
-    admissionregistration, apiregistration, apiserverinternal, apps, authentication, authorization, batch,
-    certificates, coordination, core, devices, discovery, events, flowcontrol, policy, rbac, scheduling,
-    storage, storagemigration,
+    admissionregistration, apiregistration, apiserverinternal, apps, authentication, authorization,
+    autoscaling, batch, certificates, coordination, core, devices, discovery, events, flowcontrol,
+    networking, node, policy, rbac, scheduling, storage, storagemigration,
 };
 
 const ALL: &[&Resource] = &[
@@ -39,6 +39,8 @@ const ALL: &[&Resource] = &[
     &apps::deployment::RESOURCE,
     &apps::replicaset::RESOURCE,
     &apps::statefulset::RESOURCE,
+    &autoscaling::horizontalpodautoscaler::RESOURCE,
+    &autoscaling::v1::RESOURCE,
     &batch::cronjob::RESOURCE,
     &batch::job::RESOURCE,
     &certificates::certificatesigningrequest::RESOURCE,
@@ -64,9 +66,20 @@ const ALL: &[&Resource] = &[
     &authorization::selfsubjectaccessreview::RESOURCE,
     &authorization::selfsubjectrulesreview::RESOURCE,
     &authorization::subjectaccessreview::RESOURCE,
+    &networking::ingress::RESOURCE,
+    &networking::ingressclass::RESOURCE,
+    &networking::ipaddress::RESOURCE,
+    &networking::networkpolicy::RESOURCE,
+    &networking::servicecidr::RESOURCE,
+    &node::runtimeclass::RESOURCE,
     &policy::poddisruptionbudget::RESOURCE,
     &scheduling::priorityclass::RESOURCE,
+    &storage::csidriver::RESOURCE,
+    &storage::csinode::RESOURCE,
+    &storage::csistoragecapacity::RESOURCE,
     &storage::storageclass::RESOURCE,
+    &storage::volumeattachment::RESOURCE,
+    &storage::volumeattributesclass::RESOURCE,
     &storagemigration::storageversionmigration::RESOURCE,
 ];
 
@@ -138,16 +151,18 @@ mod tests {
         let mut short_names = BTreeSet::new();
         for resource in both() {
             let types = &resource.types;
-            assert!(seen.insert((types.group, types.plural)), "{types:?} is listed twice");
+            assert!(seen.insert((types.group, types.version, types.plural)), "{types:?} is listed twice");
             assert_eq!(resource.singular, types.kind.to_lowercase(), "{types:?}");
             assert!(resource.verbs.is_sorted(), "{types:?}");
             assert_eq!(resource.is_stored(), !resource.list_kind.is_empty(), "{types:?}");
             assert!(resource.subresources.is_sorted_by_key(|s| s.name), "{types:?}");
             assert!(!resource.strategy.validate_name("a/b", false).is_empty(), "{types:?}");
             let fine = |name: &str| resource.strategy.validate_name(name, false).is_empty();
-            assert!(fine("a") || fine("a.b"), "{types:?}");
+            assert!(fine("a") || fine("a.b") || fine("10.0.0.1"), "{types:?}");
             for short in resource.short_names {
-                assert!(short_names.insert(*short) || *short == "ev", "{short} is used twice");
+                let shared = resource.stored_as.is_some() || !short_names.contains(short);
+                short_names.insert(*short);
+                assert!(shared || *short == "ev", "{short} is used twice");
             }
         }
     }

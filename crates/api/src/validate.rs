@@ -148,6 +148,13 @@ pub fn immutable<T: PartialEq + Serialize>(errors: &mut ErrorList, path: &Path, 
     }
 }
 
+/// Something that is there and may be part of a URL's path.
+pub fn path_segment(errors: &mut ErrorList, path: &Path, value: &str) {
+    if required(errors, path, value) {
+        problems(errors, path, value, names::path_segment_name(value));
+    }
+}
+
 /// A DNS label, if it is there.
 pub fn dns_label(errors: &mut ErrorList, path: &Path, value: &str) {
     problems(errors, path, value, names::dns1123_label(value));

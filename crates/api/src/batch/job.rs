@@ -85,14 +85,10 @@ struct Rules;
 
 impl Strategy for Rules {
     fn default(&self, object: &mut Value) {
+        child(child(prepare::object(object), "spec"), "template");
         default_template(object);
-        let spec = child(prepare::object(object), "spec");
-        default_spec(spec);
-        let manual = spec.get("manualSelector") == Some(&Value::Bool(true));
-        let generated = spec.get("template").and_then(|t| t.pointer("/metadata/labels"));
-        if manual || generated.is_some_and(|l| l.get(UID_LABELS[1]).is_some()) {
-            labels_of_template(object);
-        }
+        default_spec(child(prepare::object(object), "spec"));
+        labels_of_template(object);
     }
 
     fn prepare_for_create(&self, object: &mut Value) {

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::batch::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
-use serde_json::Value;
 
 use super::indexes;
 use crate::core::pod::validation as pod;
@@ -189,7 +188,7 @@ fn exit_codes(
     }
     let at = path.child("values");
     if codes.values.is_empty() {
-        errors.push(Error::invalid(&at, Value::Null, "at least one value is required"));
+        errors.push(Error::invalid(&at, validate::shown(&codes.values), "at least one value is required"));
     } else if codes.values.len() > EXIT_CODES_MAX {
         errors.push(Error::too_many(&at, codes.values.len(), EXIT_CODES_MAX));
     }

@@ -9,3 +9,5 @@ pub mod signers;
 mod testing;
 mod trust;
 mod validation;
+
+pub use validation::signer_name;

@@ -114,7 +114,7 @@ fn spec(spec: &api::CertificateSigningRequestSpec) -> ErrorList {
 }
 
 /// `domain/path`, such as `kubernetes.io/kubelet-serving`.
-pub(super) fn signer_name(errors: &mut ErrorList, path: &Path, name: &str) {
+pub fn signer_name(errors: &mut ErrorList, path: &Path, name: &str) {
     if name == LEGACY_UNKNOWN {
         errors.push(Error::invalid(path, name, "the legacy signerName is not allowed via this API version"));
         return;

@@ -16,3 +16,4 @@ pub mod resourcequota;
 pub mod secret;
 pub mod service;
 pub mod serviceaccount;
+pub mod volume_sources;

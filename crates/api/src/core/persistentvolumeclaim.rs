@@ -1,11 +1,13 @@
 //! PersistentVolumeClaim: a wish for storage.
 
 use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::core::persistentvolume::{access_modes, class};
+use crate::core::pod::warnings::claim_spec;
 use crate::defaults::{Fields, blank, child, unset};
 use crate::kind::Kind;
 use crate::naming;
@@ -84,10 +86,14 @@ impl Strategy for Rules {
 
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::object(object).insert("status".to_owned(), json!({"phase": "Pending"}));
+        normalize_sources(object);
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
         prepare::update_with_status(new, old, subresource);
+        if subresource.is_none() {
+            normalize_sources(new);
+        }
     }
 
     fn validate(&self, object: &Object) -> ErrorList {
@@ -101,9 +107,13 @@ impl Strategy for Rules {
             return ErrorList::new();
         };
         match subresource {
-            Some("status") => ErrorList::new(),
+            Some("status") => validate_status(&new),
             _ => validate_claim_update(&new, &old),
         }
+    }
+
+    fn warnings(&self, new: &Object, _: Option<&Object>) -> Vec<String> {
+        new.typed::<api::PersistentVolumeClaim>().map(|claim| claim_warnings(&claim)).unwrap_or_default()
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
@@ -155,17 +165,149 @@ pub fn validate_claim_spec(errors: &mut ErrorList, path: &Path, spec: &api::Pers
         }
         Some(_) => {}
     }
-    for (field, class) in [
-        ("storageClassName", &spec.storage_class_name),
-        ("volumeAttributesClassName", &spec.volume_attributes_class_name),
-    ] {
-        if let Some(class) = class.as_deref().filter(|c| !c.is_empty()) {
+    let class_name = |errors: &mut ErrorList, field: &str, class: Option<&str>| {
+        if let Some(class) = class.filter(|c| !c.is_empty()) {
             validate::dns_subdomain(errors, &path.child(field), class);
         }
-    }
+    };
+    class_name(errors, "storageClassName", spec.storage_class_name.as_deref());
     if let Some(mode) = &spec.volume_mode {
         validate::supported_value(errors, &path.child("volumeMode"), mode, &["Block", "Filesystem"]);
     }
+    data_sources(errors, path, spec);
+    class_name(errors, "volumeAttributesClassName", spec.volume_attributes_class_name.as_deref());
+}
+
+/// What a new volume is filled with: both fields say the same.
+fn data_sources(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeClaimSpec) {
+    let reference = |errors: &mut ErrorList, path: &Path, name: &str, kind: &str, group: Option<&str>| {
+        validate::required(errors, &path.child("name"), name);
+        validate::required(errors, &path.child("kind"), kind);
+        let group = group.unwrap_or("");
+        if group.is_empty() && kind != "PersistentVolumeClaim" {
+            let problem = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            errors.push(Error::invalid(path, kind, problem));
+        }
+        if !group.is_empty() {
+            validate::dns_subdomain(errors, &path.child("apiGroup"), group);
+        }
+    };
+    if let Some(s) = &spec.data_source {
+        reference(errors, &path.child("dataSource"), &s.name, &s.kind, s.api_group.as_deref());
+    }
+    let Some(r) = &spec.data_source_ref else { return };
+    let at = path.child("dataSourceRef");
+    reference(errors, &at, &r.name, &r.kind, r.api_group.as_deref());
+    let namespace = r.namespace.as_deref().unwrap_or("");
+    if !namespace.is_empty() {
+        validate::dns_label(errors, &at.child("namespace"), namespace);
+    }
+    let Some(s) = &spec.data_source else { return };
+    let problem = if !namespace.is_empty() {
+        "may not be specified when dataSourceRef.namespace is specified"
+    } else if (&s.name, &s.kind, &s.api_group) != (&r.name, &r.kind, &r.api_group) {
+        "must match dataSourceRef"
+    } else {
+        return;
+    };
+    // Upstream shows a path where the value should be.
+    errors.push(validate::invalid_text(path, "{}", problem));
+}
+
+/// The sources that claims knew before there was a field for any kind.
+fn is_old_source(source: &Value) -> bool {
+    let text = |field: &str| source.get(field).and_then(Value::as_str).unwrap_or("");
+    matches!(
+        (text("apiGroup"), text("kind")),
+        ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
+    )
+}
+
+/// One of the two fields fills in the other; what the older one never knew is dropped from it.
+fn normalize_sources(claim: &mut Value) {
+    let spec = child(prepare::object(claim), "spec");
+    let set = |spec: &Fields, field: &str| spec.get(field).is_some_and(|v| !v.is_null());
+    if !set(spec, "dataSourceRef") && spec.get("dataSource").is_some_and(|s| !is_old_source(s)) {
+        spec.remove("dataSource");
+    }
+    match (set(spec, "dataSource"), set(spec, "dataSourceRef")) {
+        (true, false) => {
+            let source = spec.get("dataSource").cloned().unwrap_or(Value::Null);
+            spec.insert("dataSourceRef".to_owned(), source);
+        }
+        (false, true) => {
+            let reference = spec.get("dataSourceRef").cloned().unwrap_or(Value::Null);
+            let namespaced = reference.get("namespace").is_some_and(|n| !n.is_null() && n != "");
+            if !namespaced {
+                let mut source = reference;
+                prepare::object(&mut source).remove("namespace");
+                spec.insert("dataSource".to_owned(), source);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn claim_warnings(claim: &api::PersistentVolumeClaim) -> Vec<String> {
+    const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+    let mut warnings = Vec::new();
+    if claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(CLASS)) {
+        warnings.push(format!(
+            "metadata.annotations[{CLASS}]: deprecated since v1.8; use \"storageClassName\" attribute instead"
+        ));
+    }
+    warnings.extend(claim_spec(&Path::new("spec"), &claim.spec.clone().unwrap_or_default()));
+    warnings
+}
+
+/// What the status of a claim may say.
+fn validate_status(new: &api::PersistentVolumeClaim) -> ErrorList {
+    const STATES: [&str; 5] = [
+        "ControllerResizeInProgress",
+        "ControllerResizeInfeasible",
+        "NodeResizeInProgress",
+        "NodeResizeInfeasible",
+        "NodeResizePending",
+    ];
+    let mut errors = ErrorList::new();
+    let status = new.status.clone().unwrap_or_default();
+    let path = Path::new("status");
+    let negative = |errors: &mut ErrorList, path: &Path, amount: &ApiQuantity| {
+        let amount = Quantity::try_from(amount).unwrap_or_default().value();
+        if amount < 0 {
+            errors.push(Error::invalid(path, amount, "must be a valid resource quantity"));
+        }
+    };
+    for (name, amount) in status.capacity.iter().flatten() {
+        negative(&mut errors, &path.child("capacity").key(name), amount);
+    }
+    let mut states = STATES;
+    states.sort_unstable();
+    let at = path.child("allocatedResourceStatuses");
+    for (name, state) in status.allocated_resource_statuses.iter().flatten() {
+        resource_key(&mut errors, &at, name);
+        if !states.contains(&state.as_str()) {
+            errors.push(validate::not_supported(&at, name.as_str(), &states));
+        }
+    }
+    let at = path.child("allocatedResources");
+    for (name, amount) in status.allocated_resources.iter().flatten() {
+        if resource_key(&mut errors, &at, name) {
+            negative(&mut errors, &at.key(name), amount);
+        }
+    }
+    errors
+}
+
+/// A resource that a claim can have: storage, or one of somebody else's.
+fn resource_key(errors: &mut ErrorList, path: &Path, name: &str) -> bool {
+    let before = errors.0.len();
+    validate::label_key(errors, path, name);
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    if errors.0.len() == before && native && name != "storage" {
+        errors.push(validate::not_supported(path, name, &["storage"]));
+    }
+    errors.0.len() == before
 }
 
 /// Once made, a claim may only grow, and be bound to a volume.
@@ -204,5 +346,19 @@ fn validate_claim_update(new: &api::PersistentVolumeClaim, old: &api::Persistent
     }
     let mode = |claim: &api::PersistentVolumeClaim| claim.spec.as_ref().and_then(|s| s.volume_mode.clone());
     validate::immutable(&mut errors, &Path::new("volumeMode"), &mode(new), &mode(old));
+    let class = |claim: &api::PersistentVolumeClaim| {
+        claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.clone())
+    };
+    let applied = old.status.as_ref().is_some_and(|s| s.current_volume_attributes_class_name.is_some());
+    if applied && class(new) != class(old) {
+        let what = match class(new).as_deref() {
+            None => "nil",
+            Some("") => "empty string",
+            Some(_) => return errors,
+        };
+        let why =
+            format!("update to {what} is forbidden when status.currentVolumeAttributesClassName is not nil");
+        errors.push(Error::forbidden(&Path::new("spec").child("volumeAttributesClassName"), why));
+    }
     errors
 }

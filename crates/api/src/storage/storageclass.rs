@@ -1,9 +1,14 @@
 //! StorageClass: how volumes are made.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::TopologySelectorTerm;
 use k8s_openapi::api::storage::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
+use super::parameters;
+use crate::core::pod::warnings::old_node_label;
 use crate::defaults::unset;
 use crate::kind::Kind;
 use crate::naming;
@@ -65,7 +70,7 @@ impl Strategy for Rules {
         let (Ok(new), Ok(old)) = (new.typed::<api::StorageClass>(), old.typed::<api::StorageClass>()) else {
             return ErrorList::new();
         };
-        let mut errors = ErrorList::new();
+        let mut errors = validate_class(&new);
         for (field, changed) in [
             ("parameters", new.parameters != old.parameters),
             ("provisioner", new.provisioner != old.provisioner),
@@ -79,32 +84,29 @@ impl Strategy for Rules {
         errors
     }
 
+    fn warnings(&self, new: &Object, _: Option<&Object>) -> Vec<String> {
+        let Ok(class) = new.typed::<api::StorageClass>() else { return Vec::new() };
+        let mut warnings = Vec::new();
+        for (i, term) in class.allowed_topologies.iter().flatten().enumerate() {
+            let path = Path::new("allowedTopologies").index(i).child("matchLabelExpressions");
+            for (j, expression) in term.match_label_expressions.iter().flatten().enumerate() {
+                if let Some(message) = old_node_label(&expression.key) {
+                    warnings.push(format!("{}: {message}", path.index(j).child("key")));
+                }
+            }
+        }
+        warnings
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }
 }
 
-const MAX_PARAMETERS: usize = 512;
-const MAX_PARAMETER_BYTES: usize = 256 * 1024;
-
 fn validate_class(class: &api::StorageClass) -> ErrorList {
     let mut errors = ErrorList::new();
-    let path = Path::new("provisioner");
-    if validate::required(&mut errors, &path, &class.provisioner) {
-        validate::label_key(&mut errors, &path, &class.provisioner.to_lowercase());
-    }
-    let parameters = class.parameters.clone().unwrap_or_default();
-    let path = Path::new("parameters");
-    if parameters.len() > MAX_PARAMETERS {
-        errors.push(Error::too_long(&path, MAX_PARAMETERS));
-    } else {
-        if parameters.contains_key("") {
-            errors.push(Error::invalid(&path, "", "field can not be empty."));
-        }
-        if parameters.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>() > MAX_PARAMETER_BYTES {
-            errors.push(Error::too_long(&path, MAX_PARAMETER_BYTES));
-        }
-    }
+    parameters::driver(&mut errors, &Path::new("provisioner"), &class.provisioner);
+    parameters::parameters(&mut errors, &Path::new("parameters"), class.parameters.as_ref(), false);
     if let Some(policy) = class.reclaim_policy.as_deref().filter(|p| !p.is_empty()) {
         validate::supported_value(&mut errors, &Path::new("reclaimPolicy"), policy, &["Delete", "Retain"]);
     }
@@ -116,5 +118,37 @@ fn validate_class(class: &api::StorageClass) -> ErrorList {
             validate::supported_value(&mut errors, &path, mode, &modes);
         }
     }
+    let topologies = class.allowed_topologies.as_deref().unwrap_or_default();
+    allowed_topologies(&mut errors, &Path::new("allowedTopologies"), topologies);
     errors
+}
+
+fn allowed_topologies(errors: &mut ErrorList, path: &Path, terms: &[TopologySelectorTerm]) {
+    let mut seen: Vec<BTreeMap<&str, BTreeSet<&str>>> = Vec::new();
+    for (i, term) in terms.iter().enumerate() {
+        let path = path.index(i).child("matchLabelExpressions");
+        let mut expressions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (j, expression) in term.match_label_expressions.iter().flatten().enumerate() {
+            let path = path.index(j);
+            let mut values = BTreeSet::new();
+            if expression.values.is_empty() {
+                errors.push(Error::required(&path.child("values"), ""));
+            }
+            for (k, value) in expression.values.iter().enumerate() {
+                let path = path.child("values").index(k);
+                if !values.insert(value.as_str()) {
+                    errors.push(Error::duplicate(&path, value.as_str()));
+                }
+            }
+            validate::label_key(errors, &path.child("key"), &expression.key);
+            if expressions.insert(&expression.key, values).is_some() {
+                errors.push(Error::duplicate(&path.child("key"), expression.key.as_str()));
+            }
+        }
+        // A term without expressions is like one that was never there, which upstream counts.
+        if expressions.is_empty() || seen.contains(&expressions) {
+            errors.push(Error::duplicate(&path, ""));
+        }
+        seen.push(expressions);
+    }
 }

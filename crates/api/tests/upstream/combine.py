@@ -23,5 +23,7 @@ with open("facts.jsonl", "w") as out:
         else:
             fact["object"] = strip(answer["object"])
             # Behind the first line of an error may come a diff of the server's own types.
+            if answer.get("warnings"):
+                fact["warnings"] = answer["warnings"]
             fact["errors"] = [e.split("\n")[0] for e in answer["errors"]]
         out.write(json.dumps(fact, sort_keys=True, separators=(",", ":")) + "\n")

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::image;
+use super::{disabled, image};
 use crate::core::persistentvolumeclaim;
 use crate::defaults::{Fields, blank, child, existing, items, text, unset};
 use crate::prepare::object;
@@ -70,6 +70,7 @@ fn addresses(status: &mut Fields) {
 
 /// A pod spec, in a pod or in a template.
 pub fn pod_spec(spec: &mut Fields) {
+    disabled::drop_fields(spec);
     let mut account = text(spec, "serviceAccountName").to_owned();
     if account.is_empty() {
         account = text(spec, "serviceAccount").to_owned();
@@ -117,8 +118,6 @@ fn container(container: &mut Fields) {
         }
     }
     if let Some(lifecycle) = existing(container, "lifecycle") {
-        // An alpha feature upstream, off by default: the field is dropped.
-        lifecycle.remove("stopSignal");
         for hook in ["postStart", "preStop"] {
             if let Some(get) = existing(lifecycle, hook).and_then(|hook| existing(hook, "httpGet")) {
                 http_get(get);

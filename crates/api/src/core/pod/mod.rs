@@ -3,6 +3,7 @@
 mod app_armor;
 mod columns;
 mod defaults;
+mod disabled;
 mod image;
 mod paths;
 mod prepare;

@@ -83,7 +83,8 @@ pub fn resource_name(errors: &mut ErrorList, path: &Path, name: &str) -> bool {
     fine
 }
 
-fn container_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
+/// A resource that a container can ask for.
+pub fn container_resource_name(errors: &mut ErrorList, path: &Path, name: &str) {
     resource_name(errors, path, name);
     if !name.contains('/') {
         if !CONTAINER.contains(&name) && !is_huge_page(name) {

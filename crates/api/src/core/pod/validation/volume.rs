@@ -3,12 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
-    DownwardAPIVolumeFile, KeyToPath, PodSpec, ProjectedVolumeSource, ServiceAccountTokenProjection, Volume,
+    ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, PodCertificateProjection, PodSpec,
+    ProjectedVolumeSource, ServiceAccountTokenProjection, Volume,
 };
 use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
 use knarr_apimachinery::quantity::Quantity;
+use serde_json::Value;
 
 use super::{Of, env};
+use crate::certificates::signer_name;
+use crate::core::{persistentvolumeclaim, volume_sources};
 use crate::validate;
 
 /// The valid volumes by name.
@@ -30,7 +35,7 @@ pub fn volumes<'a>(errors: &mut ErrorList, path: &Path, spec: &'a PodSpec, of: O
     for (i, volume) in volumes.iter().enumerate() {
         let path = path.index(i);
         let mut found = ErrorList::new();
-        source(&mut found, &path, volume);
+        source(&mut found, &path, volume, pod_name);
         if validate::required(&mut found, &path.child("name"), &volume.name) {
             validate::dns_label(&mut found, &path.child("name"), &volume.name);
         }
@@ -54,52 +59,137 @@ pub fn volumes<'a>(errors: &mut ErrorList, path: &Path, spec: &'a PodSpec, of: O
 /// Looks at one kind of source.
 type Check = fn(&mut ErrorList, &Path, &Volume);
 
+/// Every kind of source in upstream's order, with what looks at it where pods alone have it.
+fn kinds(volume: &Volume) -> [(&'static str, bool, Option<Check>); 30] {
+    let v = volume;
+    [
+        ("emptyDir", v.empty_dir.is_some(), Some(empty_dir)),
+        ("hostPath", v.host_path.is_some(), Some(host_path)),
+        ("gitRepo", v.git_repo.is_some(), Some(git_repo)),
+        ("gcePersistentDisk", v.gce_persistent_disk.is_some(), None),
+        ("awsElasticBlockStore", v.aws_elastic_block_store.is_some(), None),
+        ("secret", v.secret.is_some(), Some(secret)),
+        ("nfs", v.nfs.is_some(), None),
+        ("iscsi", v.iscsi.is_some(), None),
+        ("glusterfs", v.glusterfs.is_some(), None),
+        ("flocker", v.flocker.is_some(), None),
+        ("persistentVolumeClaim", v.persistent_volume_claim.is_some(), Some(claim)),
+        ("rbd", v.rbd.is_some(), None),
+        ("cinder", v.cinder.is_some(), None),
+        ("cephFS", v.cephfs.is_some(), None),
+        ("quobyte", v.quobyte.is_some(), None),
+        ("downwardAPI", v.downward_api.is_some(), Some(downward_api)),
+        ("fc", v.fc.is_some(), None),
+        ("flexVolume", v.flex_volume.is_some(), None),
+        ("configMap", v.config_map.is_some(), Some(config_map)),
+        ("azureFile", v.azure_file.is_some(), None),
+        ("vsphereVolume", v.vsphere_volume.is_some(), None),
+        ("photonPersistentDisk", v.photon_persistent_disk.is_some(), None),
+        ("portworxVolume", v.portworx_volume.is_some(), None),
+        ("azureDisk", v.azure_disk.is_some(), None),
+        ("storageos", v.storageos.is_some(), None),
+        ("projected", v.projected.is_some(), Some(projected)),
+        ("scaleIO", v.scale_io.is_some(), None),
+        ("csi", v.csi.is_some(), None),
+        ("ephemeral", v.ephemeral.is_some(), Some(ephemeral)),
+        ("image", v.image.is_some(), Some(image)),
+    ]
+}
+
 /// Of several sources, only the first is looked at; the others are one too many.
-fn source(errors: &mut ErrorList, path: &Path, volume: &Volume) {
-    let checks: &[(&str, bool, Check)] = &[
-        ("emptyDir", volume.empty_dir.is_some(), empty_dir),
-        ("hostPath", volume.host_path.is_some(), host_path),
-        ("gitRepo", volume.git_repo.is_some(), |_, _, _| {}),
-        ("gcePersistentDisk", volume.gce_persistent_disk.is_some(), |_, _, _| {}),
-        ("awsElasticBlockStore", volume.aws_elastic_block_store.is_some(), |_, _, _| {}),
-        ("secret", volume.secret.is_some(), secret),
-        ("nfs", volume.nfs.is_some(), nfs),
-        ("iscsi", volume.iscsi.is_some(), |_, _, _| {}),
-        ("glusterfs", volume.glusterfs.is_some(), |_, _, _| {}),
-        ("flocker", volume.flocker.is_some(), |_, _, _| {}),
-        ("persistentVolumeClaim", volume.persistent_volume_claim.is_some(), claim),
-        ("rbd", volume.rbd.is_some(), |_, _, _| {}),
-        ("cinder", volume.cinder.is_some(), |_, _, _| {}),
-        ("cephFS", volume.cephfs.is_some(), |_, _, _| {}),
-        ("quobyte", volume.quobyte.is_some(), |_, _, _| {}),
-        ("downwardAPI", volume.downward_api.is_some(), downward_api),
-        ("fc", volume.fc.is_some(), |_, _, _| {}),
-        ("flexVolume", volume.flex_volume.is_some(), |_, _, _| {}),
-        ("configMap", volume.config_map.is_some(), config_map),
-        ("azureFile", volume.azure_file.is_some(), |_, _, _| {}),
-        ("vsphereVolume", volume.vsphere_volume.is_some(), |_, _, _| {}),
-        ("photonPersistentDisk", volume.photon_persistent_disk.is_some(), |_, _, _| {}),
-        ("portworxVolume", volume.portworx_volume.is_some(), |_, _, _| {}),
-        ("azureDisk", volume.azure_disk.is_some(), |_, _, _| {}),
-        ("storageos", volume.storageos.is_some(), |_, _, _| {}),
-        ("projected", volume.projected.is_some(), projected),
-        ("scaleIO", volume.scale_io.is_some(), |_, _, _| {}),
-        ("csi", volume.csi.is_some(), csi),
-        ("ephemeral", volume.ephemeral.is_some(), |_, _, _| {}),
-        ("image", volume.image.is_some(), |_, _, _| {}),
-    ];
+fn source(errors: &mut ErrorList, path: &Path, volume: &Volume, pod_name: &str) {
     let mut sources = 0;
-    for (name, _, check) in checks.iter().filter(|(_, set, _)| *set) {
+    for (name, _, check) in kinds(volume).into_iter().filter(|(_, set, _)| *set) {
         sources += 1;
-        if sources == 1 {
-            check(errors, &path.child(name), volume);
-        } else {
-            errors.push(Error::forbidden(&path.child(name), "may not specify more than 1 volume type"));
+        // Upstream's paths are spelled in more than one way.
+        let (at, forbidden) = match name {
+            "gcePersistentDisk" => ("persistentDisk", name),
+            "cephFS" => ("cephfs", name),
+            "downwardAPI" => (name, "downwarAPI"),
+            _ => (name, name),
+        };
+        if sources > 1 {
+            errors.push(Error::forbidden(&path.child(forbidden), "may not specify more than 1 volume type"));
+            continue;
         }
+        match check {
+            Some(check) => check(errors, &path.child(at), volume),
+            None => {
+                let field = if name == "cephFS" { "cephfs" } else { name };
+                if let Some(Value::Object(source)) = validate::shown(volume).get(field) {
+                    let of = volume_sources::Of::Pod;
+                    volume_sources::source(errors, &path.child(at), field, source, of);
+                }
+            }
+        }
+        names_together(errors, path, volume, pod_name);
     }
     if sources == 0 {
         errors.push(Error::required(path, "must specify a volume type"));
     }
+}
+
+/// Some names are put together from the volume's and another one.
+fn names_together(errors: &mut ErrorList, path: &Path, volume: &Volume, pod_name: &str) {
+    let name = volume.name.as_str();
+    if let Some(iscsi) = volume.iscsi.as_ref().filter(|i| i.initiator_name.is_some())
+        && name.len() + 1 + iscsi.target_portal.len() > 64
+    {
+        let problem = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
+        errors.push(Error::invalid(&path.child("name"), name, problem));
+    }
+    if volume.ephemeral.is_some() && !pod_name.is_empty() && !name.is_empty() {
+        let claim = format!("{pod_name}-{name}");
+        for problem in names::dns1123_subdomain(&claim) {
+            let problem = format!("PVC name {claim:?}: {problem}");
+            errors.push(Error::invalid(&path.child("name"), name, problem));
+        }
+    }
+}
+
+fn git_repo(errors: &mut ErrorList, path: &Path, volume: &Volume) {
+    let Some(source) = &volume.git_repo else { return };
+    validate::required(errors, &path.child("repository"), &source.repository);
+    let directory = source.directory.as_deref().unwrap_or("");
+    validate::descending_path(errors, &path.child("directory"), directory);
+}
+
+fn image(errors: &mut ErrorList, path: &Path, volume: &Volume) {
+    let Some(source) = &volume.image else { return };
+    validate::required(errors, &path.child("reference"), source.reference.as_deref().unwrap_or(""));
+    let policy = source.pull_policy.as_deref().unwrap_or("");
+    let policies = ["Always", "IfNotPresent", "Never"];
+    validate::one_of(errors, &path.child("pullPolicy"), policy, &policies);
+}
+
+fn ephemeral(errors: &mut ErrorList, path: &Path, volume: &Volume) {
+    let path = path.child("volumeClaimTemplate");
+    let template = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref());
+    let Some(template) = template else {
+        errors.push(Error::required(&path, ""));
+        return;
+    };
+    let metadata = template.metadata.clone().unwrap_or_default();
+    let at = path.child("metadata");
+    validate::annotations(errors, &at.child("annotations"), metadata.annotations.as_ref());
+    validate::labels(errors, &at.child("labels"), metadata.labels.as_ref());
+    for (field, set) in [
+        ("name", metadata.name.is_some()),
+        ("generateName", metadata.generate_name.is_some()),
+        ("namespace", metadata.namespace.is_some()),
+        ("uid", metadata.uid.is_some()),
+        ("resourceVersion", metadata.resource_version.is_some()),
+        ("generation", metadata.generation.is_some()),
+        ("creationTimestamp", metadata.creation_timestamp.is_some()),
+        ("deletionTimestamp", metadata.deletion_timestamp.is_some()),
+        ("ownerReferences", metadata.owner_references.is_some()),
+        ("finalizers", metadata.finalizers.is_some()),
+    ] {
+        if set {
+            errors.push(Error::forbidden(&at.child(field), "cannot be set"));
+        }
+    }
+    persistentvolumeclaim::validate_claim_spec(errors, &path.child("spec"), &template.spec);
 }
 
 fn empty_dir(errors: &mut ErrorList, path: &Path, volume: &Volume) {
@@ -111,10 +201,16 @@ fn empty_dir(errors: &mut ErrorList, path: &Path, volume: &Volume) {
 }
 
 fn host_path(errors: &mut ErrorList, path: &Path, volume: &Volume) {
-    let Some(source) = &volume.host_path else { return };
-    if validate::required(errors, &path.child("path"), &source.path) {
-        validate::no_backsteps(errors, &path.child("path"), &source.path);
-        if let Some(kind) = &source.type_ {
+    if let Some(source) = &volume.host_path {
+        host_path_source(errors, path, &source.path, source.type_.as_deref());
+    }
+}
+
+/// A path of the node, in a pod or a persistent volume.
+pub fn host_path_source(errors: &mut ErrorList, path: &Path, host_path: &str, kind: Option<&str>) {
+    if validate::required(errors, &path.child("path"), host_path) {
+        validate::no_backsteps(errors, &path.child("path"), host_path);
+        if let Some(kind) = kind {
             validate::supported_value(errors, &path.child("type"), kind, HOST_PATH_TYPES);
         }
     }
@@ -158,24 +254,9 @@ fn config_map(errors: &mut ErrorList, path: &Path, volume: &Volume) {
     items(errors, path, source.items.as_ref());
 }
 
-fn nfs(errors: &mut ErrorList, path: &Path, volume: &Volume) {
-    let Some(source) = &volume.nfs else { return };
-    validate::required(errors, &path.child("server"), &source.server);
-    validate::required(errors, &path.child("path"), &source.path);
-    if !source.path.starts_with('/') {
-        let problem = "must be an absolute path";
-        errors.push(Error::invalid(&path.child("path"), source.path.as_str(), problem));
-    }
-}
-
 fn claim(errors: &mut ErrorList, path: &Path, volume: &Volume) {
     let name = volume.persistent_volume_claim.as_ref().map_or("", |c| &c.claim_name);
     validate::required(errors, &path.child("claimName"), name);
-}
-
-fn csi(errors: &mut ErrorList, path: &Path, volume: &Volume) {
-    let driver = volume.csi.as_ref().map_or("", |c| &c.driver);
-    validate::required(errors, &path.child("driver"), driver);
 }
 
 fn downward_api(errors: &mut ErrorList, path: &Path, volume: &Volume) {
@@ -244,8 +325,22 @@ fn projected_sources(errors: &mut ErrorList, path: &Path, projected: &ProjectedV
             sources += 1;
             token_source(errors, path, &at.child("serviceAccountToken"), token);
         }
-        sources += usize::from(source.cluster_trust_bundle.is_some());
-        sources += usize::from(source.pod_certificate.is_some());
+        if let Some(bundle) = &source.cluster_trust_bundle {
+            sources += 1;
+            trust_bundle(errors, &at.child("clusterTrustBundle"), bundle);
+            if !seen.insert(bundle.path.as_str()) {
+                errors.push(Error::invalid(path, bundle.path.as_str(), CONFLICT));
+            }
+        }
+        if let Some(certificate) = &source.pod_certificate {
+            sources += 1;
+            pod_certificate(errors, &at.child("podCertificate"), certificate);
+            for file in certificate_files(certificate).filter(|(_, file)| !file.is_empty()) {
+                if !seen.insert(file.1) {
+                    errors.push(Error::invalid(path, file.1, CONFLICT));
+                }
+            }
+        }
         if sources > 1 {
             errors.push(Error::forbidden(&at, "may not specify more than 1 volume type per source"));
         }
@@ -269,5 +364,93 @@ fn token_source(errors: &mut ErrorList, volume: &Path, path: &Path, token: &Serv
     }
     if validate::required(errors, &volume.child("path"), &token.path) {
         file_path(errors, &volume.child("path"), &token.path);
+    }
+}
+
+fn trust_bundle(errors: &mut ErrorList, path: &Path, bundle: &ClusterTrustBundleProjection) {
+    match (bundle.name.as_deref(), bundle.signer_name.as_deref()) {
+        (Some(_), Some(_)) => {
+            // Shown as the server's own form.
+            let shown = |v: Value| v.to_string();
+            let selector = bundle.label_selector.as_ref().map_or("null".to_owned(), validate::selector_text);
+            let text = format!(
+                r#"{{"Name":{},"SignerName":{},"LabelSelector":{selector},"Optional":{},"Path":{},"User":null}}"#,
+                shown(validate::shown(&bundle.name)),
+                shown(validate::shown(&bundle.signer_name)),
+                shown(validate::shown(&bundle.optional)),
+                shown(Value::from(bundle.path.as_str()))
+            );
+            let problem = "only one of name and signerName may be used";
+            errors.push(validate::invalid_text(path, &text, problem));
+        }
+        (Some(name), None) => {
+            let at = path.child("name");
+            if name.is_empty() {
+                errors.push(Error::required(&at, "must be a valid object name"));
+            }
+            for problem in names::dns1123_subdomain(name.rsplit(':').next().unwrap_or("")) {
+                let problem = format!("not a valid clustertrustbundlename: {problem}");
+                errors.push(Error::invalid(&at, name, problem));
+            }
+            if let Some(selector) = &bundle.label_selector {
+                let text = validate::selector_text(selector);
+                let problem = "labelSelector must be unset if name is specified";
+                errors.push(validate::invalid_text(&path.child("labelSelector"), &text, problem));
+            }
+        }
+        (None, Some(signer)) => {
+            let at = path.child("signerName");
+            if signer.is_empty() {
+                errors.push(Error::required(&at, "must be a valid signer name"));
+            }
+            signer_name(errors, &at, signer);
+            let selector = bundle.label_selector.as_ref();
+            validate::label_selector(errors, &path.child("labelSelector"), selector);
+        }
+        (None, None) => {
+            errors.push(Error::required(path, "either name or signerName must be specified"));
+        }
+    }
+    validate::required(errors, &path.child("path"), &bundle.path);
+    file_path(errors, &path.child("path"), &bundle.path);
+}
+
+fn certificate_files(certificate: &PodCertificateProjection) -> impl Iterator<Item = (&'static str, &str)> {
+    [
+        ("credentialBundlePath", &certificate.credential_bundle_path),
+        ("keyPath", &certificate.key_path),
+        ("certificateChainPath", &certificate.certificate_chain_path),
+    ]
+    .into_iter()
+    .map(|(field, file)| (field, file.as_deref().unwrap_or("")))
+}
+
+fn pod_certificate(errors: &mut ErrorList, path: &Path, certificate: &PodCertificateProjection) {
+    const SECONDS_MAX: i32 = 91 * 24 * 3600;
+    const OWN_SECONDS_MAX: i32 = 24 * 3600;
+    signer_name(errors, &path.child("signerName"), &certificate.signer_name);
+    let types = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
+    validate::supported_value(errors, &path.child("keyType"), &certificate.key_type, &types);
+    if let Some(seconds) = certificate.max_expiration_seconds {
+        let at = path.child("maxExpirationSeconds");
+        if seconds < 3600 {
+            let problem = "if provided, maxExpirationSeconds must be >= 3600";
+            errors.push(Error::invalid(&at, seconds, problem));
+        }
+        let own = certificate.signer_name.starts_with("kubernetes.io/");
+        let most = if own { OWN_SECONDS_MAX } else { SECONDS_MAX };
+        if seconds > most {
+            let problem = format!("if provided, maxExpirationSeconds must be <= {most}");
+            errors.push(Error::invalid(&at, seconds, problem));
+        }
+    }
+    let mut any = false;
+    for (field, file) in certificate_files(certificate).filter(|(_, file)| !file.is_empty()) {
+        any = true;
+        file_path(errors, &path.child(field), file);
+    }
+    if !any {
+        let why = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
+        errors.push(Error::required(path, why));
     }
 }

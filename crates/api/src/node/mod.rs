@@ -1,0 +1,3 @@
+//! The `node.k8s.io` group: how nodes run containers.
+
+pub mod runtimeclass;
