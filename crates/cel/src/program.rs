@@ -1,0 +1,132 @@
+//! From the text of an expression to a program that can be evaluated.
+
+use crate::activation::Activation;
+use crate::ast::{Expr, Kind};
+use crate::budget::Budget;
+use crate::checker::{Checked, check};
+use crate::cost::estimate::{self, CostRange};
+use crate::declarations::Declarations;
+use crate::error::{CompileError, EvalError};
+use crate::eval::Evaluator;
+use crate::parser::parse;
+use crate::plan::{Node, plan};
+use crate::types::Type;
+use crate::validators;
+use crate::value::Value;
+
+/// How deep lists and maps in the value of an expression may hold each other.
+const DEEPEST_RESULT: u16 = 256;
+
+/// An expression that is known to be right.
+#[derive(Debug)]
+pub struct Expression {
+    tree: Expr,
+    checked: Checked,
+}
+
+/// Parses and checks an expression. Its value must have one of the types wanted, if any are given, or be `dyn`.
+pub fn checked(source: &str, decls: &Declarations, wanted: &[Type]) -> Result<Expression, CompileError> {
+    let (mut tree, _) = parse(source, decls.features.macros).map_err(CompileError::Issues)?;
+    let checked = check(&mut tree, decls, source).map_err(CompileError::Issues)?;
+    validators::validate(&tree, &checked, source).map_err(CompileError::Issues)?;
+    let found = checked.type_of(&tree);
+    let fits = wanted.is_empty() || found.is_dyn() || wanted.iter().any(|w| w == found || loosely(w, found));
+    if !fits {
+        return Err(CompileError::OutputType { wanted: wanted.to_vec(), found: found.clone() });
+    }
+    Ok(Expression { tree, checked })
+}
+
+/// A list of anything is fine where a list of something is wanted, and the like.
+fn loosely(wanted: &Type, found: &Type) -> bool {
+    match (wanted, found) {
+        (Type::List(w), Type::List(f)) => w.is_dyn() || f.is_dyn() || loosely(w, f),
+        (Type::Map(w), Type::Map(f)) => (w.0.is_dyn() || w.0 == f.0) && (w.1.is_dyn() || w.1 == f.1),
+        _ => wanted == found,
+    }
+}
+
+/// Parses, checks and plans an expression. See [`checked`] for `wanted`.
+pub fn compile(source: &str, decls: &Declarations, wanted: &[Type]) -> Result<Program, CompileError> {
+    checked(source, decls, wanted)?.program()
+}
+
+impl Expression {
+    pub fn output_type(&self) -> &Type {
+        self.checked.type_of(&self.tree)
+    }
+
+    /// Whether the expression uses the variable, `oldSelf` for one.
+    pub fn references(&self, variable: &str) -> bool {
+        references(&self.tree, variable)
+    }
+
+    /// What an evaluation may cost, with the limits of the declared types of variables.
+    pub fn estimate(&self, decls: &Declarations) -> CostRange {
+        estimate::estimate(&self.tree, &self.checked, decls)
+    }
+
+    pub fn program(&self) -> Result<Program, CompileError> {
+        let node = plan(&self.tree, &self.checked).map_err(|e| CompileError::Instantiation(e.to_string()))?;
+        Ok(Program { node, output_type: self.output_type().clone() })
+    }
+}
+
+fn references(tree: &Expr, variable: &str) -> bool {
+    match &tree.kind {
+        Kind::Ident(name) => name.trim_start_matches('.') == variable,
+        _ => tree.children().iter().any(|child| references(child, variable)),
+    }
+}
+
+/// An expression made ready. Evaluations do not change it; share it freely.
+#[derive(Debug)]
+pub struct Program {
+    node: Node,
+    output_type: Type,
+}
+
+impl Program {
+    pub fn output_type(&self) -> &Type {
+        &self.output_type
+    }
+
+    /// The value for these variables. What the evaluation costs is taken from the budget, also if it fails; one that
+    /// goes past the limit of a call, or finds the budget used up, fails with [`EvalError::CostLimitExceeded`].
+    pub fn evaluate<'a>(
+        &self,
+        activation: &Activation<'_, 'a>,
+        budget: &mut Budget<'_>,
+    ) -> Result<Value<'a>, EvalError> {
+        if budget.is_exhausted() {
+            return Err(EvalError::CostLimitExceeded);
+        }
+        budget.begin();
+        let result = Evaluator::new(activation, budget).node(&self.node);
+        budget.end(None);
+        bounded(result?)
+    }
+
+    /// As `evaluate`, from within the evaluation of another expression: a variable computed on first use. The
+    /// counts of the outer evaluation are kept apart.
+    pub fn evaluate_within<'a>(
+        &self,
+        activation: &Activation<'_, 'a>,
+        budget: &mut Budget<'_>,
+    ) -> Result<Value<'a>, EvalError> {
+        if budget.is_exhausted() {
+            return Err(EvalError::CostLimitExceeded);
+        }
+        let outer = budget.begin();
+        let result = Evaluator::new(activation, budget).node(&self.node);
+        budget.end(Some(outer));
+        bounded(result?)
+    }
+}
+
+fn bounded(value: Value<'_>) -> Result<Value<'_>, EvalError> {
+    if value.depth() > DEEPEST_RESULT {
+        return Err(EvalError::new("value nested too deep"));
+    }
+    Ok(value)
+}

@@ -1,0 +1,171 @@
+//! Timestamps and durations: parsing and printing as Go does, within the range that CEL has.
+
+use jiff::Timestamp;
+use jiff::tz::{Offset, TimeZone};
+
+use crate::error::EvalError;
+
+const NANOS: [(&str, f64); 8] = [
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("\u{b5}s", 1e3),
+    ("\u{3bc}s", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 60e9),
+    ("h", 3600e9),
+];
+
+/// 0001-01-01T00:00:00Z and the end of 9999.
+const FIRST_SECOND: i64 = -62_135_596_800;
+const LAST_SECOND: i64 = 253_402_300_799;
+
+/// `1h15m30.5s`, as Go's `time.ParseDuration` reads it; nanoseconds.
+pub fn parse_duration(text: &str) -> Option<i64> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    if rest.is_empty() {
+        return None;
+    }
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let length = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (number, after) = rest.split_at(length);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+            return None;
+        }
+        let unit_length = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
+        let (unit, after) = after.split_at(unit_length);
+        let (_, nanos) = NANOS.iter().find(|(u, _)| *u == unit)?;
+        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.into() };
+        total += whole * (*nanos as i128);
+        if !fraction.is_empty() {
+            let digits = &fraction[..fraction.len().min(18)];
+            let scale = 10_i128.pow(digits.len() as u32);
+            total += digits.parse::<i128>().ok()? * (*nanos as i128) / scale;
+        }
+        if total > i128::from(i64::MAX) + i128::from(negative) {
+            return None;
+        }
+        rest = after;
+    }
+    i64::try_from(if negative { -total } else { total }).ok()
+}
+
+/// In seconds, with as many decimals as needed: `5400s`, `0.5s`.
+pub fn duration_string(nanos: i64) -> String {
+    let seconds = (nanos / 1_000_000_000) as f64 + (nanos % 1_000_000_000) as f64 / 1e9;
+    format!("{seconds}s")
+}
+
+/// RFC 3339.
+pub fn parse_timestamp(text: &str) -> Result<Timestamp, EvalError> {
+    let bad = || {
+        EvalError::new(format!(
+            "parsing time \"{text}\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"{text}\" as \"2006\""
+        ))
+    };
+    let b = text.as_bytes();
+    let digit = |i: usize| b.get(i).is_some_and(u8::is_ascii_digit);
+    let shape = [0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18].into_iter().all(digit)
+        && b.get(4) == Some(&b'-')
+        && b.get(7) == Some(&b'-')
+        && b.get(10) == Some(&b'T')
+        && b.get(13) == Some(&b':')
+        && b.get(16) == Some(&b':')
+        && &b[17..19] != b"60";
+    if !shape {
+        return Err(bad());
+    }
+    let zone = match b[19..].iter().position(|c| !c.is_ascii_digit() && !matches!(c, b'.' | b',')) {
+        Some(at) => &b[19 + at..],
+        None => return Err(bad()),
+    };
+    let zone_fits = match zone {
+        b"Z" => true,
+        [b'+' | b'-', h1, h2, b':', m1, m2] => [h1, h2, m1, m2].iter().all(|c| c.is_ascii_digit()),
+        _ => false,
+    };
+    if !zone_fits {
+        return Err(bad());
+    }
+    let timestamp: Timestamp = text.parse().map_err(|_| bad())?;
+    in_range(timestamp).ok_or_else(|| EvalError::new("timestamp overflow"))
+}
+
+/// The timestamp, if CEL can tell it.
+pub fn in_range(timestamp: Timestamp) -> Option<Timestamp> {
+    let seconds = timestamp.as_second();
+    (FIRST_SECOND..=LAST_SECOND).contains(&seconds).then_some(timestamp)
+}
+
+/// A day `2006-01-02` at midnight UTC, or a timestamp.
+pub fn parse_date(text: &str) -> Option<Timestamp> {
+    let date: jiff::civil::Date = text.parse().ok()?;
+    if text.len() != 10 {
+        return None;
+    }
+    date.to_zoned(TimeZone::UTC).ok().map(|z| z.timestamp())
+}
+
+/// A zone by its name, or as `+02:00`.
+pub fn zone(name: &str) -> Result<TimeZone, EvalError> {
+    let Some((hours, minutes)) = name.split_once(':') else {
+        if matches!(name, "" | "UTC") {
+            return Ok(TimeZone::UTC);
+        }
+        return TimeZone::get(name).map_err(|_| EvalError::new(format!("unknown time zone {name}")));
+    };
+    let number = |text: &str| {
+        text.parse::<i32>()
+            .map_err(|_| EvalError::new(format!("strconv.Atoi: parsing \"{text}\": invalid syntax")))
+    };
+    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    if !(0..=59).contains(&minutes) {
+        return Err(EvalError::new(format!("timezone offset minutes out of range [0, 59]: {name}")));
+    }
+    let minutes = if name.starts_with('-') { -minutes } else { minutes };
+    let seconds = hours.checked_mul(3600).and_then(|s| s.checked_add(minutes * 60));
+    let offset = seconds.and_then(|s| Offset::from_seconds(s).ok());
+    offset.map(TimeZone::fixed).ok_or_else(|| EvalError::new(format!("unknown time zone {name}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_and_shown() {
+        for (text, nanos) in [
+            ("1h30m", Some(5_400_000_000_000)),
+            ("1.5s", Some(1_500_000_000)),
+            ("-3ms", Some(-3_000_000)),
+            ("0", Some(0)),
+            ("", None),
+            ("5", None),
+            ("1d", None),
+            ("9999999h", None),
+        ] {
+            assert_eq!(parse_duration(text), nanos, "{text}");
+        }
+        assert_eq!(duration_string(5_400_000_000_000), "5400s");
+        assert_eq!(duration_string(-500_000_000), "-0.5s");
+    }
+
+    #[test]
+    fn timestamps_are_rfc3339() {
+        assert!(parse_timestamp("2023-01-01T00:00:00Z").is_ok());
+        assert!(parse_timestamp("2023-01-01T00:00:00.123+02:00").is_ok());
+        for bad in ["2023-01-01", "2023-01-01 00:00:00Z", "2023-13-01T00:00:00Z", "x", "2023-01-01T00:00:00"]
+        {
+            assert!(parse_timestamp(bad).is_err(), "{bad}");
+        }
+        assert!(zone("Europe/Berlin").is_ok() && zone("-08:30").is_ok() && zone("Nowhere/X").is_err());
+    }
+}
