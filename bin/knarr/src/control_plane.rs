@@ -188,6 +188,7 @@ pub async fn controllers(
         cluster_cidr: options.cluster_cidr.clone(),
         node_cidr_mask_size: options.node_cidr_mask_size,
         root_ca: pki.ca_pem().to_owned(),
+        token_signer: Some(Arc::clone(&pki) as Arc<dyn knarr_controllers::TokenSigner>),
         certificate_signer: Some(pki),
     };
     let component = |leading| {

@@ -321,7 +321,14 @@ async fn start_kubelet(
     let kubelet = Kubelet::new(config, dependencies, stop.clone());
     let served = bind_kubelet_server(options, access, &kubelet, &runtime).await?;
     tasks.spawn(served.serve(stop.clone()));
-    let manager = node_status::NodeStatusManager::new(status, informers, runtime, network, recorder);
+    let manager = node_status::NodeStatusManager::new(
+        status,
+        informers,
+        runtime,
+        network,
+        recorder,
+        kubelet.image_changes(),
+    );
     tasks.spawn(manager.run(stop.clone()));
     tasks.spawn(async move {
         if let Err(error) = kubelet.run().await {
@@ -347,7 +354,7 @@ async fn bind_kubelet_server(
         key_pem: access.serving.key.clone(),
         client_ca_pem: access.client_ca.clone(),
         node_name: options.name.clone(),
-        configz: serde_json::json!({}),
+        configz: kubelet_config(options).configz(),
     };
     let (pods, runtime) = (Arc::<Kubelet>::clone(kubelet), Arc::<Embedded>::clone(runtime));
     kubelet_server::bind(server_options, pods, runtime, access.kubelet.clone())

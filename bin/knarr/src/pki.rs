@@ -154,6 +154,14 @@ impl knarr_controllers::CertificateSigner for Pki {
     }
 }
 
+impl knarr_controllers::TokenSigner for Pki {
+    fn sign(&self, claims: &serde_json::Value) -> Option<String> {
+        let key =
+            self.service_account_key().map_err(|error| tracing::warn!(%error, "no token is signed")).ok()?;
+        knarr_apiserver::TokenSigner::from_pem(&key).ok()?.sign(claims)
+    }
+}
+
 fn ca_params() -> Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::new())?;
     let mut name = DistinguishedName::new();

@@ -22,5 +22,6 @@ mod table;
 mod webhook;
 
 pub use authn::UserInfo;
+pub use authn::signer::TokenSigner;
 pub use config::{Config, ConfigError, Keypair, SYSTEM_VERSION, Version};
 pub use server::{ApiServer, StartError};

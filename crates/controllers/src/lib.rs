@@ -5,26 +5,33 @@ mod discovery;
 pub mod manager;
 mod nodes;
 mod owners;
+mod pod_control;
 mod pod_disruption;
 mod pod_state;
+mod revisions;
 mod service_pods;
 #[cfg(test)]
 mod testing;
 mod written;
 
 mod certificates;
+mod daemon_set;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;
 mod garbage_collector;
+mod job;
 mod namespace;
 mod node_ipam;
 mod node_lifecycle;
 mod pod_garbage_collector;
-mod replica_set;
+mod replicas;
 mod root_ca_publisher;
+mod service_account_tokens;
 mod service_accounts;
+mod stateful_set;
 mod taint_eviction;
 
 pub use certificates::CertificateSigner;
 pub use manager::{ClientOf, Context, Options, run};
+pub use service_account_tokens::TokenSigner;

@@ -11,23 +11,29 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::certificates::CertificateSigner;
+use crate::service_account_tokens::TokenSigner;
 
 /// The controllers of this build, in alphabetical order.
 pub const ALL: &[Descriptor] = &[
     crate::certificates::approver::DESCRIPTOR,
     crate::certificates::cleaner::DESCRIPTOR,
     crate::certificates::signer::DESCRIPTOR,
+    crate::daemon_set::DESCRIPTOR,
     crate::deployment::DESCRIPTOR,
     crate::endpoint_slice::DESCRIPTOR,
     crate::endpoints::DESCRIPTOR,
     crate::garbage_collector::DESCRIPTOR,
+    crate::job::DESCRIPTOR,
     crate::namespace::DESCRIPTOR,
     crate::node_ipam::DESCRIPTOR,
     crate::node_lifecycle::DESCRIPTOR,
     crate::pod_garbage_collector::DESCRIPTOR,
-    crate::replica_set::DESCRIPTOR,
+    crate::replicas::REPLICA_SET,
+    crate::replicas::REPLICATION_CONTROLLER,
     crate::root_ca_publisher::DESCRIPTOR,
+    crate::service_account_tokens::DESCRIPTOR,
     crate::service_accounts::DESCRIPTOR,
+    crate::stateful_set::DESCRIPTOR,
     crate::taint_eviction::DESCRIPTOR,
 ];
 
@@ -53,6 +59,8 @@ pub struct Options {
     pub root_ca: String,
     /// Signs approved certificate requests; without it nobody does.
     pub certificate_signer: Option<Arc<dyn CertificateSigner>>,
+    /// Signs the tokens in Secrets of service accounts; without it these stay empty.
+    pub token_signer: Option<Arc<dyn TokenSigner>>,
 }
 
 /// What every controller gets.
@@ -73,7 +81,9 @@ pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 /// The service account of a controller: its own name, save where upstream gave it another.
 fn service_account(controller: &'static str) -> &'static str {
     match controller {
+        "daemonset-controller" => "daemon-set-controller",
         "endpoints-controller" => "endpoint-controller",
+        "replicationcontroller-controller" => "replication-controller",
         "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
         "node-ipam-controller" | "node-lifecycle-controller" | "taint-eviction-controller" => {
             "node-controller"
@@ -94,11 +104,13 @@ pub async fn run(
     stop: CancellationToken,
 ) {
     let tracker = TaskTracker::new();
-    let informers = Arc::new(Informers::new(shared, stop.clone()));
+    let informers = Arc::new(Informers::new(shared.clone(), stop.clone()));
     let options = Arc::new(options);
     for descriptor in ALL {
         let account = service_account(descriptor.name);
-        let client = client_of(account);
+        // Tokens are handed out under the manager's own identity, as upstream does: no account could be used before.
+        let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;
+        let client = if of_manager { shared.clone() } else { client_of(account) };
         let context = Context {
             informers: Arc::clone(&informers),
             recorder: EventRecorder::new(client.clone(), account, "", stop.clone()),

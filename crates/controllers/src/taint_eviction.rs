@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use knarr_api::core::pod::placement::tolerates;
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::events::{EventRecorder, EventType};
 use knarr_client::work_queue::WorkQueue;
@@ -42,29 +43,6 @@ enum Verdict {
     Stay,
     /// To be evicted then.
     Evict(Timestamp),
-}
-
-/// Whether one toleration matches one taint: no key matches every key, no effect every effect; the operator is
-/// `Equal` where it is not given; `Lt` and `Gt` compare the taint's number with the toleration's.
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let given = |v: &'_ Option<String>| v.clone().filter(|v| !v.is_empty());
-    if given(&toleration.effect).is_some_and(|e| e != taint.effect)
-        || given(&toleration.key).is_some_and(|k| k != taint.key)
-    {
-        return false;
-    }
-    let (own, theirs) = (toleration.value.as_deref().unwrap_or(""), taint.value.as_deref().unwrap_or(""));
-    let compare = |holds: fn(i64, i64) -> bool| match (theirs.parse(), own.parse()) {
-        (Ok(theirs), Ok(own)) => holds(theirs, own),
-        _ => false,
-    };
-    match toleration.operator.as_deref().unwrap_or("") {
-        "" | "Equal" => own == theirs,
-        "Exists" => true,
-        "Lt" => compare(|theirs, own| theirs < own),
-        "Gt" => compare(|theirs, own| theirs > own),
-        _ => false,
-    }
 }
 
 /// Decides about a pod with these tolerations that was bound at `bound`.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::certificates::CertificateSigner;
 use crate::manager::{Context, Descriptor, Options};
+use crate::service_account_tokens::TokenSigner;
 
 /// When every test begins: 2026-01-01T00:00:00Z.
 pub const START: i64 = 1_767_225_600;
@@ -22,6 +23,7 @@ pub const START: i64 = 1_767_225_600;
 pub struct World {
     pub api: Arc<FakeApi>,
     pub certificate_signer: Option<Arc<dyn CertificateSigner>>,
+    pub token_signer: Option<Arc<dyn TokenSigner>>,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 }
@@ -31,7 +33,7 @@ impl World {
     pub fn new(resources: &[ResourceType]) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(at(0)));
         let api = FakeApi::new(Arc::clone(&clock), resources);
-        Self { api, certificate_signer: None, clock, stop: CancellationToken::new() }
+        Self { api, certificate_signer: None, token_signer: None, clock, stop: CancellationToken::new() }
     }
 
     pub fn start(&self, descriptor: &Descriptor) {
@@ -41,6 +43,7 @@ impl World {
             node_cidr_mask_size: 24,
             root_ca: String::new(),
             certificate_signer: self.certificate_signer.clone(),
+            token_signer: self.token_signer.clone(),
         };
         let context = Context {
             informers: Arc::new(Informers::new(client.clone(), self.stop.clone())),

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+use knarr_api::core::pod::placement::{node_matches, taints, tolerated, tolerations};
 use knarr_api::kind::Kind;
 
 use crate::container_config::host_ports;
@@ -61,7 +62,7 @@ pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
     os_mismatch(pod, node)
         .or_else(|| lacking_resource(pod, node, taken))
         .or_else(|| {
-            let chosen = node_selected(pod, node);
+            let chosen = node_matches(pod, node);
             if chosen {
                 None
             } else {
@@ -79,11 +80,8 @@ pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
             }
         })
         .or_else(|| {
-            let taints = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
-            let tolerations = pod::spec(pod).tolerations.as_deref().unwrap_or_default();
-            let untolerated = taints
-                .iter()
-                .any(|taint| taint.effect == "NoExecute" && !tolerations.iter().any(|t| tolerates(t, taint)));
+            let untolerated =
+                taints(node).iter().any(|t| t.effect == "NoExecute" && !tolerated(tolerations(pod), t));
             if untolerated {
                 predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate")
             } else {
@@ -142,64 +140,6 @@ fn conflict(a: &PortMapping, b: &PortMapping) -> bool {
         _ => true,
     };
     same_address && a.host_port == b.host_port && a.protocol == b.protocol
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let filled = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
-    let effect = filled(&toleration.effect).is_none_or(|effect| effect == taint.effect);
-    let key = filled(&toleration.key);
-    let value = match toleration.operator.as_deref() {
-        Some("Exists") => true,
-        _ => {
-            key.is_some() && toleration.value.as_deref().unwrap_or("") == taint.value.as_deref().unwrap_or("")
-        }
-    };
-    effect && value && key.is_none_or(|key| key == taint.key)
-}
-
-fn node_selected(pod: &Pod, node: &Node) -> bool {
-    let none = BTreeMap::new();
-    let labels = node.metadata.labels.as_ref().unwrap_or(&none);
-    let spec = pod::spec(pod);
-    if spec.node_selector.iter().flatten().any(|(key, value)| labels.get(key) != Some(value)) {
-        return false;
-    }
-    let required = spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.node_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    let Some(selector) = required else { return true };
-    selector.node_selector_terms.iter().any(|term| term_matches(term, labels, node.name()))
-}
-
-/// A term without any requirement matches nothing.
-fn term_matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, node_name: &str) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    if expressions.is_empty() && fields.is_empty() {
-        return false;
-    }
-    expressions.iter().all(|r| requirement(r, labels.get(&r.key).map(String::as_str)))
-        && fields.iter().all(|r| r.key == "metadata.name" && requirement(r, Some(node_name)))
-}
-
-fn requirement(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = value.is_some_and(|value| values.iter().any(|v| v == value));
-    let compared = || {
-        let value = value?.parse::<i64>().ok()?;
-        Some(value.cmp(&values.first()?.parse::<i64>().ok()?))
-    };
-    match requirement.operator.as_str() {
-        "In" => listed,
-        "NotIn" => !listed,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
-        "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
+
 /// Settings of one node. Field names follow KubeletConfiguration where it has them.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -50,6 +52,23 @@ impl Config {
 
     pub fn dirs(&self) -> PodDirs {
         PodDirs { root: self.data_dir.clone() }
+    }
+
+    /// What `/configz` shows: these settings as a KubeletConfiguration (kubelet.config.k8s.io/v1beta1).
+    pub fn configz(&self) -> Value {
+        json!({"kubeletconfig": {
+            "kind": "KubeletConfiguration",
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "clusterDNS": self.cluster_dns,
+            "clusterDomain": self.cluster_domain,
+            "resolvConf": self.resolv_conf,
+            "maxPods": self.max_pods,
+            "podPidsLimit": self.pod_pids_limit,
+            "cgroupRoot": self.cgroup_root,
+            "containerLogMaxSize": self.container_log_max_size.to_string(),
+            "containerLogMaxFiles": self.container_log_max_files,
+            "serializeImagePulls": self.serialize_image_pulls,
+        }})
     }
 
     /// `10.0.0.1,fd00::1`, the node's addresses as the API shows them.

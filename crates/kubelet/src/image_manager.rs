@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_api::kind::Kind;
 use knarr_apimachinery::clock::Clock;
 use knarr_runtime::images::Reference;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::back_off::BackOff;
 use crate::events::ContainerEvents;
@@ -45,6 +45,8 @@ pub struct ImageManager {
     clock: Arc<dyn Clock>,
     pulls: Semaphore,
     state: Mutex<State>,
+    /// Notified after each pull.
+    changed: Arc<Notify>,
 }
 
 fn failure(reason: &str, message: impl Into<String>) -> StartFailure {
@@ -59,7 +61,12 @@ impl ImageManager {
         serialize_pulls: bool,
     ) -> Self {
         let pulls = Semaphore::new(if serialize_pulls { 1 } else { PARALLEL_PULLS });
-        Self { runtime, objects, clock, pulls, state: Mutex::default() }
+        Self { runtime, objects, clock, pulls, state: Mutex::default(), changed: Arc::default() }
+    }
+
+    /// Notified when images were pulled.
+    pub fn changes(&self) -> Arc<Notify> {
+        Arc::clone(&self.changed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -126,6 +133,7 @@ impl ImageManager {
         let started = self.clock.monotonic();
         match self.runtime.pull_image(wanted, &keyring).await {
             Ok(image) => {
+                self.changed.notify_one();
                 let now = self.clock.monotonic();
                 events.normal(
                     "Pulled",

@@ -122,6 +122,11 @@ impl Kubelet {
         Arc::new(Self { config, syncer, pods, nodes, services, workers, stop })
     }
 
+    /// Notified when images were pulled.
+    pub fn image_changes(&self) -> Arc<tokio::sync::Notify> {
+        self.syncer.images.changes()
+    }
+
     /// Works until `stop`; containers go on running after it. An error text says why it could not begin.
     pub async fn run(self: Arc<Self>) -> Result<(), String> {
         let stop = self.stop.clone();

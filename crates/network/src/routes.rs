@@ -18,6 +18,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Node status changes every few seconds and hardly ever matters here.
 const GATHER: Duration = Duration::from_millis(100);
 
+/// The label of nodes that only pretend to run pods.
+const SIMULATED: &str = "knarr.dev/simulated";
+
 /// Gateways by pod CIDR, and the nodes that cannot be reached like that.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredRoutes {
@@ -30,7 +33,7 @@ pub struct DesiredRoutes {
 pub fn desired_routes(nodes: &[Arc<Node>], this: &str, addresses: &[Address]) -> DesiredRoutes {
     let mut desired = DesiredRoutes::default();
     let own: Vec<Ipv4Cidr> = nodes.iter().filter(|n| name(n) == this).flat_map(|n| pod_cidrs(n)).collect();
-    for node in nodes.iter().filter(|n| name(n) != this) {
+    for node in nodes.iter().filter(|n| name(n) != this && !is_simulated(n)) {
         let Some(gateway) = internal_ip(node) else { continue };
         let on_link = addresses.iter().any(|a| {
             a.prefix_len < 32 && a.ip != gateway && Ipv4Cidr::new(a.ip, a.prefix_len).contains(gateway)
@@ -118,6 +121,11 @@ pub async fn run(informers: &Informers, this: &str, stop: CancellationToken) -> 
 
 fn name(node: &Node) -> &str {
     node.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Whether the node's pods run nothing, so that there is nothing to reach.
+fn is_simulated(node: &Node) -> bool {
+    node.metadata.labels.as_ref().is_some_and(|l| l.contains_key(SIMULATED))
 }
 
 fn internal_ip(node: &Node) -> Option<Ipv4Addr> {

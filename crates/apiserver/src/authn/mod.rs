@@ -4,6 +4,7 @@ pub mod impersonation;
 pub mod jwt;
 pub mod keys;
 pub mod service_account;
+pub mod signer;
 pub mod x509;
 
 use std::collections::BTreeMap;

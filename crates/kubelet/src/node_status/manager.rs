@@ -112,7 +112,7 @@ pub struct NodeStatusManager {
     recorder: EventRecorder,
     machine: Machine,
     wake: Arc<Notify>,
-    images_changed: Notify,
+    images_changed: Arc<Notify>,
     registered: watch::Sender<bool>,
     /// What the API server answered last; may be newer than the informer's.
     last: Mutex<Option<Arc<Node>>>,
@@ -134,12 +134,14 @@ struct Told {
 }
 
 impl NodeStatusManager {
+    /// `images_changed` is notified when images were pulled or removed: the status is then brought up to date.
     pub fn new(
         options: Options,
         informers: &Informers,
         runtime: Arc<dyn ContainerRuntime>,
         network: watch::Receiver<NetworkState>,
         recorder: EventRecorder,
+        images_changed: Arc<Notify>,
     ) -> Arc<Self> {
         let selection = ListOptions {
             field_selector: Some(format!("metadata.name={}", options.node_name)),
@@ -158,7 +160,7 @@ impl NodeStatusManager {
             recorder,
             machine: Machine::read(),
             wake,
-            images_changed: Notify::new(),
+            images_changed,
             registered: watch::Sender::new(false),
             last: Mutex::default(),
             pressure: Mutex::default(),
@@ -174,11 +176,6 @@ impl NodeStatusManager {
     /// What the machine is short of, as the conditions tell it: for admission and eviction.
     pub fn pressure(&self) -> Pressure {
         *self.pressure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Images were pulled or removed: the status is brought up to date soon.
-    pub fn images_changed(&self) {
-        self.images_changed.notify_one();
     }
 
     /// Registers the node, then keeps its status and lease until `stop`.
@@ -468,8 +465,14 @@ mod tests {
             let config = Config::new("n1", "10.0.0.1".parse().unwrap(), "/");
             let options = Options::new(&config);
             let runtime = Arc::new(Leaked::new());
-            let manager =
-                NodeStatusManager::new(options, &informers, runtime, self.network.subscribe(), recorder);
+            let manager = NodeStatusManager::new(
+                options,
+                &informers,
+                runtime,
+                self.network.subscribe(),
+                recorder,
+                Arc::default(),
+            );
             tokio::spawn(manager.run(self.stop.clone()));
         }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{
     Node, NodeAffinity as Affinity, NodeSelectorRequirement, NodeSelectorTerm, Pod,
 };
-use knarr_api::kind::Kind;
+use knarr_api::core::pod::placement::{node_affinity, node_matches, required_terms, term_matches};
 
 use crate::cache::Nodes;
 use crate::framework::profile::Descriptor;
@@ -32,61 +32,9 @@ const REASON: &str = "node(s) didn't match Pod's node affinity/selector";
 
 struct NodeAffinity;
 
-fn affinity(pod: &Pod) -> Option<&Affinity> {
-    pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()
-}
-
-fn required_terms(pod: &Pod) -> Option<&[NodeSelectorTerm]> {
-    let required = affinity(pod)?.required_during_scheduling_ignored_during_execution.as_ref()?;
-    Some(&required.node_selector_terms)
-}
-
-fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let among = |v: &str| values.iter().any(|wanted| wanted == v);
-    let compared = |wanted: fn(i64, i64) -> bool| match (value, values) {
-        (Some(v), [bound]) => match (v.parse(), bound.parse()) {
-            (Ok(v), Ok(bound)) => wanted(v, bound),
-            _ => false,
-        },
-        _ => false,
-    };
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(among),
-        "NotIn" => !value.is_some_and(among),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared(|v, bound| v > bound),
-        "Lt" => compared(|v, bound| v < bound),
-        _ => false,
-    }
-}
-
-/// Whether a node meets all of a term's requirements. A term without any matches nothing.
-pub fn term_matches(term: &NodeSelectorTerm, node: &Node) -> bool {
-    let (expressions, fields) = (
-        term.match_expressions.as_deref().unwrap_or_default(),
-        term.match_fields.as_deref().unwrap_or_default(),
-    );
-    if expressions.is_empty() && fields.is_empty() {
-        return false;
-    }
-    let label = |key: &str| node.metadata.labels.as_ref().and_then(|l| l.get(key)).map(String::as_str);
-    let field = |key: &str| (key == "metadata.name").then(|| node.name());
-    expressions.iter().all(|r| holds(r, label(&r.key))) && fields.iter().all(|r| holds(r, field(&r.key)))
-}
-
-/// Whether the node meets the pod's nodeSelector and one of its required terms.
-pub fn required_matches(pod: &Pod, node: &Node) -> bool {
-    let selector = pod.spec.as_ref().and_then(|s| s.node_selector.as_ref()).into_iter().flatten();
-    let labels = node.metadata.labels.as_ref();
-    let selected = selector.into_iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v));
-    selected && required_terms(pod).is_none_or(|terms| terms.iter().any(|t| term_matches(t, node)))
-}
-
 fn matches_now(pod: &Pod, change: &EventObject) -> bool {
     match change {
-        EventObject::Node { new: Some(node), .. } => required_matches(pod, node),
+        EventObject::Node { new: Some(node), .. } => node_matches(pod, node),
         _ => true,
     }
 }
@@ -143,15 +91,15 @@ impl PreFilter for NodeAffinity {
 
 impl Filter for NodeAffinity {
     fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        if required_matches(&pod.pod, &node.node) { Status::SUCCESS } else { Status::unresolvable(REASON) }
+        if node_matches(&pod.pod, &node.node) { Status::SUCCESS } else { Status::unresolvable(REASON) }
     }
 }
 
 impl Score for NodeAffinity {
     /// The sum of the weights of the preferred terms that the node meets.
     fn score(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Nodes) -> i64 {
-        let preferred =
-            affinity(&pod.pod).and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
+        let preferred = node_affinity(&pod.pod)
+            .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
         let met = preferred.into_iter().flatten().filter(|p| term_matches(&p.preference, &node.node));
         met.map(|p| i64::from(p.weight)).sum()
     }
@@ -191,20 +139,20 @@ mod tests {
         for (operator, values, with, without) in table {
             let pod = pod("p").required_affinity("cpus", operator, values).build();
             assert_eq!(
-                required_matches(&pod, &node("a").label("cpus", "8").build()),
+                node_matches(&pod, &node("a").label("cpus", "8").build()),
                 with,
                 "{operator} {values:?}"
             );
-            assert_eq!(required_matches(&pod, &node("a").build()), without, "{operator} {values:?} without");
+            assert_eq!(node_matches(&pod, &node("a").build()), without, "{operator} {values:?} without");
         }
     }
 
     #[test]
     fn selector_and_terms_both_have_to_match() {
         let pod = pod("p").node_selector("disk", "ssd").required_affinity("zone", "In", &["z1"]).build();
-        assert!(required_matches(&pod, &node("a").label("disk", "ssd").label("zone", "z1").build()));
-        assert!(!required_matches(&pod, &node("a").label("disk", "ssd").build()));
-        assert!(!required_matches(&pod, &node("a").label("zone", "z1").build()));
+        assert!(node_matches(&pod, &node("a").label("disk", "ssd").label("zone", "z1").build()));
+        assert!(!node_matches(&pod, &node("a").label("disk", "ssd").build()));
+        assert!(!node_matches(&pod, &node("a").label("zone", "z1").build()));
     }
 
     #[test]
@@ -218,7 +166,7 @@ mod tests {
             .unwrap()
             .node_selector_terms
             .clear();
-        assert!(!required_matches(&empty, &node("a").label("k", "v").build()));
+        assert!(!node_matches(&empty, &node("a").label("k", "v").build()));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Taint;
+use knarr_api::core::pod::placement::tolerates;
 
-use super::taint_toleration::tolerates;
 use crate::framework::profile::Descriptor;
 use crate::framework::{
     ClusterEvent, CycleState, EventObject, Filter, Interest, NodeInfo, Plugin, PodInfo, Status,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Pod, Taint};
+use knarr_api::core::pod::placement::{taints, tolerated, tolerates, tolerations};
 
 use crate::cache::Nodes;
 use crate::framework::profile::Descriptor;
@@ -25,49 +26,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 struct TaintToleration;
 
-/// Whether one toleration matches one taint: an empty key with `Exists` matches every key, an empty effect every
-/// effect; the operator is `Equal` where it is not given.
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let given = |value: &Option<String>| value.as_deref().unwrap_or("").to_owned();
-    let (key, effect, operator) =
-        (given(&toleration.key), given(&toleration.effect), given(&toleration.operator));
-    if !effect.is_empty() && effect != taint.effect {
-        return false;
-    }
-    if !key.is_empty() && key != taint.key {
-        return false;
-    }
-    let taint_value = taint.value.as_deref().unwrap_or("");
-    match operator.as_str() {
-        "Exists" => true,
-        "" | "Equal" => !key.is_empty() && given(&toleration.value) == taint_value,
-        "Gt" | "Lt" => {
-            let (own, theirs) = (given(&toleration.value).parse::<i64>(), taint_value.parse::<i64>());
-            match (own, theirs) {
-                (Ok(own), Ok(theirs)) if operator == "Gt" => theirs > own,
-                (Ok(own), Ok(theirs)) => theirs < own,
-                _ => false,
-            }
-        }
-        _ => false,
-    }
-}
-
-fn tolerations(pod: &Pod) -> &[Toleration] {
-    pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
-}
-
 fn keeps_off(taints: &[Taint], pod: &Pod) -> bool {
     let blocking = taints.iter().filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
-    blocking.into_iter().any(|taint| !tolerations(pod).iter().any(|t| tolerates(t, taint)))
+    blocking.into_iter().any(|taint| !tolerated(tolerations(pod), taint))
 }
 
 fn tolerated_now(pod: &Pod, change: &EventObject) -> bool {
     match change {
-        EventObject::Node { new: Some(node), .. } => {
-            let taints = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
-            !keeps_off(taints, pod)
-        }
+        EventObject::Node { new: Some(node), .. } => !keeps_off(taints(node), pod),
         _ => true,
     }
 }

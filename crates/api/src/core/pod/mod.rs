@@ -6,6 +6,7 @@ mod defaults;
 mod disabled;
 mod image;
 mod paths;
+pub mod placement;
 mod prepare;
 pub mod validation;
 pub mod warnings;

@@ -1,0 +1,250 @@
+//! DaemonSet: one pod on every node that fits, rolled from template to template.
+
+mod nodes;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::selector::Selector;
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Lister, Result};
+
+use crate::manager::{Context, Descriptor};
+use crate::owners::controller_of;
+use crate::pod_control::PodControl;
+use crate::pod_state::available_in;
+use crate::revisions::{Revisions, hash_of};
+use crate::written::CATCH_UP;
+use plan::{HASH_LABEL, View, Why, Work, by_node};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "daemonset-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 2;
+/// Pods created or deleted in one go.
+const BURST: usize = 250;
+const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
+const GENERATION_LABEL: &str = "pod-template-generation";
+/// How long a failed pod stays before it makes room for the next one: doubled for each in a row.
+const FAILED_FIRST: Duration = Duration::from_secs(1);
+const FAILED_LONGEST: Duration = Duration::from_secs(15 * 60);
+
+struct Controller {
+    cx: Arc<Context>,
+    sets: Lister<DaemonSet>,
+    nodes: Lister<Node>,
+    pods: PodControl,
+    revisions: Revisions,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    /// By set and node: when the next failed pod may be deleted, and how long the wait is by now.
+    failed: Mutex<HashMap<(ObjectKey, String), (Duration, Duration)>>,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let sets = cx.informers.informer::<DaemonSet>();
+    let nodes = cx.informers.informer::<Node>();
+    let revisions = cx.informers.informer::<ControllerRevision>();
+    let informer = cx.informers.informer::<Pod>();
+    let pods = PodControl::new(Arc::clone(&cx), informer.clone());
+    let on_set = Arc::clone(&queue);
+    sets.add_handler(move |event| on_set.add(event.object().key()));
+    let (on_node, all) = (Arc::clone(&queue), sets.lister());
+    nodes.add_handler(move |event| {
+        if matters(event) {
+            all.list().iter().for_each(|set| on_node.add(set.key()));
+        }
+    });
+    let on_revision = Arc::clone(&queue);
+    revisions.add_handler(move |event| {
+        let revision = event.object();
+        if let Some(owner) = controller_of(&revision.metadata).filter(|o| o.kind == "DaemonSet") {
+            on_revision.add(ObjectKey::new(revision.namespace(), &owner.name));
+        }
+    });
+    pods.wake::<DaemonSet>(&queue, sets.lister(), selector_of);
+    sets.wait_synced().await;
+    nodes.wait_synced().await;
+    revisions.wait_synced().await;
+    informer.wait_synced().await;
+
+    let (stop, client) = (cx.stop.clone(), cx.client.clone());
+    let controller = Arc::new(Controller {
+        sets: sets.lister(),
+        nodes: nodes.lister(),
+        pods,
+        revisions: Revisions { client, lister: revisions.lister(), hash_label: HASH_LABEL },
+        queue: Arc::clone(&queue),
+        failed: Mutex::default(),
+        cx,
+    });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+/// Whether a node's change may change where daemons run.
+fn matters(event: &Event<Node>) -> bool {
+    let Event::Updated { old, new } = event else { return true };
+    let taints = |n: &Node| n.spec.as_ref().and_then(|s| s.taints.clone());
+    old.metadata.labels != new.metadata.labels || taints(old) != taints(new)
+}
+
+fn selector_of(set: &DaemonSet) -> Option<Selector> {
+    let selector = Selector::from_label_selector(Some(&set.spec.selector)).ok()?;
+    (!selector.is_everything()).then_some(selector)
+}
+
+impl Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        let Some(set) = self.sets.get_key(&key) else {
+            self.forget(&key);
+            return Ok(());
+        };
+        let Some(selector) = selector_of(&set) else {
+            let text = "This daemon set is selecting all pods. A non-empty selector is required.";
+            self.cx.recorder.event(&*set, EventType::Warning, "SelectingAll", text);
+            return Ok(());
+        };
+        if self.pods.is_pending(&key) {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        if set.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let mut revisions = self.revisions.claim(&*set, &selector).await?;
+        let mut collisions = set.status.as_ref().and_then(|s| s.collision_count).unwrap_or(0);
+        let current =
+            self.revisions.ensure(&*set, &set.spec.template, &mut revisions, &mut collisions).await?;
+        let hash = hash_of(&current, HASH_LABEL).to_owned();
+        let pods = self.pods.claim(&*set, &selector).await?;
+        let (nodes, pod) = (self.nodes.list(), nodes::pod_of(&set));
+        let now = self.cx.clock.now();
+        let view = View { set: &set, pod: &pod, nodes: &nodes, pods: by_node(&pods), hash: &hash, now };
+        let mut result = self.carry_out(&view, view.manage()).await;
+        // What managing has changed is seen at the next look; only then is it time to roll.
+        if result.is_ok() && !self.pods.is_pending(&key) && view.is_rolling() {
+            result = self.carry_out(&view, view.roll()).await;
+        }
+        self.drop_history(&set, &revisions, &current, &pods).await?;
+        self.write_status(&view, collisions).await?;
+        self.look_again_when_available(&set, &pods);
+        result
+    }
+
+    async fn carry_out(&self, view: &View<'_>, work: Work<'_>) -> Result<()> {
+        for (pod, why) in work.delete.into_iter().take(BURST) {
+            if self.may_delete(view.set, pod, why) {
+                self.pods.delete(view.set, pod).await?;
+            }
+        }
+        let pods: Vec<Pod> = work
+            .create
+            .iter()
+            .take(BURST)
+            .map(|node| {
+                let mut pod = view.pod.clone();
+                nodes::tie(&mut pod, node);
+                label(&mut pod, view.set, view.hash);
+                pod
+            })
+            .collect();
+        self.pods.create_all(view.set, &pods).await.1
+    }
+
+    /// Tells of ended pods, and holds back the deletion of those that fail again and again.
+    fn may_delete(&self, set: &DaemonSet, pod: &Pod, why: Why) -> bool {
+        let node = nodes::node_of(pod).unwrap_or("");
+        let told = |what: &str, fate: &str| {
+            format!(
+                "Found {what} daemon pod {}/{} on node {node}, will try to {fate} it",
+                pod.namespace(),
+                pod.name()
+            )
+        };
+        match why {
+            Why::Surplus => true,
+            Why::Succeeded => {
+                let text = told("succeeded", "delete");
+                self.cx.recorder.event(set, EventType::Normal, "SucceededDaemonPod", text);
+                true
+            }
+            Why::Failed => {
+                let now = self.cx.clock.monotonic();
+                let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                let entry = failed.entry((set.key(), node.to_owned())).or_insert((now, FAILED_FIRST / 2));
+                if now < entry.0 {
+                    self.queue.add_after(set.key(), entry.0 - now);
+                    return false;
+                }
+                // A node that has been well for long enough starts anew.
+                let wait = if now > entry.0 + 2 * FAILED_LONGEST { FAILED_FIRST } else { entry.1 * 2 };
+                *entry = (now + wait.min(FAILED_LONGEST), wait.min(FAILED_LONGEST));
+                let text = told("failed", "kill");
+                self.cx.recorder.event(set, EventType::Warning, "FailedDaemonPod", text);
+                true
+            }
+        }
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        self.pods.forget(key);
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).retain(|(set, _), _| set != key);
+    }
+
+    async fn drop_history(
+        &self,
+        set: &DaemonSet,
+        revisions: &[ControllerRevision],
+        current: &ControllerRevision,
+        pods: &[Arc<Pod>],
+    ) -> Result<()> {
+        let hash = |pod: &Pod| pod.metadata.labels.as_ref().and_then(|l| l.get(HASH_LABEL).cloned());
+        let live = |revision: &ControllerRevision| {
+            let own = hash_of(revision, HASH_LABEL);
+            revision.name() == current.name() || pods.iter().any(|p| hash(p).as_deref() == Some(own))
+        };
+        self.revisions.truncate(revisions, live, set.spec.revision_history_limit.unwrap_or(10)).await
+    }
+
+    async fn write_status(&self, view: &View<'_>, collisions: i32) -> Result<()> {
+        let status = view.status(collisions);
+        if view.set.status.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        let next = DaemonSet { status: Some(status), ..view.set.clone() };
+        match self.cx.client.update_status(&next).await {
+            Err(e) if !e.is_not_found() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn look_again_when_available(&self, set: &DaemonSet, pods: &[Arc<Pod>]) {
+        let (wanted, now) = (set.spec.min_ready_seconds.unwrap_or(0), self.cx.clock.now());
+        let next = pods.iter().filter_map(|p| available_in(p, wanted, now)).filter(|d| !d.is_zero()).min();
+        if let Some(delay) = next {
+            self.queue.add_after(set.key(), delay);
+        }
+    }
+}
+
+/// The labels that tell a pod's template.
+fn label(pod: &mut Pod, set: &DaemonSet, hash: &str) {
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert(HASH_LABEL.to_owned(), hash.to_owned());
+    let generation = set.metadata.annotations.as_ref().and_then(|a| a.get(GENERATION_ANNOTATION));
+    if let Some(generation) = generation {
+        labels.insert(GENERATION_LABEL.to_owned(), generation.clone());
+    }
+}

@@ -1,0 +1,186 @@
+//! Job: runs pods until enough of them have succeeded, and counts each one exactly once.
+
+mod indexes;
+mod plan;
+mod pods;
+mod policies;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::selector::Selector;
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Informer, Patch, Result};
+
+use crate::manager::{Context, Descriptor};
+use crate::owners::controller_of;
+use crate::pod_control::PodControl;
+use crate::written::{CATCH_UP, Written};
+use plan::{Plan, plan};
+use pods::{has_finalizer, spec};
+
+pub use plan::{COMPLETE, FAILED, condition, is_finished};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "job-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 5;
+/// Jobs of another manager are left to it.
+const MANAGER: &str = "kubernetes.io/job-controller";
+
+struct Controller {
+    cx: Arc<Context>,
+    jobs: Informer<Job>,
+    pods: PodControl,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    /// Statuses: what they count must not be counted again from an older one.
+    written: Written,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let orphans = WorkQueue::new(Arc::clone(&cx.clock));
+    let jobs = cx.informers.informer::<Job>();
+    let informer = cx.informers.informer::<Pod>();
+    let pods = PodControl::new(Arc::clone(&cx), informer.clone());
+    let on_job = Arc::clone(&queue);
+    jobs.add_handler(move |event| on_job.add(event.object().key()));
+    pods.wake::<Job>(&queue, jobs.lister(), selector_of);
+    let on_orphan = Arc::clone(&orphans);
+    informer.add_handler(move |event| {
+        let pod = event.object();
+        if !matches!(event, Event::Deleted(_)) && has_finalizer(pod) {
+            on_orphan.add(pod.key());
+        }
+    });
+    jobs.wait_synced().await;
+    informer.wait_synced().await;
+
+    let stop = cx.stop.clone();
+    let controller = Arc::new(Controller {
+        jobs,
+        pods,
+        queue: Arc::clone(&queue),
+        written: Written::default(),
+        cx: Arc::clone(&cx),
+    });
+    let reconcile = {
+        let controller = Arc::clone(&controller);
+        move |key| {
+            let controller = Arc::clone(&controller);
+            async move { controller.reconcile(key).await }
+        }
+    };
+    let release = move |key: ObjectKey| {
+        let (controller, informer) = (Arc::clone(&controller), informer.clone());
+        async move {
+            let Some(pod) = informer.lister().get_key(&key) else { return Ok(()) };
+            controller.release_orphan(&pod).await
+        }
+    };
+    tokio::join!(
+        queue.run(DESCRIPTOR.name, WORKERS, stop.clone(), reconcile),
+        orphans.run("job-orphan-pods", 1, stop, release),
+    );
+}
+
+fn selector_of(job: &Job) -> Option<Selector> {
+    let selector = Selector::from_label_selector(spec(job)?.selector.as_ref()).ok()?;
+    (!selector.is_everything()).then_some(selector)
+}
+
+fn is_ours(job: &Job) -> bool {
+    spec(job).and_then(|s| s.managed_by.as_deref()).is_none_or(|by| by == MANAGER)
+}
+
+impl Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        let Some(job) = self.jobs.lister().get_key(&key) else {
+            self.pods.forget(&key);
+            self.written.forget(&key);
+            return Ok(());
+        };
+        if self.pods.is_pending(&key) || self.written.is_pending(&key, self.jobs.observed_version()) {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        let Some(selector) = selector_of(&job).filter(|_| is_ours(&job)) else { return Ok(()) };
+        let pods = self.pods.claim(&*job, &selector).await?;
+        if job.metadata.deletion_timestamp.is_some() {
+            return self.release(&job, &pods.iter().map(|p| &**p).collect::<Vec<_>>()).await;
+        }
+        let plan = plan(&job, &pods, self.cx.clock.now());
+        self.carry_out(&job, &plan).await?;
+        if let Some(wait) = plan.wake {
+            self.queue.add_after(key, wait);
+        }
+        Ok(())
+    }
+
+    /// First the status, in which ended pods are noted; only then may their finalizers go.
+    async fn carry_out(&self, job: &Job, plan: &Plan<'_>) -> Result<()> {
+        if job.status.as_ref() != Some(&plan.status) {
+            let next = Job { status: Some(plan.status.clone()), ..job.clone() };
+            match self.cx.client.update_status(&next).await {
+                Ok(written) => self.written.note(&job.key(), &written.metadata),
+                Err(e) if e.is_not_found() => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        for (reason, message) in &plan.events {
+            self.cx.recorder.event(job, EventType::Normal, reason, message.clone());
+        }
+        if let Some((reason, message)) = &plan.failure {
+            self.cx.recorder.event(job, EventType::Warning, reason, message.clone());
+        }
+        self.release(job, &plan.untrack).await?;
+        for pod in &plan.delete {
+            self.pods.delete(job, pod).await?;
+        }
+        let new: Vec<Pod> = plan.create.iter().map(|slot| pods::new_pod(job, *slot)).collect();
+        self.pods.create_all(job, &new).await.1
+    }
+
+    /// Takes the finalizer off these pods.
+    async fn release(&self, job: &Job, pods: &[&Pod]) -> Result<()> {
+        for pod in pods.iter().filter(|p| has_finalizer(p)) {
+            if let Some(meta) = self.untrack(pod).await? {
+                self.pods.note(&job.key(), &meta);
+            }
+        }
+        Ok(())
+    }
+
+    async fn untrack(
+        &self,
+        pod: &Pod,
+    ) -> Result<Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>> {
+        let patch = Patch::Strategic(pods::untrack_patch(pod));
+        match self.cx.client.patch::<Pod>(pod.namespace(), pod.name(), None, &patch).await {
+            Ok(patched) => Ok(Some(patched.metadata)),
+            Err(e) if e.is_not_found() || e.is_conflict() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// A pod whose Job is gone, or is no longer its owner, is counted by nobody.
+    async fn release_orphan(&self, pod: &Pod) -> Result<()> {
+        if let Some(owner) = controller_of(&pod.metadata).filter(|o| o.kind == "Job") {
+            if self.jobs.lister().get(pod.namespace(), &owner.name).is_some_and(|j| j.uid() == owner.uid) {
+                return Ok(());
+            }
+            // The informer may not know it yet.
+            match self.cx.client.get::<Job>(pod.namespace(), &owner.name).await {
+                Ok(job) if job.uid() == owner.uid => return Ok(()),
+                Err(e) if !e.is_not_found() => return Err(e),
+                _ => {}
+            }
+        }
+        self.untrack(pod).await.map(drop)
+    }
+}

@@ -1,0 +1,244 @@
+//! Pods and their controller: found, adopted and released, created in growing batches, deleted, with upstream's events.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::selector::Selector;
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Informer, Lister, Patch, Result};
+
+use crate::manager::{Context, namespace_is_terminating};
+use crate::owners::{Claim, adopt_patch, claim, controller_of, controller_reference, release_patch};
+use crate::written::Written;
+
+/// The index of pods by the uid of their controller; those without one are under `orphans/NAMESPACE`.
+const BY_CONTROLLER: &str = "controllerUID";
+
+/// The pods of the objects of one controller.
+pub struct PodControl {
+    cx: Arc<Context>,
+    pods: Informer<Pod>,
+    /// Among the pods.
+    written: Written,
+}
+
+/// The pods that the controller with this uid manages.
+pub fn controlled_by(pods: &Lister<Pod>, uid: &str) -> Vec<Arc<Pod>> {
+    pods.by_index(BY_CONTROLLER, uid)
+}
+
+fn orphans(namespace: &str) -> String {
+    format!("orphans/{namespace}")
+}
+
+/// Makes [`controlled_by`] work for this informer.
+pub fn index_pods(pods: &Informer<Pod>) {
+    pods.add_index(BY_CONTROLLER, |pod| match controller_of(&pod.metadata) {
+        Some(owner) => vec![owner.uid.clone()],
+        None => vec![orphans(pod.namespace())],
+    });
+}
+
+impl PodControl {
+    pub fn new(cx: Arc<Context>, pods: Informer<Pod>) -> Self {
+        index_pods(&pods);
+        Self { cx, pods, written: Written::default() }
+    }
+
+    /// Wakes those owners of kind `K` that a pod's change concerns: its owner, its former one, or all that could adopt it.
+    pub fn wake<K: Kind>(
+        &self,
+        queue: &Arc<WorkQueue<ObjectKey>>,
+        owners: Lister<K>,
+        selector_of: fn(&K) -> Option<Selector>,
+    ) {
+        let queue = Arc::clone(queue);
+        self.pods.add_handler(move |event| pod_changed(&queue, &owners, selector_of, event));
+    }
+
+    /// Whether the informer still lacks a write made for this key: then it must not count pods yet.
+    pub fn is_pending(&self, key: &ObjectKey) -> bool {
+        self.written.is_pending(key, self.pods.observed_version())
+    }
+
+    /// A pod was written for this key; counting waits until the informer has seen that.
+    pub fn note(&self, key: &ObjectKey, meta: &ObjectMeta) {
+        self.written.note(key, meta);
+    }
+
+    /// The owner is gone.
+    pub fn forget(&self, key: &ObjectKey) {
+        self.written.forget(key);
+    }
+
+    /// The pods of the controller with this uid, as the informer knows them.
+    pub fn of(&self, uid: &str) -> Vec<Arc<Pod>> {
+        controlled_by(&self.pods.lister(), uid)
+    }
+
+    /// The owner's pods, after adopting orphans that match and releasing own ones that no longer do.
+    pub async fn claim<K: Kind>(&self, owner: &K, selector: &Selector) -> Result<Vec<Arc<Pod>>> {
+        self.claim_if(owner, selector, |_| true).await
+    }
+
+    /// As [`PodControl::claim`], adopting only pods that `adoptable` allows.
+    pub async fn claim_if<K: Kind>(
+        &self,
+        owner: &K,
+        selector: &Selector,
+        adoptable: impl Fn(&Pod) -> bool,
+    ) -> Result<Vec<Arc<Pod>>> {
+        let mut candidates = self.of(owner.uid());
+        let unowned = self.pods.lister().by_index(BY_CONTROLLER, &orphans(owner.namespace()));
+        candidates.extend(unowned.into_iter().filter(|p| adoptable(p)));
+        let mut pods = Vec::with_capacity(candidates.len());
+        for pod in candidates {
+            let matches = selector.matches_optional(pod.metadata.labels.as_ref());
+            match claim(owner, &pod.metadata, matches) {
+                Claim::Keep => pods.push(pod),
+                Claim::Ignore => {}
+                Claim::Adopt => pods.extend(self.adopt(owner, &pod).await?),
+                Claim::Release => {
+                    self.patch(owner, &pod, release_patch(owner.uid(), pod.uid())).await?;
+                }
+            }
+        }
+        Ok(pods)
+    }
+
+    async fn adopt<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<Option<Arc<Pod>>> {
+        // The informer may be behind: adopt only for an owner that still is the one we know.
+        let live = self.cx.client.get::<K>(owner.namespace(), owner.name()).await?;
+        if live.uid() != owner.uid() || live.meta().deletion_timestamp.is_some() {
+            return Ok(None);
+        }
+        Ok(self.patch(owner, pod, adopt_patch(owner, pod.uid())).await?.map(Arc::new))
+    }
+
+    async fn patch<K: Kind>(&self, owner: &K, pod: &Pod, patch: serde_json::Value) -> Result<Option<Pod>> {
+        let patch = Patch::Strategic(patch);
+        match self.cx.client.patch::<Pod>(pod.namespace(), pod.name(), None, &patch).await {
+            Ok(patched) => {
+                self.written.note(&owner.key(), &patched.metadata);
+                Ok(Some(patched))
+            }
+            // Gone or replaced meanwhile: nothing to claim.
+            Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.reason() == "Invalid") => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Creates these pods in batches that double while all goes well, so that a broken template costs few attempts.
+    /// Gives how many there are now.
+    pub async fn create_all<K: Kind>(&self, owner: &K, pods: &[Pod]) -> (usize, Result<()>) {
+        let (mut done, mut batch, mut created) = (0, 1, 0);
+        while done < pods.len() {
+            let size = batch.min(pods.len() - done);
+            let attempts = pods[done..done + size].iter().map(|pod| self.create(owner, pod));
+            let mut failed = None;
+            for result in futures_util::future::join_all(attempts).await {
+                match result {
+                    Ok(pod) => created += usize::from(pod.is_some()),
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if let Some(error) = failed {
+                return (created, Err(error));
+            }
+            done += size;
+            batch *= 2;
+        }
+        (created, Ok(()))
+    }
+
+    /// Creates a pod; `None` where its namespace is being deleted, as its owner will be.
+    pub async fn create<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<Option<Pod>> {
+        let recorder = &self.cx.recorder;
+        match self.cx.client.create(pod).await {
+            Ok(pod) => {
+                self.written.note(&owner.key(), &pod.metadata);
+                let text = format!("Created pod: {}", pod.name());
+                recorder.event(owner, EventType::Normal, "SuccessfulCreate", text);
+                Ok(Some(pod))
+            }
+            Err(e) if namespace_is_terminating(&e) => Ok(None),
+            Err(e) => {
+                recorder.event(owner, EventType::Warning, "FailedCreate", format!("Error creating: {e}"));
+                Err(e)
+            }
+        }
+    }
+
+    /// Deletes the pod, and no later one of its name.
+    pub async fn delete<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<()> {
+        let recorder = &self.cx.recorder;
+        let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
+        let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
+        match self.cx.client.delete::<Pod>(pod.namespace(), pod.name(), &options).await {
+            Ok(()) => {
+                let text = format!("Deleted pod: {}", pod.name());
+                recorder.event(owner, EventType::Normal, "SuccessfulDelete", text);
+                Ok(())
+            }
+            Err(e) if e.is_not_found() || e.is_conflict() => Ok(()),
+            Err(e) => {
+                recorder.event(owner, EventType::Warning, "FailedDelete", format!("Error deleting: {e}"));
+                Err(e)
+            }
+        }
+    }
+}
+
+fn owner_key<K: Kind>(pod: &Pod) -> Option<ObjectKey> {
+    let owner = controller_of(&pod.metadata).filter(|o| o.kind == K::RESOURCE.kind)?;
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    (group == K::RESOURCE.group).then(|| ObjectKey::new(pod.namespace(), &owner.name))
+}
+
+fn pod_changed<K: Kind>(
+    queue: &WorkQueue<ObjectKey>,
+    owners: &Lister<K>,
+    selector_of: fn(&K) -> Option<Selector>,
+    event: &Event<Pod>,
+) {
+    if let Event::Updated { old, new } = event
+        && controller_of(&old.metadata) != controller_of(&new.metadata)
+        && let Some(key) = owner_key::<K>(old)
+    {
+        queue.add(key);
+    }
+    let pod = event.object();
+    if let Some(key) = owner_key::<K>(pod) {
+        return queue.add(key);
+    }
+    if controller_of(&pod.metadata).is_some() || matches!(event, Event::Deleted(_)) {
+        return;
+    }
+    for owner in owners.list_namespace(pod.namespace()) {
+        if selector_of(&owner).is_some_and(|s| s.matches_optional(pod.metadata.labels.as_ref())) {
+            queue.add(owner.key());
+        }
+    }
+}
+
+/// The pod that a template describes, under its owner's control, with a generated name.
+pub fn pod_from<K: Kind>(owner: &K, template: Option<&PodTemplateSpec>) -> Pod {
+    let template = template.cloned().unwrap_or_default();
+    let meta = template.metadata.unwrap_or_default();
+    Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", owner.name())),
+            namespace: owner.meta().namespace.clone(),
+            labels: meta.labels,
+            annotations: meta.annotations,
+            finalizers: meta.finalizers,
+            owner_references: Some(vec![controller_reference(owner)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    }
+}

@@ -1,0 +1,139 @@
+//! ReplicaSet and ReplicationController: each keeps the number of pods that its spec asks for.
+//!
+//! A stale informer cannot make them create too many: after each write they wait until the informer has seen that
+//! write before they count pods again.
+
+mod plan;
+mod replica_set;
+mod replication_controller;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::selector::Selector;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Error, Lister, Result};
+
+use crate::manager::Context;
+use crate::owners::controller_of;
+use crate::pod_control::{PodControl, pod_from};
+use crate::pod_state::available_in;
+use crate::written::CATCH_UP;
+use plan::{Plan, Status, plan};
+
+pub use replica_set::DESCRIPTOR as REPLICA_SET;
+pub use replication_controller::DESCRIPTOR as REPLICATION_CONTROLLER;
+
+const WORKERS: usize = 5;
+/// Pods created or deleted in one go.
+const BURST: usize = 500;
+
+/// A kind that asks for a number of like pods.
+trait Replicas: Kind {
+    /// How many pods it asks for.
+    fn wanted(&self) -> i32;
+    fn min_ready_seconds(&self) -> i32;
+    fn template(&self) -> Option<&PodTemplateSpec>;
+    /// `None` where it is broken or would select everything.
+    fn selector(&self) -> Option<Selector>;
+    fn status(&self) -> Status;
+    fn with_status(&self, status: Status) -> Self;
+}
+
+struct Controller<K> {
+    cx: Arc<Context>,
+    sets: Lister<K>,
+    pods: PodControl,
+    queue: Arc<WorkQueue<ObjectKey>>,
+}
+
+async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let sets = cx.informers.informer::<K>();
+    let informer = cx.informers.informer::<Pod>();
+    let pods = PodControl::new(Arc::clone(&cx), informer.clone());
+    let on_set = Arc::clone(&queue);
+    sets.add_handler(move |event| on_set.add(event.object().key()));
+    pods.wake::<K>(&queue, sets.lister(), K::selector);
+    sets.wait_synced().await;
+    informer.wait_synced().await;
+
+    let (stop, sets) = (cx.stop.clone(), sets.lister());
+    let controller = Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue) });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(name, WORKERS, stop, reconcile).await;
+}
+
+impl<K: Replicas> Controller<K> {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        let Some(set) = self.sets.get_key(&key) else {
+            self.pods.forget(&key);
+            return Ok(());
+        };
+        if self.pods.is_pending(&key) {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        let Some(selector) = set.selector() else { return Ok(()) };
+        let pods = self.pods.claim(&*set, &selector).await?;
+        let plan = plan(set.wanted(), &pods, self.cx.clock.now(), |node| self.family_on_node(&set, node));
+        let result =
+            if set.meta().deletion_timestamp.is_some() { Ok(()) } else { self.carry_out(&set, &plan).await };
+        self.write_status(&set, &pods, result.as_ref().err()).await?;
+        self.look_again_when_available(&set, &pods);
+        result
+    }
+
+    async fn carry_out(&self, set: &K, plan: &Plan<'_>) -> Result<()> {
+        match plan {
+            Plan::Enough => Ok(()),
+            Plan::Create(count) => {
+                let pods = vec![pod_from(set, set.template()); (*count).min(BURST)];
+                self.pods.create_all(set, &pods).await.1
+            }
+            Plan::Delete(pods) => {
+                for pod in pods.iter().take(BURST) {
+                    self.pods.delete(set, pod).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// How many pods of sets with the same owner (old and new of one Deployment) run on the node.
+    fn family_on_node(&self, set: &K, node: &str) -> usize {
+        let owner = controller_of(set.meta()).map(|o| o.uid.as_str());
+        let sets = self.sets.list_namespace(set.namespace());
+        let family = sets.iter().filter(|s| {
+            s.uid() == set.uid()
+                || (owner.is_some() && controller_of(s.meta()).map(|o| o.uid.as_str()) == owner)
+        });
+        let on_node = |p: &Arc<Pod>| p.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node);
+        family.map(|s| self.pods.of(s.uid()).iter().filter(|p| on_node(p)).count()).sum()
+    }
+
+    async fn write_status(&self, set: &K, pods: &[Arc<Pod>], error: Option<&Error>) -> Result<()> {
+        let status = plan::status(set, pods, error.map(ToString::to_string).as_deref(), self.cx.clock.now());
+        if set.status() == status {
+            return Ok(());
+        }
+        match self.cx.client.update_status(&set.with_status(status)).await {
+            Ok(_) => Ok(()),
+            Err(e) if e.is_not_found() => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn look_again_when_available(&self, set: &K, pods: &[Arc<Pod>]) {
+        let wanted = set.min_ready_seconds();
+        let now = self.cx.clock.now();
+        let next = pods.iter().filter_map(|p| available_in(p, wanted, now)).filter(|d| !d.is_zero()).min();
+        if let Some(delay) = next {
+            self.queue.add_after(set.key(), delay);
+        }
+    }
+}

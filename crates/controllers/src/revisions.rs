@@ -1,0 +1,242 @@
+//! ControllerRevisions: the history of a DaemonSet's or StatefulSet's template, to roll from one to the next and back.
+
+use k8s_openapi::api::apps::v1::ControllerRevision;
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
+use knarr_api::kind::Kind;
+use knarr_apimachinery::names::safe_encode;
+use knarr_apimachinery::selector::Selector;
+use knarr_client::{Client, Error, Lister, Patch, Result};
+use serde_json::{Value, json};
+
+use crate::owners::{Claim, adopt_patch, claim, controller_reference, release_patch};
+
+/// Names are cut so that the hash fits behind them.
+const MAX_PREFIX: usize = 223;
+/// Attempts at a free name, each with one collision more.
+const MAX_COLLISIONS: usize = 32;
+
+/// The template as a revision keeps it: a strategic patch that puts it back.
+pub fn data(template: &PodTemplateSpec) -> Value {
+    // A template without fields of its own is an empty object, never null.
+    let mut template = serde_json::to_value(template).unwrap_or_else(|_| json!({}));
+    template["$patch"] = json!("replace");
+    json!({"spec": {"template": template}})
+}
+
+fn data_of(revision: &ControllerRevision) -> Option<&Value> {
+    revision.data.as_ref().map(|RawExtension(value)| value)
+}
+
+/// A hash of the data and the number of collisions so far, in letters that make no words.
+fn hash(data: &Value, collisions: i32) -> String {
+    let bytes = data.to_string();
+    let all = bytes.bytes().chain(collisions.to_string().into_bytes());
+    let hash = all.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    safe_encode(&hash.to_string())
+}
+
+fn next_number(revisions: &[ControllerRevision]) -> i64 {
+    revisions.iter().map(|r| r.revision).max().unwrap_or(0) + 1
+}
+
+/// Which revision stands for a template.
+#[derive(Debug, PartialEq)]
+enum Found {
+    /// The one at this index, which is the newest.
+    Newest(usize),
+    /// The one at this index, which an undo makes the newest.
+    Older(usize),
+    None,
+}
+
+/// `revisions` are sorted by number.
+fn find(revisions: &[ControllerRevision], data: &Value) -> Found {
+    match revisions.iter().rposition(|r| data_of(r) == Some(data)) {
+        Some(i) if i + 1 == revisions.len() => Found::Newest(i),
+        Some(i) => Found::Older(i),
+        None => Found::None,
+    }
+}
+
+/// The revisions of the objects of one controller.
+pub struct Revisions {
+    pub client: Client,
+    pub lister: Lister<ControllerRevision>,
+    /// The label that carries the hash.
+    pub hash_label: &'static str,
+}
+
+impl Revisions {
+    /// The owner's revisions by number, after adopting orphans that match and releasing those that no longer do.
+    pub async fn claim<K: Kind>(&self, owner: &K, selector: &Selector) -> Result<Vec<ControllerRevision>> {
+        let mut mine = Vec::new();
+        for revision in self.lister.list_namespace(owner.namespace()) {
+            let matches = selector.matches_optional(revision.metadata.labels.as_ref());
+            let patch = match claim(owner, &revision.metadata, matches) {
+                Claim::Keep => {
+                    mine.push(ControllerRevision::clone(&revision));
+                    continue;
+                }
+                Claim::Ignore => continue,
+                Claim::Adopt => {
+                    let live = self.client.get::<K>(owner.namespace(), owner.name()).await?;
+                    if live.uid() != owner.uid() || live.meta().deletion_timestamp.is_some() {
+                        continue;
+                    }
+                    adopt_patch(owner, revision.uid())
+                }
+                Claim::Release => release_patch(owner.uid(), revision.uid()),
+            };
+            let adopting = !patch["metadata"]["ownerReferences"][0]["controller"].is_null();
+            let patch = Patch::Strategic(patch);
+            let (namespace, name) = (revision.namespace(), revision.name());
+            match self.client.patch::<ControllerRevision>(namespace, name, None, &patch).await {
+                Ok(patched) if adopting => mine.push(patched),
+                Ok(_) => {}
+                Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.reason() == "Invalid") => {}
+                Err(e) => return Err(e),
+            }
+        }
+        mine.sort_by(|a, b| (a.revision, a.name()).cmp(&(b.revision, b.name())));
+        Ok(mine)
+    }
+
+    /// The revision of the present template, made or made the newest if need be; `revisions` then ends with it.
+    /// `collisions` counts names that were taken by other data.
+    pub async fn ensure<K: Kind>(
+        &self,
+        owner: &K,
+        template: &PodTemplateSpec,
+        revisions: &mut Vec<ControllerRevision>,
+        collisions: &mut i32,
+    ) -> Result<ControllerRevision> {
+        let data = data(template);
+        let newest = match find(revisions, &data) {
+            Found::Newest(i) => return Ok(revisions[i].clone()),
+            Found::Older(i) => {
+                let mut revision = revisions.remove(i);
+                revision.revision = next_number(revisions);
+                self.client.update(&revision).await?
+            }
+            Found::None => self.create(owner, template, data, next_number(revisions), collisions).await?,
+        };
+        revisions.push(newest.clone());
+        Ok(newest)
+    }
+
+    async fn create<K: Kind>(
+        &self,
+        owner: &K,
+        template: &PodTemplateSpec,
+        data: Value,
+        number: i64,
+        collisions: &mut i32,
+    ) -> Result<ControllerRevision> {
+        for _ in 0..MAX_COLLISIONS {
+            let revision = self.describe(owner, template, &data, number, *collisions);
+            match self.client.create(&revision).await {
+                Err(e) if e.is_already_exists() => {
+                    let taken =
+                        self.client.get::<ControllerRevision>(owner.namespace(), revision.name()).await?;
+                    if data_of(&taken) == Some(&data) {
+                        return Ok(taken);
+                    }
+                    *collisions += 1;
+                }
+                other => return other,
+            }
+        }
+        Err(Error::Protocol(format!("no name is free for a revision of {}", owner.key())))
+    }
+
+    fn describe<K: Kind>(
+        &self,
+        owner: &K,
+        template: &PodTemplateSpec,
+        data: &Value,
+        number: i64,
+        collisions: i32,
+    ) -> ControllerRevision {
+        let hash = hash(data, collisions);
+        let mut labels = template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
+        labels.insert(self.hash_label.to_owned(), hash.clone());
+        let prefix: String = owner.name().chars().take(MAX_PREFIX).collect();
+        ControllerRevision {
+            metadata: ObjectMeta {
+                name: Some(format!("{prefix}-{hash}")),
+                namespace: owner.meta().namespace.clone(),
+                labels: Some(labels),
+                annotations: owner.meta().annotations.clone(),
+                owner_references: Some(vec![controller_reference(owner)]),
+                ..ObjectMeta::default()
+            },
+            data: Some(RawExtension(data.clone())),
+            revision: number,
+        }
+    }
+
+    /// Deletes the oldest of these until `limit` are left; those in `live` count for nothing and stay.
+    pub async fn truncate(
+        &self,
+        revisions: &[ControllerRevision],
+        live: impl Fn(&ControllerRevision) -> bool,
+        limit: i32,
+    ) -> Result<()> {
+        let history: Vec<_> = revisions.iter().filter(|r| !live(r)).collect();
+        let surplus = history.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+        for revision in history.into_iter().take(surplus) {
+            let uid = Preconditions { uid: revision.metadata.uid.clone(), ..Preconditions::default() };
+            let options = DeleteOptions { preconditions: Some(uid), ..DeleteOptions::default() };
+            let deleted =
+                self.client.delete::<ControllerRevision>(revision.namespace(), revision.name(), &options);
+            match deleted.await {
+                Err(e) if !e.is_not_found() && !e.is_conflict() => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A template with the pod's labels that a revision describes; `None` where the data is not ours.
+pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
+    serde_json::from_value(data_of(revision)?.pointer("/spec/template")?.clone()).ok()
+}
+
+/// The hash that the revision's label carries.
+pub fn hash_of<'r>(revision: &'r ControllerRevision, label: &str) -> &'r str {
+    revision.metadata.labels.as_ref().and_then(|l| l.get(label)).map_or("", String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(image: &str) -> PodTemplateSpec {
+        serde_json::from_value(json!({"spec": {"containers": [{"name": "c", "image": image}]}})).unwrap()
+    }
+
+    fn revision(number: i64, image: &str) -> ControllerRevision {
+        let data = Some(RawExtension(data(&template(image))));
+        ControllerRevision { revision: number, data, ..ControllerRevision::default() }
+    }
+
+    #[test]
+    fn a_template_is_found_again() {
+        let all = [revision(1, "a"), revision(2, "b"), revision(3, "c")];
+        assert_eq!(find(&all, &data(&template("c"))), Found::Newest(2));
+        assert_eq!(find(&all, &data(&template("a"))), Found::Older(0));
+        assert_eq!(find(&all, &data(&template("d"))), Found::None);
+        assert_eq!(next_number(&all), 4);
+        assert_eq!(template_of(&all[1]), Some(template("b")));
+    }
+
+    #[test]
+    fn the_data_is_a_patch_that_replaces_the_template() {
+        let data = data(&template("a"));
+        assert_eq!(data["spec"]["template"]["$patch"], "replace");
+        assert_ne!(hash(&data, 0), hash(&data, 1));
+    }
+}

@@ -1,0 +1,92 @@
+//! The claims of a StatefulSet's pods: made before the pod, and owned as the retention policy says.
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use knarr_api::kind::Kind;
+
+use super::identity::in_range;
+use crate::owners::{controller_of, controller_reference};
+
+/// Who should own a claim, and with that takes it along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    Set,
+    Pod,
+}
+
+fn wanted_owner(set: &StatefulSet, ordinal: i32) -> Owner {
+    let policy = set.spec.persistent_volume_claim_retention_policy.clone().unwrap_or_default();
+    let deletes = |when: Option<String>| when.as_deref() == Some("Delete");
+    let condemned = !in_range(set, ordinal);
+    match (deletes(policy.when_scaled), deletes(policy.when_deleted)) {
+        (true, _) if condemned => Owner::Pod,
+        (_, true) => Owner::Set,
+        _ => Owner::Nobody,
+    }
+}
+
+/// The claim's owners as the policy asks; `None` where they are right already, or somebody else controls it.
+pub fn owners(
+    set: &StatefulSet,
+    ordinal: i32,
+    pod: Option<&Pod>,
+    claim: &PersistentVolumeClaim,
+) -> Option<Vec<OwnerReference>> {
+    let ours = |r: &OwnerReference| {
+        r.uid == set.uid() || pod.is_some_and(|p| r.uid == p.uid()) || is_own_pod(set, ordinal, r)
+    };
+    if controller_of(&claim.metadata).is_some_and(|r| !ours(r)) {
+        return None;
+    }
+    let before = claim.metadata.owner_references.clone().unwrap_or_default();
+    let mut after: Vec<_> = before.iter().filter(|r| !ours(r)).cloned().collect();
+    match (wanted_owner(set, ordinal), pod) {
+        (Owner::Set, _) => after.push(controller_reference(set)),
+        (Owner::Pod, Some(pod)) => after.push(controller_reference(pod)),
+        _ => {}
+    }
+    (after != before).then_some(after)
+}
+
+/// A reference to an earlier pod of this ordinal.
+fn is_own_pod(set: &StatefulSet, ordinal: i32, reference: &OwnerReference) -> bool {
+    reference.kind == "Pod" && reference.name == super::identity::pod_name(set, ordinal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_policy_decides_who_owns_a_claim() {
+        let table = [
+            ("Retain", "Retain", 0, Owner::Nobody),
+            ("Retain", "Retain", 1, Owner::Nobody),
+            ("Retain", "Delete", 0, Owner::Set),
+            ("Retain", "Delete", 1, Owner::Set),
+            ("Delete", "Retain", 0, Owner::Nobody),
+            ("Delete", "Retain", 1, Owner::Pod),
+            ("Delete", "Delete", 0, Owner::Set),
+            ("Delete", "Delete", 1, Owner::Pod),
+        ];
+        for (scaled, deleted, ordinal, expected) in table {
+            let set: StatefulSet = serde_json::from_value(json!({
+                "metadata": {"name": "w", "uid": "u1"},
+                "spec": {"replicas": 1, "serviceName": "s", "selector": {}, "template": {},
+                    "persistentVolumeClaimRetentionPolicy": {"whenScaled": scaled, "whenDeleted": deleted}},
+            }))
+            .unwrap();
+            assert_eq!(wanted_owner(&set, ordinal), expected, "{scaled} {deleted} {ordinal}");
+            let mut pod = Pod::default();
+            (pod.metadata.uid, pod.metadata.name) = (Some("p1".into()), Some(format!("w-{ordinal}")));
+            let mut claim = PersistentVolumeClaim::default();
+            let after = owners(&set, ordinal, Some(&pod), &claim);
+            assert_eq!(after.is_some(), expected != Owner::Nobody);
+            claim.metadata.owner_references = after;
+            assert_eq!(owners(&set, ordinal, Some(&pod), &claim), None, "settled");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! StatefulSet: pods with lasting names and claims, started, ended and updated in order.
+
+mod claims;
+mod identity;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::selector::Selector;
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Error, Lister, Result};
+
+use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::pod_control::PodControl;
+use crate::pod_state::available_in;
+use crate::revisions::{Revisions, template_of};
+use crate::written::CATCH_UP;
+use identity::{identify, mount_claims, new_pod, ordinal, pod_name};
+use plan::{Action, View, Why};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "statefulset-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 5;
+const HASH_LABEL: &str = "controller.kubernetes.io/hash";
+
+struct Controller {
+    cx: Arc<Context>,
+    sets: Lister<StatefulSet>,
+    claims: Lister<PersistentVolumeClaim>,
+    pods: PodControl,
+    revisions: Revisions,
+    queue: Arc<WorkQueue<ObjectKey>>,
+}
+
+/// The template that was current before, and the present one, by the names of their revisions.
+struct Templates {
+    current: (String, PodTemplateSpec),
+    update: (String, PodTemplateSpec),
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let sets = cx.informers.informer::<StatefulSet>();
+    let claims = cx.informers.informer::<PersistentVolumeClaim>();
+    let revisions = cx.informers.informer::<ControllerRevision>();
+    let informer = cx.informers.informer::<Pod>();
+    let pods = PodControl::new(Arc::clone(&cx), informer.clone());
+    let on_set = Arc::clone(&queue);
+    sets.add_handler(move |event| on_set.add(event.object().key()));
+    pods.wake::<StatefulSet>(&queue, sets.lister(), selector_of);
+    sets.wait_synced().await;
+    claims.wait_synced().await;
+    revisions.wait_synced().await;
+    informer.wait_synced().await;
+
+    let (stop, client) = (cx.stop.clone(), cx.client.clone());
+    let controller = Arc::new(Controller {
+        sets: sets.lister(),
+        claims: claims.lister(),
+        pods,
+        revisions: Revisions { client, lister: revisions.lister(), hash_label: HASH_LABEL },
+        queue: Arc::clone(&queue),
+        cx,
+    });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+fn selector_of(set: &StatefulSet) -> Option<Selector> {
+    let selector = Selector::from_label_selector(Some(&set.spec.selector)).ok()?;
+    (!selector.is_everything()).then_some(selector)
+}
+
+impl Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        let Some(set) = self.sets.get_key(&key) else {
+            self.pods.forget(&key);
+            return Ok(());
+        };
+        if self.pods.is_pending(&key) {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        let Some(selector) = selector_of(&set) else { return Ok(()) };
+        let mut revisions = self.revisions.claim(&*set, &selector).await?;
+        let claimed = self.pods.claim_if(&*set, &selector, |pod| ordinal(&set, pod).is_some()).await?;
+        let pods: Vec<_> = claimed.into_iter().filter(|pod| ordinal(&set, pod).is_some()).collect();
+        let mut collisions = set.status.as_ref().and_then(|s| s.collision_count).unwrap_or(0);
+        let templates = self.templates(&set, &mut revisions, &mut collisions).await?;
+        let view = View {
+            set: &set,
+            pods: &pods,
+            current: &templates.current.0,
+            update: &templates.update.0,
+            now: self.cx.clock.now(),
+        };
+        let result = self.carry_out(&view, &templates).await;
+        self.write_status(&view, collisions).await?;
+        self.drop_history(&view, &revisions).await?;
+        self.look_again_when_available(&set, &pods);
+        result
+    }
+
+    async fn templates(
+        &self,
+        set: &StatefulSet,
+        revisions: &mut Vec<ControllerRevision>,
+        collisions: &mut i32,
+    ) -> Result<Templates> {
+        let update = self.revisions.ensure(set, &set.spec.template, revisions, collisions).await?;
+        let before = set.status.as_ref().and_then(|s| s.current_revision.as_deref()).unwrap_or("");
+        let current = revisions.iter().find(|r| r.name() == before);
+        let old = current.and_then(|r| Some((r.name().to_owned(), template_of(r)?)));
+        let update = (update.name().to_owned(), set.spec.template.clone());
+        Ok(Templates { current: old.unwrap_or_else(|| update.clone()), update })
+    }
+
+    async fn carry_out(&self, view: &View<'_>, templates: &Templates) -> Result<()> {
+        self.own_claims(view).await?;
+        for action in view.plan() {
+            match action {
+                Action::Create { ordinal, update } => {
+                    let (revision, template) = if update { &templates.update } else { &templates.current };
+                    self.ensure_claims(view.set, ordinal).await?;
+                    self.create_pod(view.set, &new_pod(view.set, template, revision, ordinal)).await?;
+                }
+                Action::Claims(ordinal) => self.ensure_claims(view.set, ordinal).await?,
+                Action::Identify(pod, ordinal) => self.identify(view.set, pod, ordinal).await?,
+                Action::Delete(pod, why) => self.delete_pod(view.set, pod, why).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates the claims of a pod that are not there.
+    async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32) -> Result<()> {
+        for mut claim in identity::claims(set, ordinal) {
+            match self.claims.get(claim.namespace(), claim.name()) {
+                Some(known) if known.metadata.deletion_timestamp.is_some() => {
+                    // Its finalizer holds it until the old pod is gone; a new pod must not take it.
+                    return Err(Error::Protocol(format!("pvc {} is being deleted", claim.name())));
+                }
+                Some(_) => continue,
+                None => {}
+            }
+            claim.metadata.owner_references = claims::owners(set, ordinal, None, &claim);
+            let (reason, type_, text) = match self.cx.client.create(&claim).await {
+                Err(e) if e.is_already_exists() => continue,
+                Err(e) if namespace_is_terminating(&e) => return Ok(()),
+                Ok(_) => ("SuccessfulCreate", EventType::Normal, Ok(())),
+                Err(e) => ("FailedCreate", EventType::Warning, Err(e)),
+            };
+            let outcome = match &text {
+                Ok(()) => "success".to_owned(),
+                Err(error) => format!("failed error: {error}"),
+            };
+            let (name, pod) = (claim.name(), pod_name(set, ordinal));
+            let message = format!("create Claim {name} Pod {pod} in StatefulSet {} {outcome}", set.name());
+            self.cx.recorder.event(set, type_, reason, message);
+            text?;
+        }
+        Ok(())
+    }
+
+    /// Sets the owners of the claims of all pods as the retention policy says.
+    async fn own_claims(&self, view: &View<'_>) -> Result<()> {
+        for pod in view.pods {
+            let Some(n) = ordinal(view.set, pod) else { continue };
+            for claim in identity::claims(view.set, n) {
+                let Some(known) = self.claims.get(claim.namespace(), claim.name()) else { continue };
+                let Some(owners) = claims::owners(view.set, n, Some(pod), &known) else { continue };
+                let mut next = PersistentVolumeClaim::clone(&known);
+                next.metadata.owner_references = Some(owners).filter(|o| !o.is_empty());
+                match self.cx.client.update(&next).await {
+                    Err(e) if !e.is_not_found() => return Err(e),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn create_pod(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
+        match self.cx.client.create(pod).await {
+            Ok(created) => {
+                self.pods.note(&set.key(), &created.metadata);
+                self.tell(set, "create", pod, "SuccessfulCreate", None);
+                Ok(())
+            }
+            // The old pod of the name is still going.
+            Err(e) if e.is_already_exists() => Err(e),
+            Err(e) if namespace_is_terminating(&e) => Ok(()),
+            Err(e) => {
+                self.tell(set, "create", pod, "FailedCreate", Some(&e));
+                Err(e)
+            }
+        }
+    }
+
+    async fn identify(&self, set: &StatefulSet, pod: &Pod, ordinal: i32) -> Result<()> {
+        self.ensure_claims(set, ordinal).await?;
+        let mut next = pod.clone();
+        identify(set, &mut next, ordinal);
+        mount_claims(set, &mut next, ordinal);
+        match self.cx.client.update(&next).await {
+            Ok(updated) => {
+                self.pods.note(&set.key(), &updated.metadata);
+                self.tell(set, "update", pod, "SuccessfulUpdate", None);
+                Ok(())
+            }
+            Err(e) => {
+                self.tell(set, "update", pod, "FailedUpdate", Some(&e));
+                Err(e)
+            }
+        }
+    }
+
+    async fn delete_pod(&self, set: &StatefulSet, pod: &Pod, why: Why) -> Result<()> {
+        let (namespace, name) = (set.namespace(), set.name());
+        let recreating =
+            |what: &str| format!("StatefulSet {namespace}/{name} is recreating {what} Pod {}", pod.name());
+        match why {
+            Why::Failed => {
+                let text = recreating("failed");
+                self.cx.recorder.event(set, EventType::Warning, "RecreatingFailedPod", text);
+            }
+            Why::Succeeded => {
+                let text = recreating("terminated");
+                self.cx.recorder.event(set, EventType::Normal, "RecreatingTerminatedPod", text);
+            }
+            Why::Condemned | Why::Outdated => {}
+        }
+        let uid = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
+        let options = DeleteOptions { preconditions: Some(uid), ..DeleteOptions::default() };
+        match self.cx.client.delete::<Pod>(pod.namespace(), pod.name(), &options).await {
+            Err(e) if e.is_not_found() || e.is_conflict() => Ok(()),
+            Err(e) => {
+                self.tell(set, "delete", pod, "FailedDelete", Some(&e));
+                Err(e)
+            }
+            Ok(()) => {
+                self.tell(set, "delete", pod, "SuccessfulDelete", None);
+                Ok(())
+            }
+        }
+    }
+
+    fn tell(&self, set: &StatefulSet, verb: &str, pod: &Pod, reason: &str, error: Option<&Error>) {
+        let start = format!("{verb} Pod {} in StatefulSet {}", pod.name(), set.name());
+        let (type_, text) = match error {
+            None => (EventType::Normal, format!("{start} successful")),
+            Some(error) => (EventType::Warning, format!("{start} failed error: {error}")),
+        };
+        self.cx.recorder.event(set, type_, reason, text);
+    }
+
+    async fn write_status(&self, view: &View<'_>, collisions: i32) -> Result<()> {
+        let status = view.status(collisions);
+        if view.set.status.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        let next = StatefulSet { status: Some(status), ..view.set.clone() };
+        match self.cx.client.update_status(&next).await {
+            Err(e) if !e.is_not_found() => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    async fn drop_history(&self, view: &View<'_>, revisions: &[ControllerRevision]) -> Result<()> {
+        let live = |revision: &ControllerRevision| {
+            let name = revision.name();
+            name == view.current
+                || name == view.update
+                || view.pods.iter().any(|p| identity::revision(p) == name)
+        };
+        self.revisions.truncate(revisions, live, view.set.spec.revision_history_limit.unwrap_or(10)).await
+    }
+
+    fn look_again_when_available(&self, set: &StatefulSet, pods: &[Arc<Pod>]) {
+        let (wanted, now) = (set.spec.min_ready_seconds.unwrap_or(0), self.cx.clock.now());
+        let next = pods.iter().filter_map(|p| available_in(p, wanted, now)).filter(|d| !d.is_zero()).min();
+        if let Some(delay) = next {
+            self.queue.add_after(set.key(), delay);
+        }
+    }
+}
