@@ -15,8 +15,10 @@ mod testing;
 mod written;
 
 mod certificates;
+mod cron_job;
 mod daemon_set;
 mod deployment;
+mod disruption;
 mod endpoint_slice;
 mod endpoints;
 mod garbage_collector;
@@ -31,6 +33,7 @@ mod service_account_tokens;
 mod service_accounts;
 mod stateful_set;
 mod taint_eviction;
+mod ttl_after_finished;
 
 pub use certificates::CertificateSigner;
 pub use manager::{ClientOf, Context, Options, run};

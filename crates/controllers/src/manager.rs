@@ -18,8 +18,10 @@ pub const ALL: &[Descriptor] = &[
     crate::certificates::approver::DESCRIPTOR,
     crate::certificates::cleaner::DESCRIPTOR,
     crate::certificates::signer::DESCRIPTOR,
+    crate::cron_job::DESCRIPTOR,
     crate::daemon_set::DESCRIPTOR,
     crate::deployment::DESCRIPTOR,
+    crate::disruption::DESCRIPTOR,
     crate::endpoint_slice::DESCRIPTOR,
     crate::endpoints::DESCRIPTOR,
     crate::garbage_collector::DESCRIPTOR,
@@ -35,6 +37,7 @@ pub const ALL: &[Descriptor] = &[
     crate::service_accounts::DESCRIPTOR,
     crate::stateful_set::DESCRIPTOR,
     crate::taint_eviction::DESCRIPTOR,
+    crate::ttl_after_finished::DESCRIPTOR,
 ];
 
 /// A controller at work; it ends with the context's stop.

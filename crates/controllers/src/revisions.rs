@@ -25,8 +25,8 @@ pub fn data(template: &PodTemplateSpec) -> Value {
     json!({"spec": {"template": template}})
 }
 
-fn data_of(revision: &ControllerRevision) -> Option<&Value> {
-    revision.data.as_ref().map(|RawExtension(value)| value)
+fn data_of(revision: &ControllerRevision) -> &Value {
+    &revision.data.0
 }
 
 /// A hash of the data and the number of collisions so far, in letters that make no words.
@@ -38,7 +38,7 @@ fn hash(data: &Value, collisions: i32) -> String {
 }
 
 fn next_number(revisions: &[ControllerRevision]) -> i64 {
-    revisions.iter().map(|r| r.revision).max().unwrap_or(0) + 1
+    revisions.iter().filter_map(|r| r.revision).max().unwrap_or(0) + 1
 }
 
 /// Which revision stands for a template.
@@ -53,7 +53,7 @@ enum Found {
 
 /// `revisions` are sorted by number.
 fn find(revisions: &[ControllerRevision], data: &Value) -> Found {
-    match revisions.iter().rposition(|r| data_of(r) == Some(data)) {
+    match revisions.iter().rposition(|r| data_of(r) == data) {
         Some(i) if i + 1 == revisions.len() => Found::Newest(i),
         Some(i) => Found::Older(i),
         None => Found::None,
@@ -117,7 +117,7 @@ impl Revisions {
             Found::Newest(i) => return Ok(revisions[i].clone()),
             Found::Older(i) => {
                 let mut revision = revisions.remove(i);
-                revision.revision = next_number(revisions);
+                revision.revision = Some(next_number(revisions));
                 self.client.update(&revision).await?
             }
             Found::None => self.create(owner, template, data, next_number(revisions), collisions).await?,
@@ -140,7 +140,7 @@ impl Revisions {
                 Err(e) if e.is_already_exists() => {
                     let taken =
                         self.client.get::<ControllerRevision>(owner.namespace(), revision.name()).await?;
-                    if data_of(&taken) == Some(&data) {
+                    if *data_of(&taken) == data {
                         return Ok(taken);
                     }
                     *collisions += 1;
@@ -172,8 +172,8 @@ impl Revisions {
                 owner_references: Some(vec![controller_reference(owner)]),
                 ..ObjectMeta::default()
             },
-            data: Some(RawExtension(data.clone())),
-            revision: number,
+            data: RawExtension(data.clone()),
+            revision: Some(number),
         }
     }
 
@@ -202,7 +202,7 @@ impl Revisions {
 
 /// A template with the pod's labels that a revision describes; `None` where the data is not ours.
 pub fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
-    serde_json::from_value(data_of(revision)?.pointer("/spec/template")?.clone()).ok()
+    serde_json::from_value(data_of(revision).pointer("/spec/template")?.clone()).ok()
 }
 
 /// The hash that the revision's label carries.
@@ -219,8 +219,8 @@ mod tests {
     }
 
     fn revision(number: i64, image: &str) -> ControllerRevision {
-        let data = Some(RawExtension(data(&template(image))));
-        ControllerRevision { revision: number, data, ..ControllerRevision::default() }
+        let data = RawExtension(data(&template(image)));
+        ControllerRevision { revision: Some(number), data, ..ControllerRevision::default() }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Error, Event, Lister, Result};
+use knarr_client::{Error, Lister, Result};
 use serde_json::{Value, json};
 
 use crate::manager::{Context, Descriptor};
@@ -26,7 +26,7 @@ const NAMESPACE: &str = "namespace";
 const TOKEN: &str = "token";
 
 /// Signs claims with the cluster's service-account key.
-pub trait TokenSigner: Send + Sync {
+pub trait TokenSigner: std::fmt::Debug + Send + Sync {
     /// A JSON Web Token in the compact form; `None` when the key refuses.
     fn sign(&self, claims: &Value) -> Option<String>;
 }
@@ -181,6 +181,7 @@ mod tests {
     use super::*;
     use crate::testing::World;
 
+    #[derive(Debug)]
     struct Plain;
 
     impl TokenSigner for Plain {

@@ -63,6 +63,7 @@ pub fn is_finished(job: &Job) -> bool {
 struct Look<'p> {
     job: &'p Job,
     now: Timestamp,
+    pods: &'p [Arc<Pod>],
     status: JobStatus,
     active: Vec<&'p Pod>,
     terminating: Vec<&'p Pod>,
@@ -119,13 +120,14 @@ impl<'p> Look<'p> {
         let indexed = is_indexed(job);
         let limit = spec.completions.unwrap_or(i32::MAX);
         let parse = |text: &Option<String>| Indexes::parse(text.as_deref().unwrap_or(""), limit);
-        let pods = || pods.iter().map(|p| &**p);
+        let all = || pods.iter().map(|p| &**p);
         let ended = |p: &&Pod| matches!(phase(p), "Succeeded" | "Failed");
         Self {
             job,
             now,
-            active: pods().filter(|p| is_active(p)).collect(),
-            terminating: pods().filter(|p| !ended(p) && p.metadata.deletion_timestamp.is_some()).collect(),
+            pods,
+            active: all().filter(|p| is_active(p)).collect(),
+            terminating: all().filter(|p| !ended(p) && p.metadata.deletion_timestamp.is_some()).collect(),
             succeeded_indexes: parse(&status.completed_indexes),
             failed_indexes: parse(&status.failed_indexes),
             fatal: None,
@@ -387,10 +389,8 @@ impl<'p> Look<'p> {
 
     /// How long the next pod has to wait after failures in a row.
     fn back_off(&self) -> Option<Duration> {
-        let mut ended: Vec<(Timestamp, bool)> = self
-            .untrack_and_ended()
-            .filter_map(|p| Some((finished_at(p)?, phase(p) == "Succeeded")))
-            .collect();
+        let mut ended: Vec<(Timestamp, bool)> =
+            self.ended().filter_map(|p| Some((finished_at(p)?, phase(p) == "Succeeded"))).collect();
         ended.sort_unstable();
         let failures = ended.iter().rev().take_while(|(_, succeeded)| !succeeded).count();
         let last = ended.last().filter(|(_, succeeded)| !succeeded)?.0;
@@ -404,8 +404,8 @@ impl<'p> Look<'p> {
         Some(delay.saturating_sub(passed)).filter(|left| !left.is_zero())
     }
 
-    fn untrack_and_ended(&self) -> impl Iterator<Item = &&'p Pod> {
-        self.untrack.iter().filter(|p| phase(p) == "Succeeded" || self.has_failed(p))
+    fn ended(&self) -> impl Iterator<Item = &'p Pod> {
+        self.pods.iter().map(|p| &**p).filter(|p| phase(p) == "Succeeded" || self.has_failed(p))
     }
 
     /// The lowest indexes that nobody works on.
@@ -414,7 +414,7 @@ impl<'p> Look<'p> {
         let busy: BTreeSet<i32> = self.active.iter().chain(ending).filter_map(|p| index(p)).collect();
         // The newest failed pod of an index tells how often that has failed.
         let mut history: BTreeMap<i32, &Pod> = BTreeMap::new();
-        for pod in self.untrack_and_ended().filter(|p| phase(p) != "Succeeded") {
+        for pod in self.ended().filter(|p| phase(p) != "Succeeded") {
             let Some(n) = index(pod) else { continue };
             let place = history.entry(n).or_insert(pod);
             if index_failures(pod) > index_failures(place) {

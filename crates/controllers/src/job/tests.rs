@@ -1,7 +1,7 @@
 //! Jobs from start to end, against the API in memory.
 
 use k8s_openapi::api::batch::v1::JobStatus;
-use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::api::core::v1::{Event as ApiEvent, PodStatus};
 use knarr_client::Client;
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ fn job(extra: Value) -> Job {
 
 impl Trial {
     async fn new(extra: Value) -> Self {
-        let world = World::new(&[Job::RESOURCE, Pod::RESOURCE]);
+        let world = World::new(&[Job::RESOURCE, Pod::RESOURCE, ApiEvent::RESOURCE]);
         let client = world.api.client();
         client.create(&job(extra)).await.unwrap();
         world.start(&DESCRIPTOR);

@@ -198,17 +198,20 @@ impl<'v> View<'v> {
     /// Replaces pods of old revisions, highest ordinal first, never more than may be unavailable.
     fn roll(&self, pods: &BTreeMap<i32, &'v Pod>, actions: &mut Vec<Action<'v>>) {
         let first = start(self.set).saturating_add(partition(self.set));
+        let end = start(self.set).saturating_add(wanted(self.set));
         let mut room = max_unavailable(self.set);
-        for pod in pods.iter().rev().filter(|(n, _)| in_range(self.set, **n) && **n >= first).map(|(_, p)| *p)
-        {
+        for n in (first..end).rev() {
+            match pods.get(&n).copied() {
+                Some(pod) if revision(pod) != self.update && !is_terminating(pod) => {
+                    actions.push(Action::Delete(pod, Why::Outdated));
+                    room -= 1;
+                }
+                Some(pod) if self.is_healthy(pod) => {}
+                // Ending, not up yet, or not even there.
+                _ => room -= 1,
+            }
             if room <= 0 {
                 return;
-            }
-            if revision(pod) != self.update && !is_terminating(pod) {
-                actions.push(Action::Delete(pod, Why::Outdated));
-                room -= 1;
-            } else if !self.is_healthy(pod) {
-                room -= 1;
             }
         }
     }

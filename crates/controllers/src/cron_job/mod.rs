@@ -1,0 +1,200 @@
+//! CronJob: starts a Job at each time of a schedule.
+
+mod plan;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Time};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Informer, Result};
+
+use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::owners::controller_of;
+use crate::written::{CATCH_UP, Written};
+use plan::{Plan, plan, reference};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "cronjob-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 5;
+/// The index of jobs by the uid of their controller.
+const BY_CONTROLLER: &str = "controllerUID";
+
+struct Controller {
+    cx: Arc<Context>,
+    crons: Informer<CronJob>,
+    jobs: Informer<Job>,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    crons_written: Written,
+    jobs_written: Written,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let crons = cx.informers.informer::<CronJob>();
+    let jobs = cx.informers.informer::<Job>();
+    jobs.add_index(BY_CONTROLLER, |job| {
+        controller_of(&job.metadata).map(|o| o.uid.clone()).into_iter().collect()
+    });
+    let on_cron = Arc::clone(&queue);
+    crons.add_handler(move |event| on_cron.add(event.object().key()));
+    let on_job = Arc::clone(&queue);
+    jobs.add_handler(move |event| {
+        let job = event.object();
+        if let Some(owner) = controller_of(&job.metadata).filter(|o| o.kind == CronJob::RESOURCE.kind) {
+            on_job.add(ObjectKey::new(job.namespace(), &owner.name));
+        }
+    });
+    crons.wait_synced().await;
+    jobs.wait_synced().await;
+
+    let stop = cx.stop.clone();
+    let controller = Arc::new(Controller {
+        cx,
+        crons,
+        jobs,
+        queue: Arc::clone(&queue),
+        crons_written: Written::default(),
+        jobs_written: Written::default(),
+    });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+impl Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        let Some(cron) = self.crons.lister().get_key(&key) else {
+            self.crons_written.forget(&key);
+            self.jobs_written.forget(&key);
+            return Ok(());
+        };
+        let behind = self.crons_written.is_pending(&key, self.crons.observed_version())
+            || self.jobs_written.is_pending(&key, self.jobs.observed_version());
+        if behind {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        let jobs = self.jobs.lister().by_index(BY_CONTROLLER, cron.uid());
+        let plan = plan(&cron, &jobs, self.cx.clock.now());
+        let wake = plan.wake;
+        self.carry_out(&cron, plan).await?;
+        if let Some(wait) = wake {
+            self.queue.add_after(key, wait);
+        }
+        Ok(())
+    }
+
+    async fn carry_out(&self, cron: &CronJob, plan: Plan) -> Result<()> {
+        let Plan { mut status, create, replace, expire, events, .. } = plan;
+        for (type_, reason, message) in events {
+            self.cx.recorder.event(cron, type_, reason, message);
+        }
+        for name in replace.iter().chain(&expire) {
+            self.delete(cron, name).await?;
+            if let Some(active) = &mut status.active {
+                active.retain(|r| r.name.as_deref() != Some(name.as_str()));
+            }
+        }
+        if let Some(job) = create {
+            let scheduled = job.metadata.creation_timestamp.clone();
+            if let Some(started) = self.create(cron, &job).await? {
+                status.active.get_or_insert_default().push(reference(&started));
+                status.last_schedule_time = scheduled.map(|t| Time(t.0));
+            }
+        }
+        status.active = status.active.take().filter(|list| !list.is_empty());
+        if cron.status.clone().unwrap_or_default() == status {
+            return Ok(());
+        }
+        let next = CronJob { status: Some(status), ..cron.clone() };
+        match self.cx.client.update_status(&next).await {
+            Ok(written) => self.crons_written.note(&cron.key(), &written.metadata),
+            Err(e) if e.is_not_found() => {}
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// The job, unless its namespace is going. One that was started before its start could be noted counts as started.
+    async fn create(&self, cron: &CronJob, job: &Job) -> Result<Option<Job>> {
+        let mut new = job.clone();
+        new.metadata.creation_timestamp = None;
+        let recorder = &self.cx.recorder;
+        match self.cx.client.create(&new).await {
+            Ok(created) => {
+                self.jobs_written.note(&cron.key(), &created.metadata);
+                let text = format!("Created job {}", created.name());
+                recorder.event(cron, EventType::Normal, "SuccessfulCreate", text);
+                Ok(Some(created))
+            }
+            Err(e) if namespace_is_terminating(&e) => Ok(None),
+            Err(e) if e.is_already_exists() => {
+                let there: Job = self.cx.client.get(cron.namespace(), new.name()).await?;
+                let ours = controller_of(&there.metadata).is_some_and(|o| o.uid == cron.uid());
+                if ours { Ok(Some(there)) } else { Err(e) }
+            }
+            Err(e) => {
+                recorder.event(cron, EventType::Warning, "FailedCreate", format!("Error creating job: {e}"));
+                Err(e)
+            }
+        }
+    }
+
+    async fn delete(&self, cron: &CronJob, name: &str) -> Result<()> {
+        let options =
+            DeleteOptions { propagation_policy: Some("Background".to_owned()), ..DeleteOptions::default() };
+        let recorder = &self.cx.recorder;
+        match self.cx.client.delete::<Job>(cron.namespace(), name, &options).await {
+            Ok(()) => {
+                recorder.event(cron, EventType::Normal, "SuccessfulDelete", format!("Deleted job {name}"));
+                Ok(())
+            }
+            Err(e) if e.is_not_found() => Ok(()),
+            Err(e) => {
+                recorder.event(cron, EventType::Warning, "FailedDelete", format!("Deleted job: {e}"));
+                Err(e)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+    use serde_json::json;
+
+    #[tokio::test(start_paused = true)]
+    async fn jobs_start_at_their_times() {
+        let world = World::new(&[CronJob::RESOURCE, Job::RESOURCE]);
+        let client = world.api.client();
+        let cron: CronJob = serde_json::from_value(json!({
+            "metadata": {"name": "c", "namespace": "ns"},
+            "spec": {"schedule": "*/5 * * * *", "concurrencyPolicy": "Forbid",
+                "jobTemplate": {"spec": {"template": {}}}},
+        }))
+        .unwrap();
+        client.create(&cron).await.unwrap();
+        world.start(&DESCRIPTOR);
+        world.pass(290.0).await;
+        assert_eq!(world.api.all::<Job>().len(), 0);
+        world.pass(15.0).await;
+        assert_eq!(world.api.all::<Job>().len(), 1);
+        world.pass(900.0).await;
+        assert_eq!(world.api.all::<Job>().len(), 1, "the first one still runs");
+        let mut job = world.api.all::<Job>().remove(0);
+        job.status =
+            serde_json::from_value(json!({"conditions": [{"type": "Complete", "status": "True"}]})).unwrap();
+        client.update_status(&job).await.unwrap();
+        world.pass(300.0).await;
+        assert_eq!(world.api.all::<Job>().len(), 2);
+        let status = client.get::<CronJob>("ns", "c").await.unwrap().status.unwrap();
+        assert_eq!(status.active.unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,356 @@
+//! What a CronJob does next: which time is due, what becomes of jobs still running, which old ones go. Pure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use knarr_api::batch::schedule::Schedule;
+use knarr_api::batch::timezone;
+use knarr_api::kind::Kind;
+use knarr_client::events::EventType;
+
+use crate::job::{COMPLETE, FAILED, condition, is_finished};
+use crate::owners::controller_reference;
+
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+/// More missed times than these are told as a fault.
+const MANY: usize = 100;
+/// So long after its time a job is started, that clocks a little apart do not matter.
+const SLACK: Duration = Duration::from_millis(100);
+
+pub type Note = (EventType, &'static str, String);
+
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub status: CronJobStatus,
+    pub create: Option<Job>,
+    /// Names of jobs: those that a new one replaces, and old ones beyond the history limits.
+    pub replace: Vec<String>,
+    pub expire: Vec<String>,
+    pub events: Vec<Note>,
+    pub wake: Option<Duration>,
+}
+
+/// The latest time that is due, and how many were since `earliest`, counted up to a bound.
+#[derive(Debug, PartialEq)]
+struct Due {
+    at: Timestamp,
+    missed: usize,
+}
+
+/// `jobs` are all that the CronJob controls.
+pub fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
+    let mut plan = Plan { status: cron.status.clone().unwrap_or_default(), ..Plan::default() };
+    follow(cron, jobs, &mut plan);
+    plan.expire = expired(cron, jobs);
+    if cron.metadata.deletion_timestamp.is_some() || cron.spec.suspend == Some(true) {
+        return tidy(plan);
+    }
+    let (zone, schedule) = match timing(cron) {
+        Ok(timing) => timing,
+        Err(note) => {
+            plan.events.push(note);
+            return tidy(plan);
+        }
+    };
+    plan.wake = schedule.next(now, &zone).map(|at| until(now, at) + SLACK);
+    if let Some(due) = due(cron, &schedule, &zone, now) {
+        start(cron, &due, &zone, now, &mut plan);
+    }
+    tidy(plan)
+}
+
+fn tidy(mut plan: Plan) -> Plan {
+    plan.status.active = plan.status.active.take().filter(|list| !list.is_empty());
+    plan
+}
+
+fn until(now: Timestamp, at: Timestamp) -> Duration {
+    at.duration_since(now).try_into().unwrap_or_default()
+}
+
+fn timing(cron: &CronJob) -> Result<(TimeZone, Schedule), Note> {
+    let name = cron.spec.time_zone.as_deref().unwrap_or("");
+    let zone = timezone::find(name).ok_or_else(|| {
+        let why = timezone::problem(name).unwrap_or_default();
+        (EventType::Warning, "UnknownTimeZone", format!("invalid timeZone: {name:?}: {why}"))
+    })?;
+    let text = &cron.spec.schedule;
+    let schedule = Schedule::parse(text).map_err(|why| {
+        (EventType::Warning, "UnparseableSchedule", format!("unparseable schedule: {text:?} : {why}"))
+    })?;
+    Ok((zone, schedule))
+}
+
+/// Brings the list of running jobs up to date.
+fn follow(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
+    let active = plan.status.active.get_or_insert_default();
+    for job in jobs {
+        let place = active.iter().position(|r| r.uid.as_deref() == Some(job.uid()));
+        match (place, is_finished(job)) {
+            (None, false) => {
+                let text = format!("Saw a job that the controller did not create or forgot: {}", job.name());
+                plan.events.push((EventType::Warning, "UnexpectedJob", text));
+            }
+            (Some(i), true) => {
+                active.remove(i);
+                let how = if condition(job, COMPLETE).is_some() { COMPLETE } else { FAILED };
+                let text = format!("Saw completed job: {}, condition: {how}", job.name());
+                plan.events.push((EventType::Normal, "SawCompletedJob", text));
+            }
+            _ => {}
+        }
+        let ended = job.status.as_ref().and_then(|s| s.completion_time.clone());
+        if let (true, Some(time)) = (condition(job, COMPLETE).is_some(), ended)
+            && plan.status.last_successful_time.as_ref().is_none_or(|last| last.0 < time.0)
+        {
+            plan.status.last_successful_time = Some(time);
+        }
+    }
+    let known = |r: &ObjectReference| jobs.iter().any(|j| r.uid.as_deref() == Some(j.uid()));
+    for lost in active.iter().filter(|r| !known(r)) {
+        let text = format!("Active job went missing: {}", lost.name.as_deref().unwrap_or(cron.name()));
+        plan.events.push((EventType::Normal, "MissingJob", text));
+    }
+    active.retain(known);
+}
+
+fn due(cron: &CronJob, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<Due> {
+    let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
+    let mut earliest = last.or(cron.metadata.creation_timestamp.as_ref().map(|t| t.0))?;
+    if let Some(seconds) = cron.spec.starting_deadline_seconds {
+        let horizon = now.checked_sub(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MIN);
+        earliest = earliest.max(horizon);
+    }
+    latest(schedule, zone, earliest, now)
+}
+
+/// The latest time in (`earliest`, `now`], in a bounded number of steps however long ago `earliest` is.
+fn latest(schedule: &Schedule, zone: &TimeZone, earliest: Timestamp, now: Timestamp) -> Option<Due> {
+    let mut at = schedule.next(earliest, zone).filter(|t| *t <= now)?;
+    let mut missed = 1;
+    while let Some(next) = schedule.next(at, zone).filter(|t| *t <= now) {
+        at = next;
+        missed += 1;
+        if missed > MANY {
+            return Some(Due { at: near(schedule, zone, at, now), missed });
+        }
+    }
+    Some(Due { at, missed })
+}
+
+/// The latest time in [`known`, `now`], found from just before `now` backwards, in growing strides.
+fn near(schedule: &Schedule, zone: &TimeZone, known: Timestamp, now: Timestamp) -> Timestamp {
+    let mut stride = SignedDuration::from_secs(60);
+    let found = loop {
+        let from = now.checked_sub(stride).unwrap_or(known).max(known);
+        match schedule.next(from, zone).filter(|t| *t <= now) {
+            Some(first) => break first,
+            None if from == known => return known,
+            None => stride = stride.saturating_mul(2),
+        }
+    };
+    let steps = std::iter::successors(Some(found), |t| schedule.next(*t, zone).filter(|t| *t <= now));
+    // A stride twice as long as needed holds only a few times.
+    steps.take(10_000).last().unwrap_or(found)
+}
+
+fn job_name(cron: &CronJob, at: Timestamp) -> String {
+    format!("{}-{}", cron.name(), at.as_second() / 60)
+}
+
+fn start(cron: &CronJob, due: &Due, zone: &TimeZone, now: Timestamp, plan: &mut Plan) {
+    if due.missed > MANY {
+        let text =
+            "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+        plan.events.push((EventType::Warning, "TooManyMissedTimes", text.to_owned()));
+    }
+    let deadline = cron.spec.starting_deadline_seconds.map(SignedDuration::from_secs);
+    if deadline.is_some_and(|d| due.at.checked_add(d).is_ok_and(|end| end < now)) {
+        let text = format!(
+            "Missed scheduled time to start a job: {}",
+            due.at.strftime("%a, %d %b %Y %H:%M:%S +0000")
+        );
+        plan.events.push((EventType::Warning, "MissSchedule", text));
+        return;
+    }
+    let name = job_name(cron, due.at);
+    let active = plan.status.active.clone().unwrap_or_default();
+    let started = plan.status.last_schedule_time.as_ref().is_some_and(|t| t.0 == due.at);
+    if started || active.iter().any(|r| r.name.as_deref() == Some(name.as_str())) {
+        return;
+    }
+    match cron.spec.concurrency_policy.as_deref() {
+        Some("Forbid") if !active.is_empty() => {
+            let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            plan.events.push((EventType::Normal, "JobAlreadyActive", text.to_owned()));
+            return;
+        }
+        Some("Replace") => plan.replace = active.iter().filter_map(|r| r.name.clone()).collect(),
+        _ => {}
+    }
+    plan.create = Some(new_job(cron, due.at, zone));
+}
+
+fn new_job(cron: &CronJob, at: Timestamp, zone: &TimeZone) -> Job {
+    let template = cron.spec.job_template.clone();
+    let meta = template.metadata.unwrap_or_default();
+    let mut annotations = meta.annotations.unwrap_or_default();
+    let scheduled = at.to_zoned(zone.clone());
+    let offset = if *zone == TimeZone::UTC { "%Y-%m-%dT%H:%M:%SZ" } else { "%Y-%m-%dT%H:%M:%S%:z" };
+    annotations.insert(SCHEDULED.to_owned(), scheduled.strftime(offset).to_string());
+    Job {
+        metadata: ObjectMeta {
+            name: Some(job_name(cron, at)),
+            namespace: cron.metadata.namespace.clone(),
+            labels: meta.labels,
+            annotations: Some(annotations),
+            owner_references: Some(vec![controller_reference(cron)]),
+            creation_timestamp: Some(Time(at)),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    }
+}
+
+/// A reference to a started job, as the status lists it.
+pub fn reference(job: &Job) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(Job::RESOURCE.api_version()),
+        kind: Some(Job::RESOURCE.kind.to_owned()),
+        name: job.metadata.name.clone(),
+        namespace: job.metadata.namespace.clone(),
+        uid: job.metadata.uid.clone(),
+        resource_version: job.metadata.resource_version.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// Finished jobs beyond the history limits, oldest first.
+fn expired(cron: &CronJob, jobs: &[Arc<Job>]) -> Vec<String> {
+    let over = |type_: &str, limit: Option<i32>| {
+        let Some(limit) = limit else { return Vec::new() };
+        let mut done: Vec<&Arc<Job>> =
+            jobs.iter().filter(|j| condition(j, type_).is_some_and(|c| c.status == "True")).collect();
+        let started = |j: &Arc<Job>| j.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|t| t.0);
+        done.sort_by(|a, b| (started(a), a.name()).cmp(&(started(b), b.name())));
+        let surplus = done.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+        done.into_iter().take(surplus).map(|j| j.name().to_owned()).collect()
+    };
+    let mut names = over(COMPLETE, cron.spec.successful_jobs_history_limit);
+    names.extend(over(FAILED, cron.spec.failed_jobs_history_limit));
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn cron(extra: Value) -> CronJob {
+        let mut spec = json!({"schedule": "0 * * * *", "jobTemplate": {"metadata": {}, "spec": {"template": {}}},
+            "concurrencyPolicy": "Allow", "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1});
+        spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns", "uid": "u",
+            "creationTimestamp": "2026-01-01T00:30:00Z"}, "spec": spec}))
+        .unwrap()
+    }
+
+    fn job(name: &str, state: Option<&str>, started: &str) -> Arc<Job> {
+        let conditions: Vec<_> = state.iter().map(|t| json!({"type": t, "status": "True"})).collect();
+        Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": name, "namespace": "ns", "uid": name},
+            "status": {"startTime": started, "completionTime": started, "conditions": conditions}}))
+            .unwrap(),
+        )
+    }
+
+    fn with_active(mut cron: CronJob, jobs: &[&Arc<Job>]) -> CronJob {
+        let active = jobs.iter().map(|j| reference(j)).collect();
+        cron.status = Some(CronJobStatus { active: Some(active), ..CronJobStatus::default() });
+        cron
+    }
+
+    fn reasons(plan: &Plan) -> Vec<&str> {
+        plan.events.iter().map(|(_, reason, _)| *reason).collect()
+    }
+
+    #[test]
+    fn a_job_is_due_at_its_time_and_once() {
+        let mut cron = cron(json!({}));
+        let early = plan(&cron, &[], at("2026-01-01T00:59:00Z"));
+        assert!(early.create.is_none());
+        assert_eq!(early.wake, Some(Duration::from_secs(60) + SLACK));
+        let due = plan(&cron, &[], at("2026-01-01T01:00:00Z"));
+        let job = due.create.unwrap();
+        assert_eq!(job.metadata.name.as_deref(), Some("c-29453820"));
+        assert_eq!(job.metadata.annotations.unwrap()[SCHEDULED], "2026-01-01T01:00:00Z");
+        cron.status = Some(CronJobStatus {
+            last_schedule_time: Some(Time(at("2026-01-01T01:00:00Z"))),
+            ..Default::default()
+        });
+        assert!(plan(&cron, &[], at("2026-01-01T01:30:00Z")).create.is_none());
+        assert!(plan(&cron, &[], at("2026-01-01T02:00:01Z")).create.is_some());
+    }
+
+    #[test]
+    fn zones_count() {
+        let cron = cron(json!({"schedule": "30 9 * * *", "timeZone": "Asia/Kolkata"}));
+        let due = plan(&cron, &[], at("2026-01-01T04:00:00Z")).create.unwrap();
+        assert_eq!(due.metadata.annotations.unwrap()[SCHEDULED], "2026-01-01T09:30:00+05:30");
+        let wrong = super::tests::cron(json!({"timeZone": "No/Where"}));
+        assert_eq!(reasons(&plan(&wrong, &[], at("2026-01-02T04:00:00Z"))), ["UnknownTimeZone"]);
+    }
+
+    #[test]
+    fn running_jobs_are_joined_kept_out_or_replaced() {
+        let running = job("c-1", None, "2026-01-01T00:31:00Z");
+        let now = at("2026-01-01T01:00:30Z");
+        for (policy, created, replaced) in [("Allow", true, 0), ("Forbid", false, 0), ("Replace", true, 1)] {
+            let cron = with_active(cron(json!({"concurrencyPolicy": policy})), &[&running]);
+            let plan = plan(&cron, std::slice::from_ref(&running), now);
+            assert_eq!((plan.create.is_some(), plan.replace.len()), (created, replaced), "{policy}");
+        }
+    }
+
+    #[test]
+    fn late_starts_and_many_missed_ones() {
+        let now = at("2026-01-01T02:00:40Z");
+        let strict = plan(&cron(json!({"startingDeadlineSeconds": 10})), &[], now);
+        assert!(strict.create.is_none());
+        let patient = plan(&cron(json!({"startingDeadlineSeconds": 60})), &[], now);
+        assert!(patient.create.is_some());
+        let long = plan(&cron(json!({"schedule": "* * * * *"})), &[], at("2026-03-01T00:00:20Z"));
+        assert_eq!(reasons(&long), ["TooManyMissedTimes"]);
+        let job = long.create.unwrap();
+        assert_eq!(job.metadata.annotations.unwrap()[SCHEDULED], "2026-03-01T00:00:00Z");
+        assert!(plan(&cron(json!({"suspend": true})), &[], now).create.is_none());
+    }
+
+    #[test]
+    fn ended_jobs_leave_the_list_and_old_ones_the_cluster() {
+        let jobs: Vec<_> = (1..6)
+            .map(|n| job(&format!("c-{n}"), Some(COMPLETE), &format!("2026-01-01T00:3{n}:00Z")))
+            .chain([
+                job("c-7", Some(FAILED), "2026-01-01T00:20:00Z"),
+                job("c-8", Some(FAILED), "2026-01-01T00:21:00Z"),
+            ])
+            .collect();
+        let lost = job("c-9", None, "2026-01-01T00:22:00Z");
+        let cron = with_active(cron(json!({})), &[&jobs[4], &lost]);
+        let plan = plan(&cron, &jobs, at("2026-01-01T00:45:00Z"));
+        assert_eq!(plan.status.active, None);
+        assert_eq!(plan.status.last_successful_time, Some(Time(at("2026-01-01T00:35:00Z"))));
+        assert_eq!(reasons(&plan), ["SawCompletedJob", "MissingJob"]);
+        assert_eq!(plan.expire, ["c-1", "c-2", "c-7"]);
+    }
+}

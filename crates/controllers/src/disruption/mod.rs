@@ -1,0 +1,153 @@
+//! Disruption: keeps each PodDisruptionBudget's status, from which evictions take what they may.
+
+mod plan;
+mod scale;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Pod, ReplicationController};
+use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::selector::Selector;
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Informer, Lister, Result};
+
+use crate::manager::{Context, Descriptor};
+use plan::{expected, failed, needs_scale, outcome};
+use scale::Scales;
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "disruption-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 2;
+
+struct Controller {
+    cx: Arc<Context>,
+    budgets: Lister<PodDisruptionBudget>,
+    pods: Lister<Pod>,
+    scales: Scales,
+    queue: Arc<WorkQueue<ObjectKey>>,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let budgets = cx.informers.informer::<PodDisruptionBudget>();
+    let pods = cx.informers.informer::<Pod>();
+    let on_budget = Arc::clone(&queue);
+    budgets.add_handler(move |event| on_budget.add(event.object().key()));
+    let (on_pod, known) = (Arc::clone(&queue), budgets.lister());
+    pods.add_handler(move |event| {
+        wake(&on_pod, &known, event.object());
+        if let Event::Updated { old, .. } = event {
+            wake(&on_pod, &known, old);
+        }
+    });
+    let scales = Scales {
+        client: cx.client.clone(),
+        replica_sets: watched::<ReplicaSet>(&cx, &queue, &budgets).await,
+        deployments: watched::<Deployment>(&cx, &queue, &budgets).await,
+        stateful_sets: watched::<StatefulSet>(&cx, &queue, &budgets).await,
+        replication_controllers: watched::<ReplicationController>(&cx, &queue, &budgets).await,
+    };
+    budgets.wait_synced().await;
+    pods.wait_synced().await;
+    let stop = cx.stop.clone();
+    let controller = Arc::new(Controller {
+        cx,
+        budgets: budgets.lister(),
+        pods: pods.lister(),
+        scales,
+        queue: Arc::clone(&queue),
+    });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+/// A controller that is scaled changes what budgets of its namespace that depend on the number expect.
+async fn watched<K: Kind>(
+    cx: &Context,
+    queue: &Arc<WorkQueue<ObjectKey>>,
+    budgets: &Informer<PodDisruptionBudget>,
+) -> Lister<K> {
+    let informer = cx.informers.informer::<K>();
+    let (queue, budgets) = (Arc::clone(queue), budgets.lister());
+    informer.add_handler(move |event| {
+        if let Event::Updated { old, new } = event
+            && old.meta().generation != new.meta().generation
+        {
+            let all = budgets.list_namespace(new.namespace());
+            all.iter().filter(|b| needs_scale(b)).for_each(|b| queue.add(b.key()));
+        }
+    });
+    informer.wait_synced().await;
+    informer.lister()
+}
+
+fn wake(queue: &WorkQueue<ObjectKey>, budgets: &Lister<PodDisruptionBudget>, pod: &Pod) {
+    for budget in budgets.list_namespace(pod.namespace()) {
+        if selector_of(&budget).is_some_and(|s| s.matches_optional(pod.metadata.labels.as_ref())) {
+            queue.add(budget.key());
+        }
+    }
+}
+
+/// A budget without a selector covers nothing, one with an empty selector the whole namespace.
+fn selector_of(budget: &PodDisruptionBudget) -> Option<Selector> {
+    Selector::from_label_selector(budget.spec.as_ref()?.selector.as_ref()).ok()
+}
+
+impl Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        let Some(budget) = self.budgets.get_key(&key) else { return Ok(()) };
+        let Some(selector) = selector_of(&budget) else { return Ok(()) };
+        let pods = self.pods.select(budget.namespace(), &selector);
+        let recorder = &self.cx.recorder;
+        if pods.is_empty() {
+            recorder.event(&*budget, EventType::Normal, "NoPods", "No matching pods found");
+        }
+        let scales = if needs_scale(&budget) { self.scales.of(&pods).await } else { Ok(Default::default()) };
+        let now = self.cx.clock.now();
+        let scales = match scales {
+            Ok(scales) => scales,
+            Err(error) => {
+                let text = format!("Failed to calculate the number of expected pods: {error}");
+                recorder.event(&*budget, EventType::Warning, "CalculateExpectedPodCountFailed", text);
+                self.write(&budget, failed(&budget, &error.to_string(), now)).await?;
+                return Err(error);
+            }
+        };
+        let outcome = outcome(&budget, &pods, expected(&budget, &pods, &scales), now);
+        for pod in &outcome.undeleted {
+            let text = format!(
+                "Pod was expected by PDB {}/{} to be deleted but it wasn't",
+                budget.namespace(),
+                budget.name()
+            );
+            recorder.event(&**pod, EventType::Warning, "NotDeleted", text);
+        }
+        self.write(&budget, outcome.status).await?;
+        if let Some(wait) = outcome.wake {
+            self.queue.add_after(key, wait);
+        }
+        Ok(())
+    }
+
+    async fn write(&self, budget: &PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Result<()> {
+        if budget.status.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        let next = PodDisruptionBudget { status: Some(status), ..budget.clone() };
+        // A conflict is an error: an eviction has taken from the budget, and that must not be lost.
+        match self.cx.client.update_status(&next).await {
+            Err(e) if !e.is_not_found() => Err(e),
+            _ => Ok(()),
+        }
+    }
+}

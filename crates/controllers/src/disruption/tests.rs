@@ -1,0 +1,70 @@
+//! Budgets over pods of a Deployment, against the API in memory.
+
+use k8s_openapi::api::core::v1::Event as ApiEvent;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::World;
+
+fn owned_by(kind: &str, name: &str) -> Value {
+    json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_follows_its_pods_and_the_scale_of_their_deployment() {
+    let kinds = [
+        PodDisruptionBudget::RESOURCE,
+        Pod::RESOURCE,
+        ReplicaSet::RESOURCE,
+        Deployment::RESOURCE,
+        StatefulSet::RESOURCE,
+        ReplicationController::RESOURCE,
+        ApiEvent::RESOURCE,
+    ];
+    let world = World::new(&kinds);
+    let client = world.api.client();
+    let deployment: Deployment = serde_json::from_value(json!({"metadata": {"name": "d", "namespace": "ns"},
+        "spec": {"replicas": 3, "selector": {}, "template": {}}}))
+    .unwrap();
+    let deployment = client.create(&deployment).await.unwrap();
+    let mut owner = owned_by("Deployment", "d");
+    owner[0]["uid"] = json!(deployment.uid());
+    let set: ReplicaSet = serde_json::from_value(json!({
+        "metadata": {"name": "rs", "namespace": "ns", "ownerReferences": owner}, "spec": {"replicas": 2, "selector": {}}}))
+    .unwrap();
+    let set = client.create(&set).await.unwrap();
+    for name in ["a", "b", "c"] {
+        let mut owner = owned_by("ReplicaSet", "rs");
+        owner[0]["uid"] = json!(set.uid());
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns", "labels": {"app": "x"}, "ownerReferences": owner},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]}}))
+        .unwrap();
+        client.create(&pod).await.unwrap();
+    }
+    let budget: PodDisruptionBudget =
+        serde_json::from_value(json!({"metadata": {"name": "b", "namespace": "ns"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "x"}}}}))
+        .unwrap();
+    client.create(&budget).await.unwrap();
+    world.start(&DESCRIPTOR);
+    let status = async || {
+        world.pass(1.0).await;
+        let status = client.get::<PodDisruptionBudget>("ns", "b").await.unwrap().status.unwrap();
+        let numbers = [
+            status.expected_pods,
+            status.current_healthy,
+            status.desired_healthy,
+            status.disruptions_allowed,
+        ];
+        numbers.map(|n| n.unwrap_or(-1))
+    };
+    assert_eq!(status().await, [3, 3, 2, 1]);
+    world.api.remove::<Pod>("ns", "a");
+    assert_eq!(status().await, [3, 2, 2, 0]);
+    let mut scaled: Deployment = client.get("ns", "d").await.unwrap();
+    scaled.spec.replicas = Some(2);
+    scaled.metadata.generation = Some(7);
+    client.update(&scaled).await.unwrap();
+    assert_eq!(status().await, [2, 2, 1, 1]);
+}
