@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use knarr_api::core::pod::placement::{node_matches, taints, tolerated, tolerations};
 use knarr_api::kind::Kind;
 
@@ -145,6 +145,7 @@ fn conflict(a: &PortMapping, b: &PortMapping) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::Taint;
     use serde_json::{Value, json};
 
     fn pod(uid: &str, spec: Value) -> Pod {

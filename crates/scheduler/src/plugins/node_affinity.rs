@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{
-    Node, NodeAffinity as Affinity, NodeSelectorRequirement, NodeSelectorTerm, Pod,
-};
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
 use knarr_api::core::pod::placement::{node_affinity, node_matches, required_terms, term_matches};
 
 use crate::cache::Nodes;

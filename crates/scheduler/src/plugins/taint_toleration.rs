@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Taint};
+use k8s_openapi::api::core::v1::{Pod, Taint, Toleration};
 use knarr_api::core::pod::placement::{taints, tolerated, tolerates, tolerations};
 
 use crate::cache::Nodes;
