@@ -29,3 +29,4 @@ mod two_nodes;
 mod two_servers;
 mod volumes;
 mod web;
+mod workloads;
