@@ -1,0 +1,288 @@
+//! EndpointSlice mirroring: Endpoints that somebody wrote by hand show as EndpointSlices too.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    EndpointAddress, EndpointPort as CorePort, EndpointSubset, Endpoints, Service,
+};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Informer, Lister, Result};
+
+use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::owners::controller_reference;
+use crate::written::{CATCH_UP, Written};
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "endpointslice-mirroring-controller",
+    run: |cx| Box::pin(async move { run(cx).await }),
+};
+
+const WORKERS: usize = 5;
+const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Addresses that are mirrored of one subset.
+const MAX_PER_SUBSET: usize = 1000;
+/// The index of our slices by `namespace/service`.
+const BY_SERVICE: &str = "mirroredService";
+
+/// What a slice says, apart from its name.
+#[derive(Debug, Clone, PartialEq)]
+struct Content {
+    address_type: &'static str,
+    ports: Vec<EndpointPort>,
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Plan {
+    create: Vec<EndpointSlice>,
+    update: Vec<EndpointSlice>,
+    delete: Vec<Arc<EndpointSlice>>,
+}
+
+struct Controller {
+    cx: Arc<Context>,
+    endpoints: Lister<Endpoints>,
+    services: Lister<Service>,
+    slices: Informer<EndpointSlice>,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    written: Written,
+}
+
+fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
+    let labels = slice.metadata.labels.as_ref()?;
+    let ours = labels.get(MANAGED_BY).is_some_and(|by| by == MANAGER);
+    labels.get(SERVICE_NAME).filter(|_| ours).map(|name| ObjectKey::new(slice.namespace(), name))
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let endpoints = cx.informers.informer::<Endpoints>();
+    let services = cx.informers.informer::<Service>();
+    let slices = cx.informers.informer::<EndpointSlice>();
+    slices.add_index(BY_SERVICE, |slice| service_of(slice).map(|k| k.to_string()).into_iter().collect());
+    let on_endpoints = Arc::clone(&queue);
+    endpoints.add_handler(move |event| on_endpoints.add(event.object().key()));
+    let on_service = Arc::clone(&queue);
+    services.add_handler(move |event| on_service.add(event.object().key()));
+    let on_slice = Arc::clone(&queue);
+    slices.add_handler(move |event| {
+        if let Some(key) = service_of(event.object()) {
+            on_slice.add(key);
+        }
+    });
+    endpoints.wait_synced().await;
+    services.wait_synced().await;
+    slices.wait_synced().await;
+    let stop = cx.stop.clone();
+    let controller = Arc::new(Controller {
+        cx,
+        endpoints: endpoints.lister(),
+        services: services.lister(),
+        slices,
+        queue: Arc::clone(&queue),
+        written: Written::default(),
+    });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+/// Whether the Endpoints are somebody's own work: those of a Service with a selector have slices already.
+fn is_mirrored(endpoints: &Endpoints, service: Option<&Service>) -> bool {
+    let has = |map: &Option<BTreeMap<String, String>>, key: &str, value: Option<&str>| {
+        map.as_ref().and_then(|m| m.get(key)).is_some_and(|v| value.is_none_or(|wanted| v == wanted))
+    };
+    let by_hand = service.is_some_and(|s| s.spec.as_ref().is_none_or(|s| s.selector.is_none()));
+    by_hand
+        && !has(&endpoints.metadata.labels, SKIP, Some("true"))
+        && !has(&endpoints.metadata.annotations, LEADER, None)
+}
+
+fn port(port: &CorePort) -> EndpointPort {
+    EndpointPort {
+        name: Some(port.name.clone().unwrap_or_default()),
+        port: Some(port.port),
+        protocol: Some(port.protocol.clone().unwrap_or_else(|| "TCP".to_owned())),
+        app_protocol: port.app_protocol.clone(),
+    }
+}
+
+fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
+    Endpoint {
+        addresses: vec![address.ip.clone()],
+        conditions: Some(EndpointConditions { ready: Some(ready), ..EndpointConditions::default() }),
+        hostname: address.hostname.clone(),
+        node_name: address.node_name.clone(),
+        target_ref: address.target_ref.clone(),
+        ..Endpoint::default()
+    }
+}
+
+/// The content of the slices of one subset: one for each family of addresses.
+fn contents(subset: &EndpointSubset) -> Vec<Content> {
+    let mut ports: Vec<EndpointPort> = subset.ports.iter().flatten().map(port).collect();
+    ports.sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
+    let ready = subset.addresses.iter().flatten().map(|a| (a, true));
+    let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false)));
+    let mut families: BTreeMap<&'static str, Vec<Endpoint>> = BTreeMap::new();
+    for (address, ready) in all.take(MAX_PER_SUBSET) {
+        let family = match address.ip.parse() {
+            Ok(IpAddr::V4(_)) => "IPv4",
+            Ok(IpAddr::V6(_)) => "IPv6",
+            Err(_) => continue,
+        };
+        families.entry(family).or_default().push(endpoint(address, ready));
+    }
+    families
+        .into_iter()
+        .map(|(address_type, endpoints)| Content { address_type, ports: ports.clone(), endpoints })
+        .collect()
+}
+
+/// Slices that have the right family and ports are used again.
+fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>) -> Plan {
+    let mut plan = Plan::default();
+    let mut left = existing;
+    for content in endpoints.subsets.iter().flatten().flat_map(contents) {
+        let same = |s: &Arc<EndpointSlice>| {
+            s.address_type == content.address_type && s.ports.as_deref().unwrap_or_default() == content.ports
+        };
+        match left.iter().position(same) {
+            None => plan.create.push(slice(endpoints, &content, None)),
+            Some(i) => {
+                let old = left.remove(i);
+                let next = slice(endpoints, &content, Some(&old));
+                if next != *old {
+                    plan.update.push(next);
+                }
+            }
+        }
+    }
+    plan.delete = left;
+    plan
+}
+
+fn slice(endpoints: &Endpoints, content: &Content, old: Option<&EndpointSlice>) -> EndpointSlice {
+    let mut labels = endpoints.metadata.labels.clone().unwrap_or_default();
+    labels.insert(SERVICE_NAME.to_owned(), endpoints.name().to_owned());
+    labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
+    let mut annotations = endpoints.metadata.annotations.clone().unwrap_or_default();
+    annotations.remove(LAST_APPLIED);
+    let mut metadata = old.map(|o| o.metadata.clone()).unwrap_or_else(|| ObjectMeta {
+        generate_name: Some(format!("{}-", endpoints.name())),
+        namespace: endpoints.metadata.namespace.clone(),
+        owner_references: Some(vec![controller_reference(endpoints)]),
+        ..ObjectMeta::default()
+    });
+    metadata.labels = Some(labels);
+    metadata.annotations = (!annotations.is_empty()).then_some(annotations);
+    EndpointSlice {
+        metadata,
+        address_type: content.address_type.to_owned(),
+        endpoints: Some(content.endpoints.clone()),
+        ports: (!content.ports.is_empty()).then(|| content.ports.clone()),
+    }
+}
+
+impl Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        if self.written.is_pending(&key, self.slices.observed_version()) {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        let existing = self.slices.lister().by_index(BY_SERVICE, &key.to_string());
+        let service = self.services.get_key(&key);
+        let endpoints = self.endpoints.get_key(&key).filter(|e| is_mirrored(e, service.as_deref()));
+        let plan = match endpoints {
+            Some(endpoints) => plan(&endpoints, existing),
+            None => Plan { delete: existing, ..Plan::default() },
+        };
+        for slice in &plan.create {
+            match self.cx.client.create(slice).await {
+                Ok(created) => self.written.note(&key, &created.metadata),
+                Err(e) if namespace_is_terminating(&e) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        for slice in &plan.update {
+            let updated = self.cx.client.update(slice).await?;
+            self.written.note(&key, &updated.metadata);
+        }
+        for slice in &plan.delete {
+            let options = DeleteOptions::default();
+            match self.cx.client.delete::<EndpointSlice>(slice.namespace(), slice.name(), &options).await {
+                Err(e) if !e.is_not_found() => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+    use serde_json::{Value, json};
+
+    fn endpoints(subsets: Value) -> Endpoints {
+        serde_json::from_value(json!({"metadata": {"name": "e", "namespace": "ns"}, "subsets": subsets}))
+            .unwrap()
+    }
+
+    #[test]
+    fn families_and_ports_part_slices() {
+        let given = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
+            "notReadyAddresses": [{"ip": "10.0.0.2"}], "ports": [{"name": "a", "port": 80}]}]));
+        let first = plan(&given, Vec::new());
+        let kinds: Vec<_> = first
+            .create
+            .iter()
+            .map(|s| (s.address_type.as_str(), s.endpoints.iter().flatten().count()))
+            .collect();
+        assert_eq!(kinds, [("IPv4", 2), ("IPv6", 1)]);
+        let existing: Vec<_> = first.create.into_iter().map(Arc::new).collect();
+        assert_eq!(plan(&given, existing.clone()), Plan::default(), "settled");
+        let fewer =
+            endpoints(json!([{"addresses": [{"ip": "10.0.0.9"}], "ports": [{"name": "a", "port": 80}]}]));
+        let next = plan(&fewer, existing);
+        assert_eq!((next.create.len(), next.update.len(), next.delete.len()), (0, 1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_hand_written_endpoints_are_mirrored() {
+        let world = World::new(&[Endpoints::RESOURCE, Service::RESOURCE, EndpointSlice::RESOURCE]);
+        let client = world.api.client();
+        world.start(&DESCRIPTOR);
+        client
+            .create(&endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 80}]}])))
+            .await
+            .unwrap();
+        world.pass(1.0).await;
+        assert_eq!(world.api.all::<EndpointSlice>().len(), 0, "no Service");
+        let mut service: Service = serde_json::from_value(
+            json!({"metadata": {"name": "e", "namespace": "ns"}, "spec": {"ports": [{"port": 80}]}}),
+        )
+        .unwrap();
+        service = client.create(&service).await.unwrap();
+        world.pass(1.0).await;
+        let all = world.api.all::<EndpointSlice>();
+        assert_eq!(all[0].metadata.labels.as_ref().unwrap()[MANAGED_BY], MANAGER);
+        service.spec.as_mut().unwrap().selector = Some(BTreeMap::from([("a".into(), "b".into())]));
+        client.update(&service).await.unwrap();
+        world.pass(1.0).await;
+        assert_eq!(world.api.all::<EndpointSlice>().len(), 0);
+    }
+}
