@@ -58,6 +58,8 @@ pub struct Config {
     pub kubelet_client: Option<Keypair>,
     /// PEM of the authorities that sign kubelets' serving certificates.
     pub kubelet_ca_pem: String,
+    /// The client certificate with which aggregated API servers are called: it vouches for the user in the headers.
+    pub proxy_client: Option<Keypair>,
     /// Where Services get their addresses; its first one is the `kubernetes` Service's.
     pub service_cidr: (Ipv4Addr, u8),
     pub node_ports: RangeInclusive<u16>,
@@ -97,6 +99,7 @@ impl Config {
             api_audiences: Vec::new(),
             kubelet_client: None,
             kubelet_ca_pem: String::new(),
+            proxy_client: None,
             service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 12),
             node_ports: 30000..=32767,
             advertise: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6443),

@@ -4,6 +4,7 @@
 //! [`ApiServer::transport`] gives a component of the same process its own way in.
 
 mod admission;
+mod aggregator;
 mod allocators;
 mod authn;
 mod authz;

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use knarr_apimachinery::status::StatusError;
 
+use crate::aggregator;
 use crate::authn::{UserInfo, impersonation};
 use crate::authz::Attributes;
 use crate::discovery;
@@ -193,7 +194,9 @@ async fn work(
         warnings: Mutex::default(),
         upgrade: Mutex::new(upgrade),
     };
-    let answer = if request.info.is_resource {
+    let answer = if let Some(api_service) = aggregator::service_of(server, &request.info.path) {
+        Ok(aggregator::answer(server, &request, &api_service).await)
+    } else if request.info.is_resource {
         resource(server, &request).await
     } else {
         discovery::answer(server, &request).await

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::aggregator::{self, Aggregator};
 use crate::authn::UserInfo;
 use crate::authn::service_account::Tokens;
 use crate::authn::x509;
@@ -65,6 +66,7 @@ pub struct Inner {
     #[allow(dead_code, reason = "who calls webhooks lands after this client")]
     pub webhooks: Webhooks,
     pub discovery: Discovery,
+    pub aggregator: Aggregator,
     pub metrics: Metrics,
     pub events: EventLeases,
     /// One for each request under way that is no watch or stream.
@@ -110,6 +112,7 @@ impl ApiServer {
             kubelets: Kubelets::new(&config)?,
             webhooks: Webhooks::new(Arc::clone(&clock)),
             discovery: Discovery::new(&config),
+            aggregator: Aggregator::new(&config)?,
             metrics: Metrics::default(),
             events: EventLeases::default(),
             slots: Semaphore::new(MAX_INFLIGHT),
@@ -130,6 +133,8 @@ impl ApiServer {
         leaving.close();
         tokio::spawn(event_leases::expire(Arc::clone(&inner)));
         tokio::spawn(compact(Arc::clone(&inner)));
+        tokio::spawn(aggregator::run(Arc::clone(&inner)));
+        tokio::spawn(aggregator::follow_custom(Arc::clone(&inner)));
         Ok(Self { inner, leaving })
     }
 

@@ -13,6 +13,7 @@ use http::{HeaderMap, Method};
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
+use crate::aggregator;
 use crate::authn::{MASTERS, UserInfo};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
@@ -40,6 +41,11 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
             "value": value, "description": description})
     });
     ensure_all(server, &request, "scheduling.k8s.io", "priorityclasses", classes.to_vec()).await?;
+    let table = server.table.snapshot();
+    let group_versions =
+        table.iter().map(|s| (s.resource.types.group.to_owned(), s.resource.types.version.to_owned()));
+    let api_services = aggregator::register(group_versions);
+    ensure_all(server, &request, "apiregistration.k8s.io", "apiservices", api_services).await?;
     roles::reconcile(server, &request).await?;
     kubernetes_service::reconcile(server, &request).await
 }

@@ -48,15 +48,6 @@ pub fn groups(table: &Table) -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// `/apis/GROUP`.
-pub fn group(table: &Table, group: &str) -> Value {
-    let versions = group_versions(table).into_iter().find(|(g, _)| *g == group);
-    let mut value = group_value(group, &versions.map(|(_, v)| v).unwrap_or_default());
-    value["kind"] = "APIGroup".into();
-    value["apiVersion"] = "v1".into();
-    value
-}
-
 /// `/api/v1`, `/apis/GROUP/VERSION`.
 pub fn resources(table: &Table, group: &str, version: &str) -> Value {
     let mut resources = Vec::new();

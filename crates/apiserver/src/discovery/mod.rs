@@ -14,6 +14,7 @@ use knarr_apimachinery::schema::openapi::hash;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
+use crate::aggregator;
 use crate::config::Config;
 use crate::http::body::Body;
 use crate::http::negotiate;
@@ -32,6 +33,8 @@ pub struct Discovery {
 /// The two documents of aggregated discovery, and the table that they show.
 struct Aggregated {
     table: Arc<Table>,
+    /// Of what other servers contribute.
+    generation: u64,
     core: Document,
     groups: Document,
 }
@@ -76,17 +79,20 @@ impl Discovery {
         }
     }
 
-    fn aggregated(&self, table: &Arc<Table>) -> Arc<Aggregated> {
+    fn aggregated(&self, server: &Inner, table: &Arc<Table>) -> Arc<Aggregated> {
+        let generation = server.aggregator.generation();
         let mut made = self.aggregated.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = &*made
             && Arc::ptr_eq(&made.table, table)
+            && made.generation == generation
         {
             return Arc::clone(made);
         }
         let fresh = Arc::new(Aggregated {
             table: Arc::clone(table),
+            generation,
             core: Document::new(&aggregated::list(table, true)),
-            groups: Document::new(&aggregated::list(table, false)),
+            groups: Document::new(&aggregator::merge_discovery(server, aggregated::list(table, false))),
         });
         *made = Some(Arc::clone(&fresh));
         fresh
@@ -128,23 +134,37 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     match parts.as_slice() {
         [] => value(json!({"paths": paths(table)})),
         ["api"] if aggregated => {
-            Ok(Answer::Raw(server.discovery.aggregated(table).core.answer(request, AGGREGATED)))
+            Ok(Answer::Raw(server.discovery.aggregated(server, table).core.answer(request, AGGREGATED)))
         }
         ["apis"] if aggregated => {
-            Ok(Answer::Raw(server.discovery.aggregated(table).groups.answer(request, AGGREGATED)))
+            Ok(Answer::Raw(server.discovery.aggregated(server, table).groups.answer(request, AGGREGATED)))
         }
         ["api"] => value(legacy::versions(server)),
-        ["apis"] => value(legacy::groups(table)),
+        ["apis"] => value(aggregator::merge_groups(server, legacy::groups(table))),
         ["api", version] if table.has_group_version("", version) => {
             value(legacy::resources(table, "", version))
         }
-        ["apis", group] if table.has_group(group) && !group.is_empty() => value(legacy::group(table, group)),
+        ["apis", group] if !group.is_empty() => {
+            let groups = aggregator::merge_groups(server, legacy::groups(table));
+            match aggregator::merge_group(&groups, group) {
+                Some(group) => value(group),
+                None => Ok(Answer::text(404, "404 page not found\n")),
+            }
+        }
         ["apis", group, version] if table.has_group_version(group, version) => {
             value(legacy::resources(table, group, version))
         }
         ["version"] => value(server.discovery.version.clone()),
-        ["openapi", "v3"] => value(server.discovery.openapi.index(table)),
-        ["openapi", "v3", rest @ ..] => Ok(openapi::document(server, table, request, &rest.join("/"))),
+        ["openapi", "v3"] => {
+            value(aggregator::merge_openapi_index(server, server.discovery.openapi.index(table)))
+        }
+        ["openapi", "v3", rest @ ..] => {
+            let rest = rest.join("/");
+            match aggregator::answer_document(server, request, &rest).await {
+                Some(answer) => Ok(answer),
+                None => Ok(openapi::document(server, table, request, &rest)),
+            }
+        }
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(server, request, &parts).await),
         ["metrics"] => {
             let text = server.metrics.render();

@@ -12,6 +12,7 @@ use knarr_apimachinery::status::StatusError;
 use rustls::ClientConfig;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -86,27 +87,40 @@ async fn connect_now(
     server: &Inner,
     backend: &Backend,
 ) -> Result<(SendRequest<Full<Bytes>>, String), StatusError> {
-    let (Backend::Kubelet { address, port, .. } | Backend::Plain { address, port }) = backend;
-    let authority =
-        if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") };
+    let (Backend::Kubelet { address, port, .. }
+    | Backend::Plain { address, port }
+    | Backend::Tls { address, port, .. }) = backend;
+    let authority = backend.authority();
     let stream = TcpStream::connect((address.as_str(), *port))
         .await
         .map_err(|e| dialing(format!("dial tcp {authority}: connect: {e}")))?;
     let _ = stream.set_nodelay(true);
-    let Backend::Kubelet { node, .. } = backend else {
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(dialing)?;
-        tokio::spawn(async move {
-            // How a connection ends shows in the answer read from it.
-            let _ = connection.with_upgrades().await;
-        });
-        return Ok((sender, authority));
-    };
-    let kubelets =
-        server.kubelets.as_ref().ok_or_else(|| dialing("no kubelet client certificate is configured"))?;
-    let stream = kubelets.connect(node, address, stream).await.map_err(dialing)?;
+    match backend {
+        Backend::Plain { .. } => Ok((speak(stream).await?, authority)),
+        Backend::Tls { server_name, tls, .. } => {
+            let name = ServerName::try_from(server_name.clone()).map_err(dialing)?;
+            let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await.map_err(dialing)?;
+            Ok((speak(stream).await?, authority))
+        }
+        Backend::Kubelet { node, .. } => {
+            let kubelets = server
+                .kubelets
+                .as_ref()
+                .ok_or_else(|| dialing("no kubelet client certificate is configured"))?;
+            let stream = kubelets.connect(node, address, stream).await.map_err(dialing)?;
+            Ok((speak(stream).await?, authority))
+        }
+    }
+}
+
+async fn speak<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, StatusError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(dialing)?;
     tokio::spawn(async move {
+        // How a connection ends shows in the answer read from it.
         let _ = connection.with_upgrades().await;
     });
-    Ok((sender, authority))
+    Ok(sender)
 }

@@ -6,7 +6,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::status::StatusError;
 use knarr_client::transport::Query as Builder;
 
-use super::{Backend, Location};
+use super::{Backend, Location, any_certificate, rewrite};
 use crate::http::query::Query;
 use crate::registry::{Request, store};
 use crate::server::Inner;
@@ -16,14 +16,21 @@ pub async fn locate(server: &Inner, request: &Request) -> Result<Option<Location
     let info = &request.info;
     match (info.resource.as_str(), info.subresource.as_str()) {
         ("nodes", "proxy") => {
-            let to = kubelet_of(server, &info.name).await?;
+            let (scheme, name, port) = name_and_port(&info.name)?;
+            let mut to = kubelet_of(server, name).await?;
+            // Any other port of the node is called as it is.
+            if let (Ok(asked), Backend::Kubelet { address, port, .. }) = (port.parse::<u16>(), &to)
+                && asked != *port
+            {
+                to = by_scheme(scheme, address.clone(), asked)?;
+            }
             Ok(Some(Location { to, path: rest(request) }))
         }
         ("services", "proxy") => service(server, request).await.map(Some),
         ("pods", "proxy") => {
-            let (name, port) = name_and_port(&info.name);
+            let (scheme, name, port) = name_and_port(&info.name)?;
             let pod = pod(server, &info.namespace, name).await?;
-            pod_proxy(&pod, port, rest(request)).map(Some)
+            pod_proxy(&pod, scheme, port, rest(request)).map(Some)
         }
         ("pods", kind) => {
             let pod = pod(server, &info.namespace, &info.name).await?;
@@ -35,9 +42,18 @@ pub async fn locate(server: &Inner, request: &Request) -> Result<Option<Location
 
 /// What follows `proxy`, with the query.
 fn rest(request: &Request) -> String {
-    let path = if request.info.rest.is_empty() { "/" } else { &request.info.rest };
+    let (_, path) = rewrite::split(&request.info.path, &request.info.resource);
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
-    format!("{path}{query}")
+    format!("{}{query}", if path.is_empty() { "/" } else { path })
+}
+
+/// A backend that is called with or without TLS.
+fn by_scheme(scheme: &str, address: String, port: u16) -> Result<Backend, StatusError> {
+    if scheme != "https" {
+        return Ok(Backend::Plain { address, port });
+    }
+    let tls = any_certificate::client().map_err(StatusError::internal)?;
+    Ok(Backend::Tls { server_name: address.clone(), address, port, tls })
 }
 
 async fn pod(server: &Inner, namespace: &str, name: &str) -> Result<Pod, StatusError> {
@@ -183,17 +199,18 @@ fn container(pod: &Pod, wanted: &str) -> Result<String, StatusError> {
     Err(StatusError::bad_request(format!("container {wanted} is not valid for pod {name}")))
 }
 
-/// `name`, `name:port`, `http:name:port`.
-fn name_and_port(text: &str) -> (&str, &str) {
-    let parts: Vec<&str> = text.split(':').collect();
-    match parts.as_slice() {
-        [_, name, port] => (name, port),
-        [name, port] => (name, port),
-        _ => (text, ""),
+/// `name`, `name:port`, `https:name:port`: scheme, name and port.
+fn name_and_port(text: &str) -> Result<(&str, &str, &str), StatusError> {
+    let invalid = || StatusError::bad_request(format!("invalid service request \"{text}\""));
+    match text.split(':').collect::<Vec<_>>()[..] {
+        [name] => Ok(("", name, "")),
+        [name, port] => Ok(("", name, port)),
+        [scheme @ ("" | "http" | "https"), name, port] => Ok((scheme, name, port)),
+        _ => Err(invalid()),
     }
 }
 
-fn pod_proxy(pod: &Pod, port: &str, path: String) -> Result<Location, StatusError> {
+fn pod_proxy(pod: &Pod, scheme: &str, port: &str, path: String) -> Result<Location, StatusError> {
     let name = pod.metadata.name.as_deref().unwrap_or("");
     let address = pod.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or_default();
     if address.is_empty() {
@@ -211,12 +228,12 @@ fn pod_proxy(pod: &Pod, port: &str, path: String) -> Result<Location, StatusErro
     let number = number.unwrap_or(80);
     let port = u16::try_from(number)
         .map_err(|_| StatusError::bad_request(format!("invalid port {number} of pod {name}")))?;
-    Ok(Location { to: Backend::Plain { address, port }, path })
+    Ok(Location { to: by_scheme(scheme, address, port)?, path })
 }
 
 async fn service(server: &Inner, request: &Request) -> Result<Location, StatusError> {
     let info = &request.info;
-    let (name, port) = name_and_port(&info.name);
+    let (scheme, name, port) = name_and_port(&info.name)?;
     let served = server.table.find("", "v1", "services").ok_or_else(StatusError::path_not_found)?;
     let found = store::read(server, &served, &info.namespace, name).await?;
     let object = found.ok_or_else(|| served.not_found(name))?.object;
@@ -244,7 +261,7 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
         if let (Some(port), Some(endpoint)) = (port.and_then(|p| p.port), ready)
             && let (Ok(port), Some(address)) = (u16::try_from(port), endpoint.addresses.first())
         {
-            let to = Backend::Plain { address: address.clone(), port };
+            let to = by_scheme(scheme, address.clone(), port)?;
             return Ok(Location { to, path: rest(request) });
         }
     }

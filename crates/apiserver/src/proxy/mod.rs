@@ -1,16 +1,18 @@
 //! Requests that somebody else answers: logs, exec, attach and port-forward by kubelets, proxying to pods and services.
 
+mod any_certificate;
 mod dial;
 mod locate;
 mod node_identity;
+mod rewrite;
 
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
-    UPGRADE,
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -18,13 +20,15 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use knarr_apimachinery::status::StatusError;
+use rustls::ClientConfig;
 
 use crate::http::body::{Body, BoxError};
 use crate::http::output::Answer;
 use crate::registry::Request;
 use crate::server::Inner;
 
-pub use dial::Kubelets;
+pub use any_certificate::AnyCertificate;
+pub use dial::{Kubelets, connect};
 
 /// Where a request goes on.
 pub struct Location {
@@ -38,6 +42,18 @@ pub enum Backend {
     Kubelet { node: String, address: String, port: u16 },
     /// Anything that speaks HTTP.
     Plain { address: String, port: u16 },
+    /// HTTP over TLS, to who shows a certificate of this name.
+    Tls { address: String, port: u16, server_name: String, tls: Arc<ClientConfig> },
+}
+
+impl Backend {
+    /// `10.0.0.1:80`.
+    pub fn authority(&self) -> String {
+        let (Self::Kubelet { address, port, .. }
+        | Self::Plain { address, port }
+        | Self::Tls { address, port, .. }) = self;
+        if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+    }
 }
 
 /// How much of a kubelet's error is shown.
@@ -53,18 +69,73 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     if streaming && upgrade.is_none() {
         return Err(StatusError::bad_request("Upgrade request required"));
     }
+    let proxied = request.info.subresource == "proxy";
+    if proxied
+        && upgrade.is_none()
+        && let Some(redirect) = to_root(request)
+    {
+        return Ok(Answer::Raw(redirect));
+    }
     let Some(location) = locate::locate(server, request).await? else {
         return Ok(Answer::text(200, ""));
     };
-    let response = send(server, request, &location, upgrade.is_some()).await?;
+    let switching = upgrade.is_some();
+    let (prefix, _) = rewrite::split(&request.info.path, &request.info.resource);
+    let told = |headers: &mut HeaderMap| {
+        if proxied {
+            rewrite::forwarded(headers, &request.info.path);
+        }
+    };
+    let response =
+        send(server, request, &location, switching, told).await.map_err(|error| match proxied {
+            true => StatusError::unavailable(format!("error trying to reach service: {error}")),
+            false => error,
+        })?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return tunnel(server, upgrade, response).map(Answer::Raw);
     }
     if request.info.subresource == "log" {
         return log(response).await.map(Answer::Raw);
     }
-    let (parts, body) = response.into_parts();
+    let (mut parts, body) = response.into_parts();
+    if proxied {
+        let authority = location.to.authority();
+        let host = request.headers.get(HOST).and_then(|h| h.to_str().ok()).unwrap_or("");
+        rewrite::answer(&mut parts.headers, prefix, &[authority.as_str(), host]);
+    }
+    parts.headers.remove(TRANSFER_ENCODING);
     Ok(Answer::Raw(Response::from_parts(parts, stream(body))))
+}
+
+/// Passes a request on whole, with headers of its own.
+pub async fn pass(
+    server: &Arc<Inner>,
+    request: &Request,
+    location: &Location,
+    set: impl FnOnce(&mut HeaderMap),
+) -> Result<Answer, StatusError> {
+    let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let response = send(server, request, location, upgrade.is_some(), set).await?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return tunnel(server, upgrade, response).map(Answer::Raw);
+    }
+    let (mut parts, body) = response.into_parts();
+    parts.headers.remove(TRANSFER_ENCODING);
+    Ok(Answer::Raw(Response::from_parts(parts, stream(body))))
+}
+
+/// What is proxied begins with a slash: whoever leaves it out is sent there, so that relative links work.
+fn to_root(request: &Request) -> Option<Response<Body>> {
+    let (_, rest) = rewrite::split(&request.info.path, &request.info.resource);
+    if !rest.is_empty() || !matches!(request.method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    let to = HeaderValue::from_str(&format!("{}/{query}", request.info.path)).ok()?;
+    response.headers_mut().insert(LOCATION, to);
+    Some(response)
 }
 
 fn stream(body: Incoming) -> Body {
@@ -94,6 +165,7 @@ async fn send(
     request: &Request,
     location: &Location,
     upgrade: bool,
+    set: impl FnOnce(&mut HeaderMap),
 ) -> Result<Response<Incoming>, StatusError> {
     let (mut sender, authority) = dial::connect(server, &location.to).await?;
     let method = if request.info.subresource == "log" { Method::GET } else { request.method.clone() };
@@ -103,6 +175,7 @@ async fn send(
         if let Ok(host) = HeaderValue::from_str(&authority) {
             headers.insert(HOST, host);
         }
+        set(headers);
     }
     let body = Full::new(if upgrade { Bytes::new() } else { request.body.clone() });
     let out = out.body(body).map_err(|e| StatusError::bad_request(e.to_string()))?;

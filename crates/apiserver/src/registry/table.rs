@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use knarr_api::resource::Resource;
+use tokio::sync::Notify;
 
 use super::served::Served;
 use crate::cache::Caches;
@@ -55,13 +56,18 @@ pub struct LiveTable {
     current: ArcSwap<Table>,
     /// Held while the table is replaced.
     changing: Mutex<()>,
+    changed: Notify,
 }
 
 impl LiveTable {
     /// A table of these built-in resources.
     pub fn new(resources: &[&'static Resource], caches: &Caches) -> Self {
         let list = resources.iter().map(|r| Arc::new(Served::built_in(r, resources, caches))).collect();
-        Self { current: ArcSwap::from_pointee(Table::new(list)), changing: Mutex::default() }
+        Self {
+            current: ArcSwap::from_pointee(Table::new(list)),
+            changing: Mutex::default(),
+            changed: Notify::new(),
+        }
     }
 
     /// The table as it is now, and stays for who holds it.
@@ -77,6 +83,11 @@ impl LiveTable {
         self.current.load().has_group_version(group, version)
     }
 
+    /// Ends when the table was replaced since it was asked last.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
     /// Replaces all versions of one custom resource; with none it is no longer served.
     pub fn replace(&self, group: &str, plural: &str, versions: Vec<Arc<Served>>) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -88,5 +99,6 @@ impl LiveTable {
         let mut list: Vec<Arc<Served>> = before.list.iter().filter(stays).cloned().collect();
         list.extend(versions);
         self.current.store(Arc::new(Table::new(list)));
+        self.changed.notify_one();
     }
 }

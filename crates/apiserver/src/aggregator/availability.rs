@@ -1,0 +1,237 @@
+//! Keeps the condition `Available` of APIServices that other servers stand behind, and what these say of themselves.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{
+    APIService, APIServiceCondition, APIServiceSpec,
+};
+use knarr_api::apiregistration::apiservice::AVAILABLE;
+use knarr_api::kind::Kind;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Client, Event, Informers, Lister};
+
+use super::remote::{Failure, get};
+use super::{Remote, documents};
+use crate::authn::{MASTERS, UserInfo};
+use crate::in_process::InProcess;
+use crate::server::Inner;
+
+/// How often a server that answers is asked again, and one that does not.
+const AGAIN: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_secs(5);
+const WORKERS: usize = 5;
+
+/// Runs until the server stops.
+pub async fn run(server: Arc<Inner>) {
+    let user = UserInfo::new("system:apiserver", &[MASTERS]);
+    let transport = Arc::new(InProcess::new(Arc::clone(&server), user));
+    let client = Client::new(transport, Arc::clone(&server.clock), "kube-apiserver");
+    let informers = Informers::new(client.clone(), server.stop.clone());
+    let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&server.clock));
+    let api_services = informers.informer::<APIService>();
+    let on_change = Arc::clone(&queue);
+    let of_change = Arc::clone(&server);
+    api_services.add_handler(move |event| {
+        let object = event.object();
+        if let Event::Deleted(_) = event {
+            of_change.aggregator.set(object.name(), None);
+        } else if service_name(object).is_some() {
+            on_change.add(object.name().to_owned());
+        }
+    });
+    let lister = api_services.lister();
+    let services = informers.informer::<Service>();
+    let (on_service, of_service) = (Arc::clone(&queue), lister.clone());
+    services.add_handler(move |event| {
+        let object = event.object();
+        enqueue(&on_service, &of_service, object.namespace(), object.name());
+    });
+    let slices = informers.informer::<EndpointSlice>();
+    let (on_slice, of_slice) = (Arc::clone(&queue), lister.clone());
+    slices.add_handler(move |event| {
+        let object = event.object();
+        let labels = object.metadata.labels.as_ref();
+        if let Some(service) = labels.and_then(|l| l.get("kubernetes.io/service-name")) {
+            enqueue(&on_slice, &of_slice, object.namespace(), service);
+        }
+    });
+    informers.wait_synced().await;
+    let stop = server.stop.clone();
+    let again = Arc::clone(&queue);
+    let reconcile = move |name: String| {
+        let (server, client, lister, queue) =
+            (Arc::clone(&server), client.clone(), lister.clone(), Arc::clone(&again));
+        async move { reconcile(&server, &client, &lister, &queue, &name).await }
+    };
+    queue.run("available-condition", WORKERS, stop, reconcile).await;
+}
+
+fn service_name(api_service: &APIService) -> Option<(String, String)> {
+    let service = api_service.spec.as_ref()?.service.as_ref()?;
+    Some((service.namespace.clone().unwrap_or_default(), service.name.clone().unwrap_or_default()))
+}
+
+/// All APIServices of a Service that changed.
+fn enqueue(queue: &WorkQueue<String>, lister: &Lister<APIService>, namespace: &str, name: &str) {
+    for api_service in lister.list() {
+        if service_name(&api_service).is_some_and(|(ns, n)| ns == namespace && n == name) {
+            queue.add(api_service.name().to_owned());
+        }
+    }
+}
+
+async fn reconcile(
+    server: &Inner,
+    client: &Client,
+    lister: &Lister<APIService>,
+    queue: &WorkQueue<String>,
+    name: &str,
+) -> knarr_client::Result<()> {
+    let found = lister.get("", name).filter(|a| service_name(a).is_some());
+    let Some(api_service) = found else {
+        server.aggregator.set(name, None);
+        return Ok(());
+    };
+    let (condition, wait) = match check(server, &api_service).await {
+        Ok(remote) => {
+            server.aggregator.set(name, Some(remote));
+            (condition("True", "Passed", "all checks passed"), AGAIN)
+        }
+        Err(failure) => {
+            server.aggregator.set_stale(name);
+            (failure, RETRY)
+        }
+    };
+    queue.add_after(name.to_owned(), wait);
+    let Some(changed) = with_condition(&api_service, condition, server.clock.now()) else { return Ok(()) };
+    match client.update_status(&changed).await {
+        // The informer will tell of what has changed meanwhile.
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+fn condition(status: &str, reason: &str, message: &str) -> APIServiceCondition {
+    APIServiceCondition {
+        type_: AVAILABLE.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_transition_time: None,
+    }
+}
+
+/// The APIService with this condition, unless it has it already.
+fn with_condition(
+    api_service: &APIService,
+    mut new: APIServiceCondition,
+    now: jiff::Timestamp,
+) -> Option<APIService> {
+    let mut changed = api_service.clone();
+    let status = changed.status.get_or_insert_default();
+    let conditions = status.conditions.get_or_insert_default();
+    new.last_transition_time = Some(Time(now));
+    match conditions.iter_mut().find(|c| c.type_ == AVAILABLE) {
+        Some(old) => {
+            if old.status == new.status {
+                new.last_transition_time.clone_from(&old.last_transition_time);
+            }
+            if *old == new {
+                return None;
+            }
+            *old = new;
+        }
+        None => conditions.push(new),
+    }
+    Some(changed)
+}
+
+/// Asks the server for its resources, and on success for its further documents.
+async fn check(server: &Inner, api_service: &APIService) -> Result<Remote, APIServiceCondition> {
+    let spec = api_service.spec.clone().unwrap_or_default();
+    let (path, answer) = discover(server, api_service, &spec).await;
+    let failed = |why: String| condition("False", "FailedDiscoveryCheck", &why);
+    let host = service_name(api_service).map(|(ns, name)| format!("https://{name}.{ns}.svc{path}"));
+    let url = host.unwrap_or_default();
+    let missing = "failing or missing response from";
+    let body = match answer {
+        Err(Failure::Missing(why)) => return Err(condition("False", why.reason, &why.message)),
+        Err(Failure::Other(why)) => return Err(failed(format!("{missing} {url}: Get \"{url}\": {why}"))),
+        Ok((status, _)) if !(200..300).contains(&status) => {
+            return Err(failed(format!("{missing} {url}: bad status from {url}: {status}")));
+        }
+        Ok((_, body)) => body,
+    };
+    let (group, version) = (spec.group.unwrap_or_default(), spec.version.unwrap_or_default());
+    let resources = documents::resources(&group, &version, &body);
+    let openapi_v3 = openapi_v3(server, api_service, &group, &version).await;
+    let openapi_v2 = openapi_v2(server, api_service, &group, &version).await;
+    Ok(Remote { group, version, resources, openapi_v3, openapi_v2, stale: false })
+}
+
+async fn discover(
+    server: &Inner,
+    api_service: &APIService,
+    spec: &APIServiceSpec,
+) -> (String, Result<(u16, bytes::Bytes), Failure>) {
+    let (group, version) = (spec.group.as_deref().unwrap_or(""), spec.version.as_deref().unwrap_or(""));
+    let path = match group {
+        "" => format!("/api/{version}"),
+        group => format!("/apis/{group}/{version}"),
+    };
+    let answer = get(server, api_service, &path, "application/json").await;
+    (path, answer)
+}
+
+/// Where the document is, from the server's index.
+async fn openapi_v3(server: &Inner, api_service: &APIService, group: &str, version: &str) -> Option<String> {
+    let (status, body) = get(server, api_service, "/openapi/v3", "application/json").await.ok()?;
+    if status != 200 {
+        return None;
+    }
+    let index: BTreeMap<String, serde_json::Value> =
+        serde_json::from_value(serde_json::from_slice::<serde_json::Value>(&body).ok()?["paths"].take())
+            .ok()?;
+    let entry = index.get(&format!("apis/{group}/{version}"))?;
+    entry["serverRelativeURL"].as_str().map(str::to_owned)
+}
+
+async fn openapi_v2(
+    server: &Inner,
+    api_service: &APIService,
+    group: &str,
+    version: &str,
+) -> Option<serde_json::Value> {
+    let (status, body) = get(server, api_service, "/openapi/v2", "application/json").await.ok()?;
+    if status != 200 {
+        return None;
+    }
+    documents::only_group_version(serde_json::from_slice(&body).ok()?, group, version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_change_their_time_with_their_status() {
+        let at = |second| jiff::Timestamp::from_second(second).unwrap();
+        let bare = APIService::default();
+        let first = with_condition(&bare, condition("False", "ServiceNotFound", "m"), at(1)).unwrap();
+        assert!(with_condition(&first, condition("False", "ServiceNotFound", "m"), at(2)).is_none());
+        let time = |a: &APIService| {
+            let conditions = a.status.as_ref().unwrap().conditions.as_ref().unwrap();
+            assert_eq!(conditions.len(), 1);
+            conditions[0].last_transition_time.clone().unwrap().0
+        };
+        let other = with_condition(&first, condition("False", "MissingEndpoints", "m"), at(2)).unwrap();
+        assert_eq!(time(&other), at(1));
+        let passed = with_condition(&other, condition("True", "Passed", "m"), at(3)).unwrap();
+        assert_eq!(time(&passed), at(3));
+    }
+}

@@ -1,0 +1,105 @@
+//! Groups that other API servers serve: an APIService with a Service behind it says which requests go there.
+
+mod availability;
+mod documents;
+mod priorities;
+mod registration;
+mod remote;
+mod resolve;
+mod route;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use serde_json::Value;
+
+use crate::config::{Config, ConfigError};
+use crate::server::Inner;
+
+pub use availability::run;
+pub use documents::{merge_discovery, merge_group, merge_groups, merge_openapi_index, merge_openapi_v2};
+pub use registration::{follow_custom, register};
+pub use remote::Identity;
+pub use route::{answer, answer_document, service_of};
+
+/// What is known of the servers behind APIServices.
+pub struct Aggregator {
+    /// With which the other servers are called.
+    identity: Identity,
+    /// By the APIService's name.
+    remotes: Mutex<BTreeMap<String, Arc<Remote>>>,
+    /// Raised whenever a document of a remote server changes.
+    generation: AtomicU64,
+}
+
+/// What a server said of its group version when it was last asked.
+#[derive(Default, PartialEq)]
+pub struct Remote {
+    pub group: String,
+    pub version: String,
+    /// As in aggregated discovery.
+    resources: Vec<Value>,
+    /// Where its OpenAPI v3 document is, with its hash.
+    openapi_v3: Option<String>,
+    openapi_v2: Option<Value>,
+    /// It did not answer since.
+    stale: bool,
+}
+
+impl Aggregator {
+    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        Ok(Self {
+            identity: Identity::new(config)?,
+            remotes: Mutex::default(),
+            generation: AtomicU64::new(0),
+        })
+    }
+
+    /// Changes whenever what [`merge_discovery`] and the others add does.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn remotes(&self) -> Vec<Arc<Remote>> {
+        self.remotes.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn set(&self, name: &str, remote: Option<Remote>) {
+        let mut remotes = self.remotes.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = match remote {
+            None => remotes.remove(name).is_some(),
+            Some(remote) if remotes.get(name).is_some_and(|old| **old == remote) => false,
+            Some(remote) => {
+                remotes.insert(name.to_owned(), Arc::new(remote));
+                true
+            }
+        };
+        if changed {
+            self.generation.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The server no longer answers: what it said last is shown as stale.
+    fn set_stale(&self, name: &str) {
+        let old = self.remotes.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        if let Some(old) = old.filter(|o| !o.stale) {
+            let stale = Remote {
+                group: old.group.clone(),
+                version: old.version.clone(),
+                resources: old.resources.clone(),
+                openapi_v3: old.openapi_v3.clone(),
+                openapi_v2: old.openapi_v2.clone(),
+                stale: true,
+            };
+            self.set(name, Some(stale));
+        }
+    }
+}
+
+/// All APIServices, from the watch cache.
+fn api_services(server: &Inner) -> Vec<Arc<APIService>> {
+    let Some(cache) = server.caches.get("apiregistration.k8s.io/apiservices") else { return Vec::new() };
+    cache.list(None).iter().filter_map(|o| o.typed::<APIService>().ok()).collect()
+}

@@ -1,0 +1,123 @@
+//! APIServices of the groups that this server serves itself.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use knarr_api::kind::Kind;
+use knarr_client::Client;
+use serde_json::{Value, json};
+
+use super::api_services;
+use super::priorities::{self, CUSTOM};
+use crate::authn::{MASTERS, UserInfo};
+use crate::in_process::InProcess;
+use crate::server::Inner;
+
+/// `onstart`: kept as it should be at each start; `true`: kept at all times.
+const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+fn api_service(group: &str, version: &str, (group_priority, priority): (i32, i32), managed: &str) -> Value {
+    json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": format!("{version}.{group}"), "labels": {AUTOMANAGED: managed}},
+        "spec": {
+            "group": group, "version": version,
+            "groupPriorityMinimum": group_priority, "versionPriority": priority,
+        },
+    })
+}
+
+/// The APIServices of built-in groups, but for the one of APIServices themselves, which upstream does not show.
+pub fn register(group_versions: impl Iterator<Item = (String, String)>) -> Vec<Value> {
+    let all: BTreeSet<(String, String)> = group_versions.collect();
+    all.iter()
+        .filter(|(group, _)| group != "apiregistration.k8s.io")
+        .filter_map(|(group, version)| {
+            let priority = priorities::built_in(group, version)?;
+            Some(api_service(group, version, priority, "onstart"))
+        })
+        .collect()
+}
+
+/// Keeps the APIServices of custom resources as their definitions are, until the server stops.
+pub async fn follow_custom(server: Arc<Inner>) {
+    let user = UserInfo::new("system:apiserver", &[MASTERS]);
+    let transport = Arc::new(InProcess::new(Arc::clone(&server), user));
+    let client = Client::new(transport, Arc::clone(&server.clock), "kube-apiserver");
+    loop {
+        if let Err(error) = reconcile_custom(&server, &client).await {
+            tracing::warn!(%error, "APIServices of custom resources are not up to date");
+        }
+        tokio::select! {
+            () = server.stop.cancelled() => return,
+            () = server.table.changed() => {}
+        }
+    }
+}
+
+/// Groups and versions of all definitions.
+fn custom(server: &Inner) -> BTreeSet<(String, String)> {
+    let Some(cache) = server.caches.get("apiextensions.k8s.io/customresourcedefinitions") else {
+        return BTreeSet::new();
+    };
+    let mut all = BTreeSet::new();
+    for object in cache.list(None) {
+        let definition: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+        let spec = &definition["spec"];
+        let Some(group) = spec["group"].as_str() else { continue };
+        for version in spec["versions"].as_array().into_iter().flatten() {
+            if version["served"] == true
+                && let Some(name) = version["name"].as_str()
+            {
+                all.insert((group.to_owned(), name.to_owned()));
+            }
+        }
+    }
+    all
+}
+
+async fn reconcile_custom(server: &Inner, client: &Client) -> knarr_client::Result<()> {
+    let wanted = custom(server);
+    let present = api_services(server);
+    for (group, version) in &wanted {
+        let name = format!("{version}.{group}");
+        if present.iter().any(|a| a.name() == name) {
+            continue;
+        }
+        let object = api_service(group, version, CUSTOM, "true").to_string();
+        let Ok(object) = APIService::decode(object.as_bytes()) else { continue };
+        match client.create(&object).await {
+            Err(error) if !error.is_already_exists() => return Err(error),
+            _ => {}
+        }
+    }
+    for api_service in present {
+        let labels = api_service.metadata.labels.as_ref();
+        let managed = labels.and_then(|l| l.get(AUTOMANAGED)).is_some_and(|v| v == "true");
+        let spec = api_service.spec.clone().unwrap_or_default();
+        let key = (spec.group.unwrap_or_default(), spec.version.unwrap_or_default());
+        if managed && !wanted.contains(&key) {
+            match client.delete::<APIService>("", api_service.name(), &DeleteOptions::default()).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_groups_are_registered() {
+        let pair = |group: &str, version: &str| (group.to_owned(), version.to_owned());
+        let all = [pair("apps", "v1"), pair("", "v1"), pair("x.example.com", "v1"), pair("apps", "v1")];
+        let names: Vec<Value> =
+            register(all.into_iter()).iter().map(|a| a["metadata"]["name"].clone()).collect();
+        assert_eq!(names, ["v1.", "v1.apps"]);
+    }
+}

@@ -1,0 +1,185 @@
+//! Calls of other API servers: TLS as the APIService says, and the user in headers that our certificate vouches for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, HOST, HeaderMap, HeaderName, HeaderValue};
+use http_body_util::{BodyExt, Full, Limited};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec};
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::resolve::{Missing, Reference, resolve};
+use crate::authn::UserInfo;
+use crate::config::{Config, ConfigError};
+use crate::http::tls;
+use crate::proxy::{AnyCertificate, Backend, connect};
+use crate::server::Inner;
+
+/// Documents longer than this are not taken from other servers.
+const MAX_DOCUMENT: usize = 32 * 1024 * 1024;
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// The client certificate that vouches for the headers; without one other servers see nobody.
+pub struct Identity {
+    pair: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl Identity {
+    pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        let pair = config.proxy_client.as_ref().map(|p| tls::keypair(p, "the proxy client certificate"));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        Ok(Self { pair: pair.transpose()?, provider })
+    }
+
+    fn tls(&self, spec: &APIServiceSpec) -> Result<ClientConfig, String> {
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|e| e.to_string())?;
+        let builder = if spec.insecure_skip_tls_verify.unwrap_or(false) {
+            let any = Arc::new(AnyCertificate(Arc::clone(&self.provider)));
+            builder.dangerous().with_custom_certificate_verifier(any)
+        } else {
+            let bundle = spec.ca_bundle.as_ref().map(|b| String::from_utf8_lossy(&b.0).into_owned());
+            let roots = tls::roots(&bundle.unwrap_or_default(), "caBundle").map_err(|e| e.to_string())?;
+            builder.with_root_certificates(roots)
+        };
+        match &self.pair {
+            Some((chain, key)) => {
+                builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(|e| e.to_string())
+            }
+            None => Ok(builder.with_no_client_auth()),
+        }
+    }
+}
+
+/// Why another server cannot be called.
+#[derive(Debug)]
+pub enum Failure {
+    /// Its Service has no address: the condition's reason and message.
+    Missing(Missing),
+    Other(String),
+}
+
+/// Where the server behind an APIService is; the APIService must have a Service.
+pub fn backend(server: &Inner, api_service: &APIService) -> Result<Backend, Failure> {
+    let spec = api_service.spec.clone().unwrap_or_default();
+    let reference = spec.service.clone().unwrap_or_default();
+    let (namespace, name) = (reference.namespace.unwrap_or_default(), reference.name.unwrap_or_default());
+    let port = reference.port.unwrap_or(443);
+    let to = Reference { namespace: &namespace, name: &name, port };
+    let service = server.caches.get("core/services").and_then(|c| c.get(&format!("{namespace}/{name}")));
+    let service = service.and_then(|o| o.typed::<Service>().ok());
+    let slices: Vec<Arc<EndpointSlice>> = server
+        .caches
+        .get("discovery.k8s.io/endpointslices")
+        .map(|c| c.list(Some(&namespace)))
+        .unwrap_or_default()
+        .iter()
+        .filter(|o| o.header().label("kubernetes.io/service-name") == Some(name.as_str()))
+        .filter_map(|o| o.typed::<EndpointSlice>().ok())
+        .collect();
+    let choice = server.clock.monotonic().subsec_nanos() as usize;
+    let (address, number) = resolve(to, service.as_deref(), &slices, choice).map_err(Failure::Missing)?;
+    let tls = server.aggregator.identity.tls(&spec).map_err(Failure::Other)?;
+    Ok(Backend::Tls {
+        address: address.to_owned(),
+        port: number,
+        server_name: format!("{name}.{namespace}.svc"),
+        tls: Arc::new(tls),
+    })
+}
+
+/// The user as the other server reads it.
+pub fn set_user(headers: &mut HeaderMap, user: &UserInfo) {
+    let names: Vec<HeaderName> =
+        headers.keys().filter(|n| n.as_str().starts_with("x-remote-")).cloned().collect();
+    names.iter().for_each(|name| drop(headers.remove(name)));
+    let mut add = |name: &str, value: &str| {
+        let pair = (HeaderName::try_from(name), HeaderValue::from_str(value));
+        if let (Ok(name), Ok(value)) = pair {
+            headers.append(name, value);
+        }
+    };
+    add("x-remote-user", &user.name);
+    if !user.uid.is_empty() {
+        add("x-remote-uid", &user.uid);
+    }
+    user.groups.iter().for_each(|group| add("x-remote-group", group));
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", escaped(key));
+        values.iter().for_each(|value| add(&name, value));
+    }
+}
+
+/// Keys of extra are escaped where header names cannot have their characters.
+fn escaped(key: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&b);
+    let mut out = String::new();
+    for b in key.to_lowercase().bytes() {
+        match plain(b) {
+            true => out.push(char::from(b)),
+            false => out.push_str(&format!("%{b:02x}")),
+        }
+    }
+    out
+}
+
+/// GET, as the aggregator itself. The status and the body of any answer; redirects are not followed.
+pub async fn get(
+    server: &Inner,
+    api_service: &APIService,
+    path: &str,
+    accept: &'static str,
+) -> Result<(u16, Bytes), Failure> {
+    let backend = backend(server, api_service)?;
+    tokio::select! {
+        answer = get_from(server, &backend, path, accept) => answer.map_err(Failure::Other),
+        () = server.clock.sleep(ANSWER_WITHIN) => Err(Failure::Other("context deadline exceeded".to_owned())),
+    }
+}
+
+async fn get_from(
+    server: &Inner,
+    backend: &Backend,
+    path: &str,
+    accept: &'static str,
+) -> Result<(u16, Bytes), String> {
+    let (mut sender, authority) = connect(server, backend).await.map_err(|e| e.to_string())?;
+    let mut request = http::Request::get(path).body(Full::new(Bytes::new())).map_err(|e| e.to_string())?;
+    let headers = request.headers_mut();
+    headers.insert(ACCEPT, HeaderValue::from_static(accept));
+    if let Ok(host) = HeaderValue::from_str(&authority) {
+        headers.insert(HOST, host);
+    }
+    set_user(headers, &UserInfo::new("system:kube-aggregator", &["system:masters"]));
+    let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    let status = answer.status().as_u16();
+    let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|e| e.to_string())?;
+    Ok((status, body.to_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_told_in_headers() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-remote-user", HeaderValue::from_static("root"));
+        headers.insert("x-remote-extra-a", HeaderValue::from_static("forged"));
+        let mut user = UserInfo::new("jane", &["a"]);
+        user.extra.insert("Scopes/x".into(), vec!["1".into(), "2".into()]);
+        set_user(&mut headers, &user);
+        let all = |name: &str| headers.get_all(name).iter().map(|v| v.to_str().unwrap()).collect::<Vec<_>>();
+        assert_eq!(all("x-remote-user"), ["jane"]);
+        assert_eq!(all("x-remote-group"), ["a", "system:authenticated"]);
+        assert_eq!(all("x-remote-extra-scopes%2fx"), ["1", "2"]);
+        assert_eq!(all("x-remote-extra-a"), [""; 0]);
+    }
+}

@@ -1,0 +1,64 @@
+//! Which requests go to another API server, and their way there.
+
+use std::sync::Arc;
+
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use knarr_api::apiregistration::apiservice::AVAILABLE;
+
+use super::remote::{backend, set_user};
+use crate::http::output::Answer;
+use crate::proxy::{self, Location};
+use crate::registry::Request;
+use crate::server::Inner;
+
+/// The APIService whose server answers requests for this path, if it is not this one.
+pub fn service_of(server: &Inner, path: &str) -> Option<Arc<APIService>> {
+    let mut parts = path.trim_start_matches('/').split('/');
+    let name = match (parts.next()?, parts.next()?) {
+        ("api", version) => format!("{version}."),
+        ("apis", group) => format!("{}.{group}", parts.next()?),
+        _ => return None,
+    };
+    let object = server.caches.get("apiregistration.k8s.io/apiservices")?.get(&name)?;
+    let api_service = object.typed::<APIService>().ok()?;
+    api_service.spec.as_ref()?.service.as_ref()?;
+    Some(api_service)
+}
+
+fn is_available(api_service: &APIService) -> bool {
+    let conditions = api_service.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.into_iter().any(|c| c.type_ == AVAILABLE && c.status == "True")
+}
+
+fn unavailable() -> Answer {
+    Answer::text(503, "service unavailable\n")
+}
+
+/// Passes the request on.
+pub async fn answer(server: &Arc<Inner>, request: &Request, api_service: &APIService) -> Answer {
+    let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
+    pass(server, request, api_service, format!("{}{query}", request.info.path)).await
+}
+
+/// The OpenAPI v3 document of a group version that another server serves: `rest` is `apis/GROUP/VERSION`.
+pub async fn answer_document(server: &Arc<Inner>, request: &Request, rest: &str) -> Option<Answer> {
+    let api_service = service_of(server, rest)?;
+    let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
+    Some(pass(server, request, &api_service, format!("/openapi/v3/{rest}{query}")).await)
+}
+
+async fn pass(server: &Arc<Inner>, request: &Request, api_service: &APIService, path: String) -> Answer {
+    if !is_available(api_service) {
+        return unavailable();
+    }
+    let to = match backend(server, api_service) {
+        Ok(to) => to,
+        Err(error) => {
+            tracing::warn!(?error, name = ?api_service.metadata.name, "cannot reach an aggregated API server");
+            return unavailable();
+        }
+    };
+    let location = Location { to, path };
+    let passed = proxy::pass(server, request, &location, |headers| set_user(headers, &request.user)).await;
+    passed.unwrap_or_else(|error| Answer::text(503, format!("error trying to reach service: {error}\n")))
+}
