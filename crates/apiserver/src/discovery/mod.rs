@@ -4,6 +4,7 @@ mod aggregated;
 mod health;
 mod legacy;
 mod openapi;
+mod openapi_v2;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,6 +29,7 @@ pub struct Discovery {
     aggregated: Mutex<Option<Arc<Aggregated>>>,
     version: Value,
     openapi: openapi::Documents,
+    openapi_v2: openapi_v2::DocumentV2,
 }
 
 /// The two documents of aggregated discovery, and the table that they show.
@@ -76,6 +78,7 @@ impl Discovery {
             aggregated: Mutex::default(),
             version: version(config),
             openapi: openapi::Documents::default(),
+            openapi_v2: openapi_v2::DocumentV2::default(),
         }
     }
 
@@ -155,6 +158,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             value(legacy::resources(table, group, version))
         }
         ["version"] => value(server.discovery.version.clone()),
+        ["openapi", "v2"] => Ok(openapi_v2::answer(server, table, request)),
         ["openapi", "v3"] => {
             value(aggregator::merge_openapi_index(server, server.discovery.openapi.index(table)))
         }
@@ -187,6 +191,7 @@ fn paths(table: &Table) -> Vec<String> {
         "/healthz",
         "/livez",
         "/metrics",
+        "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",
         "/readyz",

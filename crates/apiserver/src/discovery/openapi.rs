@@ -19,7 +19,7 @@ use crate::server::Inner;
 pub struct Documents(OnceLock<BTreeMap<String, Arc<Document>>>);
 
 impl Documents {
-    fn all(&self, table: &Table) -> &BTreeMap<String, Arc<Document>> {
+    pub fn all(&self, table: &Table) -> &BTreeMap<String, Arc<Document>> {
         self.0.get_or_init(|| build(table))
     }
 

@@ -1,7 +1,9 @@
-//! OpenAPI v3 documents made from the schema table: one per group version, and their index.
+//! OpenAPI documents made from the schema table: v3, one per group version, and their index; v2 made from these.
 
+pub mod gnostic;
 mod paths;
 mod schemas;
+pub mod v2;
 
 use serde_json::{Map, Value, json};
 
