@@ -1,5 +1,6 @@
 //! The control plane in one process: store, API server, scheduler, controllers, each with its own identity.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ pub struct Options {
     pub cluster_domain: String,
     /// Further names and addresses in the serving certificate.
     pub tls_san: Vec<String>,
+    /// Which versions are served beside or without the usual ones.
+    pub runtime_config: BTreeMap<String, String>,
     /// Whether other servers work on the same store.
     pub shared_store: bool,
 }
@@ -62,19 +65,36 @@ pub async fn api_server(
             client: true,
         },
     )?;
-    let mut config = Config::new(store, clock, knarr_api::resources::all().to_vec());
+    let mut config = Config::new(store, clock, knarr_api::resources::enabled(&options.runtime_config));
     config.serving = keypair(serving);
     config.client_ca_pem = pki.ca_pem().to_owned();
     config.service_account_key_pem = pki.service_account_key()?;
     config.service_account_issuer = format!("https://kubernetes.default.svc.{}", options.cluster_domain);
     config.kubelet_client = Some(keypair(kubelet_client));
     config.kubelet_ca_pem = pki.ca_pem().to_owned();
+    config.proxy_client = Some(keypair(front_proxy_client(pki)?));
     config.service_cidr = options.service_cidr;
     config.advertise = SocketAddr::new(options.node_ip, options.port);
     config.cluster_domain.clone_from(&options.cluster_domain);
     config.shared_store = options.shared_store;
     config.version.git_version = version();
     ApiServer::new(config).await.context("the API server does not start")
+}
+
+/// The certificate with which the API server calls those that it aggregates, signed by an authority of its own: who
+/// holds one may say who a user is.
+fn front_proxy_client(pki: &Pki) -> Result<Credentials> {
+    pki.front_proxy()?.credentials(
+        "front-proxy-client",
+        &Subject {
+            common_name: "front-proxy-client",
+            organizations: &[],
+            names: &[],
+            addresses: &[],
+            server: false,
+            client: true,
+        },
+    )
 }
 
 /// What `kubectl version` shows: the Kubernetes version that is served, and this program's own.

@@ -69,6 +69,11 @@ impl Pki {
         Ok(pki)
     }
 
+    /// The authority that vouches for proxies which tell who a user is; it signs nothing else.
+    pub fn front_proxy(&self) -> Result<Self> {
+        Self::open(self.folder.join("front-proxy"))
+    }
+
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }

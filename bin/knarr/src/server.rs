@@ -46,6 +46,9 @@ pub struct ServerArgs {
     /// Domain of the cluster DNS
     #[arg(long, default_value = "cluster.local", value_name = "NAME")]
     cluster_domain: String,
+    /// API versions to serve or not, such as scheduling.k8s.io/v1beta1=true or api/beta=true
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
+    runtime_config: Vec<String>,
     /// Run the control plane alone, without a node on this machine
     #[arg(long)]
     disable_node: bool,
@@ -155,6 +158,12 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
         node_cidr_mask_size: args.node_cidr_mask_size,
         cluster_domain: args.cluster_domain.clone(),
         tls_san: args.tls_san.clone(),
+        runtime_config: args
+            .runtime_config
+            .iter()
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "true")))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect(),
         shared_store: args.store.shared(),
     })
 }

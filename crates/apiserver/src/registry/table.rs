@@ -45,10 +45,6 @@ impl Table {
     pub fn has_group_version(&self, group: &str, version: &str) -> bool {
         self.list.iter().any(|s| s.resource.types.group == group && s.resource.types.version == version)
     }
-
-    pub fn has_group(&self, group: &str) -> bool {
-        self.list.iter().any(|s| s.resource.types.group == group)
-    }
 }
 
 /// The table as it is now. A request that looks more than once takes a [`LiveTable::snapshot`].

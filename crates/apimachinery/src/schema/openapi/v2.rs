@@ -8,7 +8,10 @@ pub fn document(v3: impl IntoIterator<Item = Value>) -> Value {
     for mut document in v3 {
         if let Value::Object(schemas) = document["components"]["schemas"].take() {
             for (name, body) in schemas {
-                definitions.entry(name).or_insert_with_key(|name| definition(name, body));
+                if !definitions.contains_key(&name) {
+                    let body = definition(&name, body);
+                    definitions.insert(name, body);
+                }
             }
         }
         if let Value::Object(items) = document["paths"].take() {
