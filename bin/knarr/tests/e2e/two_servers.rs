@@ -7,6 +7,8 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use serde_json::json;
+
 use crate::cluster::{Cluster, knarr};
 use crate::kubectl::Kubectl;
 use crate::sandbox::{NODE_IP, log_to, only_child, succeeded, wait_for};
@@ -110,9 +112,8 @@ fn h2_two_servers_share_an_etcd_and_either_can_be_lost() {
     one.run("create configmap shared --from-literal=a=1");
     assert_eq!(two.path("configmap shared", "{.data.a}"), "1");
     let token = succeeded("a token", &one.attempt("create token default"));
-    let mut review =
-        two.command(["--token", token.trim(), "auth", "whoami", "-o=jsonpath={.status.userInfo.username}"]);
-    let said = succeeded("whoami", &review.output().expect("kubectl"));
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token.trim()}});
+    let said = two.with("create -o jsonpath={.status.user.username} -f -", &review.to_string());
     assert_eq!(said, "system:serviceaccount:default:default", "either accepts the other's tokens");
 
     two.run("create deployment web --image=example/web --replicas=3");

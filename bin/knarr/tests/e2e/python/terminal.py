@@ -47,7 +47,8 @@ def main():
     wait = 'n=0; until [ "$(stty size)" = "41 103" ] || [ $n = 50 ]; do n=$((n+1)); sleep 0.1; done'
     type_line(wait + '; echo size: $(stty size); echo mark""-2')
     read_until(b"mark-2")
-    type_line('echo mark""-3; sleep 100')
+    # The mark comes from the job itself: before that, it might not be in the foreground yet.
+    type_line("sh -c 'echo mark\"\"-3; exec sleep 100'")
     read_until(b"mark-3")
     os.write(terminal, b"\x03")
     type_line('echo inter""rupted: $?; exit 7')
