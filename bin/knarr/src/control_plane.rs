@@ -14,6 +14,7 @@ use knarr_scheduler::Scheduler;
 use knarr_storage::Store;
 use tokio_util::sync::CancellationToken;
 
+use crate::api_flags::ApiArgs;
 use crate::leading;
 use crate::pki::{Credentials, Pki, Subject};
 
@@ -52,6 +53,7 @@ pub async fn api_server(
     clock: Arc<dyn Clock>,
     pki: &Pki,
     options: &Options,
+    flags: &ApiArgs,
 ) -> Result<ApiServer> {
     let serving = serving_certificate(pki, options)?;
     let kubelet_client = pki.credentials(
@@ -78,6 +80,7 @@ pub async fn api_server(
     config.cluster_domain.clone_from(&options.cluster_domain);
     config.shared_store = options.shared_store;
     config.version.git_version = version();
+    flags.apply(&mut config)?;
     ApiServer::new(config).await.context("the API server does not start")
 }
 

@@ -2,6 +2,7 @@
 
 mod addons;
 mod agent;
+mod api_flags;
 mod certificate;
 mod control_plane;
 mod example_images;

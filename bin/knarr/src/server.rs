@@ -10,6 +10,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
 use tokio_util::sync::CancellationToken;
 
+use crate::api_flags::ApiArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
 use crate::pki::{Pki, Subject};
@@ -56,6 +57,8 @@ pub struct ServerArgs {
     store: StoreArgs,
     #[command(flatten)]
     node: node::NodeArgs,
+    #[command(flatten)]
+    api: ApiArgs,
 }
 
 pub fn run(args: ServerArgs) -> Result<()> {
@@ -92,7 +95,8 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let server = progress
         .step("API server", async {
             let server =
-                control_plane::api_server(Arc::clone(&store), Arc::clone(&clock), &pki, &options).await?;
+                control_plane::api_server(Arc::clone(&store), Arc::clone(&clock), &pki, &options, &args.api)
+                    .await?;
             kubeconfig::write_admin(&layout, &pki, &url)?;
             Ok((server, url.clone()))
         })
@@ -138,7 +142,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     if let Some(node) = node {
         node.stopped().await;
     }
-    server.stop();
+    server.shut_down().await;
     serving.await.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
     store.close().await.context("the store was not closed cleanly")
 }

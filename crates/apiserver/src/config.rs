@@ -2,11 +2,19 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use knarr_api::resource::Resource;
 use knarr_apimachinery::clock::Clock;
 use knarr_storage::Store;
+
+use crate::audit::options::Audit;
+use crate::authn::options::Authentication;
+use crate::authz::options::Authorization;
+use crate::encryption::Encryption;
+use crate::features::Features;
 
 /// A certificate chain and its private key (PKCS#8), both in PEM.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -45,13 +53,29 @@ pub struct Config {
     pub resources: Vec<&'static Resource>,
     /// The certificate that `serve` shows.
     pub serving: Keypair,
+    /// The same from files (chain, key), read again when they change; in place of `serving`.
+    pub serving_files: Option<(PathBuf, PathBuf)>,
     /// PEM of the authorities that sign client certificates; empty: no client certificates.
     pub client_ca_pem: String,
+    /// The same from a file, read again when it changes; in place of `client_ca_pem`.
+    pub client_ca_file: Option<PathBuf>,
+    /// Who may come beside the holders of client certificates and service-account tokens.
+    pub authentication: Authentication,
+    /// Who may do what.
+    pub authorization: Authorization,
     /// PKCS#8 PEM of the key that signs service-account tokens: ECDSA P-256 or RSA; empty: no tokens.
     pub service_account_key_pem: String,
     /// PEM of further public keys that tokens may be signed with.
     pub service_account_public_keys_pem: Vec<String>,
     pub service_account_issuer: String,
+    /// Issuers whose tokens are accepted as well: former names of this one.
+    pub service_account_further_issuers: Vec<String>,
+    /// `--service-account-jwks-uri`; empty: below the advertised address.
+    pub service_account_jwks_uri: String,
+    /// Tokens that kubelets rotate live for a year, for clients that read them once.
+    pub service_account_extend_expiration: bool,
+    /// Longer lives of tokens are cut to this.
+    pub service_account_max_expiration: Option<Duration>,
     /// Audiences that tokens must name one of; empty: the issuer.
     pub api_audiences: Vec<String>,
     /// The client certificate with which the API server calls kubelets; `None`: no log, exec, attach, port-forward.
@@ -70,6 +94,27 @@ pub struct Config {
     /// Whether other servers use the same store: then each keeps a lease on its place among the endpoints of the
     /// `kubernetes` Service.
     pub shared_store: bool,
+    /// How long a request that is no watch or stream may take.
+    pub request_timeout: Duration,
+    /// Larger bodies are refused.
+    pub max_request_body_bytes: usize,
+    /// Priority and fairness divide the sum of the two limits below; without them they are limits themselves.
+    pub priority_and_fairness: bool,
+    pub max_requests_inflight: usize,
+    pub max_mutating_requests_inflight: usize,
+    /// How likely a request over HTTP/2 is to end its connection, so that clients spread over servers.
+    pub goaway_chance: f64,
+    /// How long the server goes on after it has said that it is not ready any more.
+    pub shutdown_delay: Duration,
+    /// What is written into the audit log.
+    pub audit: Audit,
+    /// What is encrypted in the store.
+    pub encryption: Encryption,
+    pub features: Features,
+    /// The flags that the server was started with, for `/flagz`.
+    pub flags: Vec<(String, String)>,
+    /// How long events are kept.
+    pub event_ttl: Duration,
 }
 
 /// A configuration that cannot work.
@@ -92,10 +137,18 @@ impl Config {
             clock,
             resources,
             serving: Keypair::default(),
+            serving_files: None,
             client_ca_pem: String::new(),
+            client_ca_file: None,
+            authentication: Authentication::default(),
+            authorization: Authorization::default(),
             service_account_key_pem: String::new(),
             service_account_public_keys_pem: Vec::new(),
             service_account_issuer: "https://kubernetes.default.svc.cluster.local".into(),
+            service_account_further_issuers: Vec::new(),
+            service_account_jwks_uri: String::new(),
+            service_account_extend_expiration: true,
+            service_account_max_expiration: None,
             api_audiences: Vec::new(),
             kubelet_client: None,
             kubelet_ca_pem: String::new(),
@@ -106,6 +159,18 @@ impl Config {
             version: Version::default(),
             cluster_domain: "cluster.local".into(),
             shared_store: false,
+            request_timeout: Duration::from_secs(60),
+            max_request_body_bytes: 3 * 1024 * 1024,
+            priority_and_fairness: true,
+            max_requests_inflight: 400,
+            max_mutating_requests_inflight: 200,
+            goaway_chance: 0.0,
+            shutdown_delay: Duration::ZERO,
+            audit: Audit::default(),
+            encryption: Encryption::default(),
+            features: Features::default(),
+            flags: Vec::new(),
+            event_ttl: Duration::from_secs(3600),
         }
     }
 }

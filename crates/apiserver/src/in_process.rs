@@ -36,7 +36,7 @@ impl InProcess {
     }
 
     /// Authorizes a list or watch and finds what it is about.
-    fn open(
+    async fn open(
         &self,
         resource: &ResourceType,
         namespace: Option<&str>,
@@ -48,7 +48,7 @@ impl InProcess {
         }
         let query = Query::parse(&options.query(watch));
         let info = RequestInfo::parse(&Method::GET, &resource.path(namespace, None), &query);
-        self.server.authorizer.check(&self.user, &Attributes::of_request(&info, &query))?;
+        self.server.authorizer.check(&self.user, &Attributes::of_request(&info, &query)).await?;
         let served = self
             .server
             .table
@@ -84,7 +84,7 @@ impl Transport for InProcess {
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<List> {
-        let (served, params) = self.open(resource, namespace, options, false)?;
+        let (served, params) = self.open(resource, namespace, options, false).await?;
         let found = list::list(&self.server, &served, namespace, &params).await?;
         Ok(List {
             items: found.items,
@@ -99,7 +99,7 @@ impl Transport for InProcess {
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<WatchStream> {
-        let (served, params) = self.open(resource, namespace, options, true)?;
+        let (served, params) = self.open(resource, namespace, options, true).await?;
         let session = watch::start(&self.server, &served, namespace, params).await?;
         let events = stream::unfold(Some(session), |session| async move {
             let mut session = session?;

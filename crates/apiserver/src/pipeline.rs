@@ -1,40 +1,55 @@
 //! The way of a request: authentication, impersonation, authorization, handler, answer.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, HeaderName, HeaderValue, UPGRADE, WARNING};
+use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE, WARNING};
 use http::request::Parts;
 use http::{HeaderMap, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
 
 use crate::aggregator;
-use crate::authn::{UserInfo, impersonation};
+use crate::audit::{self, Annotations, Source, Trail};
+use crate::authn::impersonation::{self, Mode, Need};
+use crate::authn::{MASTERS, UserInfo};
 use crate::authz::Attributes;
 use crate::discovery;
+use crate::flowcontrol::estimate::Known;
+use crate::flowcontrol::{Classified, Seat};
 use crate::http::body::Body;
-use crate::http::input::MAX_BODY;
+use crate::http::input;
 use crate::http::listener::Certificate;
-use crate::http::negotiate::{self, Negotiated};
+use crate::http::negotiate::{self, Format, Negotiated};
 use crate::http::output::{self, Answer};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
+use crate::metrics::{Metric, Observed};
 use crate::registry::{Request, dispatch};
 use crate::server::Inner;
 use crate::table::IncludeObject;
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-/// How long a request that is not a watch or stream may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 /// Bytes of all Warning headers of an answer.
 const MAX_WARNING_BYTES: usize = 4096;
-const PUBLIC_PATHS: [&str; 3] = ["/livez", "/readyz", "/healthz"];
+
+/// Who sends a request.
+enum Sender {
+    /// Somebody on the network, who has to prove it.
+    Network(Box<Certificate>),
+    /// A component of this process.
+    Component(UserInfo),
+}
 
 /// One request that came over the network.
 pub async fn serve(
@@ -43,10 +58,8 @@ pub async fn serve(
     certificate: Certificate,
 ) -> Response<Body> {
     let upgrade = request.headers().contains_key(UPGRADE).then(|| hyper::upgrade::on(&mut request));
-    let (mut parts, body) = request.into_parts();
-    let user = authenticate(&server, &parts, &certificate).await;
-    parts.headers.remove(AUTHORIZATION);
-    answer(server, parts, Payload::Stream(body), upgrade, user).await
+    let (parts, body) = request.into_parts();
+    answer(server, parts, Payload::Stream(body), upgrade, Sender::Network(Box::new(certificate))).await
 }
 
 /// One request of a component of this process.
@@ -56,7 +69,7 @@ pub async fn serve_in_process(
     user: UserInfo,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    answer(server, parts, Payload::Whole(body), None, Ok(user)).await
+    answer(server, parts, Payload::Whole(body), None, Sender::Component(user)).await
 }
 
 /// A body that may still have to be read.
@@ -66,16 +79,14 @@ enum Payload {
 }
 
 impl Payload {
-    async fn read(self) -> Result<Bytes, StatusError> {
+    async fn read(self, most: usize) -> Result<Bytes, StatusError> {
         match self {
-            Self::Whole(bytes) if bytes.len() > MAX_BODY => {
-                Err(StatusError::request_entity_too_large(MAX_BODY))
-            }
+            Self::Whole(bytes) if bytes.len() > most => Err(StatusError::request_entity_too_large(most)),
             Self::Whole(bytes) => Ok(bytes),
-            Self::Stream(body) => match Limited::new(body, MAX_BODY).collect().await {
+            Self::Stream(body) => match Limited::new(body, most).collect().await {
                 Ok(all) => Ok(all.to_bytes()),
                 Err(error) if error.is::<LengthLimitError>() => {
-                    Err(StatusError::request_entity_too_large(MAX_BODY))
+                    Err(StatusError::request_entity_too_large(most))
                 }
                 Err(error) => Err(StatusError::bad_request(format!("cannot read the request body: {error}"))),
             },
@@ -83,34 +94,14 @@ impl Payload {
     }
 }
 
-/// Who sent the request: by client certificate, else by token; without either, nobody but for the health checks.
-async fn authenticate(
-    server: &Inner,
-    parts: &Parts,
-    certificate: &Certificate,
-) -> Result<UserInfo, StatusError> {
-    let now = server.clock.now();
-    if let Some(Ok(identity)) = certificate
-        && let Some(user) = identity.user(now)
-    {
-        return Ok(UserInfo::clone(user));
-    }
-    if let Some(token) = bearer(&parts.headers) {
-        return server.tokens.authenticate(server, token).await.ok_or_else(StatusError::unauthorized);
-    }
-    let path = parts.uri.path();
-    let public =
-        PUBLIC_PATHS.iter().any(|p| path.strip_prefix(p).is_some_and(|r| r.is_empty() || r.starts_with('/')));
-    if public && certificate.is_none() && !parts.headers.contains_key(AUTHORIZATION) {
-        return Ok(UserInfo::anonymous());
-    }
-    Err(StatusError::unauthorized())
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    (scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty()).then(|| token.trim())
+/// A request on its way.
+struct Work {
+    parts: Parts,
+    body: Payload,
+    upgrade: Option<OnUpgrade>,
+    sender: Sender,
+    info: RequestInfo,
+    query: Query,
 }
 
 async fn answer(
@@ -118,51 +109,139 @@ async fn answer(
     parts: Parts,
     body: Payload,
     upgrade: Option<OnUpgrade>,
-    user: Result<UserInfo, StatusError>,
+    sender: Sender,
 ) -> Response<Body> {
     let started = server.clock.monotonic();
     let query = Query::parse(parts.uri.query().unwrap_or(""));
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-    let audit_id = parts.headers.get(AUDIT_ID).cloned();
+    let audit_id = audit_id(&parts.headers);
     let lenient = negotiate::negotiate_leniently(&parts.headers, &query);
-    let (metrics_info, dry_run) = (info.clone(), query.get("dryRun").is_some());
+    let known = is_served(&server, &info);
+    let observed = Arc::new(Observed::new(&info, query.get("dryRun").is_some(), known));
     let long = info.is_long_running(&query);
-    let work = AssertUnwindSafe(work(&server, parts, body, upgrade, user, info, query)).catch_unwind();
+    let path = info.path.clone();
+    let running = long.then(|| LongRunning::begin(&server, &observed));
+    let way = Arc::new(Way { audit_id: audit_id.clone(), notes: Annotations::default(), ..Way::default() });
+    let work = Work { parts, body, upgrade, sender, info, query };
+    let work = audit::collect(Arc::clone(&way.notes), carry_out(&server, work, &way));
+    let work = AssertUnwindSafe(work).catch_unwind();
     let outcome = if long {
         work.await
     } else {
-        let in_turn = async {
-            // Never closed, so a failure to get a slot cannot happen.
-            let _slot = server.slots.acquire().await;
-            work.await
-        };
         tokio::select! {
-            outcome = in_turn => outcome,
-            () = server.clock.sleep(TIMEOUT) => Ok(Err(StatusError::timeout(
-                "the server was unable to return a response in the time allotted, but may still be processing the request",
-            ))),
+            outcome = work => outcome,
+            () = server.clock.sleep(server.config.request_timeout) => {
+                server.metrics.terminated(&observed, 504);
+                server.metrics.aborted(&observed);
+                Ok(Err(StatusError::timeout(
+                    "the server was unable to return a response in the time allotted, but may still be processing the request",
+                )))
+            }
         }
     };
+    let panicked = outcome.is_err();
     let mut response = match outcome {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => output::write_error(&error, lenient),
         Err(_) => {
-            tracing::error!(path = %metrics_info.path, "a handler panicked");
+            tracing::error!(path, "a handler panicked");
+            server.metrics.aborted(&observed);
             let message = "This request caused apiserver to panic. Look in the logs for details.";
             output::write_error(&StatusError::new(500, "InternalError", message), lenient)
         }
     };
     let took = server.clock.monotonic().saturating_sub(started);
-    if is_served(&server, &metrics_info) {
-        server.metrics.observe(&metrics_info, dry_run, response.status().as_u16(), took);
+    let code = response.status().as_u16();
+    let queued = Duration::from_nanos(way.queued_nanos.load(Ordering::Relaxed));
+    server.metrics.observe(&observed, code, took, queued, response.body().len());
+    if code == 429 && way.refused.load(Ordering::Relaxed) {
+        server.metrics.terminated(&observed, code);
     }
-    let audit_id = audit_id.or_else(|| HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).ok());
+    if let Some(trail) = way.trail.get() {
+        response = audited(trail, response, panicked);
+    }
+    if let Some(running) = running {
+        response = response.map(|body| body.holding(running));
+    }
     let headers = response.headers_mut();
-    if let Some(audit_id) = audit_id {
+    if let Ok(audit_id) = HeaderValue::from_str(&audit_id) {
         headers.insert(AUDIT_ID, audit_id);
+    }
+    if let Some(classified) = way.classified.get() {
+        for (name, uid) in [(SCHEMA_UID, &classified.schema_uid), (LEVEL_UID, &classified.level_uid)] {
+            if let Ok(uid) = HeaderValue::from_str(uid) {
+                headers.insert(name, uid);
+            }
+        }
     }
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
     response
+}
+
+/// What is learned of a request on its way and needed at its end, however it ends.
+#[derive(Default)]
+struct Way {
+    audit_id: String,
+    notes: Annotations,
+    trail: OnceLock<Arc<Trail>>,
+    classified: OnceLock<Classified>,
+    queued_nanos: AtomicU64,
+    /// Turned away for want of a seat.
+    refused: AtomicBool,
+}
+
+/// The client's own id for the audit log, or a new one.
+fn audit_id(headers: &HeaderMap) -> String {
+    let given = headers.get(AUDIT_ID).and_then(|v| v.to_str().ok()).filter(|v| !v.is_empty());
+    given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned)
+}
+
+/// Tells the audit log how the request ended; of a stream that, once it has ended.
+fn audited(trail: &Arc<Trail>, response: Response<Body>, panicked: bool) -> Response<Body> {
+    let code = response.status().as_u16();
+    let failure = match response.body() {
+        Body::Full(bytes) if code >= 400 => serde_json::from_slice::<Value>(bytes).ok(),
+        _ => None,
+    };
+    trail.answered(code, failure);
+    if panicked {
+        trail.panicked();
+        return response;
+    }
+    if matches!(response.body(), Body::Stream(_)) {
+        trail.started();
+        let end = Completes(Arc::clone(trail));
+        return response.map(|body| body.holding(end));
+    }
+    trail.complete();
+    response
+}
+
+struct Completes(Arc<Trail>);
+
+impl Drop for Completes {
+    fn drop(&mut self) {
+        self.0.complete();
+    }
+}
+
+/// Counts a long-running request for as long as it lives.
+struct LongRunning {
+    server: Arc<Inner>,
+    observed: Arc<Observed>,
+}
+
+impl LongRunning {
+    fn begin(server: &Arc<Inner>, observed: &Arc<Observed>) -> Self {
+        server.metrics.long_running(observed, 1.0);
+        Self { server: Arc::clone(server), observed: Arc::clone(observed) }
+    }
+}
+
+impl Drop for LongRunning {
+    fn drop(&mut self) {
+        self.server.metrics.long_running(&self.observed, -1.0);
+    }
 }
 
 fn is_served(server: &Inner, info: &RequestInfo) -> bool {
@@ -170,19 +249,39 @@ fn is_served(server: &Inner, info: &RequestInfo) -> bool {
     served.is_some_and(|s| info.subresource.is_empty() || s.resource.subresource(&info.subresource).is_some())
 }
 
-#[allow(clippy::too_many_arguments, reason = "the parts of one request")]
-async fn work(
-    server: &Arc<Inner>,
-    parts: Parts,
-    body: Payload,
-    upgrade: Option<OnUpgrade>,
-    user: Result<UserInfo, StatusError>,
-    info: RequestInfo,
-    query: Query,
-) -> Result<Response<Body>, StatusError> {
-    let user = impersonate(server, user?, &parts.headers)?;
-    server.authorizer.check(&user, &Attributes::of_request(&info, &query))?;
-    let body = body.read().await?;
+async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Response<Body>, StatusError> {
+    let Work { mut parts, body, upgrade, sender, info, query } = work;
+    let peer = match &sender {
+        Sender::Network(certificate) => certificate.peer,
+        Sender::Component(_) => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+    };
+    let user = match sender {
+        Sender::Network(certificate) => server.authentication.request(server, &mut parts, &certificate).await,
+        Sender::Component(user) => Ok(user),
+    };
+    let source = Source { id: &way.audit_id, peer, parts: &parts, info: &info };
+    let trail = Trail::begin(&server.audit, &source, user.as_ref().cloned().unwrap_or_default(), &way.notes);
+    if let Some(trail) = &trail {
+        // Set once, here.
+        let _ = way.trail.set(Arc::clone(trail));
+        if user.is_ok() {
+            trail.received()?;
+        }
+    }
+    let trail = trail.as_deref();
+    let attributes = Attributes::of_request(&info, &query);
+    let user = impersonate(server, user?, &mut parts.headers, &attributes, trail).await?;
+    let seat = match take_seat(server, &user, &info, &query, way).await {
+        Ok(seat) => seat,
+        Err(refusal) => return Ok(refusal),
+    };
+    server.authorizer.check_request(&user, &attributes).await?;
+    let body = body.read(server.config.max_request_body_bytes).await?;
+    if let Some(trail) = trail
+        && trail.wants_request()
+    {
+        trail.request_object(requested(server, &info, &parts.headers, &body));
+    }
     let request = Request {
         info,
         query,
@@ -201,6 +300,14 @@ async fn work(
     } else {
         discovery::answer(server, &request).await
     };
+    // A watch keeps its seat only until it has begun.
+    drop(seat);
+    if let (Some(trail), Ok(answer)) = (trail, &answer)
+        && trail.wants_response()
+        && let Some(object) = answered(answer)
+    {
+        trail.response_object(object);
+    }
     let mut response = answer.and_then(|answer| write(server, &request, answer)).unwrap_or_else(|e| {
         output::write_error(&e, negotiate::negotiate_leniently(&request.headers, &request.query))
     });
@@ -231,13 +338,180 @@ fn write(server: &Inner, request: &Request, answer: Answer) -> Result<Response<B
     Ok(output::write(answer, negotiated, include, &server.clock))
 }
 
-/// The user that the request acts as.
-fn impersonate(server: &Inner, user: UserInfo, headers: &HeaderMap) -> Result<UserInfo, StatusError> {
-    let Some(wanted) = impersonation::requested(headers)? else { return Ok(user) };
-    for need in &wanted.needs {
-        server.authorizer.check(&user, &need.attributes())?;
+/// The body as a value, for the audit log.
+fn requested(server: &Inner, info: &RequestInfo, headers: &HeaderMap, body: &Bytes) -> Option<Value> {
+    if body.is_empty() {
+        return None;
     }
-    Ok(wanted.user)
+    match input::format(headers) {
+        Ok(Format::Protobuf) => {
+            let served = server.table.find(&info.group, &info.version, &info.resource)?;
+            input::decode(headers, body, &served.resource.types.gvk(), false).ok().map(|d| d.value)
+        }
+        _ => serde_json::from_slice(body).ok().or_else(|| input::parse_yaml(body).ok()),
+    }
+}
+
+/// The answer as a value, for the audit log.
+fn answered(answer: &Answer) -> Option<Value> {
+    match answer {
+        Answer::Object { object, .. } => serde_json::from_slice(object.json()).ok(),
+        Answer::Value { value, .. } => Some(value.clone()),
+        Answer::List(list) => {
+            let items: Vec<Value> =
+                list.items.iter().filter_map(|o| serde_json::from_slice(o.json()).ok()).collect();
+            Some(json!({
+                "kind": list.resource.list_kind, "apiVersion": list.resource.types.api_version(),
+                "metadata": {"resourceVersion": list.resource_version.to_string()}, "items": items,
+            }))
+        }
+        Answer::Watch(_) | Answer::Raw(_) => None,
+    }
+}
+
+/// Waits for the request's turn; the answer that it gets where there is none.
+async fn take_seat(
+    server: &Arc<Inner>,
+    user: &UserInfo,
+    info: &RequestInfo,
+    query: &Query,
+    way: &Way,
+) -> Result<Option<Turn>, Response<Body>> {
+    let watch = info.verb == "watch";
+    if info.is_long_running(query) && !watch {
+        return Ok(None);
+    }
+    let mutating = !matches!(info.verb.as_str(), "get" | "list" | "watch" | "head" | "options");
+    let Some(fairness) = &server.fairness else {
+        let turn = Turn::try_take(server, user, mutating);
+        return turn.map(Some).ok_or_else(|| too_many(way, 1));
+    };
+    let waiting = Gauge::begin(server, Metric::Inqueue, mutating);
+    let seat = fairness.admit(user, info, query, known(server, info)).await;
+    drop(waiting);
+    match seat {
+        Ok(seat) => {
+            let queued = u64::try_from(seat.queued.as_nanos()).unwrap_or(u64::MAX);
+            way.queued_nanos.store(queued, Ordering::Relaxed);
+            // Set once, here.
+            let _ = way.classified.set(seat.classified.clone());
+            let seat = if watch { seat.for_watch() } else { seat };
+            let executing = Gauge::begin(server, Metric::Inflight, mutating);
+            Ok(Some(Turn { _seat: Some(seat), _permit: None, _executing: executing }))
+        }
+        Err(refused) => {
+            let _ = way.classified.set(refused.classified);
+            Err(too_many(way, refused.retry_after_seconds))
+        }
+    }
+}
+
+/// The right to execute, given back when it is dropped.
+struct Turn {
+    _seat: Option<Seat>,
+    _permit: Option<tokio::sync::OwnedSemaphorePermit>,
+    _executing: Gauge,
+}
+
+impl Turn {
+    /// Without priority and fairness there are two plain limits, which masters are not held to.
+    fn try_take(server: &Arc<Inner>, user: &UserInfo, mutating: bool) -> Option<Self> {
+        let permit = if user.in_group(MASTERS) {
+            None
+        } else {
+            let limit = if mutating { &server.inflight.1 } else { &server.inflight.0 };
+            Some(Arc::clone(limit).try_acquire_owned().ok()?)
+        };
+        let executing = Gauge::begin(server, Metric::Inflight, mutating);
+        Some(Self { _seat: None, _permit: permit, _executing: executing })
+    }
+}
+
+/// Counts one request in a gauge for as long as it lives.
+struct Gauge {
+    server: Arc<Inner>,
+    metric: Metric,
+    kind: &'static str,
+}
+
+impl Gauge {
+    fn begin(server: &Arc<Inner>, metric: Metric, mutating: bool) -> Self {
+        let kind = if mutating { "mutating" } else { "readOnly" };
+        server.metrics.add(metric, &[kind], 1.0);
+        Self { server: Arc::clone(server), metric, kind }
+    }
+}
+
+impl Drop for Gauge {
+    fn drop(&mut self) {
+        self.server.metrics.add(self.metric, &[self.kind], -1.0);
+    }
+}
+
+fn too_many(way: &Way, retry_after_seconds: u64) -> Response<Body> {
+    way.refused.store(true, Ordering::Relaxed);
+    let text = Bytes::from_static(b"Too many requests, please try again later.\n");
+    let mut response = output::raw(429, "text/plain; charset=utf-8", text);
+    if let Ok(value) = HeaderValue::from_str(&retry_after_seconds.to_string()) {
+        response.headers_mut().insert(RETRY_AFTER, value);
+    }
+    response
+}
+
+/// What is known of a resource, for those requests whose cost depends on it.
+fn known(server: &Inner, info: &RequestInfo) -> Option<Known> {
+    if info.verb == "get" || !info.is_resource {
+        return None;
+    }
+    let served = server.table.find(&info.group, &info.version, &info.resource)?;
+    let (objects, average_bytes, watchers) = served.cache().ok()?.load();
+    Some(Known { objects, average_bytes, watchers })
+}
+
+/// The user that the request acts as.
+async fn impersonate(
+    server: &Inner,
+    user: UserInfo,
+    headers: &mut HeaderMap,
+    attributes: &Attributes,
+    trail: Option<&Trail>,
+) -> Result<UserInfo, StatusError> {
+    let Some(wanted) = impersonation::requested(headers)? else { return Ok(user) };
+    let mut first = None;
+    for mode in impersonation::modes(&wanted, &user, attributes) {
+        match may_impersonate(server, &mode).await {
+            Ok(()) => {
+                server.metrics.increment(Metric::ImpersonationAttempts, &["allowed", mode.name]);
+                if let Some(trail) = trail {
+                    trail.impersonated(&mode.user, &mode.constraint);
+                }
+                return Ok(mode.user);
+            }
+            Err(error) => first = first.or(Some(error)),
+        }
+    }
+    server.metrics.increment(Metric::ImpersonationAttempts, &["denied", ""]);
+    Err(first.unwrap_or_else(|| StatusError::internal("all impersonation modes failed")))
+}
+
+async fn may_impersonate(server: &Inner, mode: &Mode) -> Result<(), StatusError> {
+    for need in &mode.needs {
+        match need {
+            Need::One(need) => server.authorizer.check(&mode.requester, need).await?,
+            Need::Refused(error) => return Err(error.clone()),
+            Need::AnyOrEach(any, each) => {
+                if !any.verb.is_empty()
+                    && server.authorizer.authorize(&mode.requester, any).await.is_allowed()
+                {
+                    continue;
+                }
+                for need in each {
+                    server.authorizer.check(&mode.requester, need).await?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// `299 - "text"`, one header a warning.

@@ -11,28 +11,30 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::aggregator::{self, Aggregator};
+use crate::audit::Auditor;
 use crate::authn::UserInfo;
+use crate::authn::chain::Chain;
 use crate::authn::service_account::Tokens;
-use crate::authn::x509;
-use crate::authz::Authorizer;
 use crate::authz::node::NodeAuthorizer;
 use crate::authz::rbac::{Rbac, Sources};
+use crate::authz::{self, Authorizer};
 use crate::bootstrap;
 use crate::cache::{Caches, LoadError};
 use crate::config::{Config, ConfigError};
 use crate::discovery::Discovery;
+use crate::encryption::{EncryptedStore, EncryptionConfig};
+use crate::flowcontrol::{self, Fairness};
 use crate::http::listener;
-use crate::http::tls;
+use crate::http::tls::{self, Tls};
 use crate::in_process::InProcess;
-use crate::metrics::Metrics;
+use crate::metrics::{MeteredStore, Metric, Metrics};
 use crate::proxy::Kubelets;
 use crate::registry::event_leases::{self, EventLeases};
 use crate::registry::served::{storage_name, stored_form};
 use crate::registry::table::LiveTable;
+use crate::reload::Reloaded;
 use crate::webhook::Webhooks;
 
-/// Requests under way, watches and streams apart; further ones wait their turn.
-const MAX_INFLIGHT: usize = 600;
 /// History is kept for between one and two of these.
 const COMPACT_EVERY: Duration = Duration::from_secs(300);
 
@@ -60,17 +62,25 @@ pub struct Inner {
     pub caches: Arc<Caches>,
     pub table: LiveTable,
     pub authorizer: Authorizer,
-    pub certificates: Option<x509::Verifier>,
+    pub tls: Reloaded<Tls>,
+    pub authentication: Chain,
     pub tokens: Tokens,
     pub kubelets: Option<Kubelets>,
     #[allow(dead_code, reason = "who calls webhooks lands after this client")]
     pub webhooks: Webhooks,
     pub discovery: Discovery,
     pub aggregator: Aggregator,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     pub events: EventLeases,
-    /// One for each request under way that is no watch or stream.
-    pub slots: Semaphore,
+    /// Whose turn it is; `None`: by the plain limits.
+    pub fairness: Option<Arc<Fairness>>,
+    /// Reading and writing requests under way, without priority and fairness.
+    pub inflight: (Arc<Semaphore>, Arc<Semaphore>),
+    pub audit: Arc<Auditor>,
+    /// When the server started, by both clocks.
+    pub started: (jiff::Timestamp, Duration),
+    /// Cancelled when the server is about to stop: it is not ready any more.
+    pub leaving: CancellationToken,
     /// Cancelled when the server stops.
     pub stop: CancellationToken,
 }
@@ -85,8 +95,12 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Loads the watch cache, writes what every cluster starts with, and is ready for requests.
-    pub async fn new(config: Config) -> Result<Self, StartError> {
+    pub async fn new(mut config: Config) -> Result<Self, StartError> {
         let stop = CancellationToken::new();
+        let metrics = Arc::new(Metrics::default());
+        config.features.show(&metrics);
+        show_build(&config, &metrics);
+        config.store = encrypted(&config, &metrics)?;
         let names = config
             .resources
             .iter()
@@ -104,18 +118,36 @@ impl ApiServer {
                 cluster_roles: cache("rbac.authorization.k8s.io/clusterroles")?,
                 cluster_role_bindings: cache("rbac.authorization.k8s.io/clusterrolebindings")?,
             }),
-            node: NodeAuthorizer::new(cache("core/pods")?),
+            node: NodeAuthorizer::new(Arc::clone(&caches)),
+            steps: authz::config::steps(&config.authorization)?,
+            metrics: Arc::clone(&metrics),
+            clock: Arc::clone(&clock),
         };
+        let audit = Auditor::new(&config.audit, Arc::clone(&metrics), Arc::clone(&clock), stop.clone())?;
+        let fairness = config.priority_and_fairness.then(|| {
+            let seats = config.max_requests_inflight + config.max_mutating_requests_inflight;
+            let patience = (config.request_timeout / 4).min(Duration::from_secs(60));
+            let (caches, clock) = (Arc::clone(&caches), Arc::clone(&clock));
+            Arc::new(Fairness::new(seats as u64, patience, caches, clock, Arc::clone(&metrics)))
+        });
         let inner = Arc::new(Inner {
-            certificates: tls::client_verifier(&config)?,
+            tls: tls::open(&config)?,
+            authentication: Chain::new(&config.authentication)?,
             tokens: Tokens::new(&config)?,
             kubelets: Kubelets::new(&config)?,
             webhooks: Webhooks::new(Arc::clone(&clock)),
             discovery: Discovery::new(&config),
             aggregator: Aggregator::new(&config)?,
-            metrics: Metrics::default(),
+            metrics,
             events: EventLeases::default(),
-            slots: Semaphore::new(MAX_INFLIGHT),
+            fairness: fairness.clone(),
+            inflight: (
+                Arc::new(Semaphore::new(config.max_requests_inflight)),
+                Arc::new(Semaphore::new(config.max_mutating_requests_inflight)),
+            ),
+            audit: Arc::new(audit),
+            started: (clock.now(), clock.monotonic()),
+            leaving: CancellationToken::new(),
             store,
             clock,
             caches,
@@ -131,6 +163,10 @@ impl ApiServer {
             leaving.spawn(bootstrap::endpoints::run(Arc::clone(&inner), place));
         }
         leaving.close();
+        if let Some(fairness) = fairness {
+            tokio::spawn(flowcontrol::rebalance(Arc::clone(&fairness), inner.stop.clone()));
+            tokio::spawn(flowcontrol::maintain_status(Arc::clone(&inner), fairness));
+        }
         tokio::spawn(event_leases::expire(Arc::clone(&inner)));
         tokio::spawn(compact(Arc::clone(&inner)));
         tokio::spawn(aggregator::run(Arc::clone(&inner)));
@@ -141,8 +177,7 @@ impl ApiServer {
     /// Answers HTTPS (HTTP/1.1 and HTTP/2) on a listening socket until [`ApiServer::stop`]; then finishes the requests
     /// under way, for a while.
     pub async fn serve(&self, listener: TcpListener) -> Result<(), ConfigError> {
-        let tls = tls::server_config(&self.inner.config, self.inner.certificates.as_ref())?;
-        listener::serve(Arc::clone(&self.inner), listener, tls).await;
+        listener::serve(Arc::clone(&self.inner), listener).await;
         tokio::select! {
             () = self.leaving.wait() => {}
             () = self.inner.clock.sleep(LEAVE_WITHIN) => {}
@@ -157,13 +192,64 @@ impl ApiServer {
 
     /// Ends watches, the cache feed and `serve`. The store is left open.
     pub fn stop(&self) {
+        self.inner.leaving.cancel();
         self.inner.stop.cancel();
+    }
+
+    /// As `stop`, in upstream's order: first the server says that it is not ready, and goes on for a while so that
+    /// nobody is sent to it any more.
+    pub async fn shut_down(&self) {
+        self.inner.leaving.cancel();
+        if !self.inner.config.shutdown_delay.is_zero() {
+            self.inner.clock.sleep(self.inner.config.shutdown_delay).await;
+        }
+        self.stop();
+    }
+
+    /// Families of metrics in which nothing was ever recorded.
+    pub fn unused_metrics(&self) -> Vec<&'static str> {
+        self.inner.metrics.untouched()
     }
 
     /// Whether [`ApiServer::stop`] was called.
     pub fn is_stopped(&self) -> bool {
         self.inner.stop.is_cancelled()
     }
+}
+
+fn show_build(config: &Config, metrics: &Metrics) {
+    let version = &config.version;
+    let mut numbers = version.git_version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or(""), numbers.next().unwrap_or(""));
+    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+    let labels = [
+        version.build_date.as_str(),
+        "rustc",
+        &version.git_commit,
+        "clean",
+        &version.git_version,
+        "none",
+        major,
+        minor,
+        &platform,
+    ];
+    metrics.set(Metric::BuildInfo, &labels, 1.0);
+}
+
+/// The store, measured, and with encryption before it where that is asked for.
+fn encrypted(config: &Config, metrics: &Arc<Metrics>) -> Result<Arc<dyn Store>, ConfigError> {
+    let store: Arc<dyn Store> = Arc::new(MeteredStore::new(
+        Arc::clone(&config.store),
+        Arc::clone(metrics),
+        Arc::clone(&config.clock),
+    ));
+    let Some(file) = &config.encryption.config_file else { return Ok(store) };
+    let unusable = |why: String| ConfigError::Unusable { what: "the encryption configuration", why };
+    let parse =
+        |texts: &[Vec<u8>]| EncryptionConfig::parse(texts.first().map(Vec::as_slice).unwrap_or_default());
+    let rules = Reloaded::open(vec![file.clone()], parse).map_err(unusable)?;
+    let rules = if config.encryption.reload { rules } else { rules.frozen() };
+    Ok(Arc::new(EncryptedStore::new(store, rules, Arc::clone(&config.clock), Arc::clone(metrics))))
 }
 
 /// Lets the store forget old history, until the server stops.

@@ -15,6 +15,7 @@ mod testing;
 mod written;
 
 mod certificates;
+mod cluster_role_aggregation;
 mod cron_job;
 mod daemon_set;
 mod deployment;

@@ -18,6 +18,7 @@ pub const ALL: &[Descriptor] = &[
     crate::certificates::approver::DESCRIPTOR,
     crate::certificates::cleaner::DESCRIPTOR,
     crate::certificates::signer::DESCRIPTOR,
+    crate::cluster_role_aggregation::DESCRIPTOR,
     crate::cron_job::DESCRIPTOR,
     crate::daemon_set::DESCRIPTOR,
     crate::deployment::DESCRIPTOR,

@@ -76,9 +76,9 @@ fn fill_times(object: &mut Value, old: Option<&Value>, now: &str) {
 }
 
 /// Whether the user may `approve` or `sign` for this signer, or for all of its domain.
-fn may(server: &Inner, attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
+async fn may(server: &Inner, attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split('/').next().unwrap_or("");
-    [signer.to_owned(), format!("{domain}/*")].into_iter().any(|name| {
+    for name in [signer.to_owned(), format!("{domain}/*")] {
         let wanted = authz::Attributes {
             verb: verb.to_owned(),
             group: GROUP.to_owned(),
@@ -87,8 +87,11 @@ fn may(server: &Inner, attributes: &Attributes<'_>, verb: &str, signer: &str) ->
             name,
             ..authz::Attributes::default()
         };
-        server.authorizer.authorize(attributes.user, &wanted).is_allowed()
-    })
+        if server.authorizer.authorize(attributes.user, &wanted).await.is_allowed() {
+            return true;
+        }
+    }
+    false
 }
 
 /// CertificateApproval: who approves needs the right to, for the signer.
@@ -105,7 +108,7 @@ impl Plugin for CertificateApproval {
             return Ok(());
         }
         let signer = attributes.old.map_or("", |old| text(old, "/spec/signerName"));
-        if may(server, attributes, "approve", signer) {
+        if may(server, attributes, "approve", signer).await {
             return Ok(());
         }
         Err(attributes
@@ -133,7 +136,8 @@ impl Plugin for CertificateSigning {
             attributes.old.is_some_and(|old| part(old, field) != part(&attributes.object, field))
         };
         let signer = attributes.old.map_or("", |old| text(old, "/spec/signerName"));
-        if !(changed("certificate") || changed("conditions")) || may(server, attributes, "sign", signer) {
+        if !(changed("certificate") || changed("conditions")) || may(server, attributes, "sign", signer).await
+        {
             return Ok(());
         }
         Err(attributes

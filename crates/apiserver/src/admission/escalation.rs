@@ -27,5 +27,6 @@ impl Plugin for Escalation {
             &attributes.object,
             attributes.old,
         )
+        .await
     }
 }

@@ -49,6 +49,20 @@ pub fn parse(token: &str) -> Option<Unverified<'_>> {
 }
 
 impl Unverified<'_> {
+    pub fn algorithm(&self) -> &str {
+        &self.algorithm
+    }
+
+    /// Empty if the token names none.
+    pub fn key_id(&self) -> &str {
+        &self.key_id
+    }
+
+    /// Asks whether the algorithm's signature of the message is right.
+    pub fn verify_with(&self, verify: impl Fn(&str, &[u8], &[u8]) -> bool) -> bool {
+        verify(&self.algorithm, self.signed.as_bytes(), &self.signature)
+    }
+
     /// Whether one of these keys signed it.
     pub fn is_signed_by(&self, keys: &[PublicKey]) -> bool {
         keys.iter()

@@ -123,6 +123,31 @@ impl PublicKey {
         }
     }
 
+    /// All public keys of a PEM text; of private keys in it, their public halves.
+    pub fn all_from_pem(pem: &str) -> Result<Vec<Self>, ConfigError> {
+        let mut keys = Vec::new();
+        let mut rest = pem;
+        while let Some(start) = rest.find("-----BEGIN ") {
+            let section = &rest[start..];
+            let end = section
+                .find("-----END ")
+                .and_then(|e| Some(e + section[e..].find('\n').unwrap_or(section.len() - e)));
+            let end = end.unwrap_or(section.len());
+            let block = &section[..end];
+            if block.starts_with("-----BEGIN PUBLIC KEY-----") {
+                keys.push(Self::from_pem(block)?);
+            } else if block.starts_with("-----BEGIN PRIVATE KEY-----") {
+                keys.push(SigningKey::from_pem(block)?.public);
+            }
+            rest = &section[end..];
+        }
+        if keys.is_empty() {
+            let why = "data does not contain any valid RSA or ECDSA public keys".into();
+            return Err(ConfigError::Unusable { what: VERIFYING, why });
+        }
+        Ok(keys)
+    }
+
     pub fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
         match self.algorithm {
             Algorithm::Es256 => {

@@ -1,10 +1,18 @@
-//! Who is asking: client certificates, service-account tokens, impersonation.
+//! Who is asking: a proxy's word, client certificates, tokens of several kinds, impersonation.
 
+pub mod bearer;
+pub mod bootstrap_token;
+pub mod chain;
 pub mod impersonation;
+pub mod issuer;
 pub mod jwt;
 pub mod keys;
+pub mod options;
+pub mod request_header;
 pub mod service_account;
 pub mod signer;
+pub mod token_file;
+pub mod webhook;
 pub mod x509;
 
 use std::collections::BTreeMap;
@@ -24,6 +32,13 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 pub const ANONYMOUS: &str = "system:anonymous";
 pub const MASTERS: &str = "system:masters";
+
+/// A user, and those of the asked audiences that the credentials are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Authenticated {
+    pub user: UserInfo,
+    pub audiences: Vec<String>,
+}
 
 impl UserInfo {
     /// A user with these groups, and `system:authenticated`.

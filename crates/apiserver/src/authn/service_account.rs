@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use knarr_api::object::Object;
 use knarr_apimachinery::status::StatusError;
@@ -9,22 +11,40 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::keys::{PublicKey, SigningKey};
-use super::{UserInfo, jwt};
+use super::{Authenticated, UserInfo, jwt};
 use crate::config::{Config, ConfigError};
+use crate::metrics::Metric;
+use crate::registry::managed::Change;
 use crate::registry::store;
+use crate::registry::update::{Target, modify};
 use crate::server::Inner;
+use crate::{audit, bootstrap};
 
 /// A token that the kubelet rotates is asked for this long; it is given a year, for clients that never read it again.
 const EXTENDED_WHEN: i64 = 3607;
 const EXTENDED_TO: i64 = 365 * 24 * 3600;
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
+/// The issuer of tokens that controllers put into Secrets.
+const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
+/// Clocks may differ by this much, in seconds.
+const LEEWAY: i64 = 60;
+const INVALIDATED: &str = "service account token has been invalidated";
+
 /// The keys and names under which tokens are issued and accepted.
 pub struct Tokens {
     signing: Option<SigningKey>,
     keys: Vec<PublicKey>,
+    /// The issuer that new tokens name.
     pub issuer: String,
+    /// All issuers whose tokens are accepted.
+    issuers: Vec<String>,
     pub audiences: Vec<String>,
+    extend: bool,
+    /// The longest life of a token, in seconds.
+    longest: Option<i64>,
 }
 
 /// What a token is issued for.
@@ -46,14 +66,30 @@ impl Tokens {
         };
         let mut keys: Vec<PublicKey> = signing.iter().map(|k| k.public.clone()).collect();
         for pem in &config.service_account_public_keys_pem {
-            keys.push(PublicKey::from_pem(pem)?);
+            for key in PublicKey::all_from_pem(pem)? {
+                if !keys.iter().any(|k| k.id == key.id) {
+                    keys.push(key);
+                }
+            }
         }
         let issuer = config.service_account_issuer.clone();
+        let mut issuers = vec![issuer.clone()];
+        issuers.extend(config.service_account_further_issuers.iter().cloned());
         let audiences = match config.api_audiences.as_slice() {
             [] => vec![issuer.clone()],
             given => given.to_vec(),
         };
-        Ok(Self { signing, keys, issuer, audiences })
+        let longest =
+            config.service_account_max_expiration.map(|d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX));
+        Ok(Self {
+            signing,
+            keys,
+            issuer,
+            issuers,
+            audiences,
+            extend: config.service_account_extend_expiration,
+            longest,
+        })
     }
 
     /// The public keys as a JSON Web Key Set.
@@ -75,7 +111,7 @@ impl Tokens {
             .as_ref()
             .ok_or_else(|| StatusError::new(501, "", "no service account signing key is configured"))?;
         let now_seconds = now.as_second();
-        let mut lifetime = grant.expiration_seconds;
+        let mut lifetime = grant.expiration_seconds.min(self.longest.unwrap_or(i64::MAX));
         let shown = now_seconds.saturating_add(lifetime);
         let mut private = json!({
             "namespace": grant.account.namespace(),
@@ -84,9 +120,9 @@ impl Tokens {
         if let Some((kind, name, uid)) = &grant.bound {
             private[*kind] = json!({"name": name, "uid": uid});
             let for_us = grant.audiences.iter().all(|a| self.audiences.contains(a));
-            if *kind == "pod" && lifetime == EXTENDED_WHEN && for_us {
+            if self.extend && *kind == "pod" && grant.expiration_seconds == EXTENDED_WHEN && for_us {
                 private["warnafter"] = shown.into();
-                lifetime = EXTENDED_TO;
+                lifetime = EXTENDED_TO.min(self.longest.unwrap_or(EXTENDED_TO));
             }
         }
         if let Some((name, uid)) = &grant.node {
@@ -107,86 +143,221 @@ impl Tokens {
         Ok((token, expires))
     }
 
-    /// Whose token it is, if it is one of ours, meant for us, in time, and all that it is bound to is still there.
-    pub async fn authenticate(&self, server: &Inner, token: &str) -> Option<UserInfo> {
-        let audiences = self.audiences.clone();
-        self.authenticate_for(server, token, &audiences).await.ok().map(|(user, _)| user)
-    }
-
-    /// As `authenticate`, for one of these audiences; answers those that the token is for.
-    pub async fn authenticate_for(
+    /// Whose token it is, if all that it is bound to is still there; `None` if it is none of ours.
+    pub async fn authenticate(
         &self,
         server: &Inner,
-        token: &str,
+        text: &str,
         audiences: &[String],
-    ) -> Result<(UserInfo, Vec<String>), String> {
-        let token = jwt::parse(token).ok_or("invalid bearer token")?;
+    ) -> Result<Option<Authenticated>, String> {
+        let Some(token) = jwt::parse(text) else { return Ok(None) };
         let claims = &token.claims;
-        if claims["iss"] != self.issuer || !token.is_signed_by(&self.keys) {
-            return Err("invalid bearer token".into());
+        let issuer = claims["iss"].as_str().unwrap_or("");
+        let legacy = issuer == LEGACY_ISSUER;
+        if !legacy && !self.issuers.iter().any(|i| i == issuer) {
+            return Ok(None);
         }
-        let now = server.clock.now().as_second();
-        let number = |name: &str| claims[name].as_i64();
-        if number("exp").is_none_or(|exp| now >= exp) {
-            return Err("invalid bearer token, service account token has expired".into());
+        if !token.is_signed_by(&self.keys) {
+            return Err("invalid signature, no keys found".into());
         }
-        if number("nbf").is_some_and(|nbf| now < nbf) {
-            return Err("invalid bearer token, token is not valid yet".into());
-        }
-        let said: Vec<&str> = match &claims["aud"] {
-            Value::String(one) => vec![one],
-            Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
+        let said: Vec<String> = match &claims["aud"] {
+            Value::String(one) => vec![one.clone()],
+            Value::Array(many) => many.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
             _ => Vec::new(),
         };
-        let matching: Vec<String> =
-            audiences.iter().filter(|a| said.contains(&a.as_str())).cloned().collect();
+        let said = if said.is_empty() {
+            server.metrics.increment(Metric::LegacyTokens, &[]);
+            audit::annotate("authentication.k8s.io/legacy-token", claims["sub"].as_str().unwrap_or(""));
+            self.audiences.clone()
+        } else {
+            said
+        };
+        let matching: Vec<String> = said.iter().filter(|a| audiences.contains(a)).cloned().collect();
         if matching.is_empty() {
             return Err(format!(
-                "invalid bearer token, token audiences {said:?} is invalid for the target audiences {audiences:?}"
+                "token audiences {} is invalid for the target audiences {}",
+                quoted(&said),
+                quoted(audiences)
             ));
         }
-        let user = self.bound_user(server, claims).await?;
-        Ok((user, matching))
+        let user = if legacy {
+            legacy_user(server, text, claims).await?
+        } else {
+            in_time(claims, server.clock.now().as_second())?;
+            bound_user(server, claims).await?
+        };
+        Ok(Some(Authenticated { user, audiences: matching }))
     }
+}
 
-    async fn bound_user(&self, server: &Inner, claims: &Value) -> Result<UserInfo, String> {
-        let private = &claims["kubernetes.io"];
-        let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
-        let namespace = text(&private["namespace"]);
-        let (name, uid) = (text(&private["serviceaccount"]["name"]), text(&private["serviceaccount"]["uid"]));
-        if claims["sub"] != username(&namespace, &name) {
-            return Err("invalid bearer token, sub claim is invalid".into());
-        }
-        let account = find(server, "serviceaccounts", &namespace, &name).await;
-        if account.is_none_or(|a| a.uid() != uid) {
-            return Err("invalid bearer token, service account token has been invalidated".into());
-        }
-        let mut extra = BTreeMap::new();
-        for (kind, plural, place) in [
-            ("pod", "pods", namespace.as_str()),
-            ("secret", "secrets", namespace.as_str()),
-            ("node", "nodes", ""),
-        ] {
-            let Some(claim) = private.get(kind).filter(|c| c.is_object()) else { continue };
-            let (name, uid) = (text(&claim["name"]), text(&claim["uid"]));
-            // A pod's node is told for information; the pod is what the token ends with.
-            let binding = kind != "node" || private.get("pod").is_none();
-            if binding {
-                let bound = find(server, plural, place, &name).await;
-                if bound.is_none_or(|o| o.uid() != uid) {
-                    return Err("invalid bearer token, service account token has been invalidated".into());
-                }
+fn quoted(values: &[String]) -> String {
+    let quoted: Vec<String> = values.iter().map(|v| format!("{v:?}")).collect();
+    format!("[{}]", quoted.join(" "))
+}
+
+fn in_time(claims: &Value, now: i64) -> Result<(), String> {
+    let number = |name: &str| claims[name].as_i64();
+    if number("exp").is_none_or(|exp| now > exp.saturating_add(LEEWAY)) {
+        return Err("service account token has expired".into());
+    }
+    if number("nbf").is_some_and(|nbf| now < nbf.saturating_sub(LEEWAY)) {
+        return Err("service account token is not valid yet".into());
+    }
+    if number("iat").is_some_and(|iat| now < iat.saturating_sub(LEEWAY)) {
+        return Err("service account token is issued in the future".into());
+    }
+    Ok(())
+}
+
+/// Deleted some time ago: what is going away keeps its tokens for a moment.
+fn is_deleted(object: &Object, now: Timestamp) -> bool {
+    let deleted = object.metadata().ok().and_then(|m| m.deletion_timestamp);
+    deleted.is_some_and(|at| at.0.as_second() < now.as_second().saturating_sub(LEEWAY))
+}
+
+fn text(v: &Value) -> String {
+    v.as_str().unwrap_or("").to_owned()
+}
+
+async fn bound_user(server: &Inner, claims: &Value) -> Result<UserInfo, String> {
+    let private = &claims["kubernetes.io"];
+    let now = server.clock.now();
+    let namespace = text(&private["namespace"]);
+    let (name, uid) = (text(&private["serviceaccount"]["name"]), text(&private["serviceaccount"]["uid"]));
+    if claims["sub"] != username(&namespace, &name) {
+        return Err("sub claim is invalid".into());
+    }
+    let account = find(server, "serviceaccounts", &namespace, &name).await;
+    let account = account.ok_or_else(|| format!("serviceaccounts \"{name}\" not found"))?;
+    if account.uid() != uid {
+        return Err(format!("service account UID ({}) does not match claim ({uid})", account.uid()));
+    }
+    if is_deleted(&account, now) {
+        return Err(format!("service account {namespace}/{name} has been deleted"));
+    }
+    let mut extra = BTreeMap::new();
+    for (kind, plural, place) in [
+        ("secret", "secrets", namespace.as_str()),
+        ("pod", "pods", namespace.as_str()),
+        ("node", "nodes", ""),
+    ] {
+        let Some(claim) = private.get(kind).filter(|c| c.is_object()) else { continue };
+        let (name, uid) = (text(&claim["name"]), text(&claim["uid"]));
+        // A pod's node is told for information; the pod is what the token ends with.
+        if kind != "node" || private.get("pod").is_none() {
+            let bound = find(server, plural, place, &name).await.ok_or(INVALIDATED)?;
+            if bound.uid() != uid {
+                let own = bound.uid();
+                return Err(format!(
+                    "{kind} UID ({own}) does not match service account {kind} ref claim ({uid})"
+                ));
             }
-            if kind != "secret" {
-                extra.insert(format!("authentication.kubernetes.io/{kind}-name"), vec![name]);
-                extra.insert(format!("authentication.kubernetes.io/{kind}-uid"), vec![uid]);
+            if is_deleted(&bound, now) {
+                return Err(INVALIDATED.into());
             }
         }
-        if let Some(id) = claims["jti"].as_str() {
-            extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={id}")]);
+        if kind != "secret" {
+            extra.insert(format!("authentication.kubernetes.io/{kind}-name"), vec![name]);
+            extra.insert(format!("authentication.kubernetes.io/{kind}-uid"), vec![uid]);
         }
-        let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
-        Ok(UserInfo { name: username(&namespace, &name), uid, groups, extra }.authenticated())
+    }
+    if let Some(warn_after) = private["warnafter"].as_i64() {
+        if now.as_second() > warn_after {
+            let late = now.as_second() - warn_after;
+            let subject = text(&claims["sub"]);
+            let note = format!("subject: {subject}, seconds after warning threshold: {late}");
+            audit::annotate("authentication.k8s.io/stale-token", &note);
+            server.metrics.increment(Metric::StaleTokens, &[]);
+        } else {
+            server.metrics.increment(Metric::ValidTokens, &[]);
+        }
+    }
+    if let Some(id) = claims["jti"].as_str() {
+        extra.insert(CREDENTIAL_ID.into(), vec![format!("JTI={id}")]);
+    }
+    Ok(account_user(&namespace, &name, uid, extra))
+}
+
+fn account_user(namespace: &str, name: &str, uid: String, extra: BTreeMap<String, Vec<String>>) -> UserInfo {
+    let groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+    UserInfo { name: username(namespace, name), uid, groups, extra }.authenticated()
+}
+
+/// Tokens in Secrets never expire; the Secret must hold the very token, and is marked with the day of its last use.
+async fn legacy_user(server: &Inner, token: &str, claims: &Value) -> Result<UserInfo, String> {
+    let claim = |name: &str| {
+        let value = text(&claims[format!("kubernetes.io/serviceaccount/{name}")]);
+        if value.is_empty() { Err(format!("{name} claim is missing")) } else { Ok(value) }
+    };
+    let (namespace, secret_name) = (claim("namespace")?, claim("secret.name")?);
+    let (name, uid) = (claim("service-account.name")?, claim("service-account.uid")?);
+    if claims["sub"] != username(&namespace, &name) {
+        return Err("sub claim is invalid".into());
+    }
+    let secret =
+        find(server, "secrets", &namespace, &secret_name).await.ok_or("Token has been invalidated")?;
+    let content: Value = serde_json::from_slice(secret.json()).map_err(|e| e.to_string())?;
+    if !content["metadata"]["deletionTimestamp"].is_null() {
+        return Err("Token has been invalidated".into());
+    }
+    let held = content["data"]["token"].as_str().and_then(|t| STANDARD.decode(t).ok()).unwrap_or_default();
+    let digest = |bytes: &[u8]| ring::digest::digest(&ring::digest::SHA256, bytes);
+    if digest(&held).as_ref() != digest(token.as_bytes()).as_ref() {
+        return Err("Token does not match server's copy".into());
+    }
+    let account = find(server, "serviceaccounts", &namespace, &name).await;
+    let account = account.ok_or_else(|| format!("serviceaccounts \"{name}\" not found"))?;
+    let metadata = account.metadata().map_err(|e| e.to_string())?;
+    if metadata.deletion_timestamp.is_some() {
+        return Err(format!("ServiceAccount {namespace}/{name} has been deleted"));
+    }
+    if account.uid() != uid {
+        return Err(format!("ServiceAccount UID ({}) does not match claim ({uid})", account.uid()));
+    }
+    mark_used(server, &secret, &namespace, &secret_name).await;
+    if secret.header().label(INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
+        let shown = format!("{secret_name}/{namespace}");
+        audit::annotate("authentication.k8s.io/legacy-token-invalidated", &shown);
+        server.metrics.increment(Metric::InvalidTokens, &[]);
+        return Err(format!(
+            "the token in secret {namespace}/{secret_name} for service account {namespace}/{name} has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of this token"
+        ));
+    }
+    let account: Value = serde_json::from_slice(account.json()).map_err(|e| e.to_string())?;
+    let automatic =
+        account["secrets"].as_array().into_iter().flatten().any(|r| r["name"] == secret_name.as_str());
+    if automatic {
+        audit::annotate("authentication.k8s.io/legacy-token-autogenerated-secret", &secret_name);
+        server.metrics.increment(Metric::AutoTokens, &[]);
+    } else {
+        audit::annotate("authentication.k8s.io/legacy-token-manual-secret", &secret_name);
+        server.metrics.increment(Metric::ManualTokens, &[]);
+    }
+    Ok(account_user(&namespace, &name, uid, BTreeMap::new()))
+}
+
+/// Labels the Secret with today, once a day. A failure is no reason to refuse the token.
+async fn mark_used(server: &Inner, secret: &Object, namespace: &str, name: &str) {
+    let day = |ahead: i64| {
+        let at = server.clock.now() + jiff::SignedDuration::from_hours(24 * ahead);
+        at.to_string().chars().take(10).collect::<String>()
+    };
+    let (today, tomorrow) = (day(0), day(1));
+    // Another server's clock may be ahead of ours.
+    if secret.header().label(LAST_USED).is_some_and(|used| used == today || used == tomorrow) {
+        return;
+    }
+    let Some(served) = server.table.find("", "v1", "secrets") else { return };
+    let change = |old: &Value| {
+        let mut new = old.clone();
+        new["metadata"]["labels"][LAST_USED] = today.clone().into();
+        Ok(new)
+    };
+    let request = bootstrap::own_request();
+    let target = Target { namespace, name, subresource: None };
+    let params = bootstrap::params();
+    if let Err(error) = modify(server, &request, &served, &params, target, Change::Update, &change).await {
+        tracing::warn!(%error, namespace, name, "cannot label a legacy token's secret with its last use");
     }
 }
 

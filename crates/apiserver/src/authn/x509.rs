@@ -56,6 +56,11 @@ impl Verifier {
         })
     }
 
+    /// The common name of a chain, if it is one of ours.
+    pub fn common_name(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Option<String> {
+        self.identify(chain, now).ok().map(|identity| identity.user.name.clone())
+    }
+
     /// For the TLS handshake: asks for a certificate and checks that the client holds its key, but leaves the
     /// question whose it is to the request, so that a foreign or expired one is answered with 401.
     pub fn for_handshake(&self) -> Arc<dyn ClientCertVerifier> {
@@ -67,6 +72,11 @@ impl Identity {
     /// The user, unless the certificate has expired since the connection began.
     pub fn user(&self, now: Timestamp) -> Option<&Arc<UserInfo>> {
         (now.as_second() <= self.not_after).then_some(&self.user)
+    }
+
+    /// How long the certificate is still valid.
+    pub fn seconds_left(&self, now: Timestamp) -> f64 {
+        (self.not_after.saturating_sub(now.as_second())) as f64
     }
 }
 

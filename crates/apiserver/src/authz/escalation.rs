@@ -11,7 +11,7 @@ use crate::authn::{MASTERS, UserInfo};
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Checks one create or update of the rbac group; `old` is what it was before.
-pub fn check(
+pub async fn check(
     authorizer: &Authorizer,
     user: &UserInfo,
     resource: &str,
@@ -31,7 +31,7 @@ pub fn check(
     let wanted = if is_binding {
         let Ok(role) = serde_json::from_value::<RoleRef>(new["roleRef"].clone()) else { return Ok(()) };
         let plural = if role.kind == "Role" { "roles" } else { "clusterroles" };
-        if may(authorizer, user, "bind", plural, namespace, &role.name) {
+        if may(authorizer, user, "bind", plural, namespace, &role.name).await {
             return Ok(());
         }
         match authorizer.rbac.rules_of(&role, namespace) {
@@ -42,7 +42,7 @@ pub fn check(
             }
         }
     } else {
-        if may(authorizer, user, "escalate", resource, namespace, name) {
+        if may(authorizer, user, "escalate", resource, namespace, name).await {
             return Ok(());
         }
         let mut wanted: Vec<PolicyRule> = serde_json::from_value(new["rules"].clone()).unwrap_or_default();
@@ -77,7 +77,14 @@ pub fn check(
     Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, &why))
 }
 
-fn may(authorizer: &Authorizer, user: &UserInfo, verb: &str, resource: &str, ns: &str, name: &str) -> bool {
+async fn may(
+    authorizer: &Authorizer,
+    user: &UserInfo,
+    verb: &str,
+    resource: &str,
+    ns: &str,
+    name: &str,
+) -> bool {
     let attributes = Attributes {
         verb: verb.into(),
         group: GROUP.into(),
@@ -87,5 +94,5 @@ fn may(authorizer: &Authorizer, user: &UserInfo, verb: &str, resource: &str, ns:
         name: name.into(),
         ..Attributes::default()
     };
-    authorizer.authorize(user, &attributes).is_allowed()
+    authorizer.authorize(user, &attributes).await.is_allowed()
 }

@@ -1,17 +1,27 @@
 //! Who may do what: the `system:masters` shortcut, the Node authorizer, RBAC.
 
+pub mod config;
 pub mod escalation;
 pub mod node;
+pub mod options;
+mod pod_references;
 pub mod policy;
 pub mod rbac;
 pub mod rules;
+pub mod webhook;
 
+use std::sync::Arc;
+
+use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 
+use crate::audit;
 use crate::authn::{MASTERS, UserInfo};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
+use crate::metrics::{Metric, Metrics};
+use crate::reload::Reloaded;
 
 /// What somebody wants to do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +37,8 @@ pub struct Attributes {
     pub path: String,
     /// The field selector of a list or watch.
     pub field_selector: String,
+    /// The label selector of a list or watch.
+    pub label_selector: String,
 }
 
 impl Attributes {
@@ -34,6 +46,8 @@ impl Attributes {
         if !info.is_resource {
             return Self { verb: info.verb.clone(), path: info.path.clone(), ..Self::default() };
         }
+        let selects = matches!(info.verb.as_str(), "list" | "watch" | "deletecollection");
+        let selector = |name: &str| query.get(name).filter(|_| selects).unwrap_or("").to_owned();
         Self {
             verb: info.verb.clone(),
             group: info.group.clone(),
@@ -43,7 +57,8 @@ impl Attributes {
             namespace: info.namespace.clone(),
             name: info.name.clone(),
             path: String::new(),
-            field_selector: query.get("fieldSelector").unwrap_or("").to_owned(),
+            field_selector: selector("fieldSelector"),
+            label_selector: selector("labelSelector"),
         }
     }
 
@@ -61,11 +76,19 @@ impl Attributes {
     }
 }
 
-/// The outcome, with why not.
+/// The outcome, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    Allowed { reason: String },
-    NoOpinion { reason: String },
+    Allowed {
+        reason: String,
+    },
+    /// Nobody after this one is asked.
+    Denied {
+        reason: String,
+    },
+    NoOpinion {
+        reason: String,
+    },
 }
 
 impl Decision {
@@ -75,39 +98,98 @@ impl Decision {
 
     pub fn reason(&self) -> &str {
         match self {
-            Self::Allowed { reason } | Self::NoOpinion { reason } => reason,
+            Self::Allowed { reason } | Self::Denied { reason } | Self::NoOpinion { reason } => reason,
+        }
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Allowed { .. } => "allowed",
+            Self::Denied { .. } => "denied",
+            Self::NoOpinion { .. } => "no-opinion",
         }
     }
 }
 
-/// The authorizers in upstream's order.
+/// One authorizer of the chain.
+pub enum Step {
+    AlwaysAllow,
+    AlwaysDeny,
+    Node,
+    Rbac,
+    Webhook(Arc<webhook::Webhook>),
+}
+
+impl Step {
+    /// Kind and name, as metrics have them.
+    fn labels(&self) -> (&str, &str) {
+        match self {
+            Self::AlwaysAllow => ("AlwaysAllow", "alwaysallow"),
+            Self::AlwaysDeny => ("AlwaysDeny", "alwaysdeny"),
+            Self::Node => ("Node", "node"),
+            Self::Rbac => ("RBAC", "rbac"),
+            Self::Webhook(webhook) => ("Webhook", &webhook.settings.name),
+        }
+    }
+}
+
+/// The authorizers in their order, behind the shortcut for `system:masters`.
 pub struct Authorizer {
     pub rbac: rbac::Rbac,
     pub node: node::NodeAuthorizer,
+    pub steps: Reloaded<Vec<Step>>,
+    pub metrics: Arc<Metrics>,
+    pub clock: Arc<dyn Clock>,
 }
 
 impl Authorizer {
-    pub fn authorize(&self, user: &UserInfo, attributes: &Attributes) -> Decision {
+    pub async fn authorize(&self, user: &UserInfo, attributes: &Attributes) -> Decision {
         if user.in_group(MASTERS) {
             return Decision::Allowed { reason: String::new() };
         }
         let mut reasons = Vec::new();
-        for decision in [self.node.authorize(user, attributes), self.rbac.authorize(user, attributes)] {
+        for step in self.steps.get(&*self.clock).iter() {
+            let decision = match step {
+                Step::AlwaysAllow => Decision::Allowed { reason: String::new() },
+                Step::AlwaysDeny => Decision::NoOpinion { reason: "Everything is forbidden.".into() },
+                Step::Node => self.node.authorize(user, attributes),
+                Step::Rbac => self.rbac.authorize(user, attributes),
+                Step::Webhook(webhook) => webhook.authorize(user, attributes, &*self.clock).await,
+            };
             match decision {
-                Decision::Allowed { .. } => return decision,
                 Decision::NoOpinion { reason } if !reason.is_empty() => reasons.push(reason),
                 Decision::NoOpinion { .. } => {}
+                terminal => {
+                    let (kind, name) = step.labels();
+                    self.metrics.increment(Metric::AuthorizationDecisions, &[terminal.word(), name, kind]);
+                    return terminal;
+                }
             }
         }
         Decision::NoOpinion { reason: reasons.join(", ") }
     }
 
     /// As `authorize`, with the 403 that a client gets.
-    pub fn check(&self, user: &UserInfo, attributes: &Attributes) -> Result<(), StatusError> {
-        match self.authorize(user, attributes) {
+    pub async fn check(&self, user: &UserInfo, attributes: &Attributes) -> Result<(), StatusError> {
+        match self.authorize(user, attributes).await {
             Decision::Allowed { .. } => Ok(()),
-            Decision::NoOpinion { reason } => Err(forbidden(user, attributes, &reason)),
+            Decision::Denied { reason } | Decision::NoOpinion { reason } => {
+                Err(forbidden(user, attributes, &reason))
+            }
         }
+    }
+
+    /// As `check` for a client's own request, with what the audit log and metrics say of it.
+    pub async fn check_request(&self, user: &UserInfo, attributes: &Attributes) -> Result<(), StatusError> {
+        let started = self.clock.monotonic();
+        let decision = self.authorize(user, attributes).await;
+        let took = self.clock.monotonic().saturating_sub(started).as_secs_f64();
+        self.metrics.increment(Metric::AuthorizationAttempts, &[decision.word()]);
+        self.metrics.record(Metric::AuthorizationDuration, &[decision.word()], took);
+        let allowed = decision.is_allowed();
+        audit::annotate("authorization.k8s.io/decision", if allowed { "allow" } else { "forbid" });
+        audit::annotate("authorization.k8s.io/reason", decision.reason());
+        if allowed { Ok(()) } else { Err(forbidden(user, attributes, decision.reason())) }
     }
 }
 

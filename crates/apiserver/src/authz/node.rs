@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use k8s_openapi::api::rbac::v1::PolicyRule;
+use knarr_api::object::Object;
 use knarr_apimachinery::selector::FieldSelector;
+use serde_json::Value;
 
+use super::pod_references::{Kind, refers_to};
 use super::{Attributes, Decision, rules};
 use crate::authn::UserInfo;
-use crate::cache::Cache;
+use crate::cache::Caches;
 
 const NODES_GROUP: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
@@ -19,48 +22,51 @@ pub fn node_name(user: &UserInfo) -> Option<&str> {
     (user.in_group(NODES_GROUP) && !name.is_empty()).then_some(name)
 }
 
+/// Follows the references from pods to what they need, as it stands in the caches.
 pub struct NodeAuthorizer {
-    pods: Arc<Cache>,
+    caches: Arc<Caches>,
     /// What any node may do: the rules of the `system:node` role.
     rules: Vec<PolicyRule>,
 }
 
 impl NodeAuthorizer {
-    pub fn new(pods: Arc<Cache>) -> Self {
+    pub fn new(caches: Arc<Caches>) -> Self {
         let role = super::policy::defaults()
             .into_iter()
             .find(|d| d.resource == "clusterroles" && d.object["metadata"]["name"] == "system:node");
         let rules = role.and_then(|mut r| serde_json::from_value(r.object["rules"].take()).ok());
-        Self { pods, rules: rules.unwrap_or_default() }
+        Self { caches, rules: rules.unwrap_or_default() }
     }
 
     pub fn authorize(&self, user: &UserInfo, wanted: &Attributes) -> Decision {
         let Some(node) = node_name(user) else { return no("") };
-        let main = wanted.subresource.is_empty();
-        let verb = wanted.verb.as_str();
+        if !wanted.is_resource() {
+            return self.by_rules(wanted);
+        }
         match (wanted.group.as_str(), wanted.resource.as_str()) {
-            _ if !wanted.is_resource() => self.by_rules(wanted),
-            ("", resource @ ("secrets" | "configmaps")) => {
-                if !matches!(verb, "get" | "list" | "watch") {
-                    return no("can only read resources of this type");
+            ("", "secrets") => self.readable(node, wanted, Kind::Secret),
+            ("", "configmaps") => self.readable(node, wanted, Kind::ConfigMap),
+            ("", "persistentvolumeclaims") if wanted.subresource == "status" => {
+                if !matches!(wanted.verb.as_str(), "update" | "patch") {
+                    return no("can only get/update/patch this type");
                 }
-                if !main {
-                    return no("cannot read subresource");
-                }
-                if wanted.namespace.is_empty() {
-                    return no("can only read namespaced object of this type");
-                }
-                self.related(node, wanted, |pod| refers_to(pod, resource, &wanted.name))
+                self.related(node, wanted, Kind::Claim)
             }
-            ("", "persistentvolumeclaims") if verb == "get" || wanted.subresource == "status" => {
-                self.related(node, wanted, |pod| refers_to(pod, "persistentvolumeclaims", &wanted.name))
+            ("", "persistentvolumeclaims") => {
+                self.gettable(node, wanted, |s, w| s.needed(node, w, Kind::Claim))
             }
-            ("", "serviceaccounts") if verb == "get" && main => self.uses_account(node, wanted),
-            ("", "serviceaccounts") if verb == "create" && wanted.subresource == "token" => {
-                self.uses_account(node, wanted)
+            ("", "persistentvolumes") => self.gettable(node, wanted, |s, w| s.volume_needed(node, &w.name)),
+            ("resource.k8s.io", "resourceclaims") => {
+                self.gettable(node, wanted, |s, w| s.needed(node, w, Kind::ResourceClaim))
             }
-            ("", "serviceaccounts") => no("can only create tokens for individual service accounts"),
+            ("storage.k8s.io", "volumeattachments") => {
+                self.gettable(node, wanted, |s, w| s.is_on(node, "storage.k8s.io/volumeattachments", &w.name))
+            }
+            ("", "serviceaccounts") => self.service_account(node, wanted),
             ("coordination.k8s.io", "leases") => lease(node, wanted),
+            ("storage.k8s.io", "csinodes") => csi_node(node, wanted),
+            ("resource.k8s.io", "resourceslices") => self.resource_slice(node, wanted),
+            ("certificates.k8s.io", "podcertificaterequests") => self.pod_certificate(node, wanted),
             ("", "nodes") => own_node(node, wanted),
             ("", "pods") => self.pod(node, wanted),
             _ => self.by_rules(wanted),
@@ -71,11 +77,92 @@ impl NodeAuthorizer {
         if self.rules.iter().any(|r| rules::allows(r, wanted)) { yes() } else { no("") }
     }
 
+    fn readable(&self, node: &str, wanted: &Attributes, kind: Kind) -> Decision {
+        if !matches!(wanted.verb.as_str(), "get" | "list" | "watch") {
+            return no("can only read resources of this type");
+        }
+        if !wanted.subresource.is_empty() {
+            return no("cannot read subresource");
+        }
+        if wanted.namespace.is_empty() {
+            return no("can only read namespaced object of this type");
+        }
+        self.related(node, wanted, kind)
+    }
+
+    fn gettable(
+        &self,
+        node: &str,
+        wanted: &Attributes,
+        needed: impl Fn(&Self, &Attributes) -> bool,
+    ) -> Decision {
+        if wanted.verb != "get" {
+            return no("can only get individual resources of this type");
+        }
+        if !wanted.subresource.is_empty() {
+            return no("cannot get subresource");
+        }
+        if wanted.name.is_empty() {
+            return no("No Object name found");
+        }
+        if needed(self, wanted) { yes() } else { unrelated(node) }
+    }
+
+    fn service_account(&self, node: &str, wanted: &Attributes) -> Decision {
+        if wanted.verb == "get" && wanted.subresource.is_empty() {
+            return self.readable(node, wanted, Kind::ServiceAccount);
+        }
+        if wanted.verb != "create" || wanted.name.is_empty() {
+            return no("can only create tokens for individual service accounts");
+        }
+        if wanted.subresource != "token" {
+            return no("can only create token subresource of serviceaccount");
+        }
+        self.related(node, wanted, Kind::ServiceAccount)
+    }
+
+    fn resource_slice(&self, node: &str, wanted: &Attributes) -> Decision {
+        if !wanted.subresource.is_empty() {
+            return no("cannot authorize ResourceSlice subresources");
+        }
+        match wanted.verb.as_str() {
+            "create" => yes(),
+            "get" | "update" | "patch" | "delete" => {
+                if wanted.name.is_empty() {
+                    return no("No Object name found");
+                }
+                let own = self.is_on(node, "resource.k8s.io/resourceslices", &wanted.name);
+                if own { yes() } else { unrelated(node) }
+            }
+            "watch" | "list" | "deletecollection" if selects(wanted, "spec.nodeName", node) => yes(),
+            "watch" | "list" | "deletecollection" => {
+                no("can only list/watch/deletecollection resourceslices with nodeName field selector")
+            }
+            _ => no(
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection",
+            ),
+        }
+    }
+
+    fn pod_certificate(&self, node: &str, wanted: &Attributes) -> Decision {
+        if !wanted.subresource.is_empty() {
+            return no("nodes may not access the status subresource of PodCertificateRequests");
+        }
+        let key = format!("{}/{}", wanted.namespace, wanted.name);
+        match wanted.verb.as_str() {
+            "create" => yes(),
+            "get" if self.is_on(node, "certificates.k8s.io/podcertificaterequests", &key) => yes(),
+            "get" => unrelated(node),
+            "list" | "watch" if selects(wanted, "spec.nodeName", node) => yes(),
+            "list" | "watch" => no("can only list/watch podcertificaterequests with nodeName field selector"),
+            verb => no(&format!("nodes may not {verb} podcertificaterequests")),
+        }
+    }
+
     fn pod(&self, node: &str, wanted: &Attributes) -> Decision {
         match (wanted.subresource.as_str(), wanted.verb.as_str()) {
             ("", "list" | "watch") => {
-                let selector = FieldSelector::parse(&wanted.field_selector).unwrap_or_default();
-                if selector.requires_exact("spec.nodeName") == Some(node) {
+                if selects(wanted, "spec.nodeName", node) {
                     return yes();
                 }
                 if wanted.name.is_empty() {
@@ -90,33 +177,113 @@ impl NodeAuthorizer {
     }
 
     fn own_pod(&self, node: &str, wanted: &Attributes) -> Decision {
-        let pod = self.pods.get(&format!("{}/{}", wanted.namespace, wanted.name));
+        let key = format!("{}/{}", wanted.namespace, wanted.name);
+        let pod = self.caches.get("core/pods").and_then(|pods| pods.get(&key));
         if pod.is_some_and(|p| p.header().field("spec.nodeName") == Some(node)) {
             return yes();
         }
         unrelated(node)
     }
 
-    fn uses_account(&self, node: &str, wanted: &Attributes) -> Decision {
-        self.related(node, wanted, |pod| {
-            pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref()) == Some(wanted.name.as_str())
-        })
-    }
-
-    /// Whether a pod of this node and of the wanted namespace needs the object.
-    fn related(&self, node: &str, wanted: &Attributes, needs: impl Fn(&Pod) -> bool) -> Decision {
+    fn related(&self, node: &str, wanted: &Attributes, kind: Kind) -> Decision {
         if wanted.name.is_empty() {
             return no("No Object name found");
         }
-        let found = self
-            .pods
-            .list(Some(&wanted.namespace))
+        let needed = self.needed(node, wanted, kind)
+            || kind == Kind::Secret && self.needed_by_volume(node, &wanted.namespace, &wanted.name);
+        if needed { yes() } else { unrelated(node) }
+    }
+
+    /// Whether a pod of this node and of the wanted namespace refers to the object.
+    fn needed(&self, node: &str, wanted: &Attributes, kind: Kind) -> bool {
+        self.pod_refers(node, &wanted.namespace, kind, &wanted.name)
+    }
+
+    fn pod_refers(&self, node: &str, namespace: &str, kind: Kind, name: &str) -> bool {
+        let Some(pods) = self.caches.get("core/pods") else { return false };
+        pods.list(Some(namespace))
             .iter()
             .filter(|p| p.header().field("spec.nodeName") == Some(node))
             .filter_map(|p| p.typed::<Pod>().ok())
-            .any(|p| needs(&p));
-        if found { yes() } else { unrelated(node) }
+            .any(|p| refers_to(&p, kind, name))
     }
+
+    /// Whether a pod of this node claims the volume.
+    fn volume_needed(&self, node: &str, name: &str) -> bool {
+        let volume = self.caches.get("core/persistentvolumes").and_then(|all| all.get(name));
+        volume.and_then(|o| o.typed::<PersistentVolume>().ok()).is_some_and(|v| self.claimed(node, &v))
+    }
+
+    fn claimed(&self, node: &str, volume: &PersistentVolume) -> bool {
+        let claim = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        claim.is_some_and(|c| self.pod_refers(node, &text(&c.namespace), Kind::Claim, &text(&c.name)))
+    }
+
+    /// Whether a volume that a pod of this node claims is mounted with the secret.
+    fn needed_by_volume(&self, node: &str, namespace: &str, name: &str) -> bool {
+        let Some(volumes) = self.caches.get("core/persistentvolumes") else { return false };
+        let uses = |volume: &Arc<Object>| {
+            let value: Value = serde_json::from_slice(volume.json()).unwrap_or_default();
+            volume_secrets(&value).any(|(ns, secret)| ns == namespace && secret == name)
+        };
+        volumes
+            .list(None)
+            .iter()
+            .filter(|v| uses(v))
+            .filter_map(|v| v.typed::<PersistentVolume>().ok())
+            .any(|v| self.claimed(node, &v))
+    }
+
+    /// Whether the object names this node in `spec.nodeName`.
+    fn is_on(&self, node: &str, cache: &str, key: &str) -> bool {
+        let object = self.caches.get(cache).and_then(|all| all.get(key));
+        let value = object.and_then(|o| serde_json::from_slice::<Value>(o.json()).ok());
+        value.is_some_and(|v| v["spec"]["nodeName"] == node)
+    }
+}
+
+/// The secrets that a kubelet needs to mount a volume; without a namespace of their own they are the claim's.
+fn volume_secrets(volume: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let spec = &volume["spec"];
+    let claim = spec["claimRef"]["namespace"].as_str().unwrap_or("");
+    let paths: [(&Value, &str); 9] = [
+        (&spec["csi"]["nodePublishSecretRef"], "name"),
+        (&spec["csi"]["nodeStageSecretRef"], "name"),
+        (&spec["csi"]["nodeExpandSecretRef"], "name"),
+        (&spec["cephfs"]["secretRef"], "name"),
+        (&spec["flexVolume"]["secretRef"], "name"),
+        (&spec["rbd"]["secretRef"], "name"),
+        (&spec["scaleIO"]["secretRef"], "name"),
+        (&spec["iscsi"]["secretRef"], "name"),
+        (&spec["storageos"]["secretRef"], "name"),
+    ];
+    let azure = &spec["azureFile"];
+    let azure_namespace = azure["secretNamespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(claim);
+    let azure = azure["secretName"].as_str().map(|name| (azure_namespace, name));
+    let references = paths.into_iter().filter_map(move |(value, field)| {
+        let name = value[field].as_str().filter(|n| !n.is_empty())?;
+        Some((value["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(claim), name))
+    });
+    references.chain(azure)
+}
+
+fn selects(wanted: &Attributes, field: &str, value: &str) -> bool {
+    let selector = FieldSelector::parse(&wanted.field_selector).unwrap_or_default();
+    selector.requires_exact(field) == Some(value)
+}
+
+fn csi_node(node: &str, wanted: &Attributes) -> Decision {
+    if !wanted.subresource.is_empty() {
+        return no("cannot authorize CSINode subresources");
+    }
+    if !matches!(wanted.verb.as_str(), "get" | "create" | "update" | "patch" | "delete") {
+        return no("can only get, create, update, patch, or delete a CSINode");
+    }
+    if wanted.verb != "create" && wanted.name != node {
+        return no("can only access CSINode with the same name as the requesting node");
+    }
+    yes()
 }
 
 fn yes() -> Decision {
@@ -155,51 +322,5 @@ fn own_node(node: &str, wanted: &Attributes) -> Decision {
             no(&format!("node '{node}' cannot read '{}', only its own Node object", wanted.name))
         }
         _ => no(""),
-    }
-}
-
-/// Whether the pod names the secret, config map or claim anywhere.
-fn refers_to(pod: &Pod, resource: &str, name: &str) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let pull = spec.image_pull_secrets.iter().flatten().map(|r| r.name.as_str());
-    if resource == "secrets" && pull.into_iter().any(|n| n == name) {
-        return true;
-    }
-    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    for container in containers {
-        for from in container.env_from.iter().flatten() {
-            let found = match resource {
-                "secrets" => from.secret_ref.as_ref().map(|r| &r.name),
-                _ => from.config_map_ref.as_ref().map(|r| &r.name),
-            };
-            if found.is_some_and(|n| n == name) {
-                return true;
-            }
-        }
-        for source in container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
-            let found = match resource {
-                "secrets" => source.secret_key_ref.as_ref().map(|r| &r.name),
-                _ => source.config_map_key_ref.as_ref().map(|r| &r.name),
-            };
-            if found.is_some_and(|n| n == name) {
-                return true;
-            }
-        }
-    }
-    spec.volumes.iter().flatten().any(|v| volume_refers_to(v, resource, name))
-}
-
-fn volume_refers_to(volume: &Volume, resource: &str, name: &str) -> bool {
-    let projected = || volume.projected.iter().flat_map(|p| p.sources.iter().flatten());
-    match resource {
-        "secrets" => {
-            volume.secret.as_ref().and_then(|s| s.secret_name.as_deref()) == Some(name)
-                || projected().any(|s| s.secret.as_ref().is_some_and(|s| s.name == name))
-        }
-        "configmaps" => {
-            volume.config_map.as_ref().is_some_and(|c| c.name == name)
-                || projected().any(|s| s.config_map.as_ref().is_some_and(|c| c.name == name))
-        }
-        _ => volume.persistent_volume_claim.as_ref().is_some_and(|c| c.claim_name == name),
     }
 }

@@ -1,6 +1,8 @@
 //! What every cluster starts with: namespaces, roles, priority classes, the `kubernetes` Service.
 
 pub mod endpoints;
+mod extension_authentication;
+mod fairness;
 mod kubernetes_service;
 mod roles;
 
@@ -47,6 +49,8 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
     let api_services = aggregator::register(group_versions);
     ensure_all(server, &request, "apiregistration.k8s.io", "apiservices", api_services).await?;
     roles::reconcile(server, &request).await?;
+    fairness::reconcile(server, &request).await?;
+    extension_authentication::reconcile(server, &request).await?;
     kubernetes_service::reconcile(server, &request).await
 }
 
@@ -63,7 +67,7 @@ pub async fn join(server: &Inner) -> Result<Option<endpoints::MasterLease>, Stat
 }
 
 /// A request of the server to itself.
-fn own_request() -> Request {
+pub fn own_request() -> Request {
     Request {
         info: RequestInfo::default(),
         query: Query::default(),
@@ -77,7 +81,7 @@ fn own_request() -> Request {
     }
 }
 
-fn params() -> WriteParams {
+pub fn params() -> WriteParams {
     WriteParams {
         dry_run: false,
         field_manager: "kube-apiserver".into(),

@@ -70,6 +70,11 @@ impl Caches {
         Ok(caches)
     }
 
+    /// How many objects each resource has, by `group/resource`.
+    pub fn counts(&self) -> Vec<(String, u64)> {
+        self.by_name.load().iter().map(|(name, cache)| (name.clone(), cache.load().0)).collect()
+    }
+
     pub fn get(&self, name: &str) -> Option<Arc<Cache>> {
         self.by_name.load().get(name).cloned()
     }

@@ -231,6 +231,15 @@ impl Cache {
         in_namespace(&self.read().objects, namespace).map(|(_, o)| Arc::clone(o)).collect()
     }
 
+    /// How many objects there are, about how large one is, and how many watch them all.
+    pub fn load(&self) -> (u64, u64, u64) {
+        const SAMPLE: usize = 16;
+        let state = self.read();
+        let sampled: Vec<u64> = state.objects.values().take(SAMPLE).map(|o| o.json().len() as u64).collect();
+        let average = sampled.iter().sum::<u64>().checked_div(sampled.len() as u64).unwrap_or(0);
+        (state.objects.len() as u64, average, state.watchers.all.len() as u64)
+    }
+
     /// What is selected, at one revision; with `after`, only what comes behind that key.
     pub fn snapshot(&self, namespace: Option<&str>, selection: &Selection, after: Option<&str>) -> Snapshot {
         let state = self.read();

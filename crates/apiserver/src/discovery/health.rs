@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::http::output::Answer;
+use crate::metrics::Metric;
 use crate::registry::Request;
 use crate::server::Inner;
 
@@ -26,7 +27,7 @@ async fn checks(server: &Inner) -> Vec<Check> {
         () = server.clock.sleep(STORE_WITHIN) => Err("context deadline exceeded".to_owned()),
     };
     let stopping =
-        if server.stop.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
+        if server.leaving.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
     let check = |name, readiness, result| Check { name, readiness, result };
     vec![
         check("ping", false, Ok(())),
@@ -44,6 +45,11 @@ async fn checks(server: &Inner) -> Vec<Check> {
 pub async fn answer(server: &Inner, request: &Request, parts: &[&str]) -> Answer {
     let endpoint = parts.first().copied().unwrap_or("healthz");
     let all = checks(server).await;
+    for check in &all {
+        let (fine, word) = if check.result.is_ok() { (1.0, "success") } else { (0.0, "error") };
+        server.metrics.set(Metric::HealthCheck, &[check.name, endpoint], fine);
+        server.metrics.increment(Metric::HealthChecks, &[check.name, word, endpoint]);
+    }
     let mut relevant: Vec<&Check> = all.iter().filter(|c| endpoint == "readyz" || !c.readiness).collect();
     let one = parts.get(1..).unwrap_or_default().join("/");
     if !one.is_empty() {

@@ -5,6 +5,7 @@ mod health;
 mod legacy;
 mod openapi;
 mod openapi_v2;
+mod zpages;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,6 +21,7 @@ use crate::config::Config;
 use crate::http::body::Body;
 use crate::http::negotiate;
 use crate::http::output::{Answer, raw, to_json};
+use crate::metrics::Metric;
 use crate::registry::Request;
 use crate::registry::table::Table;
 use crate::server::Inner;
@@ -171,8 +173,16 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         }
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(server, request, &parts).await),
         ["metrics"] => {
+            sample(server).await;
             let text = server.metrics.render();
             Ok(Answer::Raw(raw(200, "text/plain; version=0.0.4; charset=utf-8", text.into())))
+        }
+        ["statusz"] => Ok(zpages::statusz(server, request, &paths(table))),
+        ["flagz"] => Ok(zpages::flagz(server, request)),
+        ["debug", "api_priority_and_fairness", what] => {
+            let details = request.query.non_empty("includeRequestDetails").is_some();
+            let dump = server.fairness.as_ref().and_then(|f| f.dump(what, details));
+            Ok(dump.map_or_else(|| Answer::text(404, "404 page not found\n"), |text| Answer::text(200, text)))
         }
         [".well-known", "openid-configuration"] => Ok(Answer::Raw(issuer(server))),
         ["openid", "v1", "jwks"] => {
@@ -188,6 +198,7 @@ fn paths(table: &Table) -> Vec<String> {
         "/.well-known/openid-configuration",
         "/api",
         "/apis",
+        "/flagz",
         "/healthz",
         "/livez",
         "/metrics",
@@ -195,6 +206,7 @@ fn paths(table: &Table) -> Vec<String> {
         "/openapi/v3",
         "/openid/v1/jwks",
         "/readyz",
+        "/statusz",
         "/version",
     ]
     .map(str::to_owned)
@@ -213,11 +225,35 @@ fn paths(table: &Table) -> Vec<String> {
     paths
 }
 
+/// Reads what is measured only when somebody asks for it.
+async fn sample(server: &Inner) {
+    let metrics = &server.metrics;
+    metrics.sample_process();
+    metrics.clear(Metric::ResourceObjects);
+    metrics.clear(Metric::StorageObjects);
+    for (name, count) in server.caches.counts() {
+        let Some((group, resource)) = name.split_once('/') else { continue };
+        let group = if group == "core" { "" } else { group };
+        let full = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        metrics.set(Metric::ResourceObjects, &[group, resource], count as f64);
+        metrics.set(Metric::StorageObjects, &[&full], count as f64);
+    }
+    if let Ok(status) = server.store.status().await {
+        metrics.set(Metric::StorageSize, &["0"], status.file_bytes as f64);
+    }
+}
+
 /// The provider configuration of our service-account tokens.
 fn issuer(server: &Inner) -> Response<Body> {
+    let given = &server.config.service_account_jwks_uri;
+    let jwks_uri = if given.is_empty() {
+        format!("https://{}/openid/v1/jwks", server.config.advertise)
+    } else {
+        given.clone()
+    };
     let value = json!({
         "issuer": server.tokens.issuer,
-        "jwks_uri": format!("https://{}/openid/v1/jwks", server.config.advertise),
+        "jwks_uri": jwks_uri,
         "response_types_supported": ["id_token"],
         "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": server.tokens.algorithms(),

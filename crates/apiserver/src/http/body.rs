@@ -78,6 +78,15 @@ impl Body {
         }
     }
 
+    /// The same body, with something that lives as long as it does.
+    pub fn holding<T: Send + 'static>(self, held: T) -> Self {
+        match self {
+            Self::Stream(stream) => Self::Stream(Box::pin(Holding { stream, _held: Unmoved(held) })),
+            // It is there already: nothing is under way any more.
+            whole => whole,
+        }
+    }
+
     /// The length in bytes, where it is known.
     pub fn len(&self) -> Option<usize> {
         match self {
@@ -85,6 +94,24 @@ impl Body {
             Self::List(list) => Some(list.left),
             Self::Stream(_) => None,
         }
+    }
+}
+
+struct Holding<T> {
+    stream: ByteStream,
+    _held: Unmoved<T>,
+}
+
+/// What is only kept need not be pinned.
+struct Unmoved<T>(#[allow(dead_code, reason = "kept for its drop")] T);
+
+impl<T> Unpin for Unmoved<T> {}
+
+impl<T> Stream for Holding<T> {
+    type Item = Result<Bytes, BoxError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().stream.as_mut().poll_next(cx)
     }
 }
 

@@ -11,9 +11,6 @@ use serde_json::Value;
 
 use super::negotiate::{Format, MEDIA_TYPES};
 
-/// The largest request body, in bytes.
-pub const MAX_BODY: usize = 3 * 1024 * 1024;
-
 /// The bare media type of the body, or the empty string.
 pub fn content_type(headers: &HeaderMap) -> &str {
     let value = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");

@@ -1,6 +1,7 @@
 //! Accepts connections, speaks TLS and HTTP on them, and lets them finish when the server stops.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
 use crate::authn::x509::{Identity, Refused};
+use crate::metrics::Metric;
 use crate::pipeline;
 use crate::server::Inner;
 
@@ -31,10 +32,16 @@ const DRAIN: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Who a connection's client certificate stands for.
-pub type Certificate = Option<Result<Identity, Arc<Refused>>>;
+#[derive(Clone, Default)]
+pub struct Certificate {
+    /// As a client; `None` without a certificate, or without authorities for them.
+    pub client: Option<Result<Identity, Arc<Refused>>>,
+    /// The common name of a proxy that may speak for its clients.
+    pub proxy: Option<String>,
+    pub peer: Option<IpAddr>,
+}
 
-pub async fn serve(server: Arc<Inner>, listener: TcpListener, tls: Arc<ServerConfig>) {
-    let acceptor = TlsAcceptor::from(tls);
+pub async fn serve(server: Arc<Inner>, listener: TcpListener) {
     let connections = TaskTracker::new();
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
@@ -48,10 +55,10 @@ pub async fn serve(server: Arc<Inner>, listener: TcpListener, tls: Arc<ServerCon
         };
         let (Ok(slot), stream) = (slot, accepted) else { break };
         match stream {
-            Ok((stream, _)) => {
-                let (server, acceptor) = (Arc::clone(&server), acceptor.clone());
+            Ok((stream, peer)) => {
+                let server = Arc::clone(&server);
                 connections.spawn(async move {
-                    connection(server, acceptor, stream).await;
+                    connection(server, stream, peer.ip()).await;
                     drop(slot);
                 });
             }
@@ -68,7 +75,9 @@ pub async fn serve(server: Arc<Inner>, listener: TcpListener, tls: Arc<ServerCon
     }
 }
 
-async fn connection(server: Arc<Inner>, acceptor: TlsAcceptor, stream: TcpStream) {
+async fn connection(server: Arc<Inner>, stream: TcpStream, peer: IpAddr) {
+    let settings = server.tls.get(&*server.clock);
+    let acceptor = TlsAcceptor::from(Arc::clone(&settings.server));
     // Watch events are small and must not wait for more.
     let _ = stream.set_nodelay(true);
     let tls = tokio::select! {
@@ -79,17 +88,24 @@ async fn connection(server: Arc<Inner>, acceptor: TlsAcceptor, stream: TcpStream
     let tls = match tls {
         Ok(tls) => tls,
         Err(error) => {
+            server.metrics.increment(Metric::TlsHandshakeErrors, &[]);
             tracing::debug!(%error, "TLS handshake failed");
             return;
         }
     };
-    let certificate: Certificate = match (&server.certificates, tls.get_ref().1.peer_certificates()) {
-        (Some(verifier), Some(chain)) => Some(verifier.identify(chain, server.clock.now()).map_err(Arc::new)),
-        _ => None,
-    };
+    let mut certificate = settings.identify(tls.get_ref().1.peer_certificates(), server.clock.now());
+    certificate.peer = Some(peer);
+    drop(settings);
     let shared = Arc::clone(&server);
+    let leave = Arc::new(Notify::new());
+    let told = Arc::clone(&leave);
+    let chance = server.config.goaway_chance;
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (server, certificate) = (Arc::clone(&shared), certificate.clone());
+        // So that clients of several servers spread anew.
+        if chance > 0.0 && request.version() == http::Version::HTTP_2 && fastrand::f64() < chance {
+            told.notify_one();
+        }
         async move { Ok::<_, Infallible>(pipeline::serve(server, request, certificate).await) }
     });
     let mut builder = Builder::new(TokioExecutor::new());
@@ -100,14 +116,21 @@ async fn connection(server: Arc<Inner>, acceptor: TlsAcceptor, stream: TcpStream
         .max_header_list_size(MAX_HEADER_BYTES)
         .max_concurrent_streams(MAX_H2_STREAMS);
     let mut conn = pin!(builder.serve_connection_with_upgrades(TokioIo::new(tls), service));
-    let ended = tokio::select! {
-        ended = conn.as_mut() => ended,
-        () = server.stop.cancelled() => {
+    let mut leaving = false;
+    let ended = loop {
+        tokio::select! {
+            ended = conn.as_mut() => break ended,
+            () = leave.notified(), if !leaving => {
+                leaving = true;
+                conn.as_mut().graceful_shutdown();
+            }
+            () = server.stop.cancelled() => {
             conn.as_mut().graceful_shutdown();
             tokio::select! {
-                ended = conn.as_mut() => ended,
+                ended = conn.as_mut() => break ended,
                 () = server.clock.sleep(DRAIN) => return,
             }
+        }
         }
     };
     if let Err(error) = ended {

@@ -1,5 +1,6 @@
 //! TLS: the serving certificate, and client certificates where there are authorities for them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
@@ -8,6 +9,8 @@ use rustls::{RootCertStore, ServerConfig};
 
 use crate::authn::x509::Verifier;
 use crate::config::{Config, ConfigError, Keypair};
+use crate::http::listener::Certificate;
+use crate::reload::{self, Reloaded};
 
 /// The certificates in a PEM text.
 pub fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, ConfigError> {
@@ -36,21 +39,101 @@ pub fn keypair(
     Ok((chain, key))
 }
 
-/// Checks client certificates; `None` without authorities.
-pub fn client_verifier(config: &Config) -> Result<Option<Verifier>, ConfigError> {
-    const WHAT: &str = "the client CA";
-    if config.client_ca_pem.is_empty() {
+/// What handshakes and client certificates need, made anew when a file changes.
+pub struct Tls {
+    pub server: Arc<ServerConfig>,
+    /// Who clients may be.
+    pub clients: Option<Verifier>,
+    /// Who may speak for its clients.
+    pub proxies: Option<Verifier>,
+}
+
+impl Tls {
+    /// The certificate's holder, as client and as proxy.
+    pub fn identify(&self, chain: Option<&[CertificateDer<'_>]>, now: jiff::Timestamp) -> Certificate {
+        let Some(chain) = chain else { return Certificate::default() };
+        let proxy = self.proxies.as_ref().and_then(|v| v.common_name(chain, now));
+        let client = self.clients.as_ref().map(|v| v.identify(chain, now).map_err(Arc::new));
+        Certificate { client, proxy, peer: None }
+    }
+}
+
+/// Follows the files of the serving certificate, the client CA and the proxies' CA.
+pub fn open(config: &Config) -> Result<Reloaded<Tls>, ConfigError> {
+    let optional = |path: &Option<PathBuf>| path.iter().cloned().collect::<Vec<_>>();
+    let serving: Vec<PathBuf> =
+        config.serving_files.iter().flat_map(|(c, k)| [c.clone(), k.clone()]).collect();
+    let clients = optional(&config.client_ca_file);
+    let proxies = optional(&config.authentication.request_header.client_ca_file);
+    let files = [serving.clone(), clients.clone(), proxies.clone()].concat();
+    let given = config.clone();
+    let make = move |texts: &[Vec<u8>]| {
+        let mut texts = texts.iter();
+        let mut next = |files: &[PathBuf], given: &str| -> Result<String, String> {
+            if files.is_empty() {
+                return Ok(given.to_owned());
+            }
+            Ok(reload::text(texts.next().map(Vec::as_slice).unwrap_or_default())?.to_owned())
+        };
+        let pair = Keypair {
+            certificate_pem: next(&serving, &given.serving.certificate_pem)?,
+            key_pem: next(&serving, &given.serving.key_pem)?,
+        };
+        // The authorities of a file come beside the cluster's own.
+        let mut client_ca = next(&clients, "")?;
+        client_ca.push('\n');
+        client_ca.push_str(&given.client_ca_pem);
+        let clients = verifier(client_ca.trim(), "the client CA")?;
+        let proxy_ca = next(&proxies, &given.authentication.request_header.client_ca_pem)?;
+        let proxies = verifier(&proxy_ca, "the request header CA")?;
+        let server = server_config(&pair, clients.as_ref().or(proxies.as_ref())).map_err(|e| told(&e))?;
+        Ok(Tls { server, clients, proxies })
+    };
+    if files.is_empty() && config.serving.certificate_pem.is_empty() {
+        // Nothing will be served, but by way of this process.
+        let server = Arc::new(none().map_err(|e| unusable("TLS", e))?);
+        return Ok(Reloaded::fixed(Tls { server, clients: None, proxies: None }));
+    }
+    if files.is_empty() {
+        return make(&[]).map(Reloaded::fixed).map_err(|why| ConfigError::Unusable { what: "TLS", why });
+    }
+    Reloaded::open(files, make).map_err(|why| ConfigError::Unusable { what: "TLS", why })
+}
+
+fn told(error: &ConfigError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+fn unusable(what: &'static str, error: rustls::Error) -> ConfigError {
+    ConfigError::Unusable { what, why: error.to_string() }
+}
+
+/// Checks certificates; `None` without authorities.
+fn verifier(pem: &str, what: &'static str) -> Result<Option<Verifier>, String> {
+    if pem.is_empty() {
         return Ok(None);
     }
-    let roots = roots(&config.client_ca_pem, WHAT)?;
-    Verifier::new(roots).map(Some).map_err(|e| ConfigError::Unusable { what: WHAT, why: e.to_string() })
+    let roots = roots(pem, what).map_err(|e| told(&e))?;
+    Verifier::new(roots).map(Some).map_err(|e| format!("{what}: {e}"))
+}
+
+/// A configuration that has no certificate to show.
+fn none() -> Result<ServerConfig, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(rustls::server::ResolvesServerCertUsingSni::new())))
 }
 
 /// For the listener: HTTP/2 or HTTP/1.1 by ALPN.
-pub fn server_config(config: &Config, clients: Option<&Verifier>) -> Result<Arc<ServerConfig>, ConfigError> {
+fn server_config(serving: &Keypair, clients: Option<&Verifier>) -> Result<Arc<ServerConfig>, ConfigError> {
     const WHAT: &str = "the serving certificate";
-    let (chain, key) = keypair(&config.serving, WHAT)?;
-    let unusable = |e: rustls::Error| ConfigError::Unusable { what: WHAT, why: e.to_string() };
+    let (chain, key) = keypair(serving, WHAT)?;
+    let unusable = |e: rustls::Error| unusable(WHAT, e);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

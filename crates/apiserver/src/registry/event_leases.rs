@@ -1,4 +1,4 @@
-//! Events live for an hour: leases shared by all events of the same minute, and the loop that expires them.
+//! Events live for a while: leases shared by all events of the same minute, and the loop that expires them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use super::served::Served;
 use super::store::status_of;
 use crate::server::Inner;
 
-const TTL: Duration = Duration::from_secs(3600);
 /// For how long a lease takes new events in.
 const SHARED_FOR: Duration = Duration::from_secs(60);
 /// After a failure of the store.
@@ -37,8 +36,8 @@ impl EventLeases {
         {
             return Ok(Some(lease));
         }
-        // The last event in still has its whole hour.
-        let seconds = (TTL + SHARED_FOR).as_secs();
+        // The last event in still has its whole time.
+        let seconds = (server.config.event_ttl + SHARED_FOR).as_secs();
         let lease = server.store.grant_lease(seconds).await.map_err(|e| status_of(&e))?;
         *current = Some((lease, now));
         self.granted.notify_one();

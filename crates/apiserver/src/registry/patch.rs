@@ -157,7 +157,7 @@ async fn apply(
     let change = |old: &Value| managed::apply(served, Some(old), &applied, target, params, now);
     match modify(server, request, served, params, target, Change::Apply, &change).await {
         Err(error) if error.is_not_found() && target.subresource.is_none() => {
-            update::may_create(server, request)?;
+            update::may_create(server, request).await?;
             let uid = metadata::text(&applied, "uid");
             if !uid.is_empty() {
                 let why = format!(

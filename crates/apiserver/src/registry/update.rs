@@ -58,7 +58,7 @@ pub async fn update(
                 );
                 return Err(StatusError::conflict(&served.group_resource(), &info.name, &why));
             }
-            may_create(server, request)?;
+            may_create(server, request).await?;
             prepare::metadata(&mut body).remove("resourceVersion");
             Ok((create::create_value(server, request, served, params, body).await?, true))
         }
@@ -67,10 +67,10 @@ pub async fn update(
 }
 
 /// Who creates by PUT or apply needs the right to create.
-pub fn may_create(server: &Inner, request: &Request) -> Result<(), StatusError> {
+pub async fn may_create(server: &Inner, request: &Request) -> Result<(), StatusError> {
     let mut attributes = authz::Attributes::of_request(&request.info, &request.query);
     attributes.verb = "create".into();
-    server.authorizer.check(&request.user, &attributes)
+    server.authorizer.check(&request.user, &attributes).await
 }
 
 pub fn match_name(body: &mut Value, name: &str) -> Result<(), StatusError> {

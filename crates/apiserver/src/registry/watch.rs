@@ -13,6 +13,7 @@ use super::list::{wait_current, wait_fresh};
 use super::options::{ListParams, Version};
 use super::served::Served;
 use crate::cache::{Change, Selection, WatchFrom, Watcher};
+use crate::metrics::Metric;
 use crate::server::Inner;
 
 /// How long a watch may last when the client does not say: this, and up to as much again.
@@ -121,6 +122,14 @@ async fn settle(server: &Inner, version: Version) -> Result<(), StatusError> {
 impl Session {
     pub fn resource(&self) -> &ResourceRef {
         &self.served.resource
+    }
+
+    /// Counts an event that is sent over the network.
+    pub fn note_sent(&self, bytes: usize) {
+        let types = &self.served.resource.types;
+        let labels: [&str; 3] = [&types.group, &types.plural, &types.version];
+        self.server.metrics.increment(Metric::WatchEvents, &labels);
+        self.server.metrics.record(Metric::WatchEventSizes, &labels, bytes as f64);
     }
 
     /// What is there to tell without waiting.

@@ -126,6 +126,7 @@ impl Writer {
         object: &Object,
         wire: Option<&Wire>,
     ) -> Result<(), EncodeError> {
+        self.session.note_sent(object.json().len());
         if self.format == Format::Protobuf {
             if let (Some(wire), Form::Whole) = (wire, self.form) {
                 return write_message(out, kind, shared_message(wire, object)?);

@@ -197,6 +197,6 @@ async fn impersonation_needs_the_right() {
     let reply = h.user("bob", &[]).send(ask()).await;
     assert_eq!(
         reply.message(),
-        "users \"jane\" is forbidden: User \"bob\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope"
+        "pods is forbidden: User \"bob\" cannot impersonate-on:user-info:list resource \"pods\" in API group \"\" in the namespace \"default\""
     );
 }

@@ -1,9 +1,14 @@
 //! The API server over a memory store, through its in-process transport and over TLS.
 
 mod access;
+mod audit;
+mod authentication;
 mod certificates;
+mod encryption;
+mod fairness;
 mod harness;
 mod lists;
+mod metrics;
 mod protobuf;
 mod proxying;
 mod subresources;
@@ -11,4 +16,5 @@ mod tls;
 mod two_servers;
 mod verbs;
 mod watches;
+mod webhooks;
 mod workloads;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use knarr_apiserver::{ApiServer, Keypair};
-use knarr_storage::{Embedded, Options};
+use knarr_apiserver::{ApiServer, Config, Keypair};
+use knarr_storage::{Embedded, Options, Store};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -53,13 +53,21 @@ impl Authority {
 
 pub struct Served {
     pub server: ApiServer,
+    pub store: Arc<dyn Store>,
     pub authority: Authority,
     pub address: SocketAddr,
 }
 
 pub async fn serve() -> Served {
+    serve_with(|_, _| {}).await
+}
+
+/// As `serve`, with changes to the configuration.
+pub async fn serve_with(change: impl FnOnce(&mut Config, &Authority)) -> Served {
     let authority = Authority::new();
-    let mut config = config(Arc::new(Embedded::memory(Options::default())));
+    let store: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
+    let mut config = config(Arc::clone(&store));
+    change(&mut config, &authority);
     config.serving = authority.sign("apiserver", &[], &["127.0.0.1"], false);
     config.client_ca_pem = authority.pem.clone();
     config.kubelet_ca_pem = authority.pem.clone();
@@ -70,7 +78,7 @@ pub async fn serve() -> Served {
     let address = listener.local_addr().unwrap();
     let serving = server.clone();
     tokio::spawn(async move { serving.serve(listener).await });
-    Served { server, authority, address }
+    Served { server, store, authority, address }
 }
 
 impl Served {
@@ -257,4 +265,22 @@ async fn bodies_are_limited() {
         http::Request::builder().method("POST").uri(CONFIG_MAPS).header("content-type", "application/json");
     let (code, status) = s.ask(Some(&admin), false, request, &" ".repeat(3 * 1024 * 1024 + 1)).await;
     assert_eq!((code, status["message"].as_str()), (413, Some("Request entity too large: limit is 3145728")));
+}
+
+#[tokio::test]
+async fn slow_requests_time_out() {
+    let s = serve_with(|config, _| config.request_timeout = std::time::Duration::from_millis(300)).await;
+    let admin = s.authority.sign("admin", &["system:masters"], &[], false);
+    // The body that is announced never comes.
+    let mut stream = s.connect(Some(&admin), false).await;
+    let head = format!(
+        "POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
+    );
+    tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
+    let mut answer = [0; 32];
+    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 504"), "{}", String::from_utf8_lossy(&answer));
+    let unused = s.server.unused_metrics();
+    assert!(!unused.contains(&"apiserver_request_terminations_total"));
+    assert!(!unused.contains(&"apiserver_request_aborts_total"));
 }

@@ -16,7 +16,12 @@ use crate::server::Inner;
 
 const GROUP: &str = "authorization.k8s.io";
 
-pub fn answer(server: &Inner, request: &Request, served: &Served, kind: &str) -> Result<Answer, StatusError> {
+pub async fn answer(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    kind: &str,
+) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
     let mut review = body_of(request, GROUP, "v1", kind, &params)?;
     metadata::match_namespace(served, &mut review, &request.info.namespace)?;
@@ -29,7 +34,7 @@ pub fn answer(server: &Inner, request: &Request, served: &Served, kind: &str) ->
         return Err(StatusError::invalid(GROUP, kind, "", &errors));
     }
     let user = if kind == "SelfSubjectAccessReview" { request.user.clone() } else { user_of(&spec) };
-    let decision = server.authorizer.authorize(&user, &attributes(&spec));
+    let decision = server.authorizer.authorize(&user, &attributes(&spec)).await;
     let mut status = json!({"allowed": decision.is_allowed()});
     if !decision.reason().is_empty() {
         status["reason"] = decision.reason().into();
@@ -38,6 +43,9 @@ pub fn answer(server: &Inner, request: &Request, served: &Served, kind: &str) ->
         && reason.is_empty()
     {
         status.as_object_mut().map(|s| s.remove("reason"));
+    }
+    if matches!(decision, Decision::Denied { .. }) {
+        status["denied"] = true.into();
     }
     review["status"] = status;
     Ok(Answer::Value { code: 201, value: review })
@@ -101,13 +109,6 @@ fn attributes(spec: &Value) -> Attributes {
         return Attributes { verb: text(other, "verb"), path: text(other, "path"), ..Attributes::default() };
     }
     let wanted = &spec["resourceAttributes"];
-    let requirements = wanted["fieldSelector"]["requirements"].as_array();
-    let terms: Vec<String> = requirements
-        .into_iter()
-        .flatten()
-        .filter(|r| r["operator"] == "In" && r["values"].as_array().is_some_and(|v| v.len() == 1))
-        .map(|r| format!("{}={}", text(r, "key"), r["values"][0].as_str().unwrap_or("")))
-        .collect();
     Attributes {
         verb: text(wanted, "verb"),
         group: text(wanted, "group"),
@@ -117,11 +118,34 @@ fn attributes(spec: &Value) -> Attributes {
         namespace: text(wanted, "namespace"),
         name: text(wanted, "name"),
         path: String::new(),
-        field_selector: match wanted["fieldSelector"]["rawSelector"].as_str() {
-            Some(raw) => raw.to_owned(),
-            None => terms.join(","),
-        },
+        field_selector: selector(&wanted["fieldSelector"], true),
+        label_selector: selector(&wanted["labelSelector"], false),
     }
+}
+
+/// A selector as text, whether it came as text or as a list of requirements. What cannot be expressed is left out:
+/// the answer is then that for the wider request, as upstream gives it.
+fn selector(given: &Value, fields: bool) -> String {
+    if let Some(raw) = given["rawSelector"].as_str().filter(|r| !r.is_empty()) {
+        return raw.to_owned();
+    }
+    let term = |requirement: &Value| -> Option<String> {
+        let key = requirement["key"].as_str()?;
+        let values: Vec<&str> =
+            requirement["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        match (requirement["operator"].as_str()?, values.as_slice()) {
+            ("In", [one]) => Some(format!("{key}={one}")),
+            ("NotIn", [one]) => Some(format!("{key}!={one}")),
+            ("In", all) if !fields => Some(format!("{key} in ({})", all.join(","))),
+            ("NotIn", all) if !fields => Some(format!("{key} notin ({})", all.join(","))),
+            ("Exists", []) if !fields => Some(key.to_owned()),
+            ("DoesNotExist", []) if !fields => Some(format!("!{key}")),
+            _ => None,
+        }
+    };
+    let terms: Vec<String> =
+        given["requirements"].as_array().into_iter().flatten().filter_map(term).collect();
+    terms.join(",")
 }
 
 fn self_rules(server: &Inner, request: &Request, mut review: Value) -> Result<Answer, StatusError> {

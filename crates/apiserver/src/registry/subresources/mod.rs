@@ -58,7 +58,7 @@ pub async fn review(
         "Binding" => binding::answer(server, request).await,
         "TokenReview" => token_review::token_review(server, request).await,
         "SelfSubjectReview" => token_review::self_subject_review(server, request),
-        kind => access_review::answer(server, request, served, kind),
+        kind => access_review::answer(server, request, served, kind).await,
     }
 }
 

@@ -24,11 +24,12 @@ pub async fn token_review(server: &Inner, request: &Request) -> Result<Answer, S
         audiences.clone_from(&server.tokens.audiences);
     }
     review["metadata"] = json!({});
-    review["status"] = match server.tokens.authenticate_for(server, &token, &audiences).await {
-        Ok((user, matching)) => {
-            json!({"authenticated": true, "user": user.to_value(), "audiences": matching})
+    review["status"] = match server.authentication.token(server, &token, &audiences).await {
+        Ok(Some(found)) => {
+            json!({"authenticated": true, "user": found.user.to_value(), "audiences": found.audiences})
         }
-        Err(error) => json!({"user": {}, "error": error}),
+        Ok(None) => json!({"user": {}}),
+        Err(error) => json!({"user": {}, "error": format!("[invalid bearer token, {error}]")}),
     };
     Ok(Answer::Value { code: 201, value: review })
 }

@@ -1,0 +1,473 @@
+//! The API server's flags under upstream's names, and the configuration that they ask for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use knarr_apiserver::{
+    Anonymous, Audit, AuditLog, AuditWebhook, Authentication, Authorization, AuthorizationMode, Config,
+    Encryption, Features, Oidc, RequestHeader,
+};
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "API server")]
+pub struct ApiArgs {
+    /// Lets requests in that no authenticator rejects, as system:anonymous; by default only for health checks
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    anonymous_auth: Option<bool>,
+    /// File of static tokens: token,user,uid,"group1,group2"
+    #[arg(long, value_name = "FILE")]
+    token_auth_file: Option<PathBuf>,
+    /// Accepts bootstrap tokens: Secrets of type bootstrap.kubernetes.io/token in kube-system
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    enable_bootstrap_token_auth: bool,
+    /// AuthenticationConfiguration with JWT issuers and anonymous conditions
+    #[arg(long, value_name = "FILE", conflicts_with = "oidc_issuer_url")]
+    authentication_config: Option<PathBuf>,
+    /// Kubeconfig of a webhook that reviews tokens
+    #[arg(long, value_name = "FILE")]
+    authentication_token_webhook_config_file: Option<PathBuf>,
+    /// How long its answers are kept
+    #[arg(long, value_name = "DURATION", default_value = "2m0s", value_parser = duration)]
+    authentication_token_webhook_cache_ttl: Duration,
+    /// Version of the TokenReviews sent to it
+    #[arg(long, value_name = "VERSION", default_value = "v1")]
+    authentication_token_webhook_version: String,
+    /// URL of an OpenID issuer
+    #[arg(long, value_name = "URL", default_value = "")]
+    oidc_issuer_url: String,
+    /// Client that its tokens must be issued for
+    #[arg(long, value_name = "ID", default_value = "")]
+    oidc_client_id: String,
+    /// Authorities that sign the issuer's certificate
+    #[arg(long, value_name = "FILE")]
+    oidc_ca_file: Option<PathBuf>,
+    /// Claim that is the user's name
+    #[arg(long, value_name = "CLAIM", default_value = "sub")]
+    oidc_username_claim: String,
+    /// What is put before it; "-" for nothing
+    #[arg(long, value_name = "PREFIX")]
+    oidc_username_prefix: Option<String>,
+    /// Claim that holds the user's groups
+    #[arg(long, value_name = "CLAIM", default_value = "")]
+    oidc_groups_claim: String,
+    /// What is put before each of them
+    #[arg(long, value_name = "PREFIX", default_value = "")]
+    oidc_groups_prefix: String,
+    /// Claim that a token must have, key=value
+    #[arg(long, value_name = "KEY=VALUE")]
+    oidc_required_claim: Vec<String>,
+    /// Algorithms that tokens may be signed with
+    #[arg(long, value_name = "ALG", value_delimiter = ',', default_value = "RS256")]
+    oidc_signing_algs: Vec<String>,
+    /// Authorities of client certificates, read again when the file changes; besides the cluster's own
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Authorities of proxies that authenticate for us
+    #[arg(long, value_name = "FILE")]
+    requestheader_client_ca_file: Option<PathBuf>,
+    /// Common names that such a proxy may have; none: any
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    requestheader_allowed_names: Vec<String>,
+    #[arg(long, value_name = "HEADER", value_delimiter = ',', default_value = "X-Remote-User")]
+    requestheader_username_headers: Vec<String>,
+    #[arg(long, value_name = "HEADER", value_delimiter = ',', default_value = "X-Remote-Uid")]
+    requestheader_uid_headers: Vec<String>,
+    #[arg(long, value_name = "HEADER", value_delimiter = ',', default_value = "X-Remote-Group")]
+    requestheader_group_headers: Vec<String>,
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', default_value = "X-Remote-Extra-")]
+    requestheader_extra_headers_prefix: Vec<String>,
+    /// Issuer of service-account tokens; further ones are accepted as well
+    #[arg(long, value_name = "URL")]
+    service_account_issuer: Vec<String>,
+    /// Key that signs service-account tokens
+    #[arg(long, value_name = "FILE")]
+    service_account_signing_key_file: Option<PathBuf>,
+    /// Keys that service-account tokens may be signed with
+    #[arg(long, value_name = "FILE")]
+    service_account_key_file: Vec<PathBuf>,
+    /// Where the public keys are found, for the discovery document
+    #[arg(long, value_name = "URL", default_value = "")]
+    service_account_jwks_uri: String,
+    /// The longest life of a service-account token
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    service_account_max_token_expiration: Option<Duration>,
+    /// Gives projected tokens a year, for clients that do not read them again
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    service_account_extend_token_expiration: bool,
+    /// Audiences that tokens must name one of
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    api_audiences: Vec<String>,
+    /// AlwaysAllow, AlwaysDeny, Node, RBAC, Webhook
+    #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "Node,RBAC")]
+    authorization_mode: Vec<String>,
+    /// AuthorizationConfiguration in place of the modes
+    #[arg(long, value_name = "FILE")]
+    authorization_config: Option<PathBuf>,
+    /// Kubeconfig of a webhook that authorizes
+    #[arg(long, value_name = "FILE")]
+    authorization_webhook_config_file: Option<PathBuf>,
+    #[arg(long, value_name = "VERSION", default_value = "v1")]
+    authorization_webhook_version: String,
+    #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = duration)]
+    authorization_webhook_cache_authorized_ttl: Duration,
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    authorization_webhook_cache_unauthorized_ttl: Duration,
+    /// Audit policy; without it nothing is audited
+    #[arg(long, value_name = "FILE")]
+    audit_policy_file: Option<PathBuf>,
+    /// Where audit events are written; "-" for standard output
+    #[arg(long, value_name = "FILE")]
+    audit_log_path: Option<PathBuf>,
+    /// Size in MiB at which the audit log is set aside
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    audit_log_maxsize: u64,
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    audit_log_maxbackup: usize,
+    #[arg(long, value_name = "DAYS", default_value_t = 0)]
+    audit_log_maxage: u32,
+    #[arg(long)]
+    audit_log_compress: bool,
+    /// blocking, or blocking-strict: requests fail that cannot be written down
+    #[arg(long, value_name = "MODE", default_value = "blocking")]
+    audit_log_mode: String,
+    /// Kubeconfig of a webhook that audit events are sent to
+    #[arg(long, value_name = "FILE")]
+    audit_webhook_config_file: Option<PathBuf>,
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    audit_webhook_batch_buffer_size: usize,
+    #[arg(long, value_name = "COUNT", default_value_t = 400)]
+    audit_webhook_batch_max_size: usize,
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    audit_webhook_batch_max_wait: Duration,
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    audit_webhook_initial_backoff: Duration,
+    /// EncryptionConfiguration: what is encrypted in the store
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
+    /// Reads it again when it changes
+    #[arg(long)]
+    encryption_provider_config_automatic_reload: bool,
+    /// A=true,B=false
+    #[arg(long, value_name = "GATES", default_value = "")]
+    feature_gates: String,
+    /// APIs to switch on or off: group/version=true
+    #[arg(long, value_name = "APIS", value_delimiter = ',')]
+    runtime_config: Vec<String>,
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    enable_priority_and_fairness: bool,
+    /// Reading requests at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 400)]
+    max_requests_inflight: usize,
+    /// Writing requests at a time
+    #[arg(long, value_name = "COUNT", default_value_t = 200)]
+    max_mutating_requests_inflight: usize,
+    /// How long a request may take
+    #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = duration)]
+    request_timeout: Duration,
+    /// How long events are kept
+    #[arg(long, value_name = "DURATION", default_value = "1h0m0s", value_parser = duration)]
+    event_ttl: Duration,
+    /// How likely a request is to end its connection
+    #[arg(long, value_name = "0..0.02", default_value_t = 0.0)]
+    goaway_chance: f64,
+    /// How long the server goes on after it has become unready
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    shutdown_delay_duration: Duration,
+    /// Certificate to serve with, read again when the file changes
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_private_key_file: Option<PathBuf>,
+}
+
+/// `1h30m`, `90s`, `500ms`: as Go writes durations.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("time: invalid duration {text:?}");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let (mut seconds, mut rest) = (0.0, text);
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let number: f64 = rest[..end].parse().map_err(|_| wrong())?;
+        rest = &rest[end..];
+        let units = [("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("h", 3600.0), ("m", 60.0), ("s", 1.0)];
+        let (unit, factor) = units.iter().find(|(unit, _)| rest.starts_with(unit)).ok_or_else(wrong)?;
+        seconds += number * factor;
+        rest = &rest[unit.len()..];
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+/// All flags with their values, given or default.
+fn shown(given: impl Iterator<Item = String>) -> Vec<(String, String)> {
+    let given: Vec<String> = given.collect();
+    let command = ApiArgs::augment_args(clap::Command::new("server"));
+    let value = |arg: &clap::Arg| -> Option<(String, String)> {
+        let name = arg.get_long()?;
+        let (flag, with_value) = (format!("--{name}"), format!("--{name}="));
+        let at = given.iter().position(|g| *g == flag);
+        let own = given.iter().find_map(|g| g.strip_prefix(&with_value)).map(str::to_owned);
+        let next =
+            at.map(|at| given.get(at + 1).filter(|n| !n.starts_with("--")).cloned().unwrap_or("true".into()));
+        let default: Vec<_> =
+            arg.get_default_values().iter().map(|v| v.to_string_lossy().into_owned()).collect();
+        Some((name.to_owned(), own.or(next).unwrap_or_else(|| default.join(","))))
+    };
+    command.get_arguments().filter_map(value).collect()
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+impl ApiArgs {
+    /// Sets what the flags ask for.
+    pub fn apply(&self, config: &mut Config) -> Result<()> {
+        self.service_accounts(config)?;
+        config.authentication = self.authentication(config)?;
+        config.authorization = self.authorization()?;
+        config.audit = self.audit()?;
+        config.encryption = Encryption {
+            config_file: self.encryption_provider_config.clone(),
+            reload: self.encryption_provider_config_automatic_reload,
+        };
+        if let Some(file) = &self.client_ca_file {
+            // The cluster's own components keep their certificates.
+            config.client_ca_file = Some(file.clone());
+        }
+        if let (Some(certificate), Some(key)) = (&self.tls_cert_file, &self.tls_private_key_file) {
+            config.serving_files = Some((certificate.clone(), key.clone()));
+        }
+        let mut features = Features::default();
+        features.set(&self.feature_gates).map_err(|e| anyhow::anyhow!("--feature-gates: {e}"))?;
+        config.features = features;
+        config.flags = shown(std::env::args());
+        self.runtime_config(config)?;
+        if !(0.0..=0.02).contains(&self.goaway_chance) {
+            bail!("--goaway-chance can not be less than 0 or greater than 0.02");
+        }
+        if self.request_timeout.is_zero() {
+            bail!("--request-timeout must be greater than 0");
+        }
+        config.goaway_chance = self.goaway_chance;
+        config.priority_and_fairness = self.enable_priority_and_fairness;
+        config.max_requests_inflight = self.max_requests_inflight;
+        config.max_mutating_requests_inflight = self.max_mutating_requests_inflight;
+        if config.priority_and_fairness
+            && self.max_requests_inflight + self.max_mutating_requests_inflight == 0
+        {
+            bail!(
+                "--max-requests-inflight and --max-mutating-requests-inflight can not both be 0 with priority and fairness"
+            );
+        }
+        config.request_timeout = self.request_timeout;
+        config.event_ttl = self.event_ttl;
+        config.shutdown_delay = self.shutdown_delay_duration;
+        Ok(())
+    }
+
+    fn service_accounts(&self, config: &mut Config) -> Result<()> {
+        if let Some((first, further)) = self.service_account_issuer.split_first() {
+            config.service_account_issuer.clone_from(first);
+            config.service_account_further_issuers = further.to_vec();
+        }
+        if let Some(file) = &self.service_account_signing_key_file {
+            let own = std::mem::replace(&mut config.service_account_key_pem, read(file)?);
+            // Tokens that were signed before stay valid.
+            config.service_account_public_keys_pem.push(own);
+        }
+        for file in &self.service_account_key_file {
+            config.service_account_public_keys_pem.push(read(file)?);
+        }
+        config.service_account_jwks_uri.clone_from(&self.service_account_jwks_uri);
+        config.service_account_max_expiration = self.service_account_max_token_expiration;
+        config.service_account_extend_expiration = self.service_account_extend_token_expiration;
+        config.api_audiences.clone_from(&self.api_audiences);
+        Ok(())
+    }
+
+    fn authentication(&self, config: &Config) -> Result<Authentication> {
+        let mut required_claims = Vec::new();
+        for pair in &self.oidc_required_claim {
+            let Some((key, value)) = pair.split_once('=') else {
+                bail!("--oidc-required-claim: {pair} must be formatted as key=value");
+            };
+            required_claims.push((key.to_owned(), value.to_owned()));
+        }
+        if self.oidc_issuer_url.is_empty() != self.oidc_client_id.is_empty() {
+            bail!(
+                "oidc-issuer-url and oidc-client-id must be specified together when any oidc flag is specified"
+            );
+        }
+        let request_header = RequestHeader {
+            client_ca_file: self.requestheader_client_ca_file.clone(),
+            allowed_names: self.requestheader_allowed_names.clone(),
+            username_headers: self.requestheader_username_headers.clone(),
+            uid_headers: self.requestheader_uid_headers.clone(),
+            group_headers: self.requestheader_group_headers.clone(),
+            extra_header_prefixes: self.requestheader_extra_headers_prefix.clone(),
+            ..RequestHeader::default()
+        };
+        let given = self.requestheader_client_ca_file.is_some();
+        Ok(Authentication {
+            token_file: self.token_auth_file.clone(),
+            bootstrap_tokens: self.enable_bootstrap_token_auth,
+            anonymous: match self.anonymous_auth {
+                None => Anonymous::Health,
+                Some(true) => Anonymous::On,
+                Some(false) => Anonymous::Off,
+            },
+            request_header: if given { request_header } else { config.authentication.request_header.clone() },
+            oidc: Oidc {
+                issuer_url: self.oidc_issuer_url.clone(),
+                client_id: self.oidc_client_id.clone(),
+                ca_file: self.oidc_ca_file.clone(),
+                username_claim: self.oidc_username_claim.clone(),
+                username_prefix: self.oidc_username_prefix.clone(),
+                groups_claim: self.oidc_groups_claim.clone(),
+                groups_prefix: self.oidc_groups_prefix.clone(),
+                required_claims,
+                signing_algs: self.oidc_signing_algs.clone(),
+            },
+            config_file: self.authentication_config.clone(),
+            webhook_config_file: self.authentication_token_webhook_config_file.clone(),
+            webhook_cache_ttl: self.authentication_token_webhook_cache_ttl,
+            webhook_version: self.authentication_token_webhook_version.clone(),
+        })
+    }
+
+    fn authorization(&self) -> Result<Authorization> {
+        let mut modes = Vec::new();
+        for text in &self.authorization_mode {
+            let Some(mode) = AuthorizationMode::parse(text) else {
+                bail!("authorization-mode {text:?} is not a valid mode");
+            };
+            if modes.contains(&mode) {
+                bail!("authorization-mode {text:?} is specified more than once");
+            }
+            modes.push(mode);
+        }
+        let webhook = modes.contains(&AuthorizationMode::Webhook);
+        if webhook && self.authorization_webhook_config_file.is_none() {
+            bail!("authorization-mode's Webhook requires --authorization-webhook-config-file");
+        }
+        if !webhook && self.authorization_webhook_config_file.is_some() {
+            bail!("cannot specify --authorization-webhook-config-file without mode Webhook");
+        }
+        Ok(Authorization {
+            modes,
+            config_file: self.authorization_config.clone(),
+            webhook_config_file: self.authorization_webhook_config_file.clone(),
+            webhook_version: self.authorization_webhook_version.clone(),
+            webhook_authorized_ttl: self.authorization_webhook_cache_authorized_ttl,
+            webhook_unauthorized_ttl: self.authorization_webhook_cache_unauthorized_ttl,
+        })
+    }
+
+    fn audit(&self) -> Result<Audit> {
+        let strict = match self.audit_log_mode.as_str() {
+            "blocking" | "batch" => false,
+            "blocking-strict" => true,
+            other => {
+                bail!("invalid audit log mode {other}, allowed modes are \"batch,blocking,blocking-strict\"")
+            }
+        };
+        let log = self.audit_log_path.clone().map(|path| AuditLog {
+            path,
+            max_size_mb: self.audit_log_maxsize,
+            max_backups: self.audit_log_maxbackup,
+            max_age_days: self.audit_log_maxage,
+            compress: self.audit_log_compress,
+            strict,
+        });
+        let webhook = self.audit_webhook_config_file.clone().map(|file| AuditWebhook {
+            buffer: self.audit_webhook_batch_buffer_size,
+            batch_size: self.audit_webhook_batch_max_size,
+            batch_wait: self.audit_webhook_batch_max_wait,
+            initial_backoff: self.audit_webhook_initial_backoff,
+            ..AuditWebhook::new(file)
+        });
+        Ok(Audit { policy_file: self.audit_policy_file.clone(), log, webhook })
+    }
+
+    /// Leaves out the resources of group versions that are switched off.
+    fn runtime_config(&self, config: &mut Config) -> Result<()> {
+        for pair in &self.runtime_config {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, "true"));
+            let on = match value {
+                "true" => true,
+                "false" => false,
+                other => bail!("invalid value {key}={other}"),
+            };
+            if matches!(key, "api/all" | "api/ga" | "api/beta" | "api/alpha") {
+                if on {
+                    continue;
+                }
+                let stage = key.trim_start_matches("api/");
+                config.resources.retain(|r| {
+                    let version = r.types.version;
+                    let own = if version.contains("alpha") {
+                        "alpha"
+                    } else if version.contains("beta") {
+                        "beta"
+                    } else {
+                        "ga"
+                    };
+                    // The core group stays whatever is said.
+                    stage != "all" && own != stage || r.types.group.is_empty()
+                });
+                continue;
+            }
+            let known = config.resources.iter().any(|r| {
+                let version = r.types.api_version();
+                version == key || key.strip_prefix(&version).is_some_and(|rest| rest.starts_with('/'))
+            });
+            if !known {
+                bail!("unknown api groups {}", key.split('/').next().unwrap_or(key));
+            }
+            if !on {
+                config.resources.retain(|r| {
+                    let version = r.types.api_version();
+                    version != key && format!("{version}/{}", r.types.plural) != *key
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_shown_with_their_values() {
+        let given =
+            ["knarr", "server", "--event-ttl=5m", "--max-requests-inflight", "7", "--audit-log-compress"];
+        let shown = shown(given.into_iter().map(str::to_owned));
+        let value = |name: &str| shown.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        assert_eq!(value("event-ttl"), Some("5m"));
+        assert_eq!(value("max-requests-inflight"), Some("7"));
+        assert_eq!(value("audit-log-compress"), Some("true"));
+        assert_eq!(value("request-timeout"), Some("1m0s"));
+        assert_eq!(value("authorization-mode"), Some("Node,RBAC"));
+    }
+
+    #[test]
+    fn durations_read_as_go_writes_them() {
+        for (text, seconds) in [("1m0s", 60.0), ("1h30m", 5400.0), ("500ms", 0.5), ("0", 0.0), ("1.5s", 1.5)]
+        {
+            assert_eq!(duration(text).unwrap(), Duration::from_secs_f64(seconds), "{text}");
+        }
+        for wrong in ["", "5", "x", "1d", "-1s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The authenticators in upstream's order: proxy, client certificate, the kinds of token, nobody.
+
+use http::request::Parts;
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::issuer::{Issuer, config};
+use super::options::{Anonymous, Authentication};
+use super::token_file::TokenFile;
+use super::webhook::TokenWebhook;
+use super::{Authenticated, UserInfo, bearer, bootstrap_token, request_header, service_account};
+use crate::config::ConfigError;
+use crate::http::listener::Certificate;
+use crate::metrics::Metric;
+use crate::reload::Reloaded;
+use crate::server::Inner;
+
+/// All authenticators beside client certificates and service-account tokens.
+pub struct Chain {
+    options: Authentication,
+    token_file: Option<Reloaded<TokenFile>>,
+    issuers: Reloaded<Issuers>,
+    webhook: Option<TokenWebhook>,
+}
+
+/// What an authentication configuration says.
+#[derive(Default)]
+struct Issuers {
+    list: Vec<Issuer>,
+    anonymous: Option<Anonymous>,
+}
+
+fn issuers(options: &Authentication) -> Result<Reloaded<Issuers>, String> {
+    if let Some(path) = &options.config_file {
+        return Reloaded::open(vec![path.clone()], |texts| {
+            let parsed = config::parse(texts.first().map(Vec::as_slice).unwrap_or_default())?;
+            let list = parsed.issuers.into_iter().map(Issuer::new).collect::<Result<_, _>>()?;
+            Ok(Issuers { list, anonymous: parsed.anonymous })
+        });
+    }
+    if options.oidc.issuer_url.is_empty() {
+        return Ok(Reloaded::fixed(Issuers::default()));
+    }
+    let issuer = Issuer::new(config::of_flags(&options.oidc)?)?;
+    Ok(Reloaded::fixed(Issuers { list: vec![issuer], anonymous: None }))
+}
+
+impl Chain {
+    pub fn new(options: &Authentication) -> Result<Self, ConfigError> {
+        let unusable = |what: &'static str| move |why: String| ConfigError::Unusable { what, why };
+        let token_file = options.token_file.iter().map(|path| {
+            Reloaded::open(vec![path.clone()], |texts| {
+                TokenFile::parse(texts.first().map(Vec::as_slice).unwrap_or_default())
+            })
+        });
+        let token_file = token_file.into_iter().next().transpose().map_err(unusable("the token file"))?;
+        let issuers = issuers(options).map_err(unusable("the authentication configuration"))?;
+        let webhook = options
+            .webhook_config_file
+            .iter()
+            .map(|file| TokenWebhook::new(file, &options.webhook_version, options.webhook_cache_ttl));
+        let webhook = webhook.into_iter().next().transpose().map_err(unusable("the token webhook"))?;
+        Ok(Self { options: options.clone(), token_file, issuers, webhook })
+    }
+
+    /// Who sent the request. Credentials are taken out of the headers.
+    pub async fn request(
+        &self,
+        server: &Inner,
+        parts: &mut Parts,
+        certificate: &Certificate,
+    ) -> Result<UserInfo, StatusError> {
+        let started = server.clock.monotonic();
+        let outcome = self.attempt(server, parts, certificate).await;
+        let result = match &outcome {
+            Ok(Some(_)) => "success",
+            Ok(None) => "failure",
+            Err(_) => "error",
+        };
+        let took = server.clock.monotonic().saturating_sub(started).as_secs_f64();
+        server.metrics.increment(Metric::AuthenticationAttempts, &[result]);
+        server.metrics.record(Metric::AuthenticationDuration, &[result], took);
+        match outcome {
+            Ok(Some(user)) => {
+                server.metrics.increment(Metric::AuthenticatedUsers, &[shown(&user.name)]);
+                Ok(user)
+            }
+            Ok(None) => Err(StatusError::unauthorized()),
+            Err(error) => {
+                tracing::info!(error, path = parts.uri.path(), "cannot authenticate a request");
+                Err(StatusError::unauthorized())
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        server: &Inner,
+        parts: &mut Parts,
+        certificate: &Certificate,
+    ) -> Result<Option<UserInfo>, String> {
+        let mut errors = Vec::new();
+        if let Some(proxy) = &certificate.proxy {
+            match request_header::user(&self.options.request_header, proxy, &mut parts.headers) {
+                Ok(Some(user)) => return Ok(Some(user)),
+                Ok(None) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        let token = bearer::take(&mut parts.headers);
+        match &certificate.client {
+            None => {}
+            Some(Ok(identity)) => match identity.user(server.clock.now()) {
+                Some(user) if !user.name.is_empty() => {
+                    let left = identity.seconds_left(server.clock.now());
+                    server.metrics.record(Metric::ClientCertificateExpiration, &[], left);
+                    return Ok(Some(UserInfo::clone(user)));
+                }
+                Some(_) => {}
+                None => errors.push("x509: certificate has expired or is not yet valid".into()),
+            },
+            Some(Err(refused)) => errors.push(refused.to_string()),
+        }
+        match token {
+            Ok(Some(token)) => match self.token(server, &token, &server.tokens.audiences).await {
+                Ok(Some(found)) => return Ok(Some(found.user)),
+                Ok(None) => errors.push("invalid bearer token".into()),
+                Err(error) => errors.push(format!("[invalid bearer token, {error}]")),
+            },
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+        if !errors.is_empty() {
+            return Err(errors.join(", "));
+        }
+        let configured = self.issuers.get(&*server.clock);
+        let anonymous = configured.anonymous.as_ref().unwrap_or(&self.options.anonymous);
+        Ok(anonymous.admits(parts.uri.path()).then(UserInfo::anonymous))
+    }
+
+    /// Whose token it is; `None` if nobody knows it.
+    pub async fn token(
+        &self,
+        server: &Inner,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<Authenticated>, String> {
+        // Tokens that say nothing of audiences are for this server.
+        let ours = || -> Option<Vec<String>> {
+            let ours = &server.tokens.audiences;
+            let both: Vec<String> = audiences.iter().filter(|a| ours.contains(a)).cloned().collect();
+            (!both.is_empty()).then_some(both)
+        };
+        let mut errors = Vec::new();
+        if let Some(file) = &self.token_file
+            && let Some(user) = file.get(&*server.clock).user(token)
+            && let Some(audiences) = ours()
+        {
+            return Ok(Some(Authenticated { user, audiences }));
+        }
+        match server.tokens.authenticate(server, token, audiences).await {
+            Ok(Some(found)) => return Ok(Some(found)),
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+        if self.options.bootstrap_tokens
+            && let Some(user) = bootstrap_user(server, token).await
+            && let Some(audiences) = ours()
+        {
+            return Ok(Some(Authenticated { user, audiences }));
+        }
+        for issuer in &self.issuers.get(&*server.clock).list {
+            if let Some(audiences) = ours() {
+                match issuer.authenticate(token, &audiences, &*server.clock).await {
+                    Ok(Some(found)) => return Ok(Some(found)),
+                    Ok(None) => {}
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+        if let Some(webhook) = &self.webhook {
+            match webhook.authenticate(server, token, audiences).await {
+                Ok(Some(found)) => return Ok(Some(found)),
+                Ok(None) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(None) } else { Err(errors.join(", ")) }
+    }
+}
+
+async fn bootstrap_user(server: &Inner, token: &str) -> Option<UserInfo> {
+    let (id, secret) = bootstrap_token::parse(token)?;
+    let name = format!("{}{id}", bootstrap_token::SECRET_PREFIX);
+    let object = service_account::find(server, "secrets", bootstrap_token::NAMESPACE, &name).await?;
+    let value: Value = serde_json::from_slice(object.json()).ok()?;
+    bootstrap_token::user(&value, id, secret, server.clock.now())
+}
+
+/// A user's name as a label: of those built in itself, or `other`, so that series do not grow with users.
+fn shown(name: &str) -> &str {
+    const BUILT_IN: [&str; 4] =
+        ["admin", "kube-apiserver-kubelet-client", "system:anonymous", "kubernetes-admin"];
+    let system =
+        ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "system:apiserver"];
+    if BUILT_IN.contains(&name) || system.contains(&name) { name } else { "other" }
+}

@@ -1,0 +1,85 @@
+//! The default flow schemas and priority levels: created, and kept as they should be unless somebody took them over.
+
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::{ensure, params, served};
+use crate::flowcontrol::defaults::{self, AUTOUPDATE};
+use crate::registry::managed::Change;
+use crate::registry::update::{Target, modify};
+use crate::registry::{Request, metadata, store};
+use crate::server::Inner;
+
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+
+pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+    for (plural, objects) in
+        [("prioritylevelconfigurations", defaults::levels()), ("flowschemas", defaults::schemas())]
+    {
+        for object in objects {
+            one(server, request, plural, object).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn one(server: &Inner, request: &Request, plural: &str, object: Value) -> Result<(), StatusError> {
+    let Some(served) = served(server, GROUP, plural) else { return Ok(()) };
+    let name = metadata::text(&object, "name").to_owned();
+    let Some(current) = store::read(server, &served, "", &name).await? else {
+        return ensure(server, request, &served, object).await;
+    };
+    if wanted(&current.value()?, &object).is_none() {
+        return Ok(());
+    }
+    let target = Target { namespace: "", name: &name, subresource: None };
+    let change = |old: &Value| Ok(wanted(old, &object).unwrap_or_else(|| old.clone()));
+    modify(server, request, &served, &params(), target, Change::Update, &change).await.map(|_| ())
+}
+
+/// The object with its default specification, where that is to be kept and has been changed.
+fn wanted(current: &Value, default: &Value) -> Option<Value> {
+    let name = metadata::text(default, "name");
+    let kept = current["metadata"]["annotations"][AUTOUPDATE] == "true" || defaults::is_mandatory(name);
+    if !kept || covers(&current["spec"], &default["spec"]) {
+        return None;
+    }
+    let mut new = current.clone();
+    new["spec"] = default["spec"].clone();
+    Some(new)
+}
+
+/// Whether all that the default says stands there: defaulting may have added more.
+fn covers(current: &Value, default: &Value) -> bool {
+    match (current, default) {
+        (Value::Object(current), Value::Object(default)) => {
+            default.iter().all(|(k, v)| current.get(k).is_some_and(|c| covers(c, v)))
+        }
+        (Value::Array(current), Value::Array(default)) => {
+            current.len() == default.len() && current.iter().zip(default).all(|(c, d)| covers(c, d))
+        }
+        _ => current == default,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_undone_where_upkeep_is_on() {
+        let default = defaults::levels().into_iter().find(|l| l["metadata"]["name"] == "system").unwrap();
+        let mut current = default.clone();
+        current["spec"]["limited"]["somethingDefaulted"] = 1.into();
+        assert!(wanted(&current, &default).is_none());
+        current["spec"]["limited"]["nominalConcurrencyShares"] = 99.into();
+        assert!(wanted(&current, &default).is_some());
+        current["metadata"]["annotations"][AUTOUPDATE] = "false".into();
+        assert!(wanted(&current, &default).is_none());
+        let exempt = defaults::levels().remove(0);
+        let mut changed = exempt.clone();
+        changed["metadata"]["annotations"][AUTOUPDATE] = "false".into();
+        changed["spec"]["exempt"]["lendablePercent"] = 50.into();
+        assert!(wanted(&changed, &exempt).is_some());
+    }
+}

@@ -1,0 +1,69 @@
+//! `/statusz` and `/flagz`: what this server is and how it was started, for people who look for a fault.
+
+use std::fmt::Write;
+
+use http::header::ACCEPT;
+use serde_json::json;
+
+use crate::http::output::Answer;
+use crate::registry::Request;
+use crate::server::Inner;
+
+const COMPONENT: &str = "kube-apiserver";
+
+fn header(page: &str) -> String {
+    format!(
+        "\n{COMPONENT} {page}\nWarning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees and is for debugging purposes only.\n"
+    )
+}
+
+/// Whether the client asks for an object of this kind instead of text.
+fn wants(request: &Request, kind: &str) -> bool {
+    let accept = request.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    accept.contains("application/json") && accept.contains(&format!("as={kind}"))
+}
+
+pub fn statusz(server: &Inner, request: &Request, paths: &[String]) -> Answer {
+    let up = server.clock.monotonic().saturating_sub(server.started.1).as_secs();
+    let started = server.started.0;
+    let version = server.config.version.git_version.trim_start_matches('v');
+    let version = version.split('+').next().unwrap_or("");
+    if wants(request, "Statusz") {
+        return Answer::Value {
+            code: 200,
+            value: json!({
+                "kind": "Statusz", "apiVersion": "config.k8s.io/v1beta1", "metadata": {"name": COMPONENT},
+                "startTime": started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "uptimeSeconds": up,
+                "goVersion": "none", "binaryVersion": version, "paths": paths,
+            }),
+        };
+    }
+    let mut text = header("statusz");
+    let uptime = format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60);
+    // Writing to a String cannot fail.
+    let _ = write!(
+        text,
+        "\nStarted: {}\nUp: {uptime}\nGo version: none\nBinary version: {version}\n\nPaths: {}\n",
+        started.strftime("%a %b %e %H:%M:%S UTC %Y"),
+        paths.join(" ")
+    );
+    Answer::text(200, text)
+}
+
+pub fn flagz(server: &Inner, request: &Request) -> Answer {
+    let mut flags = server.config.flags.clone();
+    flags.sort();
+    if wants(request, "Flagz") {
+        let all: serde_json::Map<String, serde_json::Value> =
+            flags.into_iter().map(|(name, value)| (name, value.into())).collect();
+        let value = json!({
+            "kind": "Flagz", "apiVersion": "config.k8s.io/v1beta1", "metadata": {"name": COMPONENT}, "flags": all,
+        });
+        return Answer::Value { code: 200, value };
+    }
+    let mut text = header("flagz");
+    for (name, value) in flags {
+        let _ = writeln!(text, "{name}={value}");
+    }
+    Answer::text(200, text)
+}

@@ -1,0 +1,100 @@
+//! The `Dangling` condition of flow schemas: whether the priority level that they name is there.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::levels::Dangling;
+use super::{Fairness, SCHEMAS};
+use crate::bootstrap;
+use crate::registry::managed::Change;
+use crate::registry::metadata;
+use crate::registry::update::{Target, modify};
+use crate::server::Inner;
+
+/// Writes conditions as the configuration changes, until the server stops.
+pub async fn maintain_status(server: Arc<Inner>, fairness: Arc<Fairness>) {
+    loop {
+        tokio::select! {
+            () = server.stop.cancelled() => return,
+            () = fairness.changed.notified() => {}
+        }
+        let wanted = std::mem::take(&mut fairness.lock().dangling);
+        for dangling in wanted {
+            write(&server, &dangling).await;
+        }
+    }
+}
+
+fn condition(dangling: &Dangling) -> (&'static str, &'static str, String) {
+    let named = format!(
+        "This FlowSchema references the PriorityLevelConfiguration object named \"{}\"",
+        dangling.level
+    );
+    if dangling.dangling {
+        ("True", "NotFound", format!("{named} but there is no such object"))
+    } else {
+        ("False", "Found", format!("{named} and it exists"))
+    }
+}
+
+/// The object with the condition, if that is not what it says already.
+fn changed(old: &Value, dangling: &Dangling, now: &str) -> Option<Value> {
+    let (status, reason, message) = condition(dangling);
+    let mut conditions = old["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let at = conditions.iter().position(|c| c["type"] == "Dangling");
+    if let Some(held) = at.and_then(|at| conditions.get(at))
+        && held["status"] == status
+        && held["reason"] == reason
+        && held["message"] == message.as_str()
+    {
+        return None;
+    }
+    conditions.retain(|c| c["type"] != "Dangling");
+    conditions.push(json!({
+        "type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
+    }));
+    let mut new = old.clone();
+    new["status"]["conditions"] = conditions.into();
+    Some(new)
+}
+
+async fn write(server: &Inner, dangling: &Dangling) {
+    let held = server.caches.get(SCHEMAS).and_then(|c| c.get(&dangling.schema));
+    let Some(held) = held.and_then(|o| serde_json::from_slice::<Value>(o.json()).ok()) else { return };
+    let now = metadata::rfc3339(server.clock.now());
+    if changed(&held, dangling, &now).is_none() {
+        return;
+    }
+    let Some(served) = server.table.find("flowcontrol.apiserver.k8s.io", "v1", "flowschemas") else { return };
+    let request = bootstrap::own_request();
+    let mut params = bootstrap::params();
+    params.field_manager = "api-priority-and-fairness-config-consumer-v1".into();
+    let target = Target { namespace: "", name: &dangling.schema, subresource: Some("status") };
+    let change = |old: &Value| Ok(changed(old, dangling, &now).unwrap_or_else(|| old.clone()));
+    if let Err(error) = modify(server, &request, &served, &params, target, Change::Update, &change).await
+        && !error.is_not_found()
+    {
+        tracing::warn!(%error, schema = dangling.schema, "cannot write a flow schema's condition");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_change_only_when_they_say_something_else() {
+        let lost = Dangling { schema: "s".into(), level: "gone".into(), dangling: true };
+        let new = changed(&json!({"metadata": {"name": "s"}}), &lost, "2026-01-01T00:00:00Z").unwrap();
+        let condition = &new["status"]["conditions"][0];
+        assert_eq!((&condition["status"], &condition["reason"]), (&json!("True"), &json!("NotFound")));
+        assert_eq!(
+            condition["message"],
+            "This FlowSchema references the PriorityLevelConfiguration object named \"gone\" but there is no such object"
+        );
+        assert!(changed(&new, &lost, "2027-01-01T00:00:00Z").is_none());
+        let found = Dangling { dangling: false, ..lost };
+        assert_eq!(changed(&new, &found, "x").unwrap()["status"]["conditions"][0]["status"], "False");
+    }
+}

@@ -1,0 +1,190 @@
+//! The table of metric families: upstream's names, labels and buckets.
+
+use super::{Family, Kind};
+use Kind::{Counter, Gauge, Histogram};
+
+const REQUEST_SECONDS: &[f64] = &[
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+    20.0, 30.0, 45.0, 60.0,
+];
+const SLI_SECONDS: &[f64] = &[
+    0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
+const AUTH_SECONDS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
+const SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+const WATCH_SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
+const FAIRNESS_SECONDS: &[f64] = &[0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
+const QUEUE_LENGTHS: &[f64] = &[0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
+const SEATS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 100.0];
+const TRANSFORM_SECONDS: &[f64] =
+    &[5e-6, 1e-5, 2e-5, 4e-5, 8e-5, 1.6e-4, 3.2e-4, 6.4e-4, 1.28e-3, 2.56e-3, 5.12e-3, 0.01024, 0.1, 1.0];
+/// Seconds that client certificates still have: from none to a year.
+const CERTIFICATE_SECONDS: &[f64] = &[
+    0.0, 1800.0, 3600.0, 7200.0, 21600.0, 43200.0, 86400.0, 172800.0, 345600.0, 604800.0, 2592000.0,
+    7776000.0, 15552000.0, 31104000.0,
+];
+
+macro_rules! families {
+    ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
+        /// A family, by its place in the table.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Metric { $($id),* }
+
+        pub const FAMILIES: &[Family] = &[
+            $(Family { name: $name, help: $help, kind: $kind, labels: &[$($label),*] }),*
+        ];
+    };
+}
+
+families! {
+    RequestTotal, Counter, "apiserver_request_total",
+        ["code", "component", "dry_run", "group", "resource", "scope", "subresource", "verb", "version"],
+        "Requests by verb, resource, scope and HTTP code.";
+    RequestDuration, Histogram(REQUEST_SECONDS), "apiserver_request_duration_seconds",
+        ["component", "dry_run", "group", "resource", "scope", "subresource", "verb", "version"],
+        "Latency of requests, watches apart, in seconds.";
+    RequestSliDuration, Histogram(SLI_SECONDS), "apiserver_request_sli_duration_seconds",
+        ["component", "group", "resource", "scope", "subresource", "verb", "version"],
+        "Latency of requests without the time in queues and webhooks, in seconds.";
+    ResponseSizes, Histogram(SIZES), "apiserver_response_sizes",
+        ["component", "group", "resource", "scope", "subresource", "verb", "version"],
+        "Sizes of answers in bytes.";
+    LongRunning, Gauge, "apiserver_longrunning_requests",
+        ["component", "group", "resource", "scope", "subresource", "verb", "version"],
+        "Watches, streams and proxied requests under way.";
+    Inflight, Gauge, "apiserver_current_inflight_requests", ["request_kind"],
+        "Requests under way, by whether they read or write.";
+    Inqueue, Gauge, "apiserver_current_inqueue_requests", ["request_kind"],
+        "Requests waiting for their turn, by whether they read or write.";
+    Terminations, Counter, "apiserver_request_terminations_total",
+        ["code", "component", "group", "resource", "scope", "subresource", "verb", "version"],
+        "Requests that the server ended in self-defence.";
+    Aborts, Counter, "apiserver_request_aborts_total",
+        ["group", "resource", "scope", "subresource", "verb", "version"],
+        "Requests that were given up, such as those that panicked.";
+    WatchEvents, Counter, "apiserver_watch_events_total", ["group", "resource", "version"],
+        "Events sent to watching clients.";
+    WatchEventSizes, Histogram(WATCH_SIZES), "apiserver_watch_events_sizes", ["group", "resource", "version"],
+        "Sizes of events sent to watching clients, in bytes.";
+    TlsHandshakeErrors, Counter, "apiserver_tls_handshake_errors_total", [],
+        "Connections that failed in the TLS handshake.";
+    ClientCertificateExpiration, Histogram(CERTIFICATE_SECONDS), "apiserver_client_certificate_expiration_seconds", [],
+        "How long the client certificates of requests remain valid, in seconds.";
+    ResourceObjects, Gauge, "apiserver_resource_objects", ["group", "resource"],
+        "Stored objects by resource.";
+    StorageObjects, Gauge, "apiserver_storage_objects", ["resource"],
+        "Stored objects by resource, under the older name.";
+    StorageSize, Gauge, "apiserver_storage_size_bytes", ["storage_cluster_id"],
+        "Size of the store's file in bytes.";
+    StorageDuration, Histogram(REQUEST_SECONDS), "etcd_request_duration_seconds", ["group", "operation", "resource"],
+        "Latency of the store by operation and resource, in seconds.";
+    StorageRequests, Counter, "etcd_requests_total", ["group", "operation", "resource"],
+        "Requests to the store by operation and resource.";
+    StorageErrors, Counter, "etcd_request_errors_total", ["group", "operation", "resource"],
+        "Failed requests to the store by operation and resource.";
+    StorageEvents, Counter, "apiserver_storage_events_received_total", ["group", "resource"],
+        "Events received from the store by resource.";
+    AuthenticatedUsers, Counter, "authenticated_user_requests", ["username"],
+        "Authenticated requests; names of users that are not built in count as other.";
+    AuthenticationAttempts, Counter, "authentication_attempts", ["result"],
+        "Attempts to authenticate by their result.";
+    AuthenticationDuration, Histogram(AUTH_SECONDS), "authentication_duration_seconds", ["result"],
+        "Time that authentication took by its result.";
+    TokenCacheRequests, Counter, "authentication_token_cache_request_total", ["status"],
+        "Tokens looked up in the cache of answers: hit or miss.";
+    TokenCacheFetches, Counter, "authentication_token_cache_fetch_total", ["status"],
+        "Tokens that had to be checked anew: ok or error.";
+    LegacyTokens, Counter, "serviceaccount_legacy_tokens_total", [],
+        "Service-account tokens without audience that were used.";
+    StaleTokens, Counter, "serviceaccount_stale_tokens_total", [],
+        "Projected service-account tokens that were used after their client should have read a newer one.";
+    ValidTokens, Counter, "serviceaccount_valid_tokens_total", [],
+        "Projected service-account tokens that were used in time.";
+    ManualTokens, Counter, "serviceaccount_legacy_manual_token_uses_total", [],
+        "Uses of tokens in Secrets that somebody made.";
+    AutoTokens, Counter, "serviceaccount_legacy_auto_token_uses_total", [],
+        "Uses of tokens in Secrets that a controller made.";
+    InvalidTokens, Counter, "serviceaccount_invalid_legacy_auto_token_uses_total", [],
+        "Uses of tokens in Secrets that are marked invalid.";
+    ImpersonationAttempts, Counter, "apiserver_impersonation_attempts_total", ["decision", "mode"],
+        "Attempts to act as somebody else by the mode that allowed it.";
+    AuthorizationAttempts, Counter, "authorization_attempts_total", ["result"],
+        "Authorizations by result.";
+    AuthorizationDuration, Histogram(AUTH_SECONDS), "authorization_duration_seconds", ["result"],
+        "Time that authorization took by its result.";
+    AuthorizationDecisions, Counter, "apiserver_authorization_decisions_total", ["decision", "name", "type"],
+        "Terminal decisions by the authorizer that made them.";
+    AuditEvents, Counter, "apiserver_audit_event_total", [],
+        "Audit events that were made and sent to the backends.";
+    AuditErrors, Counter, "apiserver_audit_error_total", ["plugin"],
+        "Audit events that a backend lost.";
+    AuditLevels, Counter, "apiserver_audit_level_total", ["level"],
+        "Requests by the audit policy's level for them.";
+    FairnessRejected, Counter, "apiserver_flowcontrol_rejected_requests_total",
+        ["flow_schema", "priority_level", "reason"], "Requests that were turned away.";
+    FairnessDispatched, Counter, "apiserver_flowcontrol_dispatched_requests_total",
+        ["flow_schema", "priority_level"], "Requests that began to execute.";
+    FairnessInqueue, Gauge, "apiserver_flowcontrol_current_inqueue_requests",
+        ["flow_schema", "priority_level"], "Requests waiting in queues.";
+    FairnessInqueueSeats, Gauge, "apiserver_flowcontrol_current_inqueue_seats",
+        ["flow_schema", "priority_level"], "Seats that waiting requests will take.";
+    FairnessQueueLength, Histogram(QUEUE_LENGTHS), "apiserver_flowcontrol_request_queue_length_after_enqueue",
+        ["flow_schema", "priority_level"], "Length of the queue that a request found, with itself.";
+    FairnessExecuting, Gauge, "apiserver_flowcontrol_current_executing_requests",
+        ["flow_schema", "priority_level"], "Requests that execute.";
+    FairnessExecutingSeats, Gauge, "apiserver_flowcontrol_current_executing_seats",
+        ["flow_schema", "priority_level"], "Seats that executing requests take.";
+    FairnessWait, Histogram(FAIRNESS_SECONDS), "apiserver_flowcontrol_request_wait_duration_seconds",
+        ["execute", "flow_schema", "priority_level"], "Time spent waiting in a queue, in seconds.";
+    FairnessExecution, Histogram(FAIRNESS_SECONDS), "apiserver_flowcontrol_request_execution_seconds",
+        ["flow_schema", "priority_level", "type"], "Time spent executing, in seconds.";
+    FairnessSeats, Histogram(SEATS), "apiserver_flowcontrol_work_estimated_seats",
+        ["flow_schema", "priority_level"], "Seats that requests were estimated to need.";
+    FairnessNoAccommodation, Counter, "apiserver_flowcontrol_request_dispatch_no_accommodation_total",
+        ["flow_schema", "priority_level"], "Requests that could not begin at once for lack of seats.";
+    FairnessNominal, Gauge, "apiserver_flowcontrol_nominal_limit_seats", ["priority_level"],
+        "Seats that a priority level's shares come to.";
+    FairnessLowerLimit, Gauge, "apiserver_flowcontrol_lower_limit_seats", ["priority_level"],
+        "Seats that a priority level keeps when it lends all that it may.";
+    FairnessUpperLimit, Gauge, "apiserver_flowcontrol_upper_limit_seats", ["priority_level"],
+        "Seats that a priority level has when it borrows all that it may.";
+    FairnessCurrentLimit, Gauge, "apiserver_flowcontrol_current_limit_seats", ["priority_level"],
+        "Seats that a priority level has now.";
+    FairnessDemandHigh, Gauge, "apiserver_flowcontrol_demand_seats_high_watermark", ["priority_level"],
+        "Most seats demanded in the last period of adjustment.";
+    FairnessDemandAverage, Gauge, "apiserver_flowcontrol_demand_seats_average", ["priority_level"],
+        "Seats demanded on average in the last period of adjustment.";
+    FairnessDemandDeviation, Gauge, "apiserver_flowcontrol_demand_seats_stdev", ["priority_level"],
+        "Standard deviation of the seats demanded in the last period of adjustment.";
+    FairnessDemandSmoothed, Gauge, "apiserver_flowcontrol_demand_seats_smoothed", ["priority_level"],
+        "Seats demanded, smoothed over periods of adjustment.";
+    FairnessTarget, Gauge, "apiserver_flowcontrol_target_seats", ["priority_level"],
+        "Seats that a priority level aims at before borrowing is worked out.";
+    FairnessFairFraction, Gauge, "apiserver_flowcontrol_seat_fair_frac", [],
+        "Fair fraction of the targets that all priority levels can have.";
+    FairnessWatchCount, Histogram(&[0.0, 1.0, 10.0, 100.0, 1000.0, 10000.0]), "apiserver_flowcontrol_watch_count_samples",
+        ["flow_schema", "priority_level"], "Watchers that a writing request will be told to.";
+    Transformations, Counter, "apiserver_storage_transformation_operations_total",
+        ["resource", "status", "transformation_type", "transformer_prefix"],
+        "Values encrypted and decrypted, by provider and outcome.";
+    TransformationDuration, Histogram(TRANSFORM_SECONDS), "apiserver_storage_transformation_duration_seconds",
+        ["transformation_type", "transformer_prefix"], "Time that encryption and decryption took, in seconds.";
+    FeatureEnabled, Gauge, "kubernetes_feature_enabled", ["name", "stage"],
+        "Whether a feature gate is on.";
+    HealthCheck, Gauge, "kubernetes_healthcheck", ["name", "type"],
+        "Whether a health check passed when it was last asked.";
+    HealthChecks, Counter, "kubernetes_healthchecks_total", ["name", "status", "type"],
+        "Health checks by their outcome.";
+    BuildInfo, Gauge, "kubernetes_build_info",
+        ["build_date", "compiler", "git_commit", "git_tree_state", "git_version", "go_version", "major", "minor", "platform"],
+        "The version of this program, with the value 1.";
+    ProcessCpu, Counter, "process_cpu_seconds_total", [], "CPU time of this process, in seconds.";
+    ProcessResident, Gauge, "process_resident_memory_bytes", [], "Resident memory in bytes.";
+    ProcessVirtual, Gauge, "process_virtual_memory_bytes", [], "Virtual memory in bytes.";
+    ProcessFds, Gauge, "process_open_fds", [], "Open file descriptors.";
+    ProcessMaxFds, Gauge, "process_max_fds", [], "The limit on open file descriptors.";
+    ProcessStart, Gauge, "process_start_time_seconds", [], "When the process started, in seconds since 1970.";
+}

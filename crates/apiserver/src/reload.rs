@@ -1,0 +1,164 @@
+//! Configuration read from files, read again whenever one of them changes.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use arc_swap::ArcSwap;
+use knarr_apimachinery::clock::Clock;
+
+/// The files are looked at again after this long, when somebody asks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A file of configuration is not larger than this.
+const MAX_FILE: u64 = 16 << 20;
+
+/// What tells one state of a file from the next.
+type Stamp = Option<(SystemTime, u64)>;
+
+type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync>;
+
+/// A value made of files. Asking for it looks at the files' times now and then; a new content that does not parse is
+/// logged, and the value stays as it was.
+pub struct Reloaded<T> {
+    files: Vec<PathBuf>,
+    parse: Parse<T>,
+    current: ArcSwap<T>,
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    looked: Option<Duration>,
+    stamps: Vec<Stamp>,
+}
+
+impl<T: Send + Sync> Reloaded<T> {
+    /// A value that never changes.
+    pub fn fixed(value: T) -> Self {
+        Self {
+            files: Vec::new(),
+            parse: Box::new(|_| Err("it is fixed".into())),
+            current: ArcSwap::from_pointee(value),
+            seen: Mutex::new(Seen { looked: None, stamps: Vec::new() }),
+        }
+    }
+
+    /// Reads the files, which must be there and parse.
+    pub fn open(
+        files: Vec<PathBuf>,
+        parse: impl Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        let stamps = files.iter().map(stamp).collect();
+        let value = parse(&read(&files)?)?;
+        Ok(Self {
+            files,
+            parse: Box::new(parse),
+            current: ArcSwap::from_pointee(value),
+            seen: Mutex::new(Seen { looked: None, stamps }),
+        })
+    }
+
+    /// As it is now, for ever.
+    pub fn frozen(mut self) -> Self {
+        self.files.clear();
+        self
+    }
+
+    /// The value as the files have it now.
+    pub fn get(&self, clock: &dyn Clock) -> Arc<T> {
+        if !self.files.is_empty() {
+            self.look(clock.monotonic());
+        }
+        self.current.load_full()
+    }
+
+    fn look(&self, now: Duration) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.looked.is_some_and(|at| now.saturating_sub(at) < LOOK_EVERY) {
+            return;
+        }
+        seen.looked = Some(now);
+        let stamps: Vec<Stamp> = self.files.iter().map(stamp).collect();
+        if stamps == seen.stamps {
+            return;
+        }
+        let shown = || self.files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");
+        match read(&self.files).and_then(|texts| (self.parse)(&texts)) {
+            Ok(value) => {
+                tracing::info!(files = shown(), "configuration read again");
+                self.current.store(Arc::new(value));
+            }
+            Err(error) => {
+                tracing::error!(files = shown(), error, "changed configuration refused, the old one stays");
+            }
+        }
+        seen.stamps = stamps;
+    }
+}
+
+fn stamp(path: &PathBuf) -> Stamp {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+fn read(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
+    files.iter().map(read_one).collect()
+}
+
+fn read_one(path: &PathBuf) -> Result<Vec<u8>, String> {
+    let shown = path.display();
+    let size = std::fs::metadata(path).map_err(|e| format!("cannot read {shown}: {e}"))?.len();
+    if size > MAX_FILE {
+        return Err(format!("{shown} is larger than {MAX_FILE} bytes"));
+    }
+    std::fs::read(path).map_err(|e| format!("cannot read {shown}: {e}"))
+}
+
+/// One file as text.
+pub fn text(bytes: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(bytes).map_err(|e| format!("not UTF-8: {e}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use knarr_client::clock::SystemClock;
+
+    struct Manual(Mutex<Duration>);
+
+    impl Clock for Manual {
+        fn now(&self) -> jiff::Timestamp {
+            SystemClock.now()
+        }
+        fn monotonic(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+        fn sleep(&self, duration: Duration) -> knarr_apimachinery::clock::Sleep {
+            SystemClock.sleep(duration)
+        }
+    }
+
+    #[test]
+    fn a_changed_file_is_read_again_and_a_broken_one_is_not_taken() {
+        let folder = std::env::temp_dir().join(format!("reload-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("number");
+        std::fs::write(&file, "1").unwrap();
+        let parse = |texts: &[Vec<u8>]| text(&texts[0])?.trim().parse::<u64>().map_err(|e| e.to_string());
+        let value = Reloaded::open(vec![file.clone()], parse).unwrap();
+        let clock = Manual(Mutex::default());
+        let later = |clock: &Manual| *clock.0.lock().unwrap() += LOOK_EVERY;
+        assert_eq!(*value.get(&clock), 1);
+        std::fs::write(&file, "22").unwrap();
+        assert_eq!(*value.get(&clock), 1, "looked at only now and then");
+        later(&clock);
+        assert_eq!(*value.get(&clock), 22);
+        std::fs::write(&file, "broken").unwrap();
+        later(&clock);
+        assert_eq!(*value.get(&clock), 22);
+        std::fs::remove_file(&file).unwrap();
+        later(&clock);
+        assert_eq!(*value.get(&clock), 22);
+        assert!(Reloaded::open(vec![file], parse).is_err());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
