@@ -1,9 +1,10 @@
 //! The default flow schemas and priority levels: created, and kept as they should be unless somebody took them over.
 
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::{ensure, params, served};
+use super::{AT_ONCE, ensure, params, served};
 use crate::flowcontrol::defaults::{self, AUTOUPDATE};
 use crate::registry::managed::Change;
 use crate::registry::update::{Target, modify};
@@ -16,9 +17,11 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
     for (plural, objects) in
         [("prioritylevelconfigurations", defaults::levels()), ("flowschemas", defaults::schemas())]
     {
-        for object in objects {
-            one(server, request, plural, object).await?;
-        }
+        stream::iter(objects)
+            .map(|object| one(server, request, plural, object))
+            .buffer_unordered(AT_ONCE)
+            .try_collect::<()>()
+            .await?;
     }
     Ok(())
 }
