@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use knarr_api::kind::Kind;
 use knarr_apimachinery::selector::Selector;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Lister, Result};
