@@ -153,9 +153,6 @@ pub struct ApiArgs {
     /// A=true,B=false
     #[arg(long, value_name = "GATES", default_value = "")]
     feature_gates: String,
-    /// APIs to switch on or off: group/version=true
-    #[arg(long, value_name = "APIS", value_delimiter = ',')]
-    runtime_config: Vec<String>,
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     enable_priority_and_fairness: bool,
     /// Reading requests at a time
@@ -249,7 +246,6 @@ impl ApiArgs {
         features.set(&self.feature_gates).map_err(|e| anyhow::anyhow!("--feature-gates: {e}"))?;
         config.features = features;
         config.flags = shown(std::env::args());
-        self.runtime_config(config)?;
         if !(0.0..=0.02).contains(&self.goaway_chance) {
             bail!("--goaway-chance can not be less than 0 or greater than 0.02");
         }
@@ -396,56 +392,21 @@ impl ApiArgs {
         });
         Ok(Audit { policy_file: self.audit_policy_file.clone(), log, webhook })
     }
-
-    /// Leaves out the resources of group versions that are switched off.
-    fn runtime_config(&self, config: &mut Config) -> Result<()> {
-        for pair in &self.runtime_config {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, "true"));
-            let on = match value {
-                "true" => true,
-                "false" => false,
-                other => bail!("invalid value {key}={other}"),
-            };
-            if matches!(key, "api/all" | "api/ga" | "api/beta" | "api/alpha") {
-                if on {
-                    continue;
-                }
-                let stage = key.trim_start_matches("api/");
-                config.resources.retain(|r| {
-                    let version = r.types.version;
-                    let own = if version.contains("alpha") {
-                        "alpha"
-                    } else if version.contains("beta") {
-                        "beta"
-                    } else {
-                        "ga"
-                    };
-                    // The core group stays whatever is said.
-                    stage != "all" && own != stage || r.types.group.is_empty()
-                });
-                continue;
-            }
-            let known = config.resources.iter().any(|r| {
-                let version = r.types.api_version();
-                version == key || key.strip_prefix(&version).is_some_and(|rest| rest.starts_with('/'))
-            });
-            if !known {
-                bail!("unknown api groups {}", key.split('/').next().unwrap_or(key));
-            }
-            if !on {
-                config.resources.retain(|r| {
-                    let version = r.types.api_version();
-                    version != key && format!("{version}/{}", r.types.plural) != *key
-                });
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_flag_is_given_twice() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            server: crate::server::ServerArgs,
+        }
+        <Program as clap::CommandFactory>::command().debug_assert();
+    }
 
     #[test]
     fn flags_are_shown_with_their_values() {

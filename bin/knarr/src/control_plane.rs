@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use knarr_apimachinery::clock::Clock;
-use knarr_apiserver::{ApiServer, Config, Keypair, UserInfo};
+use knarr_apiserver::{ApiServer, Config, Keypair, RequestHeader, UserInfo};
 use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Informers};
 use knarr_controllers::ClientOf;
@@ -75,6 +75,8 @@ pub async fn api_server(
     config.kubelet_client = Some(keypair(kubelet_client));
     config.kubelet_ca_pem = pki.ca_pem().to_owned();
     config.proxy_client = Some(keypair(front_proxy_client(pki)?));
+    config.authentication.request_header =
+        RequestHeader::usual(pki.front_proxy()?.ca_pem().to_owned(), vec!["front-proxy-client".to_owned()]);
     config.service_cidr = options.service_cidr;
     config.advertise = SocketAddr::new(options.node_ip, options.port);
     config.cluster_domain.clone_from(&options.cluster_domain);
