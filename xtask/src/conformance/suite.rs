@@ -90,34 +90,33 @@ fn follow(output: impl BufRead, mut log: File) -> Result<()> {
     Ok(())
 }
 
-/// Picks the ends of specs out of the runner's verbose output: a line with a bullet says how it ended. A failed
-/// spec's name follows it; a passed one's stands below the rule that began it.
+/// Picks the ends of specs out of the runner's verbose output: a line with a bullet says how one ended. Its name stands
+/// on the line below, or else below the rule that began it.
 #[derive(Default)]
 struct Progress {
     passed: usize,
     failed: usize,
     after_rule: bool,
     name: String,
-    failing: Option<String>,
+    verdict: Option<String>,
 }
 
 impl Progress {
     fn line(&mut self, line: &str) -> Option<String> {
-        if let Some(verdict) = self.failing.take() {
-            self.failed += 1;
-            return Some(format!("{:>4} {verdict} {}", self.passed + self.failed, line.trim()));
-        }
+        let ended = self.verdict.take().map(|verdict| {
+            let name = if line.starts_with('[') { line.trim() } else { &self.name };
+            format!("{:>4} {verdict} {name}", self.passed + self.failed)
+        });
         let after_rule = std::mem::replace(&mut self.after_rule, line.starts_with("------"));
         if after_rule && line.starts_with('[') {
             line.trim().clone_into(&mut self.name);
         }
-        let verdict = line.strip_prefix("• [")?;
-        if let Some((word, _)) = verdict.split_once("] [") {
-            self.failing = Some(word.to_owned());
-            return None;
+        if let Some(verdict) = line.strip_prefix("• [") {
+            let word = verdict.split_once("] [").map(|(word, _)| word);
+            *(if word.is_some() { &mut self.failed } else { &mut self.passed }) += 1;
+            self.verdict = Some(word.unwrap_or("ok").to_owned());
         }
-        self.passed += 1;
-        Some(format!("{:>4} ok {}", self.passed + self.failed, self.name))
+        ended
     }
 }
 
@@ -129,7 +128,8 @@ mod tests {
     fn each_end_of_a_spec_is_one_line() {
         let text = "Will run 2 of 9 specs\n------------------------------\n[sig-a] Thing works [Conformance]\n\
             file.go:12\n  STEP: do\n• [1.234 seconds]\n------------------------------\n[sig-a] Thing ends\nx.go:3\n\
-            • [FAILED] [60.1 seconds]\n[sig-a] Thing [It] ends [Conformance]\nx.go:3\n";
+            • [FAILED] [60.1 seconds]\n[sig-a] Thing [It] ends [Conformance]\nx.go:3\n\
+            ------------------------------\n• [2 seconds]\n[sig-a] In parallel\n";
         let mut progress = Progress::default();
         let said: Vec<String> = text.lines().filter_map(|line| progress.line(line)).collect();
         assert_eq!(
