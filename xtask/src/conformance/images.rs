@@ -26,7 +26,13 @@ const RECIPES: &[Recipe] = &[
         cmd: &["pause"],
         user: "",
     },
-    Recipe { name: "busybox", layers: &[Layer::Busybox], entrypoint: &[], cmd: &["sh"], user: "" },
+    Recipe {
+        name: "busybox",
+        layers: &[Layer::Shell, Layer::Busybox],
+        entrypoint: &[],
+        cmd: &["sh"],
+        user: "",
+    },
     Recipe {
         name: "distroless-iptables",
         layers: &[Layer::Debian, Layer::Accounts],
@@ -78,12 +84,18 @@ const RECIPES: &[Recipe] = &[
     },
     Recipe {
         name: "nonewprivs",
-        layers: &[Layer::Busybox, Layer::Nnp],
+        layers: &[Layer::Shell, Layer::Busybox, Layer::Nnp],
         entrypoint: &[],
         cmd: &["nnp"],
         user: "",
     },
-    Recipe { name: "nonroot", layers: &[Layer::Busybox], entrypoint: &[], cmd: &["sh"], user: "1234" },
+    Recipe {
+        name: "nonroot",
+        layers: &[Layer::Shell, Layer::Busybox],
+        entrypoint: &[],
+        cmd: &["sh"],
+        user: "1234",
+    },
     Recipe {
         name: "pause",
         layers: &[Layer::Program("pause")],
@@ -145,7 +157,10 @@ fn wanted(list: &str) -> Vec<(String, &'static Recipe)> {
         RECIPES.iter().find(|recipe| recipe.name == last)
     };
     let names = list.lines().map(str::trim).filter(|name| !absent(name));
-    names.filter_map(|name| Some((name.to_owned(), recipe(name)?))).collect()
+    let mut wanted: Vec<_> = names.filter_map(|name| Some((name.to_owned(), recipe(name)?))).collect();
+    // The suite lists them in another order each time.
+    wanted.sort_by(|a, b| a.0.cmp(&b.0));
+    wanted
 }
 
 #[cfg(test)]
@@ -160,8 +175,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                ("registry.example/tests/agnhost:2.1".to_owned(), "agnhost"),
-                ("registry.example/pause:3.10".to_owned(), "pause")
+                ("registry.example/pause:3.10".to_owned(), "pause"),
+                ("registry.example/tests/agnhost:2.1".to_owned(), "agnhost")
             ]
         );
     }

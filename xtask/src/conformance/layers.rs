@@ -25,6 +25,7 @@ const DEBIAN_PACKAGES: &[&str] = &[
     "iproute2",
     "iptables",
     "iputils-ping",
+    "libc-bin",
     "mawk",
     "netcat-openbsd",
     "procps",
@@ -40,8 +41,11 @@ const DEBIAN_PACKAGES: &[&str] = &[
 pub enum Layer {
     /// A small Debian with shell and network programs.
     Debian,
-    /// busybox under all its names.
+    /// busybox under all its names but that of the shell.
     Busybox,
+    /// A shell without libraries. Debian's busybox has one that keeps variables with odd names from the programs it
+    /// starts, which that of the real image does not.
+    Shell,
     /// Users, groups and folders that any image has, and what completes [`Layer::Debian`].
     Accounts,
     Nginx,
@@ -80,6 +84,7 @@ impl Layer {
         match self {
             Self::Debian => packages(DEBIAN_PACKAGES, &unfinished)?,
             Self::Nginx => packages(&["nginx-light"], &unfinished)?,
+            Self::Shell => packages(&["bash-static"], &unfinished)?,
             _ => {
                 let tree = folder.join("tree");
                 let _ = fs::remove_dir_all(&tree);
@@ -103,7 +108,7 @@ impl Layer {
             Self::Etcd => etcd(tree),
             Self::NginxSite => nginx_site(tree),
             Self::Pages(name) => pages(tree, &programs.sources.join("test/images").join(name).join("html")),
-            Self::Debian | Self::Nginx => bail!("made of packages"),
+            Self::Debian | Self::Nginx | Self::Shell => bail!("made of packages"),
         }
     }
 }
@@ -144,9 +149,11 @@ fn busybox(tree: &Path) -> Result<()> {
         .context("busybox: apt-get install busybox-static")?;
     program(from, &tree.join("bin/busybox"), 0o755)?;
     let list = Command::new(from).arg("--list").output()?;
-    for name in String::from_utf8_lossy(&list.stdout).lines().filter(|n| *n != "busybox") {
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    for name in list.lines().filter(|n| !matches!(*n, "busybox" | "sh" | "ash")) {
         symlink("/bin/busybox", tree.join("bin").join(name))?;
     }
+    symlink("/bin/bash-static", tree.join("bin/sh"))?;
     accounts(tree)
 }
 

@@ -3,7 +3,9 @@
 mod any_certificate;
 mod dial;
 mod locate;
+mod log_socket;
 mod node_identity;
+mod pages;
 mod rewrite;
 
 use std::sync::{Arc, PoisonError};
@@ -11,8 +13,8 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, LOCATION,
-    TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    LOCATION, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -29,6 +31,7 @@ use crate::server::Inner;
 
 pub use any_certificate::AnyCertificate;
 pub use dial::{Kubelets, connect};
+use pages::Links;
 
 /// Where a request goes on.
 pub struct Location {
@@ -58,6 +61,8 @@ impl Backend {
 
 /// How much of a kubelet's error is shown.
 const MAX_ERROR: usize = 2048;
+/// A page whose links are led back is held whole.
+const MAX_PAGE: usize = 16 << 20;
 /// Headers that belong to one connection.
 const HOP_BY_HOP: [HeaderName; 4] =
     [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
@@ -79,7 +84,8 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     let Some(location) = locate::locate(server, request).await? else {
         return Ok(Answer::text(200, ""));
     };
-    let switching = upgrade.is_some();
+    let is_log = request.info.subresource == "log";
+    let switching = upgrade.is_some() && !is_log;
     let (prefix, _) = rewrite::split(&request.info.path, &request.info.resource);
     let told = |headers: &mut HeaderMap| {
         if proxied {
@@ -94,17 +100,42 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return tunnel(server, upgrade, response).map(Answer::Raw);
     }
-    if request.info.subresource == "log" {
-        return log(response).await.map(Answer::Raw);
+    if is_log {
+        let log = log(response).await?;
+        return match upgrade.filter(|_| log_socket::wanted(&request.headers)) {
+            Some(client) => log_socket::answer(server, &request.headers, client, log).map(Answer::Raw),
+            None => Ok(Answer::Raw(log)),
+        };
     }
     let (mut parts, body) = response.into_parts();
     if proxied {
         let authority = location.to.authority();
         let host = request.headers.get(HOST).and_then(|h| h.to_str().ok()).unwrap_or("");
-        rewrite::answer(&mut parts.headers, prefix, &[authority.as_str(), host]);
+        let hosts = [authority.as_str(), host];
+        rewrite::answer(&mut parts.headers, prefix, &hosts);
+        if is_page(&parts.headers) {
+            parts.headers.remove(CONTENT_LENGTH);
+            parts.headers.remove(TRANSFER_ENCODING);
+            let page = page(body, &Links { prefix, hosts: &hosts }).await?;
+            return Ok(Answer::Raw(Response::from_parts(parts, page)));
+        }
     }
     parts.headers.remove(TRANSFER_ENCODING);
     Ok(Answer::Raw(Response::from_parts(parts, stream(body))))
+}
+
+fn is_page(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    kind.starts_with("text/html") && !headers.contains_key(CONTENT_ENCODING)
+}
+
+async fn page(body: Incoming, links: &Links<'_>) -> Result<Body, StatusError> {
+    let page = Limited::new(body, MAX_PAGE).collect().await;
+    let page = page.map_err(|e| StatusError::internal(format!("error reading page: {e}")))?.to_bytes();
+    Ok(Body::Full(match std::str::from_utf8(&page) {
+        Ok(text) => Bytes::from(links.html(text)),
+        Err(_) => page,
+    }))
 }
 
 /// Passes a request on whole, with headers of its own.

@@ -19,7 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::error::Error;
 use super::object_source::ObjectSource;
 use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
+use super::pod_certificates::PodCertificates;
 use super::token::Tokens;
+use super::trust_bundles::TrustBundles;
 use super::{PLUGINS, mounts};
 use crate::config::PodDirs;
 use crate::volume_manager::{MountedVolumes, VolumeError, Volumes};
@@ -43,6 +45,8 @@ pub struct Host {
     pub clock: Arc<dyn Clock>,
     pub objects: Arc<ObjectSource>,
     pub tokens: Tokens,
+    pub trust_bundles: TrustBundles,
+    pub pod_certificates: PodCertificates,
     pub options: Options,
 }
 
@@ -76,7 +80,9 @@ impl VolumeManager {
         let queue = WorkQueue::new(Arc::clone(&clock));
         let tokens = Tokens::new(client.clone());
         let changes = objects.changes();
-        let host = Host { client, clock, objects, tokens, options };
+        let trust_bundles = TrustBundles::new(client.clone(), Arc::clone(&objects), stop.clone());
+        let pod_certificates = PodCertificates::new(client.clone(), Arc::clone(&objects), stop.clone());
+        let host = Host { client, clock, objects, tokens, trust_bundles, pod_certificates, options };
         let manager = Arc::new(Self { host, recorder, pods: Mutex::default(), queue: Arc::clone(&queue) });
         tokio::spawn(Arc::clone(&manager).listen(changes, stop.clone()));
         let worker = Arc::downgrade(&manager);
@@ -211,6 +217,8 @@ impl Volumes for VolumeManager {
         check_name("pod uid", pod_uid)?;
         self.host.objects.unregister(pod_uid);
         self.host.tokens.forget(pod_uid);
+        self.host.trust_bundles.forget(pod_uid);
+        self.host.pod_certificates.forget(pod_uid);
         let entry = self.lock().remove(pod_uid);
         if let Some(entry) = entry {
             // Waits for a refresh that is under way.

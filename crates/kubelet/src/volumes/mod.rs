@@ -20,11 +20,13 @@ mod ownership;
 mod payload;
 mod persistent_volume_claim;
 mod plugin;
+mod pod_certificates;
 mod projected;
 mod references;
 mod secret;
 pub mod subpath;
 mod token;
+mod trust_bundles;
 
 #[cfg(test)]
 mod tests;

@@ -174,10 +174,13 @@ impl ObjectSource {
 
     fn changed(&self, id: &Id) {
         let inner = self.lock();
-        for uid in inner.watched.get(id).into_iter().flat_map(|w| &w.users) {
-            // Nobody may be listening.
-            let _ = self.changes.send(uid.clone());
-        }
+        inner.watched.get(id).into_iter().flat_map(|w| &w.users).for_each(|uid| self.tell(uid));
+    }
+
+    /// Something that the pod's volumes show has changed.
+    pub(super) fn tell(&self, pod_uid: &str) {
+        // Nobody may be listening.
+        let _ = self.changes.send(pod_uid.to_owned());
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, ConfigMapProjection, Container, Pod, Secret, SecretProjection, ServiceAccountTokenProjection,
-    Volume, VolumeProjection,
+    ClusterTrustBundleProjection, ConfigMap, ConfigMapProjection, Container, Pod, PodCertificateProjection,
+    Secret, SecretProjection, ServiceAccountTokenProjection, Volume, VolumeProjection,
 };
 
 use super::content::{self, Medium};
 use super::error::{Error, Result};
 use super::payload::{self, DEFAULT_MODE, FileProjection, Payload};
 use super::plugin::{Ready, SetUp, VolumePlugin};
+use super::pod_certificates::Place;
+use knarr_api::kind::Kind;
 
 /// The mode of a token that only its owner, or the pod's group, may read.
 const PRIVATE_MODE: u32 = 0o600;
@@ -38,8 +40,8 @@ impl VolumePlugin for ProjectedPlugin {
         };
         let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
         let (mut files, mut causes, mut renew_after) = (Payload::new(), Vec::new(), None);
-        for source in projected.sources.as_deref().unwrap_or_default() {
-            match collect(task, source, mode).await {
+        for (at, source) in projected.sources.as_deref().unwrap_or_default().iter().enumerate() {
+            match collect(task, at, source, mode).await {
                 Ok((more, renew)) => {
                     files.extend(more);
                     renew_after = earlier(renew_after, renew);
@@ -63,6 +65,7 @@ fn earlier(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
 
 async fn collect(
     task: &SetUp<'_>,
+    at: usize,
     source: &VolumeProjection,
     mode: i32,
 ) -> Result<(Payload, Option<Duration>)> {
@@ -81,11 +84,12 @@ async fn collect(
         let (files, renew) = from_token(task, token, mode).await?;
         return Ok((files, Some(renew)));
     }
-    if source.cluster_trust_bundle.is_some() {
-        return Err(Error::failed("ClusterTrustBundle projection is not supported in this kubelet"));
+    if let Some(bundle) = &source.cluster_trust_bundle {
+        return Ok((from_trust_bundle(task, bundle, mode).await?, None));
     }
-    if source.pod_certificate.is_some() {
-        return Err(Error::failed("PodCertificate projection is not supported in this kubelet"));
+    if let Some(certificate) = &source.pod_certificate {
+        let (files, renew) = from_pod_certificate(task, at, certificate, mode).await?;
+        return Ok((files, Some(renew)));
     }
     Ok((Payload::new(), None))
 }
@@ -115,11 +119,58 @@ async fn from_token(
 ) -> Result<(Payload, Duration)> {
     let audience = source.audience.as_deref().filter(|a| !a.is_empty());
     let token = task.host.tokens.get(task.pod, audience, source.expiration_seconds).await?;
+    let file = private(task, token.token.into_bytes(), mode);
+    Ok((Payload::from([(source.path.clone(), file)]), token.renew_after))
+}
+
+async fn from_trust_bundle(
+    task: &SetUp<'_>,
+    source: &ClusterTrustBundleProjection,
+    mode: i32,
+) -> Result<Payload> {
+    let optional = source.optional.unwrap_or(false);
+    let (bundles, uid) = (&task.host.trust_bundles, task.pod.uid());
+    let anchors = match (&source.name, &source.signer_name) {
+        (Some(name), _) => bundles.by_name(uid, name, optional).await?,
+        (None, Some(signer)) => {
+            bundles.by_signer(uid, signer, source.label_selector.as_ref(), optional).await?
+        }
+        (None, None) => {
+            let neither = "ClusterTrustBundle projection requires either name or signerName to be set";
+            return Err(Error::failed(neither));
+        }
+    };
+    Ok(Payload::from([(source.path.clone(), private(task, anchors, mode))]))
+}
+
+async fn from_pod_certificate(
+    task: &SetUp<'_>,
+    at: usize,
+    source: &PodCertificateProjection,
+    mode: i32,
+) -> Result<(Payload, Duration)> {
+    let place = Place { volume: &task.volume.name, source: at };
+    let credential = task.host.pod_certificates.get(task.pod, place, source).await?;
+    let bundle = [credential.key.as_slice(), credential.chain.as_slice()].concat();
+    let mut files = Payload::new();
+    for (path, data) in [
+        (&source.credential_bundle_path, bundle),
+        (&source.key_path, credential.key),
+        (&source.certificate_chain_path, credential.chain),
+    ] {
+        if let Some(path) = path.as_ref().filter(|p| !p.is_empty()) {
+            files.insert(path.clone(), private(task, data, mode));
+        }
+    }
+    Ok((files, credential.renew_after))
+}
+
+/// A file that belongs to the user of the pod's containers alone, where that is one user, or to the pod's group.
+fn private(task: &SetUp<'_>, data: Vec<u8>, mode: i32) -> FileProjection {
     let uid = common_user(task.pod);
     let private = uid.is_some() || task.fs_group().is_some();
     let mode = if private { PRIVATE_MODE } else { (mode as u32) & 0o777 };
-    let file = FileProjection { data: token.token.into_bytes(), mode, uid };
-    Ok((Payload::from([(source.path.clone(), file)]), token.renew_after))
+    FileProjection { data, mode, uid }
 }
 
 /// The user that all containers run as, if the pod says so for each of them.

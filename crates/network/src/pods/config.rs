@@ -49,12 +49,13 @@ impl PodNetworkConfig {
     }
 
     /// Forwarding, and no redirects: packets between pods leave by the bridge they came from, and a pod that
-    /// believed a redirect would send service traffic straight to a neighbour.
+    /// believed a redirect would send service traffic straight to a neighbour. Host ports answer on loopback too.
     pub(crate) fn sysctls(&self) -> Vec<(String, &'static str)> {
         vec![
             ("net/ipv4/ip_forward".to_owned(), "1"),
             ("net/ipv4/conf/all/send_redirects".to_owned(), "0"),
             (format!("net/ipv4/conf/{}/send_redirects", self.bridge), "0"),
+            (format!("net/ipv4/conf/{}/route_localnet", self.bridge), "1"),
         ]
     }
 }

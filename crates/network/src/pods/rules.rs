@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use super::{PodLease, PodNetworkConfig, PortMapping};
 use crate::cidr::Ipv4Cidr;
 use crate::nft::{
-    BaseChain, Batch, Data, DataType, Expr, Hook, KeyType, NatKind, Reg, Rule, SetRef, SetSpec, fib_flags,
-    key,
+    BaseChain, Batch, Data, DataType, Expr, Hook, KeyType, NatKind, Reg, Rule, SetRef, SetSpec, Verdict,
+    fib_flags, key,
 };
 
 const HOST_PORTS: &str = "host-ports";
@@ -23,22 +23,25 @@ pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a P
     for set in sets() {
         batch.add_set(&set);
     }
-    for (name, hook, priority) in [
-        ("prerouting", Hook::Prerouting, -100),
-        ("output", Hook::Output, -100),
-        ("postrouting", Hook::Postrouting, 100),
+    for (name, kind, hook, priority) in [
+        ("raw-prerouting", "filter", Hook::Prerouting, -300),
+        ("prerouting", "nat", Hook::Prerouting, -100),
+        ("output", "nat", Hook::Output, -100),
+        ("postrouting", "nat", Hook::Postrouting, 100),
     ] {
-        batch.add_base_chain(&BaseChain { name, kind: "nat", hook, priority });
+        batch.add_base_chain(&BaseChain { name, kind, hook, priority });
     }
     batch.add_chain(CHAIN);
     for rule in host_port_rules() {
         batch.add_rule(CHAIN, &rule);
     }
+    batch.add_rule("raw-prerouting", &drop_loopback_from_elsewhere());
     for chain in ["prerouting", "output"] {
         batch.add_rule(chain, &to_local_address());
     }
     batch.add_rule("postrouting", &masquerade(config));
     batch.add_rule("postrouting", &masquerade_hairpin());
+    batch.add_rule("postrouting", &masquerade_loopback());
     for lease in leases {
         add_elements(&mut batch, lease);
     }
@@ -109,16 +112,37 @@ fn sets() -> [SetSpec; 3] {
     ]
 }
 
-/// To an address of the node, loopback apart: a packet from 127.0.0.1 cannot leave to a pod.
+/// To an address of the node.
 fn to_local_address() -> Rule {
     vec![
         Expr::FibAddrType { dreg: Reg::R0, flags: fib_flags::DADDR },
         Expr::eq(Reg::R0, RTN_LOCAL.to_ne_bytes()),
-        Expr::ip_daddr(Reg::R0),
-        Expr::Bitwise { sreg: Reg::R0, dreg: Reg::R0, mask: vec![255, 0, 0, 0], xor: vec![0; 4] },
-        Expr::neq(Reg::R0, [127, 0, 0, 0]),
         Expr::jump(CHAIN),
     ]
+}
+
+/// A process of the node reaches host ports by loopback too, for which the bridge lets such addresses pass
+/// (`route_localnet`): that must not let neighbours reach what listens on loopback only.
+fn drop_loopback_from_elsewhere() -> Rule {
+    let mut rule = vec![Expr::iifname(Reg::R0), Expr::neq(Reg::R0, *b"lo\0\0\0\0\0\0\0\0\0\0\0\0\0\0")];
+    rule.push(Expr::ip_daddr(Reg::R0));
+    rule.extend(in_prefix(loopback(), true));
+    rule.push(Expr::Verdict(Verdict::Drop));
+    rule
+}
+
+/// A pod could not answer a loopback address.
+fn masquerade_loopback() -> Rule {
+    let mut rule = vec![Expr::ip_saddr(Reg::R0)];
+    rule.extend(in_prefix(loopback(), true));
+    rule.push(Expr::ip_daddr(Reg::R0));
+    rule.extend(in_prefix(loopback(), false));
+    rule.push(Expr::Masquerade { fully_random: true });
+    rule
+}
+
+fn loopback() -> Ipv4Cidr {
+    Ipv4Cidr::new(Ipv4Addr::new(127, 0, 0, 0), 8)
 }
 
 fn host_port_rules() -> [Rule; 2] {

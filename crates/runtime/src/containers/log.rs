@@ -54,10 +54,10 @@ impl LineCutter {
         }
     }
 
-    /// The stream has ended: what is left is a line too.
+    /// The stream has ended: what is left is a line that was never finished.
     pub fn finish(&mut self, stream: Stream, now: Timestamp, out: &mut Vec<u8>) {
         if !self.rest.is_empty() {
-            write_line(stream, now, b'F', &self.rest, b"", out);
+            write_line(stream, now, b'P', &self.rest, b"", out);
             self.rest = Vec::new();
         }
     }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn cuts_lines() {
-        assert_eq!(lines(&[b"a\nb", b"c\n\nd"]), ["F a", "F bc", "F ", "F d"]);
+        assert_eq!(lines(&[b"a\nb", b"c\n\nd"]), ["F a", "F bc", "F ", "P d"]);
         assert!(lines(&[]).is_empty());
     }
 

@@ -35,7 +35,9 @@ pub async fn dispatch(
     if served.resource.types.namespaced && info.namespace.is_empty() {
         return Err(StatusError::path_not_found());
     }
-    if !subresource.verbs.contains(&info.verb.as_str()) {
+    // What is passed on may have a method that has no verb.
+    let passed_on = subresource.name == "proxy" && info.verb.is_empty();
+    if !passed_on && !subresource.verbs.contains(&info.verb.as_str()) {
         return Err(StatusError::method_not_allowed(&served.group_resource(), &info.verb));
     }
     match subresource.name {
