@@ -47,9 +47,39 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
             _ => return Err(StatusError::internal(MANY_BUDGETS)),
         }
     }
+    if !dry && options.preconditions.as_ref().is_none_or(|p| p.resource_version.is_none()) {
+        let now = metadata::rfc3339(server.clock.now());
+        let mark = |pod: &Value| Ok(marked(pod, &now));
+        update::modify_raw(server, pods, &info.namespace, &info.name, false, &mark).await?;
+    }
     let how = How { options, dry_run: dry };
     delete::delete(server, request, pods, &info.namespace, &info.name, &how).await?;
     Ok(dispatch::success())
+}
+
+/// The pod with the condition that says why it goes.
+fn marked(pod: &Value, now: &str) -> Value {
+    const TYPE: &str = "DisruptionTarget";
+    let mut pod = pod.clone();
+    if !pod["status"]["conditions"].is_array() {
+        pod["status"]["conditions"] = json!([]);
+    }
+    let Some(conditions) = pod["status"]["conditions"].as_array_mut() else { return pod };
+    let before = conditions.iter().find(|c| c["type"] == TYPE && c["status"] == "True");
+    let since = before.map_or_else(|| json!(now), |c| c["lastTransitionTime"].clone());
+    conditions.retain(|c| c["type"] != TYPE);
+    let mut condition = json!({
+        "type": TYPE, "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+        "lastProbeTime": null, "lastTransitionTime": since,
+    });
+    let generation = pod["metadata"]["generation"].clone();
+    if !generation.is_null() {
+        condition["observedGeneration"] = generation;
+    }
+    if let Some(conditions) = pod["status"]["conditions"].as_array_mut() {
+        conditions.push(condition);
+    }
+    pod
 }
 
 /// Pods that serve nobody any more, or not yet, and those that are going already.
@@ -150,6 +180,19 @@ fn too_many(message: String) -> StatusError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn evicted_pods_say_so() {
+        let pod = json!({"metadata": {"generation": 3}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        let once = marked(&pod, "2026-01-01T00:00:00Z");
+        let condition = &once["status"]["conditions"][1];
+        assert_eq!(condition["type"], "DisruptionTarget");
+        assert_eq!(condition["reason"], "EvictionByEvictionAPI");
+        assert_eq!(condition["observedGeneration"], 3);
+        // Again: still one, since the same time.
+        assert_eq!(marked(&once, "2026-02-01T00:00:00Z"), once);
+        assert_eq!(marked(&json!({}), "now")["status"]["conditions"][0]["message"], "Eviction API: evicting");
+    }
 
     #[test]
     fn budgets_are_used_up() {
