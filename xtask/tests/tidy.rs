@@ -10,7 +10,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("storage", &[]),
     ("runtime", &[]),
     ("cel", &["apimachinery"]),
-    ("api", &["apimachinery"]),
+    ("api", &["apimachinery", "cel"]),
     ("client", &["apimachinery", "api"]),
     ("apiserver", &["apimachinery", "api", "cel", "storage", "client"]),
     ("scheduler", &["apimachinery", "api", "cel", "client"]),

@@ -12,6 +12,7 @@ use k8s_openapi::api::{
     scheduling::v1beta1 as scheduling_v1beta1, storage::v1 as storage,
     storagemigration::v1 as storagemigration,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1 as apiregistration;
 use k8s_openapi::schemars::SchemaGenerator;
@@ -81,6 +82,7 @@ kinds! {
     admissionregistration::ValidatingWebhookConfiguration, false;
     apiregistration::APIService, false;
     apiserverinternal::StorageVersion, false;
+    apiextensions::CustomResourceDefinition, false;
     apps::ControllerRevision, true;
     apps::DaemonSet, true;
     apps::Deployment, true;

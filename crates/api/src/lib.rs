@@ -23,6 +23,7 @@ pub mod table;
 pub mod validate;
 
 pub mod admissionregistration;
+pub mod apiextensions;
 pub mod apiregistration;
 pub mod apiserverinternal;
 pub mod apps;

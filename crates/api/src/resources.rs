@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use crate::kind::ResourceType;
 use crate::resource::Resource;
 use crate::{
-    admissionregistration, apiregistration, apiserverinternal, apps, authentication, authorization,
-    autoscaling, batch, certificates, coordination, core, devices, discovery, events, flowcontrol,
-    networking, node, policy, rbac, scheduling, storage, storagemigration,
+    admissionregistration, apiextensions, apiregistration, apiserverinternal, apps, authentication,
+    authorization, autoscaling, batch, certificates, coordination, core, devices, discovery, events,
+    flowcontrol, networking, node, policy, rbac, scheduling, storage, storagemigration,
 };
 
 const ALL: &[&Resource] = &[
@@ -33,6 +33,7 @@ const ALL: &[&Resource] = &[
     &admissionregistration::validatingadmissionpolicy::RESOURCE,
     &admissionregistration::validatingadmissionpolicybinding::RESOURCE,
     &admissionregistration::validatingwebhookconfiguration::RESOURCE,
+    &apiextensions::customresourcedefinition::RESOURCE,
     &apiregistration::apiservice::RESOURCE,
     &apps::controllerrevision::RESOURCE,
     &apps::daemonset::RESOURCE,

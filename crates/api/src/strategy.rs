@@ -63,6 +63,9 @@ pub trait Strategy: Sync {
         None
     }
 
+    /// Changes the object when its deletion begins, such as by a finalizer that holds it; `now` is RFC 3339.
+    fn prepare_for_delete(&self, _object: &mut Value, _now: &str) {}
+
     /// Without an explicit propagation policy, dependents are orphaned rather than deleted (legacy resources).
     fn orphans_by_default(&self) -> bool {
         false

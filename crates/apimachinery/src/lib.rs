@@ -3,9 +3,11 @@
 pub mod clock;
 pub mod field;
 pub mod gvk;
+pub mod jsonpath;
 pub mod names;
 pub mod patch;
 pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod structural;

@@ -12,6 +12,7 @@ mod authz;
 mod bootstrap;
 mod cache;
 mod config;
+mod custom_resources;
 mod discovery;
 mod encryption;
 mod features;

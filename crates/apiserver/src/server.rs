@@ -21,6 +21,7 @@ use crate::authz::{self, Authorizer};
 use crate::bootstrap;
 use crate::cache::{Caches, LoadError};
 use crate::config::{Config, ConfigError};
+use crate::custom_resources::{self, CustomResources};
 use crate::discovery::Discovery;
 use crate::encryption::{EncryptedStore, EncryptionConfig};
 use crate::flowcontrol::{self, Fairness};
@@ -66,12 +67,12 @@ pub struct Inner {
     pub authentication: Chain,
     pub tokens: Tokens,
     pub kubelets: Option<Kubelets>,
-    #[allow(dead_code, reason = "who calls webhooks lands after this client")]
     pub webhooks: Webhooks,
     pub discovery: Discovery,
     pub aggregator: Aggregator,
     pub metrics: Arc<Metrics>,
     pub events: EventLeases,
+    pub custom_resources: CustomResources,
     /// Whose turn it is; `None`: by the plain limits.
     pub fairness: Option<Arc<Fairness>>,
     /// Reading and writing requests under way, without priority and fairness.
@@ -140,6 +141,7 @@ impl ApiServer {
             aggregator: Aggregator::new(&config)?,
             metrics,
             events: EventLeases::default(),
+            custom_resources: CustomResources::default(),
             fairness: fairness.clone(),
             inflight: (
                 Arc::new(Semaphore::new(config.max_requests_inflight)),
@@ -157,6 +159,8 @@ impl ApiServer {
             config,
         });
         bootstrap::run(&inner).await.map_err(StartError::Bootstrap)?;
+        custom_resources::start(&inner).await;
+        tokio::spawn(custom_resources::run(Arc::clone(&inner)));
         let place = bootstrap::join(&inner).await.map_err(StartError::Bootstrap)?;
         let leaving = TaskTracker::new();
         if let Some(place) = place {

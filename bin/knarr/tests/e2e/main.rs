@@ -7,6 +7,7 @@
 mod access;
 mod bad_input;
 mod cluster;
+mod custom_resources;
 mod deletion;
 mod edits;
 mod images;

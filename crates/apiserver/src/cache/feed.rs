@@ -35,7 +35,8 @@ pub enum LoadError {
     },
 }
 
-type ByName = BTreeMap<String, Arc<Cache>>;
+/// More than one where a new cache is about to take the place of another; the first is in use.
+type ByName = BTreeMap<String, Vec<Arc<Cache>>>;
 
 /// The caches of all stored resources.
 pub struct Caches {
@@ -57,7 +58,7 @@ impl Caches {
     ) -> Result<Arc<Self>, LoadError> {
         let by_name: ByName = names
             .into_iter()
-            .map(|(name, selectable)| (name, Arc::new(Cache::new(selectable, None))))
+            .map(|(name, selectable)| (name, vec![Arc::new(Cache::new(selectable, None))]))
             .collect();
         let caches = Arc::new(Self {
             by_name: ArcSwap::from_pointee(by_name),
@@ -76,11 +77,11 @@ impl Caches {
     }
 
     pub fn get(&self, name: &str) -> Option<Arc<Cache>> {
-        self.by_name.load().get(name).cloned()
+        self.by_name.load().get(name).and_then(|caches| caches.first()).cloned()
     }
 
-    /// Starts the cache of a resource that was not served so far, or takes the place of its former one, whose watches
-    /// end. The cache holds everything when this returns.
+    /// Starts a cache of a resource at run time. It holds everything when this returns; one that was there before goes on
+    /// until [`Caches::retire`].
     pub async fn add(
         &self,
         store: &dyn Store,
@@ -90,14 +91,14 @@ impl Caches {
     ) -> Result<Arc<Cache>, LoadError> {
         let cache = Arc::new(Cache::loading(selectable, normalize));
         // From here on it is told of events, so that nothing is missed between reading and following.
-        self.change(name, Some(Arc::clone(&cache)));
+        self.change(name, |caches| caches.push(Arc::clone(&cache)));
         match load_one(store, name, &cache).await {
             Ok((objects, revision)) => {
                 cache.finish_loading(objects, revision);
                 Ok(cache)
             }
             Err(error) => {
-                self.change(name, None);
+                self.change(name, |caches| caches.retain(|c| !Arc::ptr_eq(c, &cache)));
                 Err(error)
             }
         }
@@ -105,20 +106,28 @@ impl Caches {
 
     /// Ends the cache of a resource that is no longer served, and its watches.
     pub fn remove(&self, name: &str) {
-        self.change(name, None);
+        self.change(name, Vec::clear);
     }
 
-    fn change(&self, name: &str, cache: Option<Arc<Cache>>) {
+    /// Ends all caches of a resource but this one.
+    pub fn retire(&self, name: &str, but: &Arc<Cache>) {
+        self.change(name, |caches| caches.retain(|c| Arc::ptr_eq(c, but)));
+    }
+
+    /// Changes the caches of a resource; the watches of those that go end.
+    fn change(&self, name: &str, change: impl FnOnce(&mut Vec<Arc<Cache>>)) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut by_name = ByName::clone(&self.by_name.load());
-        let former = match cache {
-            Some(cache) => by_name.insert(name.to_owned(), cache),
-            None => by_name.remove(name),
-        };
-        self.by_name.store(Arc::new(by_name));
-        if let Some(former) = former {
-            former.close();
+        let mut caches = by_name.remove(name).unwrap_or_default();
+        let before = caches.clone();
+        change(&mut caches);
+        let gone: Vec<Arc<Cache>> =
+            before.into_iter().filter(|c| !caches.iter().any(|left| Arc::ptr_eq(left, c))).collect();
+        if !caches.is_empty() {
+            by_name.insert(name.to_owned(), caches);
         }
+        self.by_name.store(Arc::new(by_name));
+        gone.iter().for_each(|c| c.close());
     }
 
     /// The revision up to which all caches are complete.
@@ -147,7 +156,8 @@ impl Caches {
         let revision = loop {
             let page = store.range(request.clone()).await?;
             for kv in &page.kvs {
-                let Some((name, cache, key)) = place(&by_name, &kv.key) else { continue };
+                let Some((name, caches, key)) = place(&by_name, &kv.key) else { continue };
+                let Some(cache) = caches.first() else { continue };
                 let object = cache
                     .decode(&kv.value, kv.mod_revision)
                     .map_err(|source| LoadError::Damaged { key: lossy(&kv.key), source })?;
@@ -161,8 +171,11 @@ impl Caches {
                 _ => break page.revision,
             }
         };
-        for (name, cache) in &*by_name {
-            cache.reset(found.remove(name.as_str()).unwrap_or_default(), revision);
+        for (name, caches) in &*by_name {
+            // One that is still loading reads for itself.
+            if let Some(cache) = caches.first() {
+                cache.reset(found.remove(name.as_str()).unwrap_or_default(), revision);
+            }
         }
         self.applied.send_replace(revision);
         Ok(revision)
@@ -229,7 +242,7 @@ impl Caches {
                     if let WatchItem::Events(events) = &item {
                         events.events.iter().for_each(|e| apply(&by_name, e));
                     }
-                    by_name.values().for_each(|c| c.set_applied(*revision));
+                    by_name.values().flatten().for_each(|c| c.set_applied(*revision));
                     self.applied.send_replace(*revision);
                 }
             }
@@ -238,24 +251,28 @@ impl Caches {
 }
 
 /// Which cache a storage key belongs to, and its key there.
-fn place<'a, 'k>(by_name: &'a ByName, key: &'k [u8]) -> Option<(&'a str, &'a Arc<Cache>, &'k str)> {
+fn place<'a, 'k>(by_name: &'a ByName, key: &'k [u8]) -> Option<(&'a str, &'a [Arc<Cache>], &'k str)> {
     let rest = std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?;
     let slash = rest.match_indices('/').nth(1)?.0;
-    let (name, cache) = by_name.get_key_value(&rest[..slash])?;
-    Some((name, cache, &rest[slash + 1..]))
+    let (name, caches) = by_name.get_key_value(&rest[..slash])?;
+    Some((name, caches, &rest[slash + 1..]))
 }
 
 fn apply(by_name: &ByName, event: &Event) {
-    let Some((_, cache, key)) = place(by_name, &event.kv.key) else { return };
+    let Some((_, caches, key)) = place(by_name, &event.kv.key) else { return };
     let (stored, deleted) = match event.kind {
         EventKind::Put => (Some(&event.kv), false),
         EventKind::Delete => (event.prev.as_ref(), true),
     };
     let Some(stored) = stored else { return };
-    match cache.decode(&stored.value, event.kv.mod_revision) {
-        Ok(object) if deleted => cache.apply(key, Applied::Delete(Arc::new(object))),
-        Ok(object) => cache.apply(key, Applied::Put(Arc::new(object))),
-        Err(error) => tracing::error!(key = %lossy(&event.kv.key), %error, "damaged object in the store"),
+    for cache in caches {
+        match cache.decode(&stored.value, event.kv.mod_revision) {
+            Ok(object) if deleted => cache.apply(key, Applied::Delete(Arc::new(object))),
+            Ok(object) => cache.apply(key, Applied::Put(Arc::new(object))),
+            Err(error) => {
+                tracing::error!(key = %lossy(&event.kv.key), %error, "damaged object in the store");
+            }
+        }
     }
 }
 

@@ -367,6 +367,7 @@ impl Cache {
     fn close(&self) {
         let mut state = self.write();
         state.closed = true;
+        state.waiting = None;
         state.watchers = Watchers::default();
     }
 

@@ -17,7 +17,6 @@ pub struct Selection {
 }
 
 impl Selection {
-    #[cfg(test)]
     pub fn everything(resource: ResourceRef) -> Self {
         Self { resource, labels: Selector::everything(), fields: FieldSelector::everything() }
     }

@@ -1,6 +1,7 @@
 //! Paths that name no resource: discovery, version, OpenAPI, health, metrics, token issuer.
 
 mod aggregated;
+mod custom_openapi;
 mod health;
 mod legacy;
 mod openapi;

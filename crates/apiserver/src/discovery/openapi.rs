@@ -1,26 +1,62 @@
 //! OpenAPI v3: one document per group version, made when first asked for.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderValue};
+use knarr_api::custom::CustomResource;
 use knarr_apimachinery::schema::openapi::{self, Resource, Subresource, group_version_path, hash};
 use serde_json::Value;
 
-use super::Document;
+use super::{Document, custom_openapi};
 use crate::http::output::{Answer, to_json};
 use crate::registry::Request;
 use crate::registry::table::Table;
 use crate::server::Inner;
 
+type ByPath = BTreeMap<String, Arc<Document>>;
+
 /// The documents by path, `apis/apps/v1`.
 #[derive(Default)]
-pub struct Documents(OnceLock<BTreeMap<String, Arc<Document>>>);
+pub struct Documents {
+    built_in: OnceLock<ByPath>,
+    /// Of custom resources, each with what it was made from.
+    custom: Mutex<BTreeMap<String, (Vec<Arc<CustomResource>>, Arc<Document>)>>,
+}
 
 impl Documents {
-    pub fn all(&self, table: &Table) -> &BTreeMap<String, Arc<Document>> {
-        self.0.get_or_init(|| build(table))
+    pub fn all(&self, table: &Table) -> ByPath {
+        let mut all = self.built_in.get_or_init(|| build(table)).clone();
+        all.extend(self.customs(table));
+        all
+    }
+
+    /// Those of custom resources, made anew where they have changed.
+    fn customs(&self, table: &Table) -> ByPath {
+        let mut groups: BTreeMap<(&str, &str), Vec<Arc<CustomResource>>> = BTreeMap::new();
+        for custom in table.iter().filter_map(|s| s.resource.custom()) {
+            let types = custom.resource.types;
+            groups.entry((types.group, types.version)).or_default().push(Arc::clone(custom));
+        }
+        let mut made = self.custom.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = BTreeMap::new();
+        for ((group, version), customs) in groups {
+            let path = group_version_path(group, version);
+            let same = |before: &[Arc<CustomResource>]| {
+                before.len() == customs.len() && before.iter().zip(&customs).all(|(a, b)| Arc::ptr_eq(a, b))
+            };
+            let document = match made.remove(&path) {
+                Some((before, document)) if same(&before) => document,
+                _ => {
+                    let refs: Vec<&CustomResource> = customs.iter().map(|c| &**c).collect();
+                    Arc::new(Document::new(&custom_openapi::document(group, version, &refs, &|_| None)))
+                }
+            };
+            kept.insert(path, (customs, document));
+        }
+        *made = kept;
+        made.iter().map(|(path, (_, document))| (path.clone(), Arc::clone(document))).collect()
     }
 
     /// `/openapi/v3`.
@@ -30,11 +66,15 @@ impl Documents {
     }
 }
 
-fn build(table: &Table) -> BTreeMap<String, Arc<Document>> {
+fn build(table: &Table) -> ByPath {
     let mut documents = BTreeMap::new();
     let descriptions = knarr_api::descriptions::definitions();
+    let built_in = |group: &str, version: &str| {
+        let mut all = table.iter().map(|s| &s.resource).filter(|r| r.custom().is_none());
+        all.any(|r| r.types.group == group && r.types.version == version)
+    };
     for (group, versions) in super::legacy::group_versions(table) {
-        for version in versions {
+        for version in versions.into_iter().filter(|v| built_in(group, v)) {
             let body: Bytes = to_json(&document_of(table, group, version, &descriptions));
             let etag = format!("\"{}\"", hash(&body));
             documents.insert(group_version_path(group, version), Arc::new(Document { body, etag }));
@@ -47,7 +87,7 @@ fn document_of(table: &Table, group: &str, version: &str, descriptions: &BTreeMa
     let served: Vec<_> = table
         .iter()
         .map(|s| &s.resource)
-        .filter(|r| r.types.group == group && r.types.version == version)
+        .filter(|r| r.custom().is_none() && r.types.group == group && r.types.version == version)
         .collect();
     let subresources: Vec<Vec<Subresource<'_>>> = served
         .iter()
@@ -77,7 +117,8 @@ fn document_of(table: &Table, group: &str, version: &str, descriptions: &BTreeMa
 
 /// `/openapi/v3/apis/apps/v1`.
 pub fn document(server: &Inner, table: &Table, request: &Request, path: &str) -> Answer {
-    let Some(document) = server.discovery.openapi.all(table).get(path) else {
+    let all = server.discovery.openapi.all(table);
+    let Some(document) = all.get(path) else {
         return Answer::text(404, "404 page not found\n");
     };
     let mut response = document.answer(request, "application/json");

@@ -136,6 +136,10 @@ pub fn write(
     match answer {
         Answer::Raw(response) => response,
         Answer::Value { code, value } => write_value(code, &value, negotiated),
+        Answer::Object { resource, .. } if unmarshalable(&resource, negotiated, "Unstructured").is_some() => {
+            let why = unmarshalable(&resource, negotiated, "Unstructured").unwrap_or_default();
+            write_error(&StatusError::new(406, "NotAcceptable", why), Negotiated::default())
+        }
         Answer::Object { code, resource, object } => match negotiated.form {
             Form::Whole => write_bytes(code, object.json().clone(), negotiated),
             Form::Table => {
@@ -148,12 +152,27 @@ pub fn write(
             }
             Form::Metadata => write_bytes(code, table::partial(&object), negotiated),
         },
+        Answer::List(list) if unmarshalable(&list.resource, negotiated, "UnstructuredList").is_some() => {
+            let why = unmarshalable(&list.resource, negotiated, "UnstructuredList").unwrap_or_default();
+            write_error(&StatusError::new(406, "NotAcceptable", why), Negotiated::default())
+        }
         Answer::List(list) => write_list(list, negotiated, include, now),
         Answer::Watch(session) => {
             let clock = Arc::clone(clock);
             watch_body::respond(*session, negotiated, include, move || clock.now())
         }
     }
+}
+
+/// Why an answer cannot be a protobuf message: custom resources have none.
+fn unmarshalable(resource: &ResourceRef, negotiated: Negotiated, ty: &str) -> Option<String> {
+    let wanted = negotiated.format == Format::Protobuf && negotiated.form == Form::Whole;
+    (wanted && resource.custom().is_some()).then(|| {
+        format!(
+            "object *unstructured.{ty} does not implement the protobuf marshalling interface and cannot be encoded \
+             to a protobuf message"
+        )
+    })
 }
 
 /// JSON text as it is, or in the negotiated format.

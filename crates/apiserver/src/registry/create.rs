@@ -14,7 +14,6 @@ use super::store::{self, WriteError};
 use super::{Request, metadata};
 use crate::admission::{self, Attributes, Operation};
 use crate::allocators;
-use crate::http::input;
 use crate::server::Inner;
 
 /// How often a generated name that exists already is generated anew.
@@ -23,7 +22,7 @@ const NAME_ATTEMPTS: usize = 8;
 /// Decodes the body as an object of the served kind.
 pub fn decode_body(request: &Request, served: &Served, params: &WriteParams) -> Result<Value, StatusError> {
     let strict = params.field_validation == FieldValidation::Strict;
-    let decoded = input::decode(&request.headers, &request.body, &served.resource.types.gvk(), strict)?;
+    let decoded = super::codec::decode(served, &request.headers, &request.body, strict)?;
     if params.field_validation == FieldValidation::Warn {
         decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
     }
@@ -78,6 +77,11 @@ async fn create_named(
     mut object: Value,
 ) -> Result<Arc<Object>, StatusError> {
     let strategy = served.resource.strategy();
+    if served.is_terminating() {
+        let why = "create not allowed while custom resource definition is terminating";
+        let name = metadata::text(&object, "name");
+        return Err(StatusError::forbidden(&served.group_resource(), name, why));
+    }
     strategy.default(&mut object);
     metadata::init(&mut object, server.clock.now(), &uuid::Uuid::new_v4().to_string());
     strategy.prepare_for_create(&mut object);

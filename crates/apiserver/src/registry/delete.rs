@@ -175,6 +175,9 @@ fn fate(
         Graceful::After(seconds) => Some(seconds),
     };
     set_finalizers(&mut new, served, options);
+    if !metadata::is_deleting(old) {
+        served.resource.strategy().prepare_for_delete(&mut new, &metadata::rfc3339(now));
+    }
     let waits = !metadata::finalizers(&new).is_empty() || !namespace_finalizers(&new).is_empty();
     match grace {
         Some(seconds) if seconds > 0 || waits => Fate::Marked(new),

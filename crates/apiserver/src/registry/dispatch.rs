@@ -18,6 +18,9 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     let Some(served) = server.table.find(&info.group, &info.version, &info.resource) else {
         return Err(StatusError::path_not_found());
     };
+    if let Some(warning) = served.resource.custom().and_then(|c| c.deprecation.as_deref()) {
+        request.warn(warning);
+    }
     if !info.subresource.is_empty() {
         return subresources::dispatch(server, request, &served).await;
     }

@@ -2,7 +2,7 @@
 
 use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::patch::apply::{self as ssa, FieldSet, Manager};
-use knarr_apimachinery::schema::{Type, validate as schema};
+use knarr_apimachinery::schema::Type;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
@@ -30,11 +30,21 @@ fn with_manager<T>(
 ) -> T {
     let kind: GroupVersionKind = served.resource.types.gvk();
     let reset = match subresource {
+        "status" if served.resource.custom().is_some() => FieldSet::of_names(&[&["metadata"], &["spec"]]),
         "status" => FieldSet::of_names(&[&["spec"]]),
         "" if served.resource.subresource("status").is_some() => FieldSet::of_names(&[&["status"]]),
         _ => FieldSet::new(),
     };
-    let manager = Manager { name, subresource, kind: &kind, schema: served.schema, reset: Some(&reset), now };
+    let custom = served.resource.custom();
+    let manager = Manager {
+        name,
+        subresource,
+        kind: &kind,
+        schema: served.schema,
+        custom: custom.map(|c| &c.schema),
+        reset: Some(&reset),
+        now,
+    };
     run(&manager)
 }
 
@@ -84,7 +94,7 @@ pub fn decode_applied(
     let text = crate::http::output::to_json(&value);
     // Only what is there is applied: nothing may be dropped or normalized, so the decoder just looks for mistakes.
     let strict = params.field_validation == FieldValidation::Strict;
-    let decoded = schema::decode_request(&text, &served.resource.types.gvk(), strict)?;
+    let decoded = super::codec::decode_json(served, &text, strict)?;
     if params.field_validation == FieldValidation::Warn {
         decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
     }
@@ -131,7 +141,7 @@ pub fn apply(
     // The merged whole is read as a body would be: normalized, and refused where it does not fit.
     let managed = new.pointer("/metadata/managedFields").cloned();
     let text = crate::http::output::to_json(&new);
-    let mut new = schema::decode_request(&text, &served.resource.types.gvk(), false)?.value;
+    let mut new = super::codec::decode_json(served, &text, false)?.value;
     if let Some(managed) = managed {
         knarr_api::prepare::metadata(&mut new).insert("managedFields".into(), managed);
     }

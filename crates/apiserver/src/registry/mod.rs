@@ -1,5 +1,6 @@
 //! The generic handlers: one implementation of every verb over the table of resources.
 
+pub mod codec;
 pub mod create;
 pub mod delete;
 pub mod dispatch;

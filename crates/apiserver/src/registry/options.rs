@@ -164,7 +164,7 @@ fn escaped(value: &str) -> String {
 }
 
 fn unknown_field(served: &Served, field: &str) -> String {
-    if served.resource.selectable.is_empty() {
+    if served.resource.selectable.is_empty() && served.resource.custom().is_none() {
         format!("\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
     } else {
         format!("field label not supported: {field}")

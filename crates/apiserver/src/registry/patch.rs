@@ -5,7 +5,6 @@ use std::sync::Arc;
 use knarr_api::object::Object;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::patch::{json_patch, merge_patch, strategic};
-use knarr_apimachinery::schema::validate as schema;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
@@ -34,12 +33,16 @@ const MEDIA_TYPES: [&str; 5] = [
     "application/apply-patch+cbor",
 ];
 
-pub fn format(request: &Request) -> Result<Format, StatusError> {
+pub fn format(request: &Request, served: &Served) -> Result<Format, StatusError> {
+    let custom = served.resource.custom().is_some();
     match input::content_type(&request.headers) {
         "application/json-patch+json" => Ok(Format::Json),
         "application/merge-patch+json" => Ok(Format::Merge),
-        "application/strategic-merge-patch+json" => Ok(Format::Strategic),
+        "application/strategic-merge-patch+json" if !custom => Ok(Format::Strategic),
         "application/apply-patch+yaml" => Ok(Format::Apply),
+        _ if custom => {
+            Err(StatusError::unsupported_media_type(&[MEDIA_TYPES[0], MEDIA_TYPES[1], MEDIA_TYPES[3]]))
+        }
         _ => Err(StatusError::unsupported_media_type(&MEDIA_TYPES[..4])),
     }
 }
@@ -51,7 +54,7 @@ pub async fn patch(
     served: &Served,
     params: &WriteParams,
 ) -> Result<(Arc<Object>, bool), StatusError> {
-    let format = format(request)?;
+    let format = format(request, served)?;
     let info = &request.info;
     check_options(request, params, format)?;
     let subresource = (!info.subresource.is_empty()).then_some(info.subresource.as_str());
@@ -111,8 +114,8 @@ pub fn patched(
     };
     let text = serde_json::to_vec(&new).map_err(StatusError::internal)?;
     let strict = params.field_validation == FieldValidation::Strict;
-    let decoded = schema::decode_request(&text, &served.resource.types.gvk(), strict)
-        .map_err(|e| invalid_result(served, old, &e))?;
+    let decoded =
+        super::codec::decode_json(served, &text, strict).map_err(|e| invalid_result(served, old, &e))?;
     if params.field_validation == FieldValidation::Warn {
         decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
     }

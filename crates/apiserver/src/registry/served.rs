@@ -1,6 +1,7 @@
 //! A served resource with what stands behind it: schema, cache, storage keys, conversion.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use knarr_api::object::Object;
@@ -11,6 +12,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use crate::cache::{Cache, Caches};
+use crate::custom_resources::Conversion;
 
 /// One line of the table of resources, at work.
 pub struct Served {
@@ -20,6 +22,10 @@ pub struct Served {
     /// Of built-in resources.
     pub schema: Option<&'static Struct>,
     storage: Option<Storage>,
+    /// How objects of a custom resource come into this version, and back.
+    conversion: Option<Conversion>,
+    /// Set while the definition of a custom resource is being deleted.
+    terminating: Arc<AtomicBool>,
 }
 
 struct Storage {
@@ -42,7 +48,32 @@ impl Served {
             Some(Storage { cache, prefix: format!("/registry/{name}/") })
         });
         let schema = schema::for_kind(&resource.types.gvk());
-        Self { resource: resource.into(), stored: stored.into(), schema, storage }
+        Self {
+            resource: resource.into(),
+            stored: stored.into(),
+            schema,
+            storage,
+            conversion: None,
+            terminating: Arc::default(),
+        }
+    }
+
+    /// One version of a custom resource; `stored` is the one that is stored, and `terminating` shared by all.
+    pub fn custom(
+        resource: ResourceRef,
+        stored: ResourceRef,
+        cache: Arc<Cache>,
+        conversion: Conversion,
+        terminating: Arc<AtomicBool>,
+    ) -> Self {
+        let prefix = format!("/registry/{}/", storage_name(&stored));
+        let storage = Some(Storage { cache, prefix });
+        Self { resource, stored, schema: None, storage, conversion: Some(conversion), terminating }
+    }
+
+    /// Whether no new objects may come.
+    pub fn is_terminating(&self) -> bool {
+        self.terminating.load(Ordering::Acquire)
     }
 
     /// What a 404, 409 … calls it.
@@ -92,6 +123,9 @@ impl Served {
 
     /// A held object in the form of this resource.
     pub async fn show(&self, held: &Arc<Object>) -> Result<Arc<Object>, StatusError> {
+        if let Some(conversion) = &self.conversion {
+            return conversion.show(self, held).await;
+        }
         let Some(as_) = self.resource.stored_as else { return Ok(Arc::clone(held)) };
         let value: Value = serde_json::from_slice(held.json()).map_err(StatusError::internal)?;
         let shown = serde_json::to_vec(&(as_.from_stored)(&value)).map_err(StatusError::internal)?;
@@ -100,13 +134,16 @@ impl Served {
 
     /// Whether held objects are shown as they are.
     pub fn shows_as_held(&self) -> bool {
-        self.resource.stored_as.is_none()
+        self.resource.stored_as.is_none() && self.conversion.as_ref().is_none_or(Conversion::is_trivial)
     }
 
     /// Held objects in the form of this resource.
     pub async fn show_all(&self, held: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, StatusError> {
         if self.shows_as_held() {
             return Ok(held);
+        }
+        if let Some(conversion) = &self.conversion {
+            return conversion.show_all(self, held).await;
         }
         let mut shown = Vec::with_capacity(held.len());
         for object in &held {
@@ -117,6 +154,9 @@ impl Served {
 
     /// A value of this resource as it is stored.
     pub async fn to_stored(&self, value: &Value) -> Result<Bytes, StatusError> {
+        if let Some(conversion) = &self.conversion {
+            return conversion.to_stored(self, value).await;
+        }
         let bytes = match self.resource.stored_as {
             Some(as_) => serde_json::to_vec(&(as_.to_stored)(value)),
             None => serde_json::to_vec(value),

@@ -248,8 +248,13 @@ pub async fn modify_raw(
         }
         let condition = Precondition::ModRevision(current.revision);
         let key = served.key(namespace, name);
-        match store::put(server, key, stored.clone(), condition, current.lease, store::Extra::default()).await
-        {
+        let extra = store::Extra::default();
+        let done = if super::delete::is_finished(&new) {
+            store::remove(server, key, current.revision, extra).await
+        } else {
+            store::put(server, key, stored.clone(), condition, current.lease, extra).await
+        };
+        match done {
             Ok(revision) => return served.object(&stored, revision).await,
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(_)) => {}

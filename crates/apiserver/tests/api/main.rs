@@ -4,6 +4,7 @@ mod access;
 mod audit;
 mod authentication;
 mod certificates;
+mod custom_resources;
 mod encryption;
 mod fairness;
 mod harness;

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::fields::{Tree, attach, field_element, node as set_node};
-use super::node::{Node, Shape, elements, members};
-use crate::schema::ListKind;
+use super::node::{ListKind, Node, Shape, elements, members};
 
 /// Members of metadata that nobody owns: the server sets them.
 pub(super) const UNOWNED_METADATA: &[&str] = &[
@@ -47,7 +46,7 @@ struct Level {
 }
 
 /// Compares two objects, leaving out what nobody owns.
-pub(super) fn compare_objects(root: Node, old: &Value, new: &Value) -> Difference {
+pub(super) fn compare_objects(root: Node<'_>, old: &Value, new: &Value) -> Difference {
     let mut top = Difference::default();
     zip_members(members(Some(old)), members(Some(new)), |name, old, new| {
         if UNOWNED_ROOT.contains(&name) || old == new {
@@ -74,7 +73,7 @@ fn add(parent: &mut Difference, element: impl Fn() -> String, level: Level) {
     attach(&mut parent.removed, &element, level.removed, level.below.removed);
 }
 
-fn compare(node: Node, old: Option<&Value>, new: Option<&Value>) -> Level {
+fn compare(node: Node<'_>, old: Option<&Value>, new: Option<&Value>) -> Level {
     let mut level = Level::default();
     if let (None, Some(new)) = (old, new) {
         level.changed = true;
@@ -110,7 +109,7 @@ fn compare(node: Node, old: Option<&Value>, new: Option<&Value>) -> Level {
 }
 
 /// Every path below a value that was not there before.
-fn all_below(node: Node, value: &Value) -> Tree {
+fn all_below(node: Node<'_>, value: &Value) -> Tree {
     let mut all = Tree::new();
     match node.shape(Some(value)) {
         Shape::Map => {
@@ -124,7 +123,7 @@ fn all_below(node: Node, value: &Value) -> Tree {
     all
 }
 
-fn add_items(node: Node, kind: ListKind, items: &[Value], all: &mut Tree) {
+fn add_items(node: Node<'_>, kind: ListKind<'_>, items: &[Value], all: &mut Tree) {
     for item in items {
         let Ok(element) = node.item(kind, item) else { continue };
         // A repeated element is owned as a whole.
@@ -134,7 +133,7 @@ fn add_items(node: Node, kind: ListKind, items: &[Value], all: &mut Tree) {
 }
 
 fn compare_members(
-    node: Node,
+    node: Node<'_>,
     old: Option<&Map<String, Value>>,
     new: Option<&Map<String, Value>>,
     below: &mut Difference,
@@ -169,7 +168,7 @@ fn zip_members<'a>(
     }
 }
 
-fn compare_lists(node: Node, kind: ListKind, old: &[Value], new: &[Value], below: &mut Difference) {
+fn compare_lists(node: Node<'_>, kind: ListKind<'_>, old: &[Value], new: &[Value], below: &mut Difference) {
     if old == new {
         return;
     }
@@ -218,9 +217,9 @@ fn compare_lists(node: Node, kind: ListKind, old: &[Value], new: &[Value], below
 }
 
 /// Whether both lists have the same elements in the same order, none repeated: the common case, seen without an index.
-fn same_items(kind: ListKind, old: &[Value], new: &[Value]) -> bool {
+fn same_items(kind: ListKind<'_>, old: &[Value], new: &[Value]) -> bool {
     let ListKind::Map(keys) = kind else { return false };
-    let same = |a: &Value, b: &Value| keys.iter().all(|k| a.get(k) == b.get(k));
+    let same = |a: &Value, b: &Value| keys.sorted().iter().all(|k| a.get(k) == b.get(k));
     old.len() == new.len()
         && old.len() <= SHORT_LIST
         && old.iter().zip(new).all(|(a, b)| same(a, b))

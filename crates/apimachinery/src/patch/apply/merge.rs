@@ -5,11 +5,10 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::fields::{Tree, attach, child, children, field_element, is_member, node as set_node};
-use super::node::{Node, Shape, elements, members};
-use crate::schema::ListKind;
+use super::node::{ListKind, Node, Shape, elements, members};
 
 /// The live value with the applied value merged over it.
-pub(super) fn merge(node: Node, live: &Value, applied: &Value) -> Value {
+pub(super) fn merge(node: Node<'_>, live: &Value, applied: &Value) -> Value {
     let shape = node.shape(Some(applied));
     if shape != node.shape(Some(live)) {
         return applied.clone();
@@ -50,7 +49,7 @@ struct Indexed<'a> {
 }
 
 impl<'a> Indexed<'a> {
-    fn new(node: Node, kind: ListKind, list: &'a [Value]) -> Self {
+    fn new(node: Node<'_>, kind: ListKind<'_>, list: &'a [Value]) -> Self {
         let items: Vec<(String, &Value)> =
             list.iter().filter_map(|v| Some((node.item(kind, v).ok()?, v))).collect();
         let mut places = HashMap::with_capacity(items.len());
@@ -67,7 +66,7 @@ impl<'a> Indexed<'a> {
 
 /// Elements of both lists keep the applied order among themselves; the others of the live list stay beside their
 /// neighbours.
-fn merge_lists(node: Node, kind: ListKind, live: &[Value], applied: &[Value]) -> Vec<Value> {
+fn merge_lists(node: Node<'_>, kind: ListKind<'_>, live: &[Value], applied: &[Value]) -> Vec<Value> {
     let live = Indexed::new(node, kind, live);
     let applied = Indexed::new(node, kind, applied);
     let merged_item = |(element, value): &(String, &Value)| match live.places.get(element) {
@@ -119,12 +118,12 @@ fn merge_lists(node: Node, kind: ListKind, live: &[Value], applied: &[Value]) ->
 }
 
 /// All fields that a value sets.
-pub(super) fn field_set(node: Node, value: &Value) -> Tree {
+pub(super) fn field_set(node: Node<'_>, value: &Value) -> Tree {
     set_below(node, value).1
 }
 
 /// Whether the place itself is set as a whole, and what is set below it.
-fn set_below(node: Node, value: &Value) -> (bool, Tree) {
+fn set_below(node: Node<'_>, value: &Value) -> (bool, Tree) {
     let mut below = Tree::new();
     match node.shape(Some(value)) {
         Shape::Leaf => return (true, below),
@@ -151,7 +150,7 @@ fn set_below(node: Node, value: &Value) -> (bool, Tree) {
 }
 
 /// The value without the fields of the set. A map or list left with nothing becomes null.
-pub(super) fn remove_fields(node: Node, value: &Value, set: &Tree) -> Value {
+pub(super) fn remove_fields(node: Node<'_>, value: &Value, set: &Tree) -> Value {
     match node.shape(Some(value)) {
         Shape::Leaf => match value {
             Value::Array(_) | Value::Object(_) => Value::Null,
@@ -188,7 +187,7 @@ pub(super) fn remove_fields(node: Node, value: &Value, set: &Tree) -> Value {
 }
 
 /// The set with every named field above a member made a member too.
-pub(super) fn with_named_fields(node: Node, set: &Tree) -> Tree {
+pub(super) fn with_named_fields(node: Node<'_>, set: &Tree) -> Tree {
     let mut all = Tree::new();
     for (element, below) in children(set) {
         let name = element.strip_prefix("f:");

@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::gvk::GroupVersionKind;
 use crate::schema::{self, Struct};
 use crate::status::StatusError;
+use crate::structural::Schema;
 use compare::{Difference, UNOWNED_METADATA, compare_objects};
 use fields::{Reach, Tree, intersection, subtract, union};
 use managers::{Entry, Identity};
@@ -40,8 +41,10 @@ pub struct Manager<'a> {
     pub subresource: &'a str,
     /// What is written.
     pub kind: &'a GroupVersionKind,
-    /// The schema of the kind; `None` for a custom resource, whose lists then are atomic.
+    /// The schema of the kind; `None` for a custom resource.
     pub schema: Option<&'static Struct>,
+    /// The schema of a custom resource; without one, its lists are atomic.
+    pub custom: Option<&'a Schema>,
     /// Fields that this endpoint does not write: `status` on the object itself, `spec` on its status.
     pub reset: Option<&'a FieldSet>,
     pub now: Timestamp,
@@ -59,8 +62,8 @@ impl<'a> Manager<'a> {
         }
     }
 
-    fn root(&self) -> Node {
-        Node::root(self.schema)
+    fn root(&self) -> Node<'a> {
+        Node::root(self.schema, self.custom)
     }
 
     fn compare(&self, old: &Value, new: &Value) -> Difference {
@@ -309,7 +312,7 @@ fn strip_unowned(set: &mut Tree) {
 
 /// Removes what this manager applied last time, and neither it nor anyone else owns now. Where it applies all of last
 /// time again there is nothing to remove: a set that comes from an object holds all that is above its members.
-fn prune(root: Node, merged: Value, entries: &[Entry], last: &Tree) -> Value {
+fn prune(root: Node<'_>, merged: Value, entries: &[Entry], last: &Tree) -> Value {
     let named = |set: &Tree| merge::with_named_fields(root, set);
     let last = named(last);
     let in_merged = named(&merge::field_set(root, &merged));

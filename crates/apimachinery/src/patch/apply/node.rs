@@ -4,37 +4,86 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::schema::{self, ListKind, Struct, Type};
+use crate::schema::{self, Struct, Type};
+use crate::structural::{Additional, Schema};
 
 /// The schema of one value.
 #[derive(Clone, Copy)]
-pub(super) enum Node {
+pub(super) enum Node<'a> {
     Typed(Type),
     /// No schema: maps are merged, lists are atomic.
     Deduced,
     /// An object of a kind without schema; its metadata has one.
     CustomObject,
+    /// By the schema of a custom resource.
+    Custom(&'a Schema),
+    /// A custom resource, or a resource embedded in one: its metadata goes without saying.
+    CustomResource(&'a Schema),
+}
+
+/// How the elements of a list are told apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ListKind<'a> {
+    Atomic,
+    Set,
+    Map(Keys<'a>),
+}
+
+/// The names of the fields that identify an element.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys<'a> {
+    Known(&'static [&'static str]),
+    Custom(&'a [String]),
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn sorted(self) -> Vec<&'a str> {
+        let mut keys: Vec<&'a str> = match self {
+            Self::Known(keys) => keys.to_vec(),
+            Self::Custom(keys) => keys.iter().map(String::as_str).collect(),
+        };
+        keys.sort_unstable();
+        keys
+    }
+}
+
+impl From<schema::ListKind> for ListKind<'_> {
+    fn from(kind: schema::ListKind) -> Self {
+        match kind {
+            schema::ListKind::Atomic => Self::Atomic,
+            schema::ListKind::Set => Self::Set,
+            schema::ListKind::Map(keys) => Self::Map(Keys::Known(keys)),
+        }
+    }
 }
 
 /// What a value is to a merge.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum Shape<'a> {
     /// Owned as a whole: scalars, atomic maps and lists.
     Leaf,
     /// Each member has owners of its own.
     Map,
     /// Elements are identified by their keys or their value.
-    List(ListKind),
+    List(ListKind<'a>),
 }
 
-impl Node {
+impl<'a> Node<'a> {
     /// The schema of a whole object.
-    pub(super) fn root(schema: Option<&'static Struct>) -> Self {
-        schema.map_or(Self::CustomObject, |s| Self::Typed(Type::Struct(s)))
+    pub(super) fn root(schema: Option<&'static Struct>, custom: Option<&'a Schema>) -> Self {
+        match (schema, custom) {
+            (Some(schema), _) => Self::Typed(Type::Struct(schema)),
+            (None, Some(custom)) => Self::CustomResource(custom),
+            (None, None) => Self::CustomObject,
+        }
+    }
+
+    fn custom(schema: &'a Schema) -> Self {
+        if schema.embedded_resource { Self::CustomResource(schema) } else { Self::Custom(schema) }
     }
 
     /// The shape; without a schema it follows from the value.
-    pub(super) fn shape(self, value: Option<&Value>) -> Shape {
+    pub(super) fn shape(self, value: Option<&Value>) -> Shape<'a> {
         match self {
             Self::Typed(Type::Struct(s)) => {
                 if s.atomic {
@@ -51,23 +100,34 @@ impl Node {
                 }
             }
             Self::Typed(Type::List(list)) => match list.kind {
-                ListKind::Atomic => Shape::Leaf,
-                kind => Shape::List(kind),
+                schema::ListKind::Atomic => Shape::Leaf,
+                kind => Shape::List(kind.into()),
             },
-            Self::Typed(Type::Any) | Self::Deduced | Self::CustomObject => match value {
-                Some(Value::Object(_) | Value::Null) | None => Shape::Map,
-                Some(_) => Shape::Leaf,
-            },
+            Self::Typed(Type::Any) | Self::Deduced | Self::CustomObject => deduced(value),
             Self::Typed(_) => Shape::Leaf,
+            Self::CustomResource(_) => Shape::Map,
+            Self::Custom(schema) => match (schema.ty.as_str(), schema.list_type.as_deref()) {
+                ("object", _) if schema.map_type.as_deref() == Some("atomic") => Shape::Leaf,
+                ("object", _) => Shape::Map,
+                ("array", Some("set")) => Shape::List(ListKind::Set),
+                ("array", Some("map")) => Shape::List(ListKind::Map(Keys::Custom(&schema.list_map_keys))),
+                ("", _) if schema.preserve_unknown_fields => deduced(value),
+                _ => Shape::Leaf,
+            },
         }
     }
 
     /// The schema of a member.
-    pub(super) fn member(self, name: &str) -> Node {
+    pub(super) fn member(self, name: &str) -> Node<'a> {
         match self {
             Self::Typed(Type::Struct(s)) => s.field(name).map_or(Self::Deduced, |f| Self::Typed(f.ty)),
             Self::Typed(Type::Map(map)) => Self::Typed(map.value),
-            Self::CustomObject if name == "metadata" => {
+            Self::CustomResource(_) if matches!(name, "apiVersion" | "kind") => Self::Typed(Type::String),
+            Self::Custom(schema) => schema.member(name).map_or(Self::Deduced, Self::custom),
+            Self::CustomResource(schema) if name != "metadata" => {
+                schema.member(name).map_or(Self::Deduced, Self::custom)
+            }
+            Self::CustomObject | Self::CustomResource(_) if name == "metadata" => {
                 let meta = schema::for_definition("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
                 meta.map_or(Self::Deduced, |s| Self::Typed(Type::Struct(s)))
             }
@@ -80,20 +140,38 @@ impl Node {
         match self {
             Self::Typed(Type::Struct(s)) => s.field(name).is_some(),
             Self::CustomObject => name == "metadata",
+            Self::Custom(schema) => schema.properties.contains_key(name),
+            Self::CustomResource(schema) => {
+                matches!(name, "apiVersion" | "kind" | "metadata") || schema.properties.contains_key(name)
+            }
             _ => false,
         }
     }
 
+    /// Whether a member that the schema does not name may be there all the same.
+    pub(super) fn takes(self, name: &str) -> bool {
+        match self {
+            Self::Typed(Type::Struct(_)) => self.names(name),
+            Self::Custom(schema) | Self::CustomResource(schema) => {
+                let open = schema.preserve_unknown_fields
+                    || matches!(schema.additional, Some(Additional::Schema(_) | Additional::Allowed(true)));
+                open || self.names(name)
+            }
+            _ => true,
+        }
+    }
+
     /// The schema of a list's elements.
-    pub(super) fn element(self) -> Node {
+    pub(super) fn element(self) -> Node<'a> {
         match self {
             Self::Typed(Type::List(list)) => Self::Typed(list.element),
+            Self::Custom(schema) => schema.items.as_deref().map_or(Self::Deduced, Self::custom),
             _ => Self::Deduced,
         }
     }
 
     /// The path element of a list's element, `k:{"name":"a"}` or `v:"x"`.
-    pub(super) fn item(self, kind: ListKind, item: &Value) -> Result<String, String> {
+    pub(super) fn item(self, kind: ListKind<'_>, item: &Value) -> Result<String, String> {
         match kind {
             ListKind::Map(keys) => keyed_item(self.element(), keys, item),
             _ => match item {
@@ -110,22 +188,28 @@ impl Node {
     }
 }
 
-fn keyed_item(element: Node, keys: &[&str], item: &Value) -> Result<String, String> {
+fn keyed_item(element: Node<'_>, keys: Keys<'_>, item: &Value) -> Result<String, String> {
     let map = match item {
         Value::Object(map) => map,
         Value::Null => return Err("associative list with keys may not have a null element".to_owned()),
         _ => return Err("associative list with keys may not have non-map elements".to_owned()),
     };
-    let mut sorted: Vec<&str> = keys.to_vec();
-    sorted.sort_unstable();
+    let sorted = keys.sorted();
     let mut text = String::from("k:{");
-    for key in sorted {
+    for key in &sorted {
+        let key = *key;
         let value = match (map.get(key), element) {
             (Some(value), _) => Cow::Owned(value.to_string()),
             (None, Node::Typed(Type::Struct(s))) => match s.field(key).and_then(|f| f.default) {
                 Some(default) => Cow::Borrowed(default),
                 None => continue,
             },
+            (None, Node::Custom(s) | Node::CustomResource(s)) => {
+                match s.properties.get(key).and_then(|p| p.default.as_ref()) {
+                    Some(default) => Cow::Owned(default.to_string()),
+                    None => continue,
+                }
+            }
             _ => continue,
         };
         if text.len() > 3 {
@@ -137,7 +221,7 @@ fn keyed_item(element: Node, keys: &[&str], item: &Value) -> Result<String, Stri
         text.push_str(&value);
     }
     if text.len() == 3 {
-        let keys: Vec<String> = keys.iter().map(|k| format!("\"{k}\"")).collect();
+        let keys: Vec<String> = sorted.iter().map(|k| format!("\"{k}\"")).collect();
         return Err(format!(
             "associative list with keys has an element that omits all key fields [{}] \
              (and doesn't have default values for any key fields)",
@@ -146,6 +230,14 @@ fn keyed_item(element: Node, keys: &[&str], item: &Value) -> Result<String, Stri
     }
     text.push('}');
     Ok(text)
+}
+
+/// Maps are merged, everything else is owned as a whole.
+fn deduced<'a>(value: Option<&Value>) -> Shape<'a> {
+    match value {
+        Some(Value::Object(_) | Value::Null) | None => Shape::Map,
+        Some(_) => Shape::Leaf,
+    }
 }
 
 /// The members of a map; `None` for null and for what is no map.

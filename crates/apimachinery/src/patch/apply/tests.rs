@@ -43,6 +43,7 @@ fn run(fact: &Value) -> Result<Value, StatusError> {
         subresource: text("subresource"),
         kind: &kind,
         schema: schema::for_kind(&kind),
+        custom: None,
         reset: reset.as_ref(),
         now: text("now").parse().unwrap(),
     };

@@ -4,15 +4,16 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::node::Node;
+use super::node::{ListKind, Node};
 use crate::patch::strategic::go_text;
-use crate::schema::{ListKind, Type};
+use crate::schema::Type;
+use crate::structural::Schema;
 
 /// A complaint: path and words.
 struct Problem(String, String);
 
 /// What is wrong with an applied configuration, as one text.
-pub(super) fn validate(root: Node, value: &Value) -> Result<(), String> {
+pub(super) fn validate(root: Node<'_>, value: &Value) -> Result<(), String> {
     let mut problems = Vec::new();
     check(root, value, "", &mut problems);
     let text = |Problem(path, words): &Problem| {
@@ -28,18 +29,22 @@ pub(super) fn validate(root: Node, value: &Value) -> Result<(), String> {
     }
 }
 
-fn check(node: Node, value: &Value, path: &str, problems: &mut Vec<Problem>) {
+fn check(node: Node<'_>, value: &Value, path: &str, problems: &mut Vec<Problem>) {
     let mut complain = |words: String| problems.push(Problem(path.to_owned(), words));
     if value.is_null() {
         return;
     }
     match node {
         Node::Deduced | Node::Typed(Type::Any) => {}
-        Node::CustomObject | Node::Typed(Type::Struct(_) | Type::Map(_)) => match value {
+        Node::Custom(schema) if schema.ty != "object" => check_custom(node, schema, value, path, problems),
+        Node::CustomObject
+        | Node::Custom(_)
+        | Node::CustomResource(_)
+        | Node::Typed(Type::Struct(_) | Type::Map(_)) => match value {
             Value::Object(map) => {
                 for (name, value) in map {
                     let path = format!("{path}.{name}");
-                    if matches!(node, Node::Typed(Type::Struct(_))) && !node.names(name) {
+                    if !node.takes(name) {
                         problems.push(Problem(path, "field not declared in schema".to_owned()));
                         return;
                     }
@@ -49,7 +54,7 @@ fn check(node: Node, value: &Value, path: &str, problems: &mut Vec<Problem>) {
             other => complain(format!("expected map, got &{{{}}}", go_text(other))),
         },
         Node::Typed(Type::List(list)) => match value {
-            Value::Array(items) => check_items(node, list.kind, items, path, problems),
+            Value::Array(items) => check_items(node, list.kind.into(), items, path, problems),
             other => complain(format!("expected list, got &{{{}}}", go_text(other))),
         },
         Node::Typed(ty) => {
@@ -60,7 +65,27 @@ fn check(node: Node, value: &Value, path: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-fn check_items(node: Node, kind: ListKind, items: &[Value], path: &str, problems: &mut Vec<Problem>) {
+/// A place in a custom resource that holds no object.
+fn check_custom(node: Node<'_>, schema: &Schema, value: &Value, path: &str, problems: &mut Vec<Problem>) {
+    let words = match (schema.ty.as_str(), value) {
+        ("array", Value::Array(items)) => {
+            let kind = match node.shape(Some(value)) {
+                super::node::Shape::List(kind) => kind,
+                _ => ListKind::Atomic,
+            };
+            return check_items(node, kind, items, path, problems);
+        }
+        ("array", other) => Some(format!("expected list, got &{{{}}}", go_text(other))),
+        ("boolean", value) => wrong_scalar(Type::Bool, value),
+        ("integer" | "number", value) => wrong_scalar(Type::Float64, value),
+        ("string", value) => wrong_scalar(Type::String, value),
+        (_, value) if schema.int_or_string => wrong_scalar(Type::IntOrString, value),
+        _ => None,
+    };
+    problems.extend(words.map(|words| Problem(path.to_owned(), words)));
+}
+
+fn check_items(node: Node<'_>, kind: ListKind<'_>, items: &[Value], path: &str, problems: &mut Vec<Problem>) {
     let mut seen = HashSet::new();
     for (i, item) in items.iter().enumerate() {
         let shown = if kind == ListKind::Atomic {

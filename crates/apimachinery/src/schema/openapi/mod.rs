@@ -71,6 +71,12 @@ pub fn document(group: &str, version: &str, resources: &[Resource<'_>], describe
     })
 }
 
+/// The schemas of these definitions and of all they reach, by name.
+pub fn definitions(names: &[&str], describe: Describe<'_>) -> Map<String, Value> {
+    let roots: Vec<_> = names.iter().filter_map(|name| super::for_definition(name)).collect();
+    schemas::schemas(&roots, describe)
+}
+
 /// The index at `/openapi/v3`, from the path of each document ([`group_version_path`]) and its [`hash`].
 pub fn index<'a>(documents: impl IntoIterator<Item = (&'a str, &'a str)>) -> Value {
     let paths: Map<String, Value> = documents

@@ -30,6 +30,9 @@ pub async fn dispatch(
 ) -> Result<Answer, StatusError> {
     let info = &request.info;
     let Some(subresource) = served.resource.subresource(&info.subresource) else {
+        if served.resource.custom().is_some() {
+            return Err(served.not_found(&info.name));
+        }
         return Err(StatusError::path_not_found());
     };
     if served.resource.types.namespaced && info.namespace.is_empty() {

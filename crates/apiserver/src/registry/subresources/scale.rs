@@ -21,16 +21,16 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
     let info = &request.info;
     if info.verb == "get" {
         let object = list::get(server, served, &info.namespace, &info.name, Version::Unset).await?;
-        return shown(object.json());
+        return shown(served, object.json());
     }
     let target = Target { namespace: &info.namespace, name: &info.name, subresource: Some("scale") };
     let object = if info.verb == "patch" {
         let params = WriteParams::parse(request, "PatchOptions")?;
-        let format = patch::format(request)?;
+        let format = patch::format(request, served)?;
         let body: Value = serde_json::from_slice(&request.body)
             .map_err(|e| StatusError::bad_request(format!("error decoding patch: {e}")))?;
         let change = |workload: &Value| {
-            let wanted = patched(&scale::of(workload), &body, format)?;
+            let wanted = patched(&scale_of(served, workload)?, &body, format)?;
             scaled(served, workload, &wanted)
         };
         modify(server, request, served, &params, target, Change::Update, &change).await?
@@ -42,12 +42,20 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
         let change = |workload: &Value| scaled(served, workload, &wanted);
         modify(server, request, served, &params, target, Change::Update, &change).await?
     };
-    shown(object.json())
+    shown(served, object.json())
 }
 
-fn shown(json: &[u8]) -> Result<Answer, StatusError> {
+/// The object as a Scale; a custom resource's definition says where its replicas are.
+fn scale_of(served: &Served, object: &Value) -> Result<Value, StatusError> {
+    match served.resource.custom() {
+        Some(custom) => custom.scale_of(object).map_err(StatusError::internal),
+        None => Ok(scale::of(object)),
+    }
+}
+
+fn shown(served: &Served, json: &[u8]) -> Result<Answer, StatusError> {
     let workload: Value = serde_json::from_slice(json).map_err(StatusError::internal)?;
-    Ok(Answer::Value { code: 200, value: scale::of(&workload) })
+    Ok(Answer::Value { code: 200, value: scale_of(served, &workload)? })
 }
 
 fn patched(current: &Value, body: &Value, format: Format) -> Result<Value, StatusError> {
@@ -85,6 +93,9 @@ fn scaled(served: &Served, workload: &Value, wanted: &Value) -> Result<Value, St
         return Err(StatusError::conflict(&served.group_resource(), metadata::text(workload, "name"), &why));
     }
     let mut new = workload.clone();
-    scale::apply(&mut new, wanted);
+    match served.resource.custom() {
+        Some(custom) => custom.apply_scale(&mut new, wanted),
+        None => scale::apply(&mut new, wanted),
+    }
     Ok(new)
 }

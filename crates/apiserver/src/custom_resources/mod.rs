@@ -1,0 +1,175 @@
+//! Custom resources at work: CustomResourceDefinitions are watched, checked, served, and cleaned up after.
+//!
+//! [`start`] serves what is established before the server answers anybody; [`run`] follows the definitions from then on.
+
+mod cleanup;
+mod conversion;
+mod serving;
+mod status;
+mod webhook;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use knarr_api::apiextensions::definition::{CLEANUP_FINALIZER, Definition};
+use knarr_api::object::Object;
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use crate::cache::{Cache, Kind, Selection, WatchFrom, Watcher};
+use crate::registry::metadata::rfc3339;
+use crate::registry::served::Served;
+use crate::registry::update::modify_raw;
+use crate::server::Inner;
+
+pub use conversion::Conversion;
+use serving::Serving;
+
+const GROUP: &str = "apiextensions.k8s.io";
+const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// What is being served and cleaned up.
+#[derive(Default)]
+pub struct CustomResources {
+    serving: Serving,
+    /// Definitions whose instances are being deleted.
+    cleaning: Mutex<BTreeSet<String>>,
+}
+
+impl CustomResources {
+    fn begin_cleaning(&self, name: &str) -> bool {
+        self.cleaning.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned())
+    }
+
+    fn end_cleaning(&self, name: &str) {
+        self.cleaning.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+}
+
+fn definitions(server: &Inner) -> Option<Arc<Served>> {
+    server.table.find(GROUP, "v1", "customresourcedefinitions")
+}
+
+/// Serves what is established already.
+pub async fn start(server: &Arc<Inner>) {
+    let Some(served) = definitions(server) else { return };
+    let Ok(cache) = served.cache() else { return };
+    for object in cache.list(None) {
+        settle(server, &served, cache, object.name()).await;
+    }
+}
+
+/// Follows the definitions until the server stops.
+pub async fn run(server: Arc<Inner>) {
+    let Some(served) = definitions(&server) else { return };
+    let Ok(cache) = served.cache().cloned() else { return };
+    loop {
+        let everything = Selection::everything(served.resource.clone());
+        // From the state on, this cannot be too old.
+        let Ok(mut watcher) = cache.watch(None, everything, WatchFrom::State) else { return };
+        if follow(&server, &served, &cache, &mut watcher).await {
+            return;
+        }
+        // The cache was filled anew: what went meanwhile has no event.
+        for name in server.custom_resources.serving.names() {
+            settle(&server, &served, &cache, &name).await;
+        }
+    }
+}
+
+/// Whether the server stops, rather than the watch having ended.
+async fn follow(server: &Arc<Inner>, served: &Served, cache: &Cache, watcher: &mut Watcher) -> bool {
+    loop {
+        let change = tokio::select! {
+            () = server.stop.cancelled() => return true,
+            change = watcher.next() => change,
+        };
+        let Some(change) = change else { return server.stop.is_cancelled() };
+        let (object, deleted) = (change.object, change.kind == Kind::Deleted);
+        settle(server, served, cache, object.name()).await;
+        if deleted {
+            // Its names are free: others of its group may have waited for them.
+            for other in same_group(cache, object.name()) {
+                settle(server, served, cache, &other).await;
+            }
+        }
+    }
+}
+
+fn same_group(cache: &Cache, name: &str) -> Vec<String> {
+    let group = name.split_once('.').map_or("", |(_, group)| group);
+    let of_group = |o: &Arc<Object>| o.name().split_once('.').is_some_and(|(_, g)| g == group);
+    cache.list(None).iter().filter(|o| of_group(o)).map(|o| o.name().to_owned()).collect()
+}
+
+/// Brings what is served, and the definition's status, in line with the definition.
+async fn settle(server: &Arc<Inner>, served: &Served, cache: &Cache, name: &str) {
+    let mut tries = 0;
+    while let Err(error) = try_settle(server, served, cache, name).await {
+        if error.is_not_found() {
+            return;
+        }
+        tries += 1;
+        tracing::warn!(%name, %error, "cannot settle a CustomResourceDefinition");
+        if tries == 5 {
+            return;
+        }
+        tokio::select! {
+            () = server.stop.cancelled() => return,
+            () = server.clock.sleep(RETRY) => {}
+        }
+    }
+}
+
+async fn try_settle(
+    server: &Arc<Inner>,
+    served: &Served,
+    cache: &Cache,
+    name: &str,
+) -> Result<(), StatusError> {
+    let resources = &server.custom_resources;
+    let Some(object) = cache.get(name) else {
+        resources.serving.end(server, name);
+        return Ok(());
+    };
+    let value: Value = serde_json::from_slice(object.json()).map_err(StatusError::internal)?;
+    let others: Vec<Value> = same_group(cache, name)
+        .iter()
+        .filter(|other| *other != name)
+        .filter_map(|other| serde_json::from_slice(cache.get(other)?.json()).ok())
+        .collect();
+    let now = rfc3339(server.clock.now());
+    let mut wanted = value.clone();
+    status::names(&mut wanted, &others, &now);
+    status::policies(&mut wanted, &now);
+    let definition = Definition::parse(&wanted);
+    if status::may_be_served(&definition) {
+        resources.serving.begin(server, &wanted, &definition).await?;
+        status::establish(&mut wanted, &now);
+    }
+    if wanted != value {
+        write_status(server, served, name, &wanted).await?;
+    }
+    if definition.deleting
+        && definition.finalizers.iter().any(|f| f == CLEANUP_FINALIZER)
+        && resources.begin_cleaning(name)
+    {
+        tokio::spawn(cleanup::run(Arc::clone(server), name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Writes the conditions and accepted names of `wanted`, whatever else has changed.
+async fn write_status(
+    server: &Inner,
+    served: &Served,
+    name: &str,
+    wanted: &Value,
+) -> Result<(), StatusError> {
+    let change = |current: &Value| {
+        let mut new = current.clone();
+        status::copy(wanted, &mut new);
+        Ok(new)
+    };
+    modify_raw(server, served, "", name, false, &change).await.map(|_| ())
+}
