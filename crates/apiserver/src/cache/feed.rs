@@ -73,7 +73,10 @@ impl Caches {
 
     /// How many objects each resource has, by `group/resource`.
     pub fn counts(&self) -> Vec<(String, u64)> {
-        self.by_name.load().iter().map(|(name, cache)| (name.clone(), cache.load().0)).collect()
+        let by_name = self.by_name.load();
+        let load =
+            |(name, caches): (&String, &Vec<Arc<Cache>>)| Some((name.clone(), caches.first()?.load().0));
+        by_name.iter().filter_map(load).collect()
     }
 
     pub fn get(&self, name: &str) -> Option<Arc<Cache>> {
