@@ -46,6 +46,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "made once, at the start")]
 enum Command {
     /// Run a cluster: control plane and node in one process
     Server(server::ServerArgs),

@@ -146,7 +146,7 @@ pub fn from_stored(stored: &Value) -> Value {
         status.remove("currentMetrics");
         status.remove("conditions");
         let cpu = current.iter().filter(|m| is_cpu(m));
-        let percent = cpu.filter_map(|m| m.pointer("/resource/current/averageUtilization")).last();
+        let percent = cpu.filter_map(|m| m.pointer("/resource/current/averageUtilization")).next_back();
         if let Some(percent) = percent.filter(|p| !p.is_null()) {
             status.insert("currentCPUUtilizationPercentage".to_owned(), percent.clone());
         }

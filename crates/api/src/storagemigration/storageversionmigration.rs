@@ -43,8 +43,8 @@ fn cells(object: &Object, _: &CellContext) -> Vec<Value> {
         (group, resource) => format!("{resource}.{group}"),
     };
     let conditions = o.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    let state = conditions.filter(|c| c.status == "True").map(|c| c.type_.as_str());
-    let state = state.filter(|t| STATES.contains(t)).last().unwrap_or("Unknown");
+    let mut state = conditions.filter(|c| c.status == "True").map(|c| c.type_.as_str());
+    let state = state.rfind(|t| STATES.contains(t)).unwrap_or("Unknown");
     vec![Value::from(object.name()), Value::from(resource), Value::from(state)]
 }
 

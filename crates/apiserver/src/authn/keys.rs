@@ -129,9 +129,8 @@ impl PublicKey {
         let mut rest = pem;
         while let Some(start) = rest.find("-----BEGIN ") {
             let section = &rest[start..];
-            let end = section
-                .find("-----END ")
-                .and_then(|e| Some(e + section[e..].find('\n').unwrap_or(section.len() - e)));
+            let end =
+                section.find("-----END ").map(|e| e + section[e..].find('\n').unwrap_or(section.len() - e));
             let end = end.unwrap_or(section.len());
             let block = &section[..end];
             if block.starts_with("-----BEGIN PUBLIC KEY-----") {

@@ -16,6 +16,7 @@ const SECRETBOX_NONCE: usize = 24;
 const RESERVED: &[u8] = b"k8s:enc:";
 
 /// One key of one provider.
+#[allow(clippy::large_enum_variant, reason = "few, and made when the configuration is read")]
 pub enum Cipher {
     Identity,
     AesGcm(Box<LessSafeKey>),
@@ -198,9 +199,12 @@ fn cbc_decrypt(secret: &[u8], iv: &[u8], body: &[u8]) -> Result<Vec<u8>, CipherE
 mod tests {
     use super::*;
 
+    /// Makes a provider from a key, and the lengths that its keys may have.
+    type Maker = (fn(&[u8]) -> Provider, &'static [usize]);
+
     #[tokio::test]
     async fn what_is_encrypted_decrypts_with_the_same_key_alone() {
-        let make: [(fn(&[u8]) -> Provider, &[usize]); 3] = [
+        let make: [Maker; 3] = [
             (|k| Provider::aes_gcm("k", k).unwrap(), &[16, 32]),
             (|k| Provider::aes_cbc("k", k).unwrap(), &[16, 24, 32]),
             (|k| Provider::secretbox("k", k).unwrap(), &[32]),

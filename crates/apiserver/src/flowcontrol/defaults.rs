@@ -6,7 +6,9 @@ const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
 pub const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 
 /// Name, shares, lendable percent, and queues, hand size of those that queue.
-const LEVELS: [(&str, i32, i32, Option<(i32, i32)>); 7] = [
+type Level = (&'static str, i32, i32, Option<(i32, i32)>);
+
+const LEVELS: [Level; 7] = [
     ("catch-all", 5, 0, None),
     ("system", 30, 33, Some((64, 6))),
     ("node-high", 40, 25, Some((64, 6))),

@@ -127,7 +127,7 @@ impl Session {
     /// Counts an event that is sent over the network.
     pub fn note_sent(&self, bytes: usize) {
         let types = &self.served.resource.types;
-        let labels: [&str; 3] = [&types.group, &types.plural, &types.version];
+        let labels: [&str; 3] = [types.group, types.plural, types.version];
         self.server.metrics.increment(Metric::WatchEvents, &labels);
         self.server.metrics.record(Metric::WatchEventSizes, &labels, bytes as f64);
     }

@@ -104,8 +104,7 @@ pub fn plan<'p>(job: &'p Job, pods: &'p [Arc<Pod>], now: Timestamp) -> Plan<'p> 
         look.manage(&mut plan);
     }
     look.finish(&mut plan);
-    let shown = |n: usize| (n > 0).then_some(n as i32);
-    look.status.active = shown(look.active.len());
+    look.status.active = Some(look.active.len() as i32).filter(|n| *n > 0);
     look.status.ready = Some(look.active.iter().filter(|p| is_ready(p)).count() as i32);
     look.status.terminating = Some(look.terminating.len() as i32);
     plan.untrack = look.untrack;
@@ -233,7 +232,8 @@ impl<'p> Look<'p> {
             }
             return true;
         }
-        if !self.has_failed(pod) && !(all && pod.metadata.deletion_timestamp.is_some()) {
+        let deleted = pod.metadata.deletion_timestamp.is_some();
+        if !self.has_failed(pod) && (!all || !deleted) {
             return false;
         }
         let failure = judge(self.job, pod);
@@ -377,11 +377,11 @@ impl<'p> Look<'p> {
         if missing == 0 {
             return;
         }
-        if !self.indexed || self.per_index().is_none() {
-            if let Some(wait) = self.back_off() {
-                plan.wake = Some(plan.wake.map_or(wait, |w| w.min(wait)));
-                return;
-            }
+        if (!self.indexed || self.per_index().is_none())
+            && let Some(wait) = self.back_off()
+        {
+            plan.wake = Some(plan.wake.map_or(wait, |w| w.min(wait)));
+            return;
         }
         plan.create =
             if self.indexed { self.pending_indexes(missing, plan) } else { vec![Slot::Any; missing] };
