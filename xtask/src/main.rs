@@ -3,6 +3,7 @@
 mod bench;
 mod codegen;
 mod conformance;
+mod fuzz;
 #[path = "../../bin/knarr/tests/e2e/requirements.rs"]
 mod requirements;
 #[path = "../../bin/knarr/tests/e2e/sandbox.rs"]
@@ -31,6 +32,8 @@ enum Task {
     Bench(bench::Args),
     /// Run Kubernetes' own conformance suite against the release binary (needs `go`, a module proxy and mmdebstrap)
     Conformance(conformance::Args),
+    /// Feed broken input to what decodes, for as long as you like
+    Fuzz(fuzz::Args),
     /// Write the field-schema table from the published Kubernetes Go modules (needs `go` and a module proxy)
     Codegen(codegen::Args),
 }
@@ -40,6 +43,7 @@ fn main() -> Result<()> {
         Task::Test(args) => test::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Conformance(args) => conformance::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::Codegen(args) => codegen::run(&args),
     }
 }

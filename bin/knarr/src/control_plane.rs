@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use knarr_apimachinery::clock::Clock;
-use knarr_apiserver::{ApiServer, Config, Keypair, RequestHeader, UserInfo};
+use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
 use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Informers};
 use knarr_controllers::ClientOf;
@@ -34,6 +34,8 @@ pub struct Options {
     pub runtime_config: BTreeMap<String, String>,
     /// Whether other servers work on the same store.
     pub shared_store: bool,
+    /// Which admission plugins run beside the usual ones, and which do not.
+    pub admission: AdmissionConfig,
 }
 
 impl Options {
@@ -81,6 +83,7 @@ pub async fn api_server(
     config.advertise = SocketAddr::new(options.node_ip, options.port);
     config.cluster_domain.clone_from(&options.cluster_domain);
     config.shared_store = options.shared_store;
+    config.admission.clone_from(&options.admission);
     config.version.git_version = version();
     flags.apply(&mut config)?;
     ApiServer::new(config).await.context("the API server does not start")

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use knarr_apimachinery::clock::Clock;
+use knarr_apiserver::AdmissionConfig;
 use knarr_client::clock::SystemClock;
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +54,12 @@ pub struct ServerArgs {
     /// Run the control plane alone, without a node on this machine
     #[arg(long)]
     disable_node: bool,
+    /// Admission plugins to run beside those that run by default
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    enable_admission_plugins: Vec<String>,
+    /// Admission plugins not to run though they run by default
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    disable_admission_plugins: Vec<String>,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -151,6 +158,12 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
     let node_name = args.node.name()?;
     let node_ip = args.node.ip()?;
     Ok(control_plane::Options {
+        admission: AdmissionConfig {
+            enabled: args.enable_admission_plugins.clone(),
+            disabled: args.disable_admission_plugins.clone(),
+            control_plane_node: (!args.disable_node).then(|| node_name.clone()),
+            ..AdmissionConfig::default()
+        },
         node_name,
         node_ip,
         port: args.port,

@@ -15,6 +15,7 @@ pub mod kind;
 pub mod naming;
 pub mod object;
 pub mod prepare;
+pub mod quota;
 pub mod resource;
 pub mod resources;
 pub mod scale;

@@ -10,6 +10,7 @@ use knarr_api::resource::Resource;
 use knarr_apimachinery::clock::Clock;
 use knarr_storage::Store;
 
+use crate::admission::AdmissionConfig;
 use crate::audit::options::Audit;
 use crate::authn::options::Authentication;
 use crate::authz::options::Authorization;
@@ -115,6 +116,7 @@ pub struct Config {
     pub flags: Vec<(String, String)>,
     /// How long events are kept.
     pub event_ttl: Duration,
+    pub admission: AdmissionConfig,
 }
 
 /// A configuration that cannot work.
@@ -171,6 +173,7 @@ impl Config {
             features: Features::default(),
             flags: Vec::new(),
             event_ttl: Duration::from_secs(3600),
+            admission: AdmissionConfig::default(),
         }
     }
 }

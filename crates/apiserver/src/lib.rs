@@ -29,6 +29,9 @@ mod server;
 mod table;
 mod webhook;
 
+pub use admission::AdmissionConfig;
+pub use admission::event_rate_limit::{EventLimit, LimitType};
+pub use admission::pod_security::Exemptions;
 pub use audit::options::{Audit, LogOptions as AuditLog, WebhookOptions as AuditWebhook};
 pub use authn::UserInfo;
 pub use authn::options::{Anonymous, Authentication, Oidc, RequestHeader};

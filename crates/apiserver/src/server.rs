@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::{Admission, ChainError};
 use crate::aggregator::{self, Aggregator};
 use crate::audit::Auditor;
 use crate::authn::UserInfo;
@@ -51,6 +52,8 @@ pub enum StartError {
     Load(#[from] LoadError),
     #[error("cannot write the bootstrap objects: {0}")]
     Bootstrap(#[source] knarr_apimachinery::status::StatusError),
+    #[error("admission: {0}")]
+    Admission(#[from] ChainError),
     #[error("the table of resources lacks {0}")]
     Missing(&'static str),
 }
@@ -71,6 +74,7 @@ pub struct Inner {
     pub discovery: Discovery,
     pub aggregator: Aggregator,
     pub metrics: Arc<Metrics>,
+    pub admission: Admission,
     pub events: EventLeases,
     pub custom_resources: CustomResources,
     /// Whose turn it is; `None`: by the plain limits.
@@ -140,6 +144,7 @@ impl ApiServer {
             discovery: Discovery::new(&config),
             aggregator: Aggregator::new(&config)?,
             metrics,
+            admission: Admission::new(&config.admission.enabled, &config.admission.disabled)?,
             events: EventLeases::default(),
             custom_resources: CustomResources::default(),
             fairness: fairness.clone(),

@@ -29,13 +29,17 @@ pub struct CertificateRequestor;
 
 #[async_trait]
 impl Plugin for CertificateRequestor {
+    fn name(&self) -> &'static str {
+        "CertificateRequestor"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    fn complete(&self, attributes: &mut Attributes<'_>, server: &Inner) {
         if !is_request(attributes) {
-            return Ok(());
+            return;
         }
         match (attributes.operation, attributes.subresource) {
             (Operation::Create, "") => {
@@ -51,7 +55,6 @@ impl Plugin for CertificateRequestor {
             }
             _ => {}
         }
-        Ok(())
     }
 }
 
@@ -75,8 +78,8 @@ fn fill_times(object: &mut Value, old: Option<&Value>, now: &str) {
     }
 }
 
-/// Whether the user may `approve` or `sign` for this signer, or for all of its domain.
-async fn may(server: &Inner, attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
+/// Whether the user may `approve`, `sign` or `attest` for this signer, or for all of its domain.
+pub async fn may(server: &Inner, attributes: &Attributes<'_>, verb: &str, signer: &str) -> bool {
     let domain = signer.split('/').next().unwrap_or("");
     for name in [signer.to_owned(), format!("{domain}/*")] {
         let wanted = authz::Attributes {
@@ -99,6 +102,10 @@ pub struct CertificateApproval;
 
 #[async_trait]
 impl Plugin for CertificateApproval {
+    fn name(&self) -> &'static str {
+        "CertificateApproval"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         operation == Operation::Update
     }
@@ -121,6 +128,10 @@ pub struct CertificateSigning;
 
 #[async_trait]
 impl Plugin for CertificateSigning {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         operation == Operation::Update
     }
@@ -150,6 +161,10 @@ pub struct CertificateSubjectRestriction;
 
 #[async_trait]
 impl Plugin for CertificateSubjectRestriction {
+    fn name(&self) -> &'static str {
+        "CertificateSubjectRestriction"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         operation == Operation::Create
     }

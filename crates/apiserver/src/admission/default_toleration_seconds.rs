@@ -14,6 +14,10 @@ const SECONDS: i64 = 300;
 
 #[async_trait]
 impl Plugin for DefaultTolerationSeconds {
+    fn name(&self) -> &'static str {
+        "DefaultTolerationSeconds"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         matches!(operation, Operation::Create | Operation::Update)
     }

@@ -11,6 +11,10 @@ pub struct Escalation;
 
 #[async_trait]
 impl Plugin for Escalation {
+    fn name(&self) -> &'static str {
+        "Escalation"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         matches!(operation, Operation::Create | Operation::Update)
     }

@@ -1,74 +1,68 @@
 //! Admission: plugins that look at, change or refuse a write before it is stored. One file each, one line in a list.
+//!
+//! All plugins mutate, in the order of [`PLUGINS`], and a second time where a webhook or policy changed the object and
+//! one that ran before wants to see that. Then the strategy validates the object, then all plugins validate.
 
+mod attributes;
+mod chain;
+mod config;
+mod lookup;
+mod metrics;
+
+pub mod always;
+pub mod always_pull_images;
 pub mod certificates;
+pub mod cluster_trust_bundle_attest;
+pub mod default_ingress_class;
+pub mod default_storage_class;
 pub mod default_toleration_seconds;
+pub mod deny_service_external_ips;
 pub mod escalation;
+pub mod event_rate_limit;
+pub mod extended_resource_toleration;
+pub mod limit_pod_hard_anti_affinity_topology;
+pub mod limit_ranger;
 pub mod namespace_lifecycle;
+pub mod namespaces;
 pub mod node_restriction;
+pub mod owner_references_permission_enforcement;
+pub mod persistent_volume_claim_resize;
+pub mod pod_node_selector;
+pub mod pod_resize_validator;
+pub mod pod_security;
+pub mod pod_topology_labels;
 pub mod priority;
+pub mod resource_quota;
+pub mod runtime_class;
 pub mod service_account;
+pub mod storage_object_in_use_protection;
 pub mod taint_nodes_by_condition;
+pub mod webhooks;
 
 use async_trait::async_trait;
-use knarr_api::kind::ResourceType;
-use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
-use serde_json::Value;
 
-use crate::authn::UserInfo;
 use crate::server::Inner;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    Create,
-    Update,
-    Delete,
-    /// Exec, attach, port-forward, proxy.
-    Connect,
-}
-
-/// The write that is to be admitted.
-pub struct Attributes<'a> {
-    pub user: &'a UserInfo,
-    pub operation: Operation,
-    pub resource: ResourceType,
-    pub subresource: &'a str,
-    pub namespace: &'a str,
-    /// Empty on a create with a generated name.
-    pub name: &'a str,
-    /// `Null` on a delete.
-    pub object: Value,
-    pub old: Option<&'a Value>,
-    pub warnings: Vec<String>,
-}
-
-impl Attributes<'_> {
-    /// Whether it is about this resource itself.
-    pub fn is(&self, group: &str, plural: &str) -> bool {
-        self.subresource.is_empty() && self.resource.group == group && self.resource.plural == plural
-    }
-
-    pub fn group_resource(&self) -> GroupResource {
-        self.resource.group_resource()
-    }
-
-    /// 403 in the words of a refusal by admission.
-    pub fn forbidden(&self, why: &str) -> StatusError {
-        let own = self.object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("");
-        let name = if self.name.is_empty() { own } else { self.name };
-        StatusError::forbidden(&self.group_resource(), name, why)
-    }
-}
+pub use attributes::{Attributes, Operation, Reinvocation};
+pub use chain::{Admission, ChainError, admit, complete, mutate, validate};
+pub use config::AdmissionConfig;
 
 /// One admission plugin.
 #[async_trait]
 pub trait Plugin: Send + Sync {
+    /// Upstream's name, as `--enable-admission-plugins` takes it.
+    fn name(&self) -> &'static str;
+
     fn handles(&self, operation: Operation) -> bool;
 
-    /// Changes the object; runs for all plugins before any validates.
+    /// Changes the object; runs for all plugins before any validates, and perhaps twice.
     async fn mutate(&self, _attributes: &mut Attributes<'_>, _server: &Inner) -> Result<(), StatusError> {
         Ok(())
     }
+
+    /// Writes down what no admission plugin may have a say in; runs once, after all have mutated.
+    fn complete(&self, _attributes: &mut Attributes<'_>, _server: &Inner) {}
 
     /// Refuses, or does not.
     async fn validate(&self, _attributes: &Attributes<'_>, _server: &Inner) -> Result<(), StatusError> {
@@ -76,32 +70,56 @@ pub trait Plugin: Send + Sync {
     }
 }
 
+/// Whether a plugin runs where nobody says anything about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    On,
+    Off,
+    /// Not a plugin of upstream's, but part of its registry: runs always.
+    Always,
+}
+
+use Runs::{Always, Off, On};
+
 /// All plugins, in upstream's order.
-pub const PLUGINS: &[&dyn Plugin] = &[
-    &namespace_lifecycle::NamespaceLifecycle,
-    &service_account::ServiceAccount,
-    &node_restriction::NodeRestriction,
-    &taint_nodes_by_condition::TaintNodesByCondition,
-    &priority::Priority,
-    &default_toleration_seconds::DefaultTolerationSeconds,
-    &certificates::CertificateRequestor,
-    &certificates::CertificateApproval,
-    &certificates::CertificateSigning,
-    &certificates::CertificateSubjectRestriction,
-    &escalation::Escalation,
+const PLUGINS: &[(Runs, &dyn Plugin)] = &[
+    (Off, &always::AlwaysAdmit),
+    (Off, &namespaces::NamespaceAutoProvision),
+    (On, &namespace_lifecycle::NamespaceLifecycle),
+    (Off, &namespaces::NamespaceExists),
+    (Off, &limit_pod_hard_anti_affinity_topology::LimitPodHardAntiAffinityTopology),
+    (On, &limit_ranger::LimitRanger),
+    (On, &service_account::ServiceAccount),
+    // Off upstream, where every installer switches it on.
+    (On, &node_restriction::NodeRestriction),
+    (On, &taint_nodes_by_condition::TaintNodesByCondition),
+    (Off, &always_pull_images::AlwaysPullImages),
+    (On, &pod_security::PodSecurity),
+    (Off, &pod_node_selector::PodNodeSelector),
+    (On, &priority::Priority),
+    (On, &default_toleration_seconds::DefaultTolerationSeconds),
+    (Off, &event_rate_limit::EventRateLimit),
+    (Off, &extended_resource_toleration::ExtendedResourceToleration),
+    (On, &default_storage_class::DefaultStorageClass),
+    (On, &storage_object_in_use_protection::StorageObjectInUseProtection),
+    (Off, &owner_references_permission_enforcement::OwnerReferencesPermissionEnforcement),
+    (On, &persistent_volume_claim_resize::PersistentVolumeClaimResize),
+    (On, &runtime_class::RuntimeClass),
+    (Always, &certificates::CertificateRequestor),
+    (On, &certificates::CertificateApproval),
+    (On, &certificates::CertificateSigning),
+    (On, &cluster_trust_bundle_attest::ClusterTrustBundleAttest),
+    (On, &certificates::CertificateSubjectRestriction),
+    (On, &default_ingress_class::DefaultIngressClass),
+    (Off, &deny_service_external_ips::DenyServiceExternalIps),
+    (On, &pod_topology_labels::PodTopologyLabels),
+    (On, &pod_resize_validator::PodResizeValidator),
+    (Always, &escalation::Escalation),
+    // What users add comes after what is built in: MutatingAdmissionPolicy here,
+    (On, &webhooks::MutatingAdmissionWebhook),
+    // ValidatingAdmissionPolicy here.
+    (On, &webhooks::ValidatingAdmissionWebhook),
+    // Nothing may refuse a write that was charged.
+    (On, &resource_quota::ResourceQuota),
+    (Off, &always::AlwaysDeny),
 ];
-
-pub async fn mutate(attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-    let operation = attributes.operation;
-    for plugin in PLUGINS.iter().filter(|p| p.handles(operation)) {
-        plugin.mutate(attributes, server).await?;
-    }
-    Ok(())
-}
-
-pub async fn validate(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-    for plugin in PLUGINS.iter().filter(|p| p.handles(attributes.operation)) {
-        plugin.validate(attributes, server).await?;
-    }
-    Ok(())
-}

@@ -15,6 +15,10 @@ const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 #[async_trait]
 impl Plugin for NamespaceLifecycle {
+    fn name(&self) -> &'static str {
+        "NamespaceLifecycle"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         operation != Operation::Connect
     }

@@ -1,126 +1,413 @@
-//! NodeRestriction: a kubelet writes its own node, the status of its own pods, and nothing else.
+//! NodeRestriction: a kubelet writes its own node, the status of its own pods, and little else.
+//!
+//! Source: `k8s.io/kubernetes/plugin/pkg/admission/noderestriction`.
+
+use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use knarr_api::prepare::same;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
+use super::attributes::text;
 use super::service_account::is_mirror;
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Operation, Plugin, lookup};
 use crate::authz::node::node_name;
 use crate::server::Inner;
 
 pub struct NodeRestriction;
 
-/// Labels that say where trusted workloads go are not for the node itself to set.
-const RESTRICTED_PREFIX: &str = "node-restriction.kubernetes.io/";
+const PODS: (&str, &str, &str) = ("", "v1", "pods");
+/// The label by which the node of a server is told from others.
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+const RESTRICTION: &str = "node-restriction.kubernetes.io";
+/// Labels of Kubernetes' own that a kubelet may set.
+const KUBELET_LABELS: [&str; 11] = [
+    "kubernetes.io/hostname",
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "kubernetes.io/os",
+    "kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+];
+const KUBELET_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+
+/// 403 with the reason, or another answer.
+enum Refusal {
+    Forbidden(String),
+    Status(StatusError),
+}
+
+impl From<StatusError> for Refusal {
+    fn from(error: StatusError) -> Self {
+        Self::Status(error)
+    }
+}
+
+type Verdict = Result<(), Refusal>;
+
+fn no(why: impl Into<String>) -> Verdict {
+    Err(Refusal::Forbidden(why.into()))
+}
 
 #[async_trait]
 impl Plugin for NodeRestriction {
-    fn handles(&self, _: Operation) -> bool {
-        true
+    fn name(&self) -> &'static str {
+        "NodeRestriction"
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    fn handles(&self, operation: Operation) -> bool {
+        operation != Operation::Connect
+    }
+
+    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
         let Some(node) = node_name(attributes.user) else { return Ok(()) };
-        let refused = match (attributes.resource.group, attributes.resource.plural, attributes.subresource) {
-            ("", "pods", "") => pod(node, attributes),
-            ("", "pods", "status") => pod_status(node, attributes),
-            ("", "pods", "eviction") => own_pod(node, attributes, "evict"),
-            ("", "nodes", "" | "status") => own_node(node, attributes),
-            ("coordination.k8s.io", "leases", "") => lease(node, attributes),
-            _ => None,
-        };
-        refused.map_or(Ok(()), |why| Err(attributes.forbidden(&why)))
+        match judge(node, attributes, server).await {
+            Ok(()) => Ok(()),
+            Err(Refusal::Forbidden(why)) => Err(attributes.forbidden(&why)),
+            Err(Refusal::Status(error)) => Err(error),
+        }
     }
 }
 
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+async fn judge(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+    let types = attributes.resource;
+    match (types.group, types.plural, attributes.subresource) {
+        ("", "pods", "") => pod(node, attributes, server).await,
+        ("", "pods", "status") => pod_status(node, attributes),
+        ("", "pods", "eviction") => eviction(node, attributes, server).await,
+        ("", "pods", other) => {
+            no(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
+        }
+        ("", "nodes", _) => {
+            let in_control = server.config.admission.control_plane_node.as_deref() == Some(node);
+            own_node(node, attributes, if in_control { CONTROL_PLANE } else { "" })
+        }
+        ("", "persistentvolumeclaims", "status") => claim_status(node, attributes),
+        ("", "persistentvolumeclaims", _) => no("may only update PVC status"),
+        ("", "serviceaccounts", "token") => token(node, attributes, server).await,
+        ("coordination.k8s.io", "leases", _) if attributes.namespace != "kube-node-lease" => {
+            no("can only access leases in the \"kube-node-lease\" system namespace")
+        }
+        ("coordination.k8s.io", "leases", _) => same_name(node, attributes, "node lease"),
+        ("storage.k8s.io", "csinodes", _) => same_name(node, attributes, "CSINode"),
+        ("resource.k8s.io", "resourceslices", _) => resource_slice(node, attributes),
+        _ => Ok(()),
+    }
 }
 
-fn pod(node: &str, attributes: &Attributes<'_>) -> Option<String> {
+async fn pod(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
     match attributes.operation {
-        Operation::Create => {
-            let pod = &attributes.object;
-            if !is_mirror(pod) {
-                return Some(format!(
-                    "pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods"
-                ));
+        Operation::Create => mirror_pod(node, attributes, server).await,
+        Operation::Delete => {
+            let on = attributes.old.map_or("", |old| text(old, "/spec/nodeName"));
+            if on == node {
+                return Ok(());
             }
-            if text(pod, "/spec/nodeName") != node {
-                return Some(format!(
-                    "node \"{node}\" can only create pods with spec.nodeName set to itself"
-                ));
-            }
-            None
+            no(format!("node {node:?} can only delete pods with spec.nodeName set to itself"))
         }
-        Operation::Delete => own_pod(node, attributes, "delete"),
-        _ => Some(format!(
-            "unexpected operation of node \"{node}\", node can only create and delete mirror pods"
+        other => no(format!(
+            "unexpected operation {:?}, node {node:?} can only create and delete mirror pods",
+            other.as_str()
         )),
     }
 }
 
-fn own_pod(node: &str, attributes: &Attributes<'_>, verb: &str) -> Option<String> {
-    let on = attributes.old.map_or("", |old| text(old, "/spec/nodeName"));
-    (on != node).then(|| format!("node \"{node}\" can only {verb} pods with spec.nodeName set to itself"))
-}
-
-fn pod_status(node: &str, attributes: &Attributes<'_>) -> Option<String> {
-    let old = attributes.old?;
-    if text(old, "/spec/nodeName") != node {
-        return Some(format!(
-            "node \"{node}\" can only update pod status for pods with spec.nodeName set to itself"
+async fn mirror_pod(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+    let pod = &attributes.object;
+    if !is_mirror(pod) {
+        return no(format!(
+            "pod does not have \"kubernetes.io/config.mirror\" annotation, node {node:?} can only create mirror pods"
         ));
     }
-    let labels = |v: &Value| v.pointer("/metadata/labels").cloned().unwrap_or_default();
-    (labels(old) != labels(&attributes.object))
-        .then(|| format!("node \"{node}\" cannot update labels through pod status"))
-}
-
-fn own_node(node: &str, attributes: &Attributes<'_>) -> Option<String> {
-    let named =
-        if attributes.name.is_empty() { text(&attributes.object, "/metadata/name") } else { attributes.name };
-    if named != node {
-        return Some(format!("node \"{node}\" is not allowed to modify node \"{named}\""));
+    if text(pod, "/spec/nodeName") != node {
+        return no(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
     }
-    let restricted = |v: &Value| -> Vec<(String, Value)> {
-        let labels = v.pointer("/metadata/labels").and_then(Value::as_object);
-        let of_others = labels.into_iter().flatten().filter(|(k, _)| {
-            let prefix = k.split('/').next().unwrap_or("");
-            k.starts_with(RESTRICTED_PREFIX) || prefix.ends_with(".node-restriction.kubernetes.io")
-        });
-        of_others.map(|(k, v)| (k.clone(), v.clone())).collect()
-    };
-    let changed = match (attributes.operation, attributes.old) {
-        (Operation::Create, _) => restricted(&attributes.object),
-        (Operation::Update, Some(old)) => {
-            let before = restricted(old);
-            let after = restricted(&attributes.object);
-            let differs = |(k, v): &&(String, Value)| !before.contains(&(k.clone(), v.clone()));
-            let mut changed: Vec<_> = after.iter().filter(differs).cloned().collect();
-            changed.extend(before.iter().filter(|(k, _)| !after.iter().any(|(a, _)| a == k)).cloned());
-            changed
+    let owners = pod["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
+    let itself = || no(format!("node {node:?} can only create pods with an owner reference set to itself"));
+    let owner = match owners {
+        [] => return itself(),
+        [owner] => owner,
+        _ => {
+            return no(format!(
+                "node {node:?} can only create pods with a single owner reference set to itself"
+            ));
         }
-        _ => Vec::new(),
     };
-    if !changed.is_empty() {
-        let names: Vec<&str> = changed.iter().map(|(k, _)| k.as_str()).collect();
-        return Some(format!("is not allowed to modify labels: {}", names.join(", ")));
+    if (text(owner, "/apiVersion"), text(owner, "/kind"), text(owner, "/name")) != ("v1", "Node", node) {
+        return itself();
     }
-    if let Some(old) = attributes.old.filter(|_| attributes.operation == Operation::Update)
-        && old.pointer("/spec/taints") != attributes.object.pointer("/spec/taints")
-    {
-        return Some(format!("node \"{node}\" is not allowed to modify taints"));
+    if owner["controller"] != true {
+        return no(format!(
+            "node {node:?} can only create pods with a controller owner reference set to itself"
+        ));
     }
-    None
+    if owner["blockOwnerDeletion"] == true {
+        return no(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
+    }
+    let found = lookup::find(server, ("", "v1", "nodes"), "", node).await?;
+    let found = found.ok_or_else(|| {
+        let resource = knarr_apimachinery::gvk::GroupResource::new("", "nodes");
+        StatusError::not_found(&resource, node)
+    })?;
+    let uid = text(owner, "/uid");
+    if uid != found.uid() {
+        return no(format!("node {node} UID mismatch: expected {uid} got {}", found.uid()));
+    }
+    match referenced(pod) {
+        Some(what) => no(format!("node {node:?} can not create pods that reference {what}")),
+        None => Ok(()),
+    }
 }
 
-fn lease(node: &str, attributes: &Attributes<'_>) -> Option<String> {
-    if attributes.namespace != "kube-node-lease" {
-        return Some("can only access leases in the \"kube-node-lease\" system namespace".into());
+/// The kind of API object that the pod needs, if it needs one.
+fn referenced(pod: &Value) -> Option<&'static str> {
+    let spec = &pod["spec"];
+    let any =
+        |list: &Value, found: &dyn Fn(&Value) -> bool| list.as_array().is_some_and(|l| l.iter().any(found));
+    let containers = ["containers", "initContainers", "ephemeralContainers"];
+    let env = |field: &'static str, from: &'static str| {
+        containers.iter().any(|l| {
+            any(&spec[*l], &|c| {
+                any(&c["env"], &|e| e["valueFrom"][field].is_object())
+                    || any(&c["envFrom"], &|e| e[from].is_object())
+            })
+        })
+    };
+    let volume = |field: &str| any(&spec["volumes"], &|v| v[field].is_object());
+    let source =
+        |field: &str| any(&spec["volumes"], &|v| any(&v["projected"]["sources"], &|s| s[field].is_object()));
+    let has = |list: &Value| list.as_array().is_some_and(|l| !l.is_empty());
+    [
+        (!text(spec, "/serviceAccountName").is_empty(), "serviceaccounts"),
+        (
+            volume("secret")
+                || source("secret")
+                || env("secretKeyRef", "secretRef")
+                || has(&spec["imagePullSecrets"]),
+            "secrets",
+        ),
+        (volume("configMap") || source("configMap") || env("configMapKeyRef", "configMapRef"), "configmaps"),
+        (source("clusterTrustBundle"), "clustertrustbundles"),
+        (has(&spec["resourceClaims"]), "resourceclaims"),
+        (volume("persistentVolumeClaim") || volume("ephemeral"), "persistentvolumeclaims"),
+        (source("serviceAccountToken"), "serviceaccounts"),
+    ]
+    .into_iter()
+    .find_map(|(found, what)| found.then_some(what))
+}
+
+fn pod_status(node: &str, attributes: &Attributes<'_>) -> Verdict {
+    let Some(old) = attributes.old else { return Ok(()) };
+    if text(old, "/spec/nodeName") != node {
+        return no(format!(
+            "node {node:?} can only update pod status for pods with spec.nodeName set to itself"
+        ));
     }
-    let name =
-        if attributes.name.is_empty() { text(&attributes.object, "/metadata/name") } else { attributes.name };
-    (name != node).then(|| "can only access node lease with the same name as the requesting node".into())
+    let differ = |pointer: &str| !same(attributes.object.pointer(pointer), old.pointer(pointer));
+    for (pointer, why) in [
+        ("/metadata/labels", "cannot update labels through pod status"),
+        ("/status/resourceClaimStatuses", "cannot update resource claim statues"),
+        ("/status/extendedResourceClaimStatus", "cannot update extended resource claim status"),
+        (
+            "/status/nodeAllocatableResourceClaimStatuses",
+            "cannot update node allocatable resource claim statuses",
+        ),
+    ] {
+        if differ(pointer) {
+            return no(format!("node {node:?} {why}"));
+        }
+    }
+    Ok(())
+}
+
+async fn eviction(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+    let name = attributes.own_name();
+    let pod = lookup::value(server, PODS, attributes.namespace, name).await?;
+    let pod = pod.ok_or_else(|| attributes.served.not_found(name))?;
+    if text(&pod, "/spec/nodeName") == node {
+        return Ok(());
+    }
+    no(format!("node {node} can only evict pods with spec.nodeName set to itself"))
+}
+
+/// `allowed` is a label that this node may set though it is not a kubelet's.
+fn own_node(node: &str, attributes: &Attributes<'_>, allowed: &str) -> Verdict {
+    let named = attributes.own_name();
+    if named != node {
+        return no(format!("node {node:?} is not allowed to modify node {named:?}"));
+    }
+    let new = &attributes.object;
+    match (attributes.operation, attributes.old) {
+        (Operation::Create, _) => {
+            if !new["spec"]["configSource"].is_null() {
+                return no(format!(
+                    "node {node:?} is not allowed to create pods with a non-nil configSource"
+                ));
+            }
+            match forbidden_labels(new, &Value::Null, allowed) {
+                labels if labels.is_empty() => Ok(()),
+                labels => no(format!("node {node:?} is not allowed to set the following labels: {labels}")),
+            }
+        }
+        (Operation::Update, Some(old)) => {
+            let differ = |pointer: &str| !same(new.pointer(pointer), old.pointer(pointer));
+            if !new["spec"]["configSource"].is_null() && differ("/spec/configSource") {
+                return no(format!(
+                    "node {node:?} is not allowed to update configSource to a new non-nil configSource"
+                ));
+            }
+            for (pointer, what) in
+                [("/spec/taints", "taints"), ("/metadata/ownerReferences", "ownerReferences")]
+            {
+                if differ(pointer) {
+                    return no(format!("node {node:?} is not allowed to modify {what}"));
+                }
+            }
+            match forbidden_labels(new, old, allowed) {
+                labels if labels.is_empty() => Ok(()),
+                labels => no(format!("is not allowed to modify labels: {labels}")),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Changed labels that are not a kubelet's to change: those that say where trusted workloads go, and those of
+/// Kubernetes' own domains that it does not know.
+fn forbidden_labels(new: &Value, old: &Value, allowed: &str) -> String {
+    let labels = |v: &Value| v["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+    let (new, old) = (labels(new), labels(old));
+    let keys: BTreeSet<&String> = new.keys().chain(old.keys()).collect();
+    let changed = keys.into_iter().filter(|k| new.get(*k) != old.get(*k));
+    let forbidden: Vec<&str> =
+        changed.map(String::as_str).filter(|k| *k != allowed && is_forbidden(k)).collect();
+    forbidden.join(", ")
+}
+
+fn is_forbidden(label: &str) -> bool {
+    let domain = label.split_once('/').map_or("", |(domain, _)| domain);
+    let within =
+        |parent: &str| domain == parent || domain.strip_suffix(parent).is_some_and(|d| d.ends_with('.'));
+    let of_kubernetes = within("kubernetes.io") || within("k8s.io");
+    let of_kubelet = KUBELET_LABELS.contains(&label) || KUBELET_DOMAINS.iter().any(|d| within(d));
+    within(RESTRICTION) || of_kubernetes && !of_kubelet
+}
+
+fn claim_status(node: &str, attributes: &Attributes<'_>) -> Verdict {
+    let Some(old) = attributes.old.filter(|_| attributes.operation == Operation::Update) else {
+        return no(format!("unexpected operation {:?}", attributes.operation.as_str()));
+    };
+    let rest = |claim: &Value| {
+        let mut claim = claim.clone();
+        for (part, fields) in [
+            ("metadata", &["resourceVersion", "managedFields"][..]),
+            ("status", &["capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"]),
+        ] {
+            if let Some(part) = claim[part].as_object_mut() {
+                fields.iter().for_each(|f| drop(part.remove(*f)));
+            }
+        }
+        claim
+    };
+    if same(Some(&rest(old)), Some(&rest(&attributes.object))) {
+        return Ok(());
+    }
+    no(format!(
+        "node {node:?} is not allowed to update fields other than status.quantity and status.conditions"
+    ))
+}
+
+async fn token(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+    if attributes.operation != Operation::Create {
+        return Ok(());
+    }
+    let bound = &attributes.object["spec"]["boundObjectRef"];
+    let (name, uid) = (text(bound, "/name"), text(bound, "/uid"));
+    if (text(bound, "/apiVersion"), text(bound, "/kind")) != ("v1", "Pod") || name.is_empty() {
+        return no("node requested token not bound to a pod");
+    }
+    if uid.is_empty() {
+        return no("node requested token with a pod binding without a uid");
+    }
+    let pod = lookup::value(server, PODS, attributes.namespace, name).await?;
+    let pod = pod.ok_or_else(|| {
+        let resource = knarr_apimachinery::gvk::GroupResource::new("", "pods");
+        StatusError::not_found(&resource, name)
+    })?;
+    if uid != text(&pod, "/metadata/uid") {
+        return no(format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        ));
+    }
+    if text(&pod, "/spec/nodeName") != node {
+        return no("node requested token bound to a pod scheduled on a different node");
+    }
+    Ok(())
+}
+
+fn same_name(node: &str, attributes: &Attributes<'_>, what: &str) -> Verdict {
+    if attributes.own_name() == node {
+        return Ok(());
+    }
+    no(format!("can only access {what} with the same name as the requesting node"))
+}
+
+fn resource_slice(node: &str, attributes: &Attributes<'_>) -> Verdict {
+    let (slice, verb) = match attributes.operation {
+        Operation::Create => (Some(&attributes.object), "create"),
+        Operation::Delete => (attributes.old, "delete"),
+        _ => return Ok(()),
+    };
+    if slice.is_some_and(|s| text(s, "/spec/nodeName") == node) {
+        return Ok(());
+    }
+    no(format!("can only {verb} ResourceSlice with the same NodeName as the requesting node"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn labels() {
+        for (label, forbidden) in [
+            ("kubernetes.io/hostname", false),
+            ("example.com/a", false),
+            ("a", false),
+            ("node.kubernetes.io/x", false),
+            ("a.kubelet.kubernetes.io/x", false),
+            ("node-role.kubernetes.io/control-plane", true),
+            ("foo.k8s.io/x", true),
+            ("node-restriction.kubernetes.io/x", true),
+            ("example.com.node-restriction.kubernetes.io/x", true),
+            ("notkubernetes.io/x", false),
+        ] {
+            assert_eq!(is_forbidden(label), forbidden, "{label}");
+        }
+        let node = |labels: Value| json!({"metadata": {"labels": labels}});
+        let (old, new) = (node(json!({"a.k8s.io/b": "1"})), node(json!({"c.k8s.io/d": "1"})));
+        assert_eq!(forbidden_labels(&new, &old, ""), "a.k8s.io/b, c.k8s.io/d");
+        assert_eq!(forbidden_labels(&new, &old, "c.k8s.io/d"), "a.k8s.io/b");
+        assert_eq!(forbidden_labels(&old, &old, ""), "");
+    }
+
+    #[test]
+    fn what_pods_refer_to() {
+        for (spec, expected) in [
+            (json!({"volumes": [{"emptyDir": {}}]}), None),
+            (json!({"serviceAccountName": "a"}), Some("serviceaccounts")),
+            (json!({"containers": [{"envFrom": [{"configMapRef": {"name": "a"}}]}]}), Some("configmaps")),
+            (json!({"volumes": [{"projected": {"sources": [{"secret": {}}]}}]}), Some("secrets")),
+            (json!({"volumes": [{"persistentVolumeClaim": {}}]}), Some("persistentvolumeclaims")),
+        ] {
+            assert_eq!(referenced(&json!({"spec": spec})), expected);
+        }
+    }
 }

@@ -16,6 +16,10 @@ const DEFAULT_POLICY: &str = "PreemptLowerPriority";
 
 #[async_trait]
 impl Plugin for Priority {
+    fn name(&self) -> &'static str {
+        "Priority"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         matches!(operation, Operation::Create | Operation::Update)
     }

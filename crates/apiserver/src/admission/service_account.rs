@@ -17,6 +17,7 @@ pub struct ServiceAccount;
 
 const DEFAULT: &str = "default";
 const MIRROR: &str = "kubernetes.io/config.mirror";
+const ENFORCE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
 /// The default account is made by a controller right after its namespace: it is worth a short wait.
@@ -27,12 +28,16 @@ const TOKEN_SECONDS: i64 = 3607;
 
 #[async_trait]
 impl Plugin for ServiceAccount {
+    fn name(&self) -> &'static str {
+        "ServiceAccount"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
-        operation == Operation::Create
+        matches!(operation, Operation::Create | Operation::Update)
     }
 
     async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if !attributes.is("", "pods") || is_mirror(&attributes.object) {
+        if !is_creation(attributes) || is_mirror(&attributes.object) {
             return Ok(());
         }
         let spec = &mut attributes.object["spec"];
@@ -55,24 +60,124 @@ impl Plugin for ServiceAccount {
         Ok(())
     }
 
-    async fn validate(&self, attributes: &Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
-        if !attributes.is("", "pods") || !is_mirror(&attributes.object) {
+    async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+        let update = attributes.operation == Operation::Update;
+        let debugged = update && attributes.is_part("", "pods", "ephemeralcontainers");
+        if !is_creation(attributes) && !debugged {
             return Ok(());
         }
-        let spec = &attributes.object["spec"];
-        if !spec["serviceAccountName"].as_str().unwrap_or("").is_empty() {
-            return Err(attributes.forbidden("a mirror pod may not reference service accounts"));
+        let pod = &attributes.object;
+        if is_mirror(pod) && !debugged {
+            return mirror_refusal(pod).map_or(Ok(()), |why| Err(attributes.forbidden(why)));
         }
-        let refers = spec["volumes"].as_array().into_iter().flatten().any(|v| {
-            let sources = v["projected"]["sources"].as_array();
-            !v["secret"].is_null()
-                || sources.into_iter().flatten().any(|s| !s["serviceAccountToken"].is_null())
-        });
-        if refers {
-            return Err(attributes.forbidden("a mirror pod may not reference secrets"));
+        let name = pod["spec"]["serviceAccountName"].as_str().unwrap_or("");
+        if name.is_empty() {
+            let (namespace, own) = (attributes.namespace, attributes.own_name());
+            let why = format!("no service account specified for pod {namespace}/{own}");
+            return Err(attributes.forbidden(&why));
         }
-        Ok(())
+        let account = account(attributes, server, name).await?;
+        let annotations = account.metadata.annotations.as_ref();
+        let enforced = annotations.and_then(|a| a.get(ENFORCE_SECRETS));
+        // As Go reads a boolean.
+        if !matches!(enforced.map(String::as_str), Some("1" | "t" | "T" | "true" | "TRUE" | "True")) {
+            return Ok(());
+        }
+        let lists: &[_] = if debugged {
+            &[("ephemeralContainers", "ephemeral container")]
+        } else {
+            &[("initContainers", "init container"), ("containers", "container")]
+        };
+        match forbidden_secret(pod, &account, lists, !debugged) {
+            Some(why) => Err(attributes.forbidden(&why)),
+            None => Ok(()),
+        }
     }
+}
+
+fn is_creation(attributes: &Attributes<'_>) -> bool {
+    attributes.operation == Operation::Create && attributes.is("", "pods")
+}
+
+fn mirror_refusal(pod: &Value) -> Option<&'static str> {
+    let spec = &pod["spec"];
+    if !spec["serviceAccountName"].as_str().unwrap_or("").is_empty() {
+        return Some("a mirror pod may not reference service accounts");
+    }
+    let volumes = spec["volumes"].as_array().map_or(&[][..], Vec::as_slice);
+    let sources = || volumes.iter().flat_map(|v| v["projected"]["sources"].as_array().into_iter().flatten());
+    let refers = volumes.iter().any(|v| !v["secret"].is_null())
+        || sources().any(|s| !s["secret"].is_null())
+        || spec["imagePullSecrets"].as_array().is_some_and(|s| !s.is_empty())
+        || containers(pod, &ALL_LISTS).any(|(c, _)| secrets_of(c).next().is_some());
+    if refers {
+        return Some("a mirror pod may not reference secrets");
+    }
+    sources()
+        .any(|s| !s["serviceAccountToken"].is_null())
+        .then_some("a mirror pod may not use ServiceAccountToken volume projections")
+}
+
+const ALL_LISTS: [(&str, &str); 3] = [
+    ("initContainers", "init container"),
+    ("containers", "container"),
+    ("ephemeralContainers", "ephemeral container"),
+];
+
+fn containers<'v>(
+    pod: &'v Value,
+    lists: &[(&'static str, &'static str)],
+) -> impl Iterator<Item = (&'v Value, &'static str)> {
+    let list = |name: &str| pod["spec"][name].as_array().into_iter().flatten();
+    lists.iter().flat_map(move |(name, word)| list(name).map(move |c| (c, *word)))
+}
+
+/// How a container's environment refers to secrets, and to which.
+fn secrets_of(container: &Value) -> impl Iterator<Item = (String, &str)> {
+    let items = |field: &str| container[field].as_array().into_iter().flatten();
+    let env = items("env").filter(|e| e["valueFrom"]["secretKeyRef"].is_object()).map(|e| {
+        let how = format!("envVar {}", e["name"].as_str().unwrap_or(""));
+        (how, e["valueFrom"]["secretKeyRef"]["name"].as_str().unwrap_or(""))
+    });
+    let from = items("envFrom").filter(|e| e["secretRef"].is_object());
+    env.chain(from.map(|e| ("envFrom".to_owned(), e["secretRef"]["name"].as_str().unwrap_or(""))))
+}
+
+/// What the pod refers to and its account, which says which secrets its pods may have, does not.
+fn forbidden_secret(
+    pod: &Value,
+    account: &core::ServiceAccount,
+    lists: &[(&'static str, &'static str)],
+    whole: bool,
+) -> Option<String> {
+    let own = account.metadata.name.as_deref().unwrap_or("");
+    let secrets = account.secrets.iter().flatten();
+    let mountable: Vec<&str> = secrets.filter_map(|s| s.name.as_deref()).collect();
+    let end = format!("is not allowed because service account {own} does not reference that");
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    for volume in volumes.filter(|v| whole && v["secret"].is_object()) {
+        let name = volume["secret"]["secretName"].as_str().unwrap_or("");
+        if !mountable.contains(&name) {
+            return Some(format!("volume with secret.secretName=\"{name}\" {end} secret"));
+        }
+    }
+    for (container, word) in containers(pod, lists) {
+        for (how, secret) in secrets_of(container).filter(|(_, s)| !mountable.contains(s)) {
+            let name = container["name"].as_str().unwrap_or("");
+            return Some(format!(
+                "{word} {name} with {how} referencing secret.secretName=\"{secret}\" {end} secret"
+            ));
+        }
+    }
+    let pullable: Vec<&str> = account.image_pull_secrets.iter().flatten().map(|s| s.name.as_str()).collect();
+    let pulled = pod["spec"]["imagePullSecrets"].as_array().into_iter().flatten().enumerate();
+    for (i, secret) in pulled.filter(|_| whole) {
+        let name = secret["name"].as_str().unwrap_or("");
+        if !pullable.contains(&name) {
+            return Some(format!("imagePullSecrets[{i}].name=\"{name}\" {end} imagePullSecret"));
+        }
+    }
+    None
 }
 
 pub fn is_mirror(pod: &Value) -> bool {
@@ -156,6 +261,56 @@ fn volume(name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_that_an_account_does_not_name() {
+        let account: core::ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "sa"},
+            "secrets": [{"name": "good"}], "imagePullSecrets": [{"name": "pull"}]}))
+        .unwrap();
+        let end = "is not allowed because service account sa does not reference that";
+        for (spec, expected) in [
+            (
+                json!({"volumes": [{"secret": {"secretName": "good"}}], "imagePullSecrets": [{"name": "pull"}]}),
+                None,
+            ),
+            (
+                json!({"volumes": [{"secret": {"secretName": "bad"}}]}),
+                Some(format!("volume with secret.secretName=\"bad\" {end} secret")),
+            ),
+            (
+                json!({"containers": [{"name": "c", "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": "bad"}}}]}]}),
+                Some(format!("container c with envVar E referencing secret.secretName=\"bad\" {end} secret")),
+            ),
+            (
+                json!({"initContainers": [{"name": "c", "envFrom": [{"secretRef": {"name": "bad"}}]}]}),
+                Some(format!(
+                    "init container c with envFrom referencing secret.secretName=\"bad\" {end} secret"
+                )),
+            ),
+            (
+                json!({"imagePullSecrets": [{"name": "pull"}, {"name": "bad"}]}),
+                Some(format!("imagePullSecrets[1].name=\"bad\" {end} imagePullSecret")),
+            ),
+        ] {
+            let pod = json!({"spec": spec});
+            assert_eq!(forbidden_secret(&pod, &account, &ALL_LISTS, true), expected, "{pod}");
+        }
+    }
+
+    #[test]
+    fn mirror_pods_stand_alone() {
+        for (spec, expected) in [
+            (json!({}), None),
+            (json!({"serviceAccountName": "a"}), Some("a mirror pod may not reference service accounts")),
+            (json!({"imagePullSecrets": [{"name": "a"}]}), Some("a mirror pod may not reference secrets")),
+            (
+                json!({"volumes": [{"projected": {"sources": [{"serviceAccountToken": {}}]}}]}),
+                Some("a mirror pod may not use ServiceAccountToken volume projections"),
+            ),
+        ] {
+            assert_eq!(mirror_refusal(&json!({"spec": spec})), expected);
+        }
+    }
 
     #[test]
     fn the_token_is_mounted_where_nothing_is() {

@@ -13,6 +13,10 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
 #[async_trait]
 impl Plugin for TaintNodesByCondition {
+    fn name(&self) -> &'static str {
+        "TaintNodesByCondition"
+    }
+
     fn handles(&self, operation: Operation) -> bool {
         operation == Operation::Create
     }

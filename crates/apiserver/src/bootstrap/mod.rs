@@ -111,6 +111,13 @@ async fn ensure_all(
         .await
 }
 
+/// Creates a namespace if it is not there.
+pub async fn ensure_namespace(server: &Inner, name: &str) -> Result<(), StatusError> {
+    let Some(served) = served(server, "", "namespaces") else { return Ok(()) };
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+    ensure(server, &own_request(), &served, namespace).await
+}
+
 /// Creates the object if it is not there.
 async fn ensure(
     server: &Inner,

@@ -175,7 +175,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(server, request, &parts).await),
         ["metrics"] => {
             sample(server).await;
-            let text = server.metrics.render();
+            let text = server.metrics.render() + &server.admission.metrics.text();
             Ok(Answer::Raw(raw(200, "text/plain; version=0.0.4; charset=utf-8", text.into())))
         }
         ["statusz"] => Ok(zpages::statusz(server, request, &paths(table))),

@@ -23,7 +23,9 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use knarr_apimachinery::status::StatusError;
 use rustls::ClientConfig;
+use serde_json::{Value, json};
 
+use crate::admission::{self, Attributes, Operation};
 use crate::http::body::{Body, BoxError};
 use crate::http::output::Answer;
 use crate::registry::Request;
@@ -69,6 +71,7 @@ const HOP_BY_HOP: [HeaderName; 4] =
 
 /// Answers `log`, `exec`, `attach`, `portforward` and `proxy`.
 pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+    admit(server, request).await?;
     let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     let streaming = matches!(request.info.subresource.as_str(), "exec" | "attach" | "portforward");
     if streaming && upgrade.is_none() {
@@ -167,6 +170,46 @@ fn to_root(request: &Request) -> Option<Response<Body>> {
     let to = HeaderValue::from_str(&format!("{}/{query}", request.info.path)).ok()?;
     response.headers_mut().insert(LOCATION, to);
     Some(response)
+}
+
+/// All but logs are connects, which admission may refuse.
+async fn admit(server: &Inner, request: &Request) -> Result<(), StatusError> {
+    let info = &request.info;
+    if info.subresource == "log" {
+        return Ok(());
+    }
+    let served = server.table.find(&info.group, &info.version, &info.resource);
+    let served = served.ok_or_else(StatusError::path_not_found)?;
+    let place = (info.namespace.as_str(), info.name.as_str(), info.subresource.as_str());
+    let mut attributes = Attributes::new(request, &served, Operation::Connect, place, Value::Null, false);
+    let kind = attributes.kind();
+    attributes.object = connect_options(request, &kind.api_version(), &kind.kind);
+    admission::admit(&mut attributes, server).await.map(|_| ())
+}
+
+/// The query as the options object that admission sees.
+fn connect_options(request: &Request, api_version: &str, kind: &str) -> Value {
+    let query = &request.query;
+    let mut options = json!({"kind": kind, "apiVersion": api_version});
+    match request.info.subresource.as_str() {
+        "exec" | "attach" => {
+            for flag in ["stdin", "stdout", "stderr", "tty"].into_iter().filter(|f| query.flag(f)) {
+                options[flag] = true.into();
+            }
+            if let Some(container) = query.non_empty("container") {
+                options["container"] = container.into();
+            }
+            if request.info.subresource == "exec" {
+                options["command"] = query.all("command").collect();
+            }
+        }
+        "portforward" => {
+            options["ports"] = query.all("ports").filter_map(|p| p.parse::<u16>().ok()).collect();
+        }
+        _ if !request.info.rest.is_empty() => options["path"] = request.info.rest.clone().into(),
+        _ => {}
+    }
+    options
 }
 
 fn stream(body: Incoming) -> Body {

@@ -53,11 +53,24 @@ pub async fn create_value(
     if !version.is_empty() && version != "0" {
         return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let generated =
-        metadata::text(&object, "name").is_empty() && !metadata::text(&object, "generateName").is_empty();
+    let strategy = served.resource.strategy();
+    strategy.default(&mut object);
+    let now = server.clock.now();
+    metadata::init(&mut object, now, &uuid::Uuid::new_v4().to_string());
+    // What admission sets belongs to nobody.
+    super::managed::created(served, params, &mut object, now);
+    let (namespace, name) = {
+        let text = |field| metadata::text(&object, field).to_owned();
+        (text("namespace"), text("name"))
+    };
+    let place = (namespace.as_str(), name.as_str(), "");
+    let mut attributes = Attributes::new(request, served, Operation::Create, place, object, params.dry_run);
+    admission::mutate(&mut attributes, server).await?;
+    let mut object = attributes.object;
+    let base = metadata::text(&object, "generateName").to_owned();
+    let generated = metadata::text(&object, "name").is_empty() && !base.is_empty();
     for attempt in 1.. {
         if generated {
-            let base = metadata::text(&object, "generateName").to_owned();
             let name = names::generate_name(&mut fastrand::Rng::new(), &base);
             knarr_api::prepare::metadata(&mut object).insert("name".into(), name.into());
         }
@@ -69,6 +82,7 @@ pub async fn create_value(
     Err(StatusError::internal("no name could be generated"))
 }
 
+/// Prepares and checks an object that has its name, and stores it.
 async fn create_named(
     server: &Inner,
     request: &Request,
@@ -82,25 +96,14 @@ async fn create_named(
         let name = metadata::text(&object, "name");
         return Err(StatusError::forbidden(&served.group_resource(), name, why));
     }
-    strategy.default(&mut object);
-    metadata::init(&mut object, server.clock.now(), &uuid::Uuid::new_v4().to_string());
     strategy.prepare_for_create(&mut object);
     let (namespace, name) = {
         let text = |field| metadata::text(&object, field).to_owned();
         (text("namespace"), text("name"))
     };
-    let mut attributes = Attributes {
-        user: &request.user,
-        operation: Operation::Create,
-        resource: served.resource.types,
-        subresource: "",
-        namespace: &namespace,
-        name: &name,
-        object,
-        old: None,
-        warnings: Vec::new(),
-    };
-    admission::mutate(&mut attributes, server).await?;
+    let place = (namespace.as_str(), name.as_str(), "");
+    let mut attributes = Attributes::new(request, served, Operation::Create, place, object, params.dry_run);
+    admission::complete(&mut attributes, server);
     let mut errors = metadata::validate(served, &attributes.object);
     // What a bad name would make of a storage key must not come to the store.
     if errors.is_empty() {
@@ -112,10 +115,8 @@ async fn create_named(
         return Err(StatusError::invalid(types.group, types.kind, shown, &errors));
     }
     admission::validate(&attributes, server).await?;
-    attributes.warnings.drain(..).for_each(|w| request.warn(w));
-    let mut object = attributes.object;
+    let object = attributes.object;
     strategy.warnings(&*typed(served, &object)?, None).into_iter().for_each(|w| request.warn(w));
-    super::managed::created(served, params, &mut object, server.clock.now());
     write_new(server, served, params, object, &namespace, &name).await
 }
 
@@ -128,7 +129,7 @@ async fn write_new(
     name: &str,
 ) -> Result<Arc<Object>, StatusError> {
     let key = served.key(namespace, name);
-    let lease = server.events.lease_for(server, served).await?;
+    let lease = if params.dry_run { None } else { server.events.lease_for(server, served).await? };
     for _ in 0..allocators::ATTEMPTS {
         let (extra, allocated) = allocators::plan(server, served, None, Some(&mut object)).await?;
         super::fill(served, &mut object);

@@ -35,6 +35,8 @@ pub struct Deleted {
 pub struct How {
     pub options: DeleteOptions,
     pub dry_run: bool,
+    /// Whether admission has seen it as something else, such as an eviction.
+    pub admitted: bool,
 }
 
 /// From the body, or where there is none from the query.
@@ -72,7 +74,7 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
     if options.grace_period_seconds.is_some_and(|g| g < 0) {
         options.grace_period_seconds = Some(1);
     }
-    Ok(How { options, dry_run: dry })
+    Ok(How { options, dry_run: dry, admitted: false })
 }
 
 /// Deletes one object, or sets its deletion going.
@@ -93,7 +95,9 @@ pub async fn delete(
         };
         let old = current.value()?;
         preconditions(served, name, &how.options, &old)?;
-        admit(server, request, served, namespace, name, &old).await?;
+        if !how.admitted {
+            admit(server, request, served, (namespace, name), how, &old).await?;
+        }
         let fate = fate(served, &current.object, &old, &how.options, server.clock.now());
         match carry_out(server, served, namespace, name, how.dry_run, &current, &old, fate).await {
             Ok(deleted) => return Ok(deleted),
@@ -131,23 +135,19 @@ async fn admit(
     server: &Inner,
     request: &Request,
     served: &Served,
-    namespace: &str,
-    name: &str,
+    (namespace, name): (&str, &str),
+    how: &How,
     old: &Value,
 ) -> Result<(), StatusError> {
-    let mut attributes = Attributes {
-        user: &request.user,
-        operation: Operation::Delete,
-        resource: served.resource.types,
-        subresource: "",
-        namespace,
-        name,
-        object: Value::Null,
-        old: Some(old),
-        warnings: Vec::new(),
-    };
-    admission::mutate(&mut attributes, server).await?;
-    admission::validate(&attributes, server).await
+    let place = (namespace, name, "");
+    let mut attributes = Attributes::new(request, served, Operation::Delete, place, Value::Null, how.dry_run);
+    attributes.old = Some(old);
+    if let (Some(options), Ok(Value::Object(given))) =
+        (attributes.options.as_object_mut(), serde_json::to_value(&how.options))
+    {
+        options.extend(given);
+    }
+    admission::admit(&mut attributes, server).await.map(|_| ())
 }
 
 /// What a deletion does to an object.

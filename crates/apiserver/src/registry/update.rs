@@ -133,18 +133,14 @@ async fn prepare_update(
     metadata::carry_over(&mut new, old);
     strategy.default(&mut new);
     strategy.prepare_for_update(&mut new, old, target.subresource);
-    let mut attributes = Attributes {
-        user: &request.user,
-        operation: Operation::Update,
-        resource: resource.types,
-        subresource: target.subresource.unwrap_or(""),
-        namespace: target.namespace,
-        name: target.name,
-        object: new,
-        old: Some(old),
-        warnings: Vec::new(),
-    };
+    // What admission sets belongs to nobody.
+    managed::updated(served, params, target.subresource, how, &mut new, old, server.clock.now());
+    let place = (target.namespace, target.name, target.subresource.unwrap_or(""));
+    let mut attributes = Attributes::new(request, served, Operation::Update, place, new, params.dry_run);
+    attributes.old = Some(old);
     admission::mutate(&mut attributes, server).await?;
+    strategy.prepare_for_update(&mut attributes.object, old, target.subresource);
+    admission::complete(&mut attributes, server);
     let mut errors = metadata::validate_update(&attributes.object, old);
     let before = typed(served, old)?;
     let after = typed(served, &attributes.object)?;
@@ -153,11 +149,8 @@ async fn prepare_update(
         return Err(StatusError::invalid(resource.types.group, resource.types.kind, target.name, &errors));
     }
     admission::validate(&attributes, server).await?;
-    attributes.warnings.drain(..).for_each(|w| request.warn(w));
     strategy.warnings(&after, Some(&before)).into_iter().for_each(|w| request.warn(w));
-    let mut new = attributes.object;
-    managed::updated(served, params, target.subresource, how, &mut new, old, server.clock.now());
-    Ok(new)
+    Ok(attributes.object)
 }
 
 /// Optimistic locking and identity.

@@ -2,8 +2,6 @@
 //!
 //! Admission, conversion of custom resources, token and authorization webhooks and audit share one [`Webhooks`].
 
-#![allow(dead_code, reason = "who calls webhooks lands after this client")]
-
 mod connect;
 mod error;
 mod pool;
@@ -20,11 +18,9 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use knarr_apimachinery::clock::Clock;
 
-#[allow(unused_imports, reason = "as above")]
 pub use error::CallError;
-#[allow(unused_imports, reason = "as above")]
 pub use services::Services;
-#[allow(unused_imports, reason = "as above")]
+#[allow(unused_imports, reason = "for webhooks that a configuration file names")]
 pub use target::{Address, Credentials, Target};
 
 use error::Failure;

@@ -144,8 +144,15 @@ async fn nodes_see_their_own() {
     let own = node.post("/api/v1/nodes", &register("n1")).await.expect(201);
     assert_eq!(own["spec"]["taints"][0]["key"], "node.kubernetes.io/not-ready");
     assert_eq!(node.post("/api/v1/nodes", &register("n2")).await.code, 403);
-    let token =
-        |pod: &str| json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod}}});
+    let mut uids = Vec::new();
+    for name in ["mine", "other"] {
+        let pod = admin.get(&format!("{PODS}/{name}")).await.expect(200);
+        uids.push((name, pod["metadata"]["uid"].clone()));
+    }
+    let token = |pod: &str| {
+        let uid = uids.iter().find(|(name, _)| *name == pod).map(|(_, uid)| uid.clone());
+        json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}}})
+    };
     let uri = "/api/v1/namespaces/default/serviceaccounts/default/token";
     node.post(uri, &token("mine")).await.expect(201);
     assert_eq!(node.post(uri, &token("other")).await.code, 403);

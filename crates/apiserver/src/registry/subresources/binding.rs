@@ -9,6 +9,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::body_of;
+use crate::admission::{self, Attributes, Operation};
 use crate::http::output::Answer;
 use crate::registry::options::WriteParams;
 use crate::registry::{Request, dispatch, metadata, update};
@@ -35,6 +36,12 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     if !errors.is_empty() {
         return Err(StatusError::invalid("", "Binding", name, &errors));
     }
+    let served = server.table.find(&info.group, &info.version, &info.resource);
+    let served = served.ok_or_else(StatusError::path_not_found)?;
+    let place = (info.namespace.as_str(), name, info.subresource.as_str());
+    let object = binding.clone();
+    let mut attributes = Attributes::new(request, &served, Operation::Create, place, object, params.dry_run);
+    let binding = admission::admit(&mut attributes, server).await?;
     let pods = server.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
     let now = metadata::rfc3339(server.clock.now());
     let change = |pod: &Value| bound(pod, &binding, &now);

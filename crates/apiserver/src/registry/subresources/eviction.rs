@@ -11,6 +11,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::body_of;
+use crate::admission::{self, Attributes, Operation};
 use crate::http::output::Answer;
 use crate::registry::delete::{self, How};
 use crate::registry::options::{WriteParams, dry_run};
@@ -36,6 +37,9 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
         serde_json::from_value(eviction["deleteOptions"].clone()).unwrap_or_default();
     let mut errors = knarr_apimachinery::field::ErrorList::new();
     let dry = params.dry_run || dry_run(options.dry_run.iter().flatten().map(String::as_str), &mut errors);
+    let place = (info.namespace.as_str(), info.name.as_str(), "eviction");
+    let mut attributes = Attributes::new(request, pods, Operation::Create, place, eviction, dry);
+    admission::admit(&mut attributes, server).await?;
     let current = store::read(server, pods, &info.namespace, &info.name).await?;
     let current = current.ok_or_else(|| pods.not_found(&info.name))?;
     let pod = current.object.typed::<Pod>().map_err(StatusError::internal)?;
@@ -52,7 +56,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
         let mark = |pod: &Value| Ok(marked(pod, &now));
         update::modify_raw(server, pods, &info.namespace, &info.name, false, &mark).await?;
     }
-    let how = How { options, dry_run: dry };
+    let how = How { options, dry_run: dry, admitted: true };
     delete::delete(server, request, pods, &info.namespace, &info.name, &how).await?;
     Ok(dispatch::success())
 }

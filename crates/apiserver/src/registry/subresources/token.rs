@@ -8,6 +8,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::body_of;
+use crate::admission::{self, Attributes, Operation};
 use crate::authn::service_account::{Grant, find};
 use crate::authz::node::node_name;
 use crate::http::output::Answer;
@@ -41,6 +42,9 @@ pub async fn answer(
     }
     let current = store::read(server, accounts, &info.namespace, &info.name).await?;
     let account = current.ok_or_else(|| accounts.not_found(&info.name))?.object;
+    let place = (info.namespace.as_str(), info.name.as_str(), "token");
+    let mut attributes = Attributes::new(request, accounts, Operation::Create, place, body, params.dry_run);
+    body = admission::admit(&mut attributes, server).await?;
     let seconds = body["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
     check_seconds(seconds)?;
     let mut audiences: Vec<String> =

@@ -1,0 +1,156 @@
+//! The plugins that are switched on, and how they run.
+
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::event_rate_limit::Buckets;
+use super::metrics::{Metrics, Step};
+use super::webhooks::Configurations;
+use super::{Attributes, PLUGINS, Plugin, Runs};
+use crate::server::Inner;
+
+/// Names of plugins that make no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    #[error("enable-admission-plugins plugin \"{0}\" is unknown")]
+    UnknownEnabled(String),
+    #[error("disable-admission-plugins plugin \"{0}\" is unknown")]
+    UnknownDisabled(String),
+    #[error("[\"{0}\"] in enable-admission-plugins and disable-admission-plugins overlapped")]
+    Both(String),
+}
+
+/// The plugins of one server, with what they remember.
+pub struct Admission {
+    chain: Vec<(usize, &'static dyn Plugin)>,
+    pub metrics: Metrics,
+    /// The budgets of EventRateLimit.
+    pub events: Buckets,
+    pub mutating: Configurations,
+    pub validating: Configurations,
+}
+
+impl Admission {
+    /// All plugins that are on by default or enabled, less those that are disabled.
+    pub fn new(enabled: &[String], disabled: &[String]) -> Result<Self, ChainError> {
+        let known = |name: &String| PLUGINS.iter().any(|(d, p)| *d != Runs::Always && p.name() == name);
+        if let Some(name) = enabled.iter().find(|n| !known(n)) {
+            return Err(ChainError::UnknownEnabled(name.clone()));
+        }
+        if let Some(name) = disabled.iter().find(|n| !known(n)) {
+            return Err(ChainError::UnknownDisabled(name.clone()));
+        }
+        if let Some(name) = enabled.iter().find(|n| disabled.contains(n)) {
+            return Err(ChainError::Both(name.clone()));
+        }
+        let named = |list: &[String], plugin: &dyn Plugin| list.iter().any(|n| n == plugin.name());
+        let runs = |default: Runs, plugin: &dyn Plugin| match default {
+            Runs::Always => true,
+            Runs::On => !named(disabled, plugin),
+            Runs::Off => named(enabled, plugin),
+        };
+        let plugins = PLUGINS.iter().filter(|(d, p)| runs(*d, *p)).map(|(_, p)| *p);
+        let chain: Vec<_> = plugins.enumerate().collect();
+        let metrics = Metrics::new(chain.iter().map(|(_, p)| p.name()).collect());
+        Ok(Self {
+            chain,
+            metrics,
+            events: Buckets::default(),
+            mutating: Configurations::new("mutatingwebhookconfigurations"),
+            validating: Configurations::new("validatingwebhookconfigurations"),
+        })
+    }
+
+    /// The names of the plugins that run, in their order.
+    #[cfg(test)]
+    fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.chain.iter().map(|(_, p)| p.name())
+    }
+}
+
+/// Runs all mutating plugins; again where a webhook or policy changed something that others may want to see.
+pub async fn mutate(attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    let started = server.clock.monotonic();
+    let mut done = round(attributes, server).await;
+    if done.is_ok() && attributes.reinvoke {
+        attributes.reinvoking = true;
+        done = round(attributes, server).await;
+    }
+    let took = server.clock.monotonic().saturating_sub(started);
+    server.admission.metrics.step(Step::Admit, attributes.operation, done.is_err(), took);
+    done
+}
+
+async fn round(attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    let (admission, operation) = (&server.admission, attributes.operation);
+    for (index, plugin) in admission.chain.iter().filter(|(_, p)| p.handles(operation)) {
+        let started = server.clock.monotonic();
+        let done = plugin.mutate(attributes, server).await;
+        let took = server.clock.monotonic().saturating_sub(started);
+        admission.metrics.plugin(*index, Step::Admit, operation, done.is_err(), took);
+        done?;
+    }
+    Ok(())
+}
+
+/// After all mutating plugins, and after the strategy prepared what they made of the object.
+pub fn complete(attributes: &mut Attributes<'_>, server: &Inner) {
+    let operation = attributes.operation;
+    for (_, plugin) in server.admission.chain.iter().filter(|(_, p)| p.handles(operation)) {
+        plugin.complete(attributes, server);
+    }
+}
+
+/// Runs all validating plugins.
+pub async fn validate(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+    let admission = &server.admission;
+    let begun = server.clock.monotonic();
+    let mut done = Ok(());
+    for (index, plugin) in admission.chain.iter().filter(|(_, p)| p.handles(attributes.operation)) {
+        let started = server.clock.monotonic();
+        done = plugin.validate(attributes, server).await;
+        let took = server.clock.monotonic().saturating_sub(started);
+        admission.metrics.plugin(*index, Step::Validate, attributes.operation, done.is_err(), took);
+        if done.is_err() {
+            break;
+        }
+    }
+    let took = server.clock.monotonic().saturating_sub(begun);
+    admission.metrics.step(Step::Validate, attributes.operation, done.is_err(), took);
+    done
+}
+
+/// Both phases of a write that no strategy stands between: subresources that are only posted, connects, deletions.
+pub async fn admit(attributes: &mut Attributes<'_>, server: &Inner) -> Result<Value, StatusError> {
+    mutate(attributes, server).await?;
+    validate(attributes, server).await?;
+    Ok(attributes.object.take())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(enabled: &[&str], disabled: &[&str]) -> Result<Vec<&'static str>, String> {
+        let owned = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let admission = Admission::new(&owned(enabled), &owned(disabled)).map_err(|e| e.to_string())?;
+        Ok(admission.names().collect())
+    }
+
+    #[test]
+    fn plugins_are_switched_on_and_off() {
+        assert!(names(&[], &[]).unwrap().contains(&"Priority"));
+        assert!(!names(&[], &["Priority"]).unwrap().contains(&"Priority"));
+        for (enabled, disabled, expected) in [
+            (&["Nope"][..], &[][..], "enable-admission-plugins plugin \"Nope\" is unknown"),
+            (&[], &["Nope"], "disable-admission-plugins plugin \"Nope\" is unknown"),
+            (
+                &["Priority"],
+                &["Priority"],
+                "[\"Priority\"] in enable-admission-plugins and disable-admission-plugins overlapped",
+            ),
+        ] {
+            assert_eq!(names(enabled, disabled).unwrap_err(), expected);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! DefaultStorageClass: a claim that names no class gets the default one.
+
+use async_trait::async_trait;
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use super::{Attributes, Operation, Plugin, lookup};
+use crate::server::Inner;
+
+pub struct DefaultStorageClass;
+
+const CLASSES: (&str, &str, &str) = ("storage.k8s.io", "v1", "storageclasses");
+const IS_DEFAULT: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const OLD_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
+#[async_trait]
+impl Plugin for DefaultStorageClass {
+    fn name(&self) -> &'static str {
+        "DefaultStorageClass"
+    }
+
+    fn handles(&self, operation: Operation) -> bool {
+        operation == Operation::Create
+    }
+
+    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+        if !attributes.is("", "persistentvolumeclaims") || has_class(&attributes.object) {
+            return Ok(());
+        }
+        let classes = lookup::list(server, CLASSES, None)?;
+        if let Some(class) = lookup::default_class(&classes, &IS_DEFAULT) {
+            attributes.object["spec"]["storageClassName"] = class.into();
+        }
+        Ok(())
+    }
+}
+
+/// An empty name is a class too: none.
+fn has_class(claim: &Value) -> bool {
+    claim["metadata"]["annotations"].get(OLD_ANNOTATION).is_some()
+        || claim["spec"]["storageClassName"].is_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_counts_as_a_class() {
+        for (claim, expected) in [
+            (json!({"spec": {}}), false),
+            (json!({"spec": {"storageClassName": null}}), false),
+            (json!({"spec": {"storageClassName": ""}}), true),
+            (json!({"metadata": {"annotations": {OLD_ANNOTATION: "a"}}}), true),
+        ] {
+            assert_eq!(has_class(&claim), expected, "{claim}");
+        }
+    }
+}

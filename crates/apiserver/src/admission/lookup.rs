@@ -1,0 +1,76 @@
+//! Objects that plugins need to know of: from the watch cache, from the store where the cache may not have them yet.
+
+use std::sync::Arc;
+
+use knarr_api::object::Object;
+use knarr_apimachinery::status::StatusError;
+use serde_json::Value;
+
+use crate::registry::store;
+use crate::server::Inner;
+
+/// One object; `None` also where the resource is not served.
+pub async fn find(
+    server: &Inner,
+    (group, version, plural): (&str, &str, &str),
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Arc<Object>>, StatusError> {
+    let Some(served) = server.table.find(group, version, plural) else { return Ok(None) };
+    match served.cache()?.get(&served.cache_key(namespace, name)) {
+        Some(held) => Ok(Some(held)),
+        None => Ok(store::read(server, &served, namespace, name).await?.map(|c| c.object)),
+    }
+}
+
+/// As [`find`], as JSON.
+pub async fn value(
+    server: &Inner,
+    resource: (&str, &str, &str),
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Value>, StatusError> {
+    let found = find(server, resource, namespace, name).await?;
+    found.map(|o| serde_json::from_slice(o.json()).map_err(StatusError::internal)).transpose()
+}
+
+/// All of a namespace, or of everywhere, as the cache knows them.
+pub fn list(
+    server: &Inner,
+    (group, version, plural): (&str, &str, &str),
+    namespace: Option<&str>,
+) -> Result<Vec<Value>, StatusError> {
+    let Some(served) = server.table.find(group, version, plural) else { return Ok(Vec::new()) };
+    let objects = served.cache()?.list(namespace);
+    Ok(objects.iter().filter_map(|o| serde_json::from_slice(o.json()).ok()).collect())
+}
+
+/// The default among classes: the newest of those marked by this annotation, of equals the first by name.
+pub fn default_class(classes: &[Value], annotations: &[&str]) -> Option<String> {
+    let marked = |c: &&Value| annotations.iter().any(|a| c["metadata"]["annotations"][*a] == "true");
+    let meta = |c: &Value, field: &str| c["metadata"][field].as_str().unwrap_or("").to_owned();
+    let newest = classes.iter().filter(marked).min_by(|a, b| {
+        let by_age = meta(b, "creationTimestamp").cmp(&meta(a, "creationTimestamp"));
+        by_age.then_with(|| meta(a, "name").cmp(&meta(b, "name")))
+    });
+    newest.map(|c| meta(c, "name"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_newest_default() {
+        let class = |name: &str, at: &str, mark: &str| json!({"metadata": {"name": name, "creationTimestamp": at, "annotations": {"default": mark}}});
+        let all = [
+            class("old", "2026-01-01T00:00:00Z", "true"),
+            class("b", "2026-01-02T00:00:00Z", "true"),
+            class("a", "2026-01-02T00:00:00Z", "true"),
+            class("no", "2026-01-03T00:00:00Z", "false"),
+        ];
+        assert_eq!(default_class(&all, &["default"]).as_deref(), Some("a"));
+        assert_eq!(default_class(&all, &["other"]), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! What reads untrusted bytes, fed with broken ones: nothing may panic, hang, or take memory without bound.
+//!
+//! Each [`Target`] is a decoder with a few good inputs, which are mutated with a seeded generator: a run with the same
+//! seed is the same run. The tests do a bounded number of rounds; `cargo xtask fuzz NAME --seconds N` goes on for longer.
+
+mod decoders;
+pub mod memory;
+mod mutate;
+mod requests;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use fastrand::Rng;
+use knarr_apimachinery::clock::Clock;
+
+/// The longest that one input may take, on a busy machine and without optimizations.
+pub const LONGEST: Duration = Duration::from_secs(10);
+/// Bytes that one input may make us hold at a time, beside a multiple of its own size.
+pub const MOST_BYTES: usize = 64 << 20;
+/// How many times its own size an input may take.
+pub const MOST_TIMES: usize = 2000;
+
+/// One decoder.
+pub struct Target {
+    pub name: &'static str,
+    /// Inputs that are good, to begin with.
+    pub corpus: Vec<Vec<u8>>,
+    pub run: Box<dyn Fn(&[u8])>,
+}
+
+/// All of them, in the order of their names.
+pub fn targets() -> Vec<Target> {
+    let mut all = decoders::all();
+    all.extend(requests::all());
+    all.sort_by_key(|t| t.name);
+    all
+}
+
+/// What an input did that it may not do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub why: String,
+    pub input: Vec<u8>,
+}
+
+/// Runs one input.
+pub fn check(target: &Target, input: &[u8], clock: &dyn Clock) -> Result<(), Failure> {
+    let failure = |why: String| Err(Failure { why, input: input.to_vec() });
+    let before = memory::reset_peak();
+    let started = clock.monotonic();
+    if catch_unwind(AssertUnwindSafe(|| (target.run)(input))).is_err() {
+        return failure("panicked".into());
+    }
+    let took = clock.monotonic().saturating_sub(started);
+    let held = memory::peak().saturating_sub(before);
+    if took > LONGEST {
+        return failure(format!("took {took:?}"));
+    }
+    if held > MOST_BYTES + input.len() * MOST_TIMES {
+        return failure(format!("held {held} bytes"));
+    }
+    Ok(())
+}
+
+/// Runs the corpus, then mutations of it, until `go_on` says no.
+pub fn fuzz(
+    target: &Target,
+    seed: u64,
+    clock: &dyn Clock,
+    mut go_on: impl FnMut(u64) -> bool,
+) -> Result<u64, Failure> {
+    // What is only made once is not the fault of an input.
+    (target.run)(&[]);
+    for input in &target.corpus {
+        check(target, input, clock)?;
+    }
+    let mut rng = Rng::with_seed(seed);
+    let mut rounds = 0;
+    while go_on(rounds) {
+        let input = mutate::mutated(&target.corpus, &mut rng);
+        check(target, &input, clock)?;
+        rounds += 1;
+    }
+    Ok(rounds)
+}

@@ -1,0 +1,40 @@
+//! `knarr-fuzz NAME SECONDS [SEED]`: fuzzes one decoder for a while, or without arguments lists them.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use knarr_apimachinery::clock::Clock;
+use knarr_client::clock::SystemClock;
+use knarr_fuzz::memory::Counting;
+use knarr_fuzz::{fuzz, targets};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number =
+        |i: usize, otherwise: u64| arguments.get(i).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
+    let all = targets();
+    let Some(target) = arguments.first().and_then(|name| all.iter().find(|t| t.name == name)) else {
+        all.iter().for_each(|t| println!("{}", t.name));
+        return if arguments.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    };
+    let end = SystemClock.monotonic() + Duration::from_secs(number(1, 10));
+    let seed = number(2, 0);
+    match fuzz(target, seed, &SystemClock, |_| SystemClock.monotonic() < end) {
+        Ok(rounds) => {
+            println!("{}: {rounds} inputs, seed {seed}", target.name);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            println!(
+                "{}: {}, seed {seed}, input {:?}",
+                target.name,
+                failure.why,
+                String::from_utf8_lossy(&failure.input)
+            );
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A bounded run over every target.
+
+use knarr_client::clock::SystemClock;
+use knarr_fuzz::memory::Counting;
+use knarr_fuzz::{Target, check, fuzz, targets};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Inputs a target, few enough for every day; requests go through a whole server, so there are fewer.
+fn rounds(target: &Target) -> u64 {
+    if matches!(target.name, "body" | "path" | "query") { 150 } else { 1500 }
+}
+
+#[test]
+fn nothing_panics_hangs_or_grows() {
+    for target in targets() {
+        let most = rounds(&target);
+        if let Err(failure) = fuzz(&target, 1, &SystemClock, |round| round < most) {
+            panic!("{}: {}: {:?}", target.name, failure.why, String::from_utf8_lossy(&failure.input));
+        }
+    }
+}
+
+#[test]
+fn what_went_wrong_is_told() {
+    let target = |run: fn(&[u8])| Target { name: "t", corpus: vec![b"x".to_vec()], run: Box::new(run) };
+    let why = |run| check(&target(run), b"abc", &SystemClock).map_err(|f| f.why);
+    assert_eq!(why(|_| ()), Ok(()));
+    assert_eq!(why(|_| panic!("on purpose")), Err("panicked".into()));
+    let held = why(|_| drop(std::hint::black_box(vec![1u8; 80 << 20])));
+    assert!(held.unwrap_err().starts_with("held "));
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    let seen = || {
+        let all = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let list = std::rc::Rc::clone(&all);
+        let run = Box::new(move |input: &[u8]| list.borrow_mut().push(input.to_vec()));
+        let target = Target { name: "t", corpus: vec![b"abc".to_vec()], run };
+        assert_eq!(fuzz(&target, 7, &SystemClock, |round| round < 20), Ok(20));
+        all.take()
+    };
+    assert_eq!(seen(), seen());
+}
