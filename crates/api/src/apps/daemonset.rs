@@ -130,6 +130,15 @@ impl Strategy for Rules {
         }
     }
 
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let Ok(set) = new.typed::<api::DaemonSet>() else { return Vec::new() };
+        let template = |s: &api::DaemonSet| s.spec.template.clone();
+        let same = old
+            .and_then(|o| o.typed::<api::DaemonSet>().ok())
+            .is_some_and(|o| template(&o) == template(&set));
+        if same { Vec::new() } else { validation::template_warnings(&set.spec.template) }
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

@@ -113,6 +113,11 @@ impl Strategy for Rules {
         }
     }
 
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let Ok(deployment) = new.typed::<api::Deployment>() else { return Vec::new() };
+        validation::warnings(new, old, Some(&deployment.spec.template), true)
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

@@ -90,6 +90,11 @@ impl Strategy for Rules {
         }
     }
 
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let Ok(set) = new.typed::<api::ReplicaSet>() else { return Vec::new() };
+        validation::warnings(new, old, set.spec.template.as_ref(), true)
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

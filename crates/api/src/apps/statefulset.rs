@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::apps::validation;
 use crate::core::persistentvolumeclaim;
 use crate::core::pod::default_template;
+use crate::core::pod::warnings::claim_spec;
 use crate::defaults::{blank, child, existing, items, text, unset};
 use crate::kind::Kind;
 use crate::naming;
@@ -116,6 +117,25 @@ impl Strategy for Rules {
         let policy = path.child("podManagementPolicy");
         validate::immutable(&mut errors, &policy, &spec.pod_management_policy, &before.pod_management_policy);
         errors
+    }
+
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let Ok(set) = new.typed::<api::StatefulSet>() else { return Vec::new() };
+        let mut warnings = validation::warnings(new, old, Some(&set.spec.template), false);
+        for (i, claim) in set.spec.volume_claim_templates.iter().flatten().enumerate() {
+            let path = Path::new("spec").child("volumeClaimTemplates").index(i);
+            // Upstream's path is longer in an update.
+            let path = if old.is_some() { path.child("Spec") } else { path };
+            warnings.extend(claim_spec(&path, &claim.spec.clone().unwrap_or_default()));
+        }
+        if set.spec.revision_history_limit.is_some_and(|limit| limit < 0) {
+            warnings.push(
+                "spec.revisionHistoryLimit: a negative value retains all historical revisions; \
+                 a value >= 0 is recommended"
+                    .to_owned(),
+            );
+        }
+        warnings
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

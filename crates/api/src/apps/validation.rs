@@ -114,3 +114,26 @@ pub fn collisions(errors: &mut ErrorList, new: Option<i32>, old: Option<i32>) {
         errors.push(Error::invalid(&path, new.unwrap_or(0), "cannot be decremented"));
     }
 }
+
+/// Warnings about `spec.template`.
+pub fn template_warnings(template: &PodTemplateSpec) -> Vec<String> {
+    crate::core::pod::template_warnings(&Path::new("spec").child("template"), template)
+}
+
+/// Warnings about a new or changed workload; `named` where its name becomes part of its pods' names.
+pub fn warnings(
+    new: &Object,
+    old: Option<&Object>,
+    template: Option<&PodTemplateSpec>,
+    named: bool,
+) -> Vec<String> {
+    let generation = |o: &Object| o.metadata().ok().and_then(|m| m.generation);
+    let mut warnings = Vec::new();
+    match old {
+        None if named => warnings.extend(crate::batch::name_warning(new.name())),
+        Some(old) if generation(old) == generation(new) => return warnings,
+        _ => {}
+    }
+    warnings.extend(template.map(template_warnings).unwrap_or_default());
+    warnings
+}

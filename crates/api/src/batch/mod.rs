@@ -7,3 +7,5 @@ pub mod schedule;
 mod status;
 pub mod timezone;
 mod validation;
+
+pub use job::name_warning;

@@ -149,6 +149,23 @@ impl Strategy for Rules {
         errors
     }
 
+    fn warnings(&self, new: &Object, _: Option<&Object>) -> Vec<String> {
+        let spec = new.typed::<api::Node>().ok().and_then(|n| n.spec.clone()).unwrap_or_default();
+        let mut warnings = Vec::new();
+        if spec.config_source.is_some() {
+            warnings.push("spec.configSource: the feature is removed".to_owned());
+        }
+        if spec.external_id.is_some_and(|id| !id.is_empty()) {
+            let text = "spec.externalID: this field is deprecated, and is unused by Kubernetes";
+            warnings.push(text.to_owned());
+        }
+        for (i, range) in spec.pod_cidrs.iter().flatten().enumerate() {
+            let path = Path::new("spec").child("podCIDRs").index(i);
+            warnings.extend(addresses::cidr_warnings(&path, range));
+        }
+        warnings
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

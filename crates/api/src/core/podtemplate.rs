@@ -61,6 +61,17 @@ impl Strategy for Rules {
         self.validate(new)
     }
 
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let Ok(template) = new.typed::<api::PodTemplate>() else { return Vec::new() };
+        let generation = template.metadata.generation;
+        let before = old.and_then(|o| o.typed::<api::PodTemplate>().ok());
+        if before.is_some_and(|b| b.metadata.generation == generation) {
+            return Vec::new();
+        }
+        let template = template.template.clone().unwrap_or_default();
+        crate::core::pod::template_warnings(&Path::new("template"), &template)
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

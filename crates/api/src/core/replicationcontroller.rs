@@ -105,6 +105,16 @@ impl Strategy for Rules {
         }
     }
 
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let Ok(controller) = new.typed::<api::ReplicationController>() else { return Vec::new() };
+        crate::apps::validation::warnings(
+            new,
+            old,
+            controller.spec.as_ref().and_then(|s| s.template.as_ref()),
+            true,
+        )
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::quantity::Quantity;
 use knarr_apimachinery::names;
 use serde_json::Value;
 
@@ -79,6 +80,25 @@ impl Strategy for Rules {
             errors.push(Error::invalid(&path, shown, validate::IMMUTABLE));
         }
         errors
+    }
+
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let quota = new.typed::<api::ResourceQuota>().unwrap_or_default();
+        let hard = quota.spec.clone().and_then(|s| s.hard).unwrap_or_default();
+        let amount = |name: &str| hard.get(name).and_then(|q| Quantity::try_from(q).ok());
+        let mut warnings = Vec::new();
+        for name in ["cpu", "memory", "storage", "ephemeral-storage"].iter().filter(|_| old.is_none()) {
+            let (mut from, to) = (format!("requests.{name}"), format!("limits.{name}"));
+            if !hard.contains_key(&from) && matches!(*name, "cpu" | "memory") {
+                from = (*name).to_owned();
+            }
+            if let (Some(request), Some(limit)) = (amount(&from), amount(&to))
+                && request > limit
+            {
+                warnings.push(format!("ResourceQuota {from} ({request}) should be less than {to} ({limit})"));
+            }
+        }
+        warnings
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

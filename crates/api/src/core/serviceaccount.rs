@@ -51,6 +51,21 @@ impl Strategy for Rules {
         keep_secret_names_only(new);
     }
 
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        const KEY: &str = "kubernetes.io/enforce-mountable-secrets";
+        let has = |object: &Object| {
+            let account = object.typed::<api::ServiceAccount>().unwrap_or_default();
+            account.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(KEY))
+        };
+        if !has(new) || old.is_some_and(has) {
+            return Vec::new();
+        }
+        vec![format!(
+            "metadata.annotations[{KEY}]: deprecated in v1.32+; \
+             prefer separate namespaces to isolate access to mounted secrets"
+        )]
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

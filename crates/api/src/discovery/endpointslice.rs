@@ -85,6 +85,25 @@ impl Strategy for Rules {
         errors
     }
 
+    fn warnings(&self, new: &Object, old: Option<&Object>) -> Vec<String> {
+        let Ok(slice) = new.typed::<api::EndpointSlice>() else { return Vec::new() };
+        let mut warnings = Vec::new();
+        if old.is_none() && slice.address_type == "FQDN" {
+            warnings.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+        }
+        let manager = new.header().label("endpointslice.kubernetes.io/managed-by").unwrap_or("");
+        if matches!(manager, "endpointslice-controller.k8s.io" | "endpointslicemirroring-controller.k8s.io") {
+            return warnings;
+        }
+        for (i, endpoint) in slice.endpoints.iter().flatten().enumerate() {
+            for (j, address) in endpoint.addresses.iter().enumerate() {
+                let path = Path::new("endpoints").index(i).child("addresses").index(j);
+                warnings.extend(addresses::ip_warning(&path, address));
+            }
+        }
+        warnings
+    }
+
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         naming::subdomain(name, prefix)
     }

@@ -11,12 +11,13 @@ use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
 use crate::prepare;
-use crate::resource::{CellContext, Column, Resource};
+use crate::resource::{self, CellContext, Column, Resource};
 use crate::strategy::Strategy;
 use crate::table::{self, AGE, NAME};
 use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
+    subresources: &[resource::STATUS],
     columns: COLUMNS,
     cells,
     ..Resource::stored(api::CSINode::RESOURCE, "CSINodeList", "csinode", &Rules)
@@ -41,8 +42,12 @@ impl Strategy for Rules {
         prepare::clear(object, "status");
     }
 
-    fn prepare_for_update(&self, new: &mut Value, old: &Value, _: Option<&str>) {
+    fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
         prepare::keep(new, old, "status");
+        if subresource == Some("status") {
+            prepare::keep(new, old, "spec");
+            prepare::keep_metadata_for_status(new, old);
+        }
     }
 
     fn validate(&self, object: &Object) -> ErrorList {

@@ -2,6 +2,7 @@
 
 mod defaults;
 mod validation;
+mod warnings;
 
 use std::collections::BTreeSet;
 
@@ -128,6 +129,10 @@ impl Strategy for Rules {
             Some("status") => ErrorList::new(),
             _ => validation::update(&new, &old),
         }
+    }
+
+    fn warnings(&self, new: &Object, _: Option<&Object>) -> Vec<String> {
+        new.typed::<api::Service>().map(|service| warnings::service(&service)).unwrap_or_default()
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! Whether a pod, or a template of one, is valid, and what is wrong with it in upstream's words.
 
+mod annotations;
 mod container;
 mod env;
 mod handler;
@@ -52,6 +53,8 @@ fn metadata_and_spec(pod: &Pod) -> ErrorList {
     let path = Path::new("spec");
     let no_spec = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&no_spec);
+    let at = Path::new("metadata").child("annotations");
+    annotations::annotations(&mut errors, &at, pod.metadata.annotations.as_ref(), spec);
     pod_spec(&mut errors, &path, spec, Of::Pod(&pod.metadata));
     if spec.service_account_name.as_deref().unwrap_or("").is_empty() {
         tokens_need_an_account(&mut errors, &path, spec);
@@ -88,6 +91,7 @@ pub fn template(errors: &mut ErrorList, path: &Path, template: &PodTemplateSpec)
     let annotations = metadata.and_then(|m| m.annotations.as_ref());
     validate::annotations(errors, &path.child("annotations"), annotations);
     let spec = template.spec.clone().unwrap_or_default();
+    annotations::annotations(errors, &path.child("annotations"), annotations, &spec);
     let path = path.child("spec");
     pod_spec(errors, &path, &spec, Of::Template);
     if spec.ephemeral_containers.is_some_and(|c| !c.is_empty()) {
