@@ -59,6 +59,7 @@ macro_rules! kinds {
 
 kinds! {
     core::Binding, true;
+    core::ComponentStatus, false;
     core::ConfigMap, true;
     core::Endpoints, true;
     core::Event, true;

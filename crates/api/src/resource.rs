@@ -32,6 +32,8 @@ pub struct Resource {
     pub columns: &'static [Column],
     /// The cells of one table row, as many as `columns`; the object is complete JSON.
     pub cells: fn(&Object, &CellContext) -> Vec<Value>,
+    /// What clients are told that use this version, where there is something better.
+    pub deprecated: Option<&'static str>,
     /// Set where objects of this resource are stored as another one.
     pub stored_as: Option<&'static StoredAs>,
 }
@@ -142,6 +144,7 @@ impl Resource {
             strategy,
             columns: table::PLAIN_COLUMNS,
             cells: table::plain_cells,
+            deprecated: None,
             stored_as: None,
         }
     }
@@ -153,7 +156,7 @@ impl Resource {
 
     /// Whether objects of this resource are kept, rather than answered and forgotten.
     pub fn is_stored(&self) -> bool {
-        self.verbs.contains(&"get")
+        self.verbs.contains(&"watch")
     }
 
     /// Whether a field selector may use this path.

@@ -12,6 +12,7 @@ use crate::{
 
 const ALL: &[&Resource] = &[
     &core::binding::RESOURCE,
+    &core::componentstatus::RESOURCE,
     &core::configmap::RESOURCE,
     &core::endpoints::RESOURCE,
     &core::event::RESOURCE,
@@ -155,7 +156,7 @@ mod tests {
             assert!(seen.insert((types.group, types.version, types.plural)), "{types:?} is listed twice");
             assert_eq!(resource.singular, types.kind.to_lowercase(), "{types:?}");
             assert!(resource.verbs.is_sorted(), "{types:?}");
-            assert_eq!(resource.is_stored(), !resource.list_kind.is_empty(), "{types:?}");
+            assert_eq!(resource.verbs.contains(&"list"), !resource.list_kind.is_empty(), "{types:?}");
             assert!(resource.subresources.is_sorted_by_key(|s| s.name), "{types:?}");
             assert!(!resource.strategy.validate_name("a/b", false).is_empty(), "{types:?}");
             let fine = |name: &str| resource.strategy.validate_name(name, false).is_empty();

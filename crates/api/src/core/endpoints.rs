@@ -20,6 +20,7 @@ use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
     short_names: &["ep"],
+    deprecated: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
     columns: COLUMNS,
     cells,
     ..Resource::stored(api::Endpoints::RESOURCE, "EndpointsList", "endpoints", &Rules)
@@ -85,6 +86,26 @@ impl Strategy for Rules {
             return ErrorList::new();
         }
         validate_subsets(&new)
+    }
+
+    fn warnings(&self, new: &Object, _: Option<&Object>) -> Vec<String> {
+        let Ok(endpoints) = new.typed::<api::Endpoints>() else { return Vec::new() };
+        if new.header().label("endpoints.kubernetes.io/managed-by") == Some("endpoint-controller") {
+            return Vec::new();
+        }
+        let mut warnings = Vec::new();
+        for (i, subset) in endpoints.subsets.iter().flatten().enumerate() {
+            let path = Path::new("subsets").index(i);
+            let lists =
+                [("addresses", &subset.addresses), ("notReadyAddresses", &subset.not_ready_addresses)];
+            for (field, list) in lists {
+                for (j, address) in list.iter().flatten().enumerate() {
+                    let path = path.child(field).index(j).child("ip");
+                    warnings.extend(addresses::ip_warning(&path, &address.ip));
+                }
+            }
+        }
+        warnings
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! The core group, `v1`.
 
 pub mod binding;
+pub mod componentstatus;
 pub mod configmap;
 pub mod endpoints;
 pub mod event;

@@ -32,6 +32,9 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
         let verb = if info.verb.is_empty() { "request" } else { &info.verb };
         return Err(StatusError::method_not_allowed(&served.group_resource(), verb));
     }
+    if let Some(text) = served.resource.deprecated {
+        request.warn(text.to_owned());
+    }
     if !served.resource.is_stored() {
         return subresources::review(server, request, served).await;
     }

@@ -2,6 +2,7 @@
 
 mod access_review;
 mod binding;
+mod component_status;
 mod eviction;
 mod part;
 mod scale;
@@ -60,6 +61,7 @@ pub async fn review(
     served: &Arc<Served>,
 ) -> Result<Answer, StatusError> {
     match served.resource.types.kind {
+        "ComponentStatus" => component_status::answer(server, request, served).await,
         "Binding" => binding::answer(server, request).await,
         "TokenReview" => token_review::token_review(server, request).await,
         "SelfSubjectReview" => token_review::self_subject_review(server, request),

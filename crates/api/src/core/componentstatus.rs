@@ -1,0 +1,53 @@
+//! ComponentStatus: whether the parts of the control plane are well, an old way to ask.
+
+use k8s_openapi::api::core::v1 as api;
+use serde_json::Value;
+
+use crate::kind::Kind;
+use crate::naming;
+use crate::object::Object;
+use crate::resource::{CellContext, Column, Resource};
+use crate::strategy::Strategy;
+use crate::table::NAME;
+
+pub const RESOURCE: Resource = Resource {
+    short_names: &["cs"],
+    verbs: &["get", "list"],
+    deprecated: Some("v1 ComponentStatus is deprecated in v1.19+"),
+    columns: COLUMNS,
+    cells,
+    ..Resource::stored(api::ComponentStatus::RESOURCE, "ComponentStatusList", "componentstatus", &Rules)
+};
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::new("Status", "string", "Whether it is well."),
+    Column::new("Message", "string", "What it says of itself."),
+    Column::new("Error", "string", "What is wrong."),
+];
+
+fn cells(object: &Object, _: &CellContext) -> Vec<Value> {
+    let o = object.typed::<api::ComponentStatus>().unwrap_or_default();
+    let healthy = o.conditions.iter().flatten().find(|c| c.type_ == "Healthy");
+    let status = match healthy.map(|c| c.status.as_str()) {
+        None => "Unknown",
+        Some("True") => "Healthy",
+        Some(_) => "Unhealthy",
+    };
+    let text = |text: Option<&String>| Value::from(text.map_or("", String::as_str));
+    vec![
+        Value::from(object.name()),
+        Value::from(status),
+        text(healthy.and_then(|c| c.message.as_ref())),
+        text(healthy.and_then(|c| c.error.as_ref())),
+    ]
+}
+
+/// Nobody writes these objects: they are made when somebody asks.
+struct Rules;
+
+impl Strategy for Rules {
+    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
+        naming::path_segment(name, prefix)
+    }
+}
