@@ -456,6 +456,37 @@ upd("pvc status",{"status":{"capacity":{"storage":"-1"},"allocatedResourceStatus
 pb2=merge(pb,{"spec":{"volumeAttributesClassName":"a"},"status":{"currentVolumeAttributesClassName":"a"}})
 upd("pvc vac",{"spec":{"volumeAttributesClassName":"b"}},None,pb2)
 upd("pvc vac empty",{"spec":{"volumeAttributesClassName":""}},None,pb2)
+# warnings
+WARN={"nodeSelector":{"beta.kubernetes.io/os":"x"},"hostAliases":[{"ip":"1.2.3.4","hostnames":["a"]},{"ip":"1.2.3.4","hostnames":["b"]}],"imagePullSecrets":[{"name":"a"},{"name":"a"},{"name":""}],"dnsConfig":{"nameservers":["FD00::1"]},
+ "affinity":{"nodeAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"preference":{"matchExpressions":[{"key":"beta.kubernetes.io/arch","operator":"In","values":["a b"]}]}}]},"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"z"}]},"podAntiAffinity":{"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"podAffinityTerm":{"topologyKey":"z"}}]}},
+ "topologySpreadConstraints":[{"maxSkew":1,"topologyKey":"failure-domain.beta.kubernetes.io/zone","whenUnsatisfiable":"ScheduleAnyway"}],
+ "volumes":[{"name":"q","glusterfs":{"endpoints":"e","path":"p"}},{"name":"g","gitRepo":{"repository":"r"}},{"name":"m","configMap":{"name":"m","items":[{"key":"a","path":"x"},{"key":"b","path":"x/y"}]}},{"name":"p","projected":{"sources":[{"serviceAccountToken":{"path":"t"}},{"secret":{"name":"s","items":[{"key":"a","path":"t/u"}]}}]}}],"serviceAccountName":"s",
+ "containers":[dict(C,env=[{"name":"A","value":"1"},{"name":"A","value":"2"},{"name":"B","value":"1"},{"name":"B","value":"$(B)2"}],ports=[{"containerPort":80,"name":"x"},{"containerPort":80},{"containerPort":81,"hostIP":"1.2.3.4"}],resources={"requests":{"memory":"100m"}}),{"name":"d","image":"x","ports":[{"containerPort":81,"name":"x"}]}]}
+add("warn pod",pod(**WARN))
+add("warn pod name",merge(pod(),{"metadata":{"name":"a.b","annotations":{"security.alpha.kubernetes.io/sysctls":"x","seccomp.security.alpha.kubernetes.io/pod":"x"}}}))
+add("warn deploy",dep(template={"metadata":{"labels":{"a":"b"},"annotations":{"container.apparmor.security.beta.kubernetes.io/c":"unconfined"}},"spec":WARN}))
+add("warn deploy name",merge(dep(),{"metadata":{"name":"a.b"}}))
+upd("warn deploy same",{"metadata":{"labels":{"x":"y"}}},None,merge(db,{"spec":{"template":{"spec":WARN}}}))
+add("warn job",job(template={"spec":merge(WARN,{"restartPolicy":"Never"})}))
+add("warn cron",merge(cron(),{"metadata":{"name":"a.b"}}))
+upd("warn cron tz",{"spec":{"suspend":True}},None,czb)
+add("warn svc",svc(ports=P,externalIPs=["1.2.3.4"],externalName="x",trafficDistribution="PreferClose"))
+add("warn svc headless",svc(ports=P,clusterIP="None",sessionAffinity="ClientIP",loadBalancerIP="1.2.3.4"))
+add("warn ep",O("Endpoints",None,subsets=[{"addresses":[{"ip":"FD00::1"}],"ports":[{"port":80}]}]))
+add("warn eps",O("EndpointSlice",None,"discovery.k8s.io/v1",addressType="FQDN",endpoints=[{"addresses":["a.b"]}]))
+add("warn node",O("Node",{"podCIDRs":["10.0.0.0/24"],"externalID":"x"},ns=None))
+add("warn sa",merge(O("ServiceAccount",None),{"metadata":{"annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}}}))
+add("warn quota",O("ResourceQuota",{"hard":{"requests.cpu":"2","limits.cpu":"1"}}))
+add("warn pvc",merge(pvc(accessModes=["ReadWriteOnce"],resources={"requests":{"storage":"1500m"}}),{"metadata":{"annotations":{"volume.beta.kubernetes.io/storage-class":"x"}}}))
+add("warn pv",pv(accessModes=["ReadWriteOnce"],capacity={"storage":"1Gi"},rbd={"monitors":["a"],"image":"b"},persistentVolumeReclaimPolicy="Recycle",nodeAffinity={"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"beta.kubernetes.io/os","operator":"Exists"}]}]}}))
+add("warn ing",merge(ing(defaultBackend=B),{"metadata":{"annotations":{"kubernetes.io/ingress.class":"y"}}}))
+add("warn netpol",netpol(podSelector={},egress=[{"to":[{"ipBlock":{"cidr":"FD00::/64"}}]}]))
+add("warn csidriver",drv(tokenRequests=[{"audience":"a"}]))
+add("warn rtc",O("RuntimeClass",None,RC,ns=None,handler="h",scheduling={"nodeSelector":{"beta.kubernetes.io/os":"x"}}))
+add("warn capacity",cap(storageClassName="x",nodeTopology={"matchLabels":{"beta.kubernetes.io/os":"b"}}))
+add("warn sc",O("StorageClass",None,ST,ns=None,provisioner="a/b",allowedTopologies=[{"matchLabelExpressions":[{"key":"beta.kubernetes.io/os","values":["x"]}]}]))
+add("annotations",merge(pod(),{"metadata":{"annotations":{"kubernetes.io/config.mirror":"x","controller.kubernetes.io/pod-deletion-cost":"+1","seccomp.security.alpha.kubernetes.io/pod":"localhost/../x","container.seccomp.security.alpha.kubernetes.io/c":"q","container.apparmor.security.beta.kubernetes.io/d":"z"}}}))
+add("annotations template",dep(template={"metadata":{"labels":{"a":"b"},"annotations":{"controller.kubernetes.io/pod-deletion-cost":"008","container.apparmor.security.beta.kubernetes.io/c":"z"}},"spec":{"containers":[C]}}))
 # rows
 def row(n,o): add("row "+n,o,rows=True)
 row("job",merge(jb,{"status":{"succeeded":1,"startTime":T0,"completionTime":T1,"conditions":cond("Complete")}}))
