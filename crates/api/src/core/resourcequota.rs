@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
-use knarr_apimachinery::quantity::Quantity;
 use knarr_apimachinery::names;
+use knarr_apimachinery::quantity::Quantity;
 use serde_json::Value;
 
 use crate::core::pod::validation::{is_standard_resource, quantity};
