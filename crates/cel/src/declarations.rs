@@ -13,6 +13,8 @@ pub struct Declarations {
     variables: BTreeMap<Arc<str>, Type>,
     roots: BTreeMap<Arc<str>, Arc<DeclType>>,
     objects: BTreeMap<Arc<str>, Arc<DeclType>>,
+    /// Object types without a schema: their fields.
+    plain: BTreeMap<Arc<str>, Arc<BTreeMap<String, Type>>>,
     pub(crate) features: Features,
 }
 
@@ -65,6 +67,17 @@ impl Declarations {
             self.objects.insert(object.name().into(), Arc::new(object.clone()));
         });
         self
+    }
+
+    /// A variable that is an object of these fields, such as the `variables` of a policy.
+    pub fn with_object(
+        mut self,
+        name: &str,
+        type_name: &str,
+        fields: impl IntoIterator<Item = (String, Type)>,
+    ) -> Self {
+        self.plain.insert(type_name.into(), Arc::new(fields.into_iter().collect()));
+        self.variable(name, Type::object(type_name))
     }
 
     /// With `cel.bind(name, value, expression)`.
@@ -120,6 +133,9 @@ impl Declarations {
         }
         if self.is_literal_type(object) {
             return Ok(Some(Type::Dyn));
+        }
+        if let Some(fields) = self.plain.get(object) {
+            return Ok(fields.get(field).cloned());
         }
         let decl = self.objects.get(object).ok_or(())?;
         let reserved = || decl.field(&format!("__{field}__")).filter(|_| crate::escaping::is_reserved(field));

@@ -30,10 +30,13 @@ impl CompileError {
 }
 
 fn wrong_output(wanted: &[Type], found: &Type) -> String {
+    // Types are named here as values know them.
+    let name = |t: &Type| if matches!(t, Type::Null) { "null_type".to_owned() } else { t.to_string() };
+    let found = name(found);
     match wanted {
-        [one] => format!("must evaluate to {one} but got {found}"),
+        [one] => format!("must evaluate to {} but got {found}", name(one)),
         _ => {
-            let all: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+            let all: Vec<String> = wanted.iter().map(name).collect();
             format!("must evaluate to one of [{}] but got {found}", all.join(" "))
         }
     }

@@ -24,26 +24,18 @@ pub struct Expression {
     checked: Checked,
 }
 
-/// Parses and checks an expression. Its value must have one of the types wanted, if any are given, or be `dyn`.
+/// Parses and checks an expression. Its value must have exactly one of the types
+/// wanted, if any are given: `dyn` will not do, as upstream.
 pub fn checked(source: &str, decls: &Declarations, wanted: &[Type]) -> Result<Expression, CompileError> {
     let (mut tree, _) = parse(source, decls.features.macros).map_err(CompileError::Issues)?;
     let checked = check(&mut tree, decls, source).map_err(CompileError::Issues)?;
     validators::validate(&tree, &checked, source).map_err(CompileError::Issues)?;
     let found = checked.type_of(&tree);
-    let fits = wanted.is_empty() || found.is_dyn() || wanted.iter().any(|w| w == found || loosely(w, found));
+    let fits = wanted.is_empty() || wanted.contains(found);
     if !fits {
         return Err(CompileError::OutputType { wanted: wanted.to_vec(), found: found.clone() });
     }
     Ok(Expression { tree, checked })
-}
-
-/// A list of anything is fine where a list of something is wanted, and the like.
-fn loosely(wanted: &Type, found: &Type) -> bool {
-    match (wanted, found) {
-        (Type::List(w), Type::List(f)) => w.is_dyn() || f.is_dyn() || loosely(w, f),
-        (Type::Map(w), Type::Map(f)) => (w.0.is_dyn() || w.0 == f.0) && (w.1.is_dyn() || w.1 == f.1),
-        _ => wanted == found,
-    }
 }
 
 /// Parses, checks and plans an expression. See [`checked`] for `wanted`.

@@ -104,6 +104,10 @@ impl DeclType {
         Self::new("string", Shape::Scalar(Scalar::String), max_elements, 2)
     }
 
+    pub fn timestamp() -> Self {
+        Self::new("timestamp", Shape::Scalar(Scalar::DateTime), MAX_DATETIME, MIN_DATETIME)
+    }
+
     pub fn list(element: DeclType, kind: ListKind, max_elements: i64) -> Self {
         Self::new("list", Shape::List { element: Arc::new(element), kind }, max_elements, 2)
     }
