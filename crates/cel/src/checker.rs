@@ -331,13 +331,13 @@ impl Checker<'_> {
     }
 
     /// The type of what stands in a list or map beside what was there before.
-    fn join(&mut self, at: u32, before: Option<Type>, t: Type) -> Type {
+    fn join(&mut self, before: Option<Type>, t: Type) -> Type {
         let Some(before) = before else { return t };
         if self.substitutions.assignable(&before, &t) {
             return most_general(&before, &t);
         }
-        self.mismatch(at, &before, &t);
-        Type::Error
+        // What the validators say about mixed literals is said later; `format()` takes them.
+        Type::Dyn
     }
 
     /// The type below an optional element or field.
@@ -360,7 +360,7 @@ impl Checker<'_> {
         for Element { value, optional } in elements {
             self.check(value);
             let t = self.unwrapped(value, *optional);
-            joined = Some(self.join(value.at, joined, t));
+            joined = Some(self.join(joined, t));
         }
         let element = joined.unwrap_or_else(|| self.fresh());
         let t = Type::list(element);
@@ -374,10 +374,10 @@ impl Checker<'_> {
         for Entry { key, value, optional } in entries {
             self.check(key);
             let t = self.get(key);
-            keys = Some(self.join(key.at, keys, t));
+            keys = Some(self.join(keys, t));
             self.check(value);
             let t = self.unwrapped(value, *optional);
-            values = Some(self.join(value.at, values, t));
+            values = Some(self.join(values, t));
         }
         let t = match (keys, values) {
             (Some(key), Some(value)) => Type::map(key, value),

@@ -99,6 +99,7 @@ mod plan;
 mod program;
 pub mod schema;
 pub mod source;
+mod stack;
 pub mod time;
 mod types;
 mod unescape;

@@ -25,7 +25,7 @@ pub fn expand(p: &mut Parser<'_>, at: usize, function: &str, target: Option<Expr
     };
     let result = match (target, function, args.len()) {
         (None, "has", 1) => has(p, at, args),
-        (Some(t), "all" | "exists" | "exists_one" | "existsOne", 2 | 3) => {
+        (Some(t), "all" | "exists" | "exists_one", 2 | 3) | (Some(t), "existsOne", 3) => {
             quantifier(p, at, function, t, args)
         }
         (Some(t), "map", 2 | 3) => map(p, at, t, args),

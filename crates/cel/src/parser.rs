@@ -11,7 +11,7 @@ const LONGEST: usize = 100_000;
 /// Expressions within expressions, and operators in a row.
 const DEEPEST: usize = 250;
 /// Height of the tree, macros expanded.
-pub const HIGHEST: u16 = 500;
+pub const HIGHEST: u16 = 300;
 /// Nodes in the tree; macros that copy their target could make it grow without bound.
 const MOST_NODES: u32 = 200_000;
 

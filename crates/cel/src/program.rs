@@ -10,6 +10,7 @@ use crate::error::{CompileError, EvalError};
 use crate::eval::Evaluator;
 use crate::parser::parse;
 use crate::plan::{Node, plan};
+use crate::stack::{nesting, roomy};
 use crate::types::Type;
 use crate::validators;
 use crate::value::Value;
@@ -27,15 +28,26 @@ pub struct Expression {
 /// Parses and checks an expression. Its value must have exactly one of the types
 /// wanted, if any are given: `dyn` will not do, as upstream.
 pub fn checked(source: &str, decls: &Declarations, wanted: &[Type]) -> Result<Expression, CompileError> {
-    let (mut tree, _) = parse(source, decls.features.macros).map_err(CompileError::Issues)?;
-    let checked = check(&mut tree, decls, source).map_err(CompileError::Issues)?;
-    validators::validate(&tree, &checked, source).map_err(CompileError::Issues)?;
+    let issues = |e| CompileError::Issues(e);
+    let parsed = roomy(nesting(source), || parse(source, decls.features.macros));
+    let (mut tree, _) = parsed.ok_or_else(no_room)?.map_err(issues)?;
+    let height = usize::from(tree.height);
+    let checked = roomy(height, || {
+        let checked = check(&mut tree, decls, source)?;
+        validators::validate(&tree, &checked, source)?;
+        Ok(checked)
+    });
+    let checked = checked.ok_or_else(no_room)?.map_err(issues)?;
     let found = checked.type_of(&tree);
     let fits = wanted.is_empty() || wanted.contains(found);
     if !fits {
         return Err(CompileError::OutputType { wanted: wanted.to_vec(), found: found.clone() });
     }
     Ok(Expression { tree, checked })
+}
+
+fn no_room() -> CompileError {
+    CompileError::Instantiation("no memory for a thread".to_owned())
 }
 
 /// Parses, checks and plans an expression. See [`checked`] for `wanted`.
@@ -55,11 +67,14 @@ impl Expression {
 
     /// What an evaluation may cost, with the limits of the declared types of variables.
     pub fn estimate(&self, decls: &Declarations) -> CostRange {
-        estimate::estimate(&self.tree, &self.checked, decls)
+        let height = usize::from(self.tree.height);
+        let range = roomy(height, || estimate::estimate(&self.tree, &self.checked, decls));
+        range.unwrap_or(estimate::UNKNOWN)
     }
 
     pub fn program(&self) -> Result<Program, CompileError> {
-        let node = plan(&self.tree, &self.checked).map_err(|e| CompileError::Instantiation(e.to_string()))?;
+        let node = roomy(usize::from(self.tree.height), || plan(&self.tree, &self.checked));
+        let node = node.ok_or_else(no_room)?.map_err(|e| CompileError::Instantiation(e.to_string()))?;
         Ok(Program { node, output_type: self.output_type().clone() })
     }
 }

@@ -81,8 +81,13 @@ enum Path {
 }
 
 impl Path {
+    /// From nowhere, a step is a root of its own: upstream looks it up like one.
     fn step(self, name: &str) -> Self {
-        if matches!(self, Self::None) { Self::None } else { Self::Step(Rc::new(self), name.into()) }
+        if matches!(self, Self::None) {
+            Self::Root(name.into())
+        } else {
+            Self::Step(Rc::new(self), name.into())
+        }
     }
 
     fn steps(&self) -> Option<Vec<Rc<str>>> {
@@ -124,6 +129,8 @@ struct Local {
 struct Estimator<'t> {
     checked: &'t Checked,
     decls: &'t Declarations,
+    /// Keys have no limit that counts.
+    keys: DeclType,
     paths: HashMap<u32, Path>,
     sizes: HashMap<u32, SizeRange>,
     entries: HashMap<u32, EntrySize>,
@@ -134,6 +141,7 @@ pub fn estimate(tree: &Expr, checked: &Checked, decls: &Declarations) -> CostRan
     let mut estimator = Estimator {
         checked,
         decls,
+        keys: DeclType::string(0),
         paths: HashMap::new(),
         sizes: HashMap::new(),
         entries: HashMap::new(),
@@ -217,11 +225,13 @@ impl Estimator<'_> {
     fn declared(&self, path: &Path) -> Option<&DeclType> {
         let steps = path.steps()?;
         let (root, steps) = steps.split_first()?;
-        let mut at: &DeclType = self.decls.root(root)?;
+        // Upstream's estimator takes every root for `self`.
+        let mut at: &DeclType = self.decls.root(root).or_else(|| self.decls.root("self"))?;
         for step in steps {
             at = match &**step {
                 "@items" | "@values" => at.element()?,
-                "@keys" | "@indices" => return None,
+                "@keys" if at.is_map() => &self.keys,
+                "@keys" => return None,
                 field => &at.field(field)?.decl,
             };
         }
@@ -270,7 +280,11 @@ impl Estimator<'_> {
     fn operand<'e>(&mut self, expr: &'e Expr) -> Operand<'e> {
         let path = self.path(expr);
         let size = self.size(expr);
-        let element_size = self.declared_size(&path.step("@items"));
+        // Here upstream does not take a step from nowhere.
+        let element_size = match path {
+            Path::None => None,
+            path => self.declared_size(&path.step("@items")),
+        };
         Operand { expr, t: self.checked.type_of(expr).clone(), size, element_size }
     }
 

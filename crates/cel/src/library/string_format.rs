@@ -218,7 +218,7 @@ fn fixed(number: f64, precision: usize) -> String {
     out
 }
 
-/// `1.052033 × 10⁰³`.
+/// `1.052033×10⁰³`.
 fn scientific(number: f64, precision: usize) -> String {
     if let Some(special) = special(number) {
         return special;
@@ -231,7 +231,7 @@ fn scientific(number: f64, precision: usize) -> String {
         .chars()
         .filter_map(|c| c.to_digit(10).and_then(|d| RAISED.get(d as usize)))
         .collect();
-    format!("{mantissa}\u{202f}×\u{202f}10{sign}{raised}")
+    format!("{mantissa}×10{sign}{raised}")
 }
 
 /// A value as `%s` shows it; within a list or map with quotes.
@@ -308,8 +308,8 @@ mod tests {
     fn numbers_are_shown_in_american_english() {
         assert_eq!(fixed(1234567.891, 2), "1,234,567.89");
         assert_eq!(fixed(-12.5, 0), "-12");
-        assert_eq!(scientific(1052.032911275, 6), "1.052033\u{202f}×\u{202f}10⁰³");
-        assert_eq!(scientific(0.0123, 1), "1.2\u{202f}×\u{202f}10\u{207b}⁰²");
+        assert_eq!(scientific(1052.032911275, 6), "1.052033×10⁰³");
+        assert_eq!(scientific(0.0123, 1), "1.2×10\u{207b}⁰²");
     }
 
     #[test]
