@@ -107,6 +107,14 @@ impl StatusError {
         .about(resource, "")
     }
 
+    /// 405 for a method that the path does not have at all.
+    pub fn no_such_method() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        let mut e = Self::new(405, "MethodNotAllowed", message);
+        e.0.details = Some(StatusDetails::default());
+        e
+    }
+
     pub fn not_acceptable(accepted: &[&str]) -> Self {
         let list = accepted.join(", ");
         Self::new(406, "NotAcceptable", format!("only the following media types are accepted: {list}"))

@@ -28,7 +28,7 @@ use crate::flowcontrol::{Classified, Seat};
 use crate::http::body::Body;
 use crate::http::input;
 use crate::http::listener::Certificate;
-use crate::http::negotiate::{self, Format, Negotiated};
+use crate::http::negotiate::{self, Form, Format, Negotiated};
 use crate::http::output::{self, Answer};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
@@ -317,6 +317,9 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
 
 async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
     if !server.table.has_group_version(&request.info.group, &request.info.version) {
+        if request.info.group.is_empty() {
+            return Err(StatusError::path_not_found());
+        }
         return Ok(Answer::text(404, "404 page not found\n"));
     }
     // What cannot be written must not be carried out.
@@ -334,8 +337,28 @@ fn write(server: &Inner, request: &Request, answer: Answer) -> Result<Response<B
         Answer::Value { .. } => negotiate::negotiate_leniently(&request.headers, &request.query),
         _ => negotiate::negotiate(&request.headers, &request.query, forms)?,
     };
+    check_metadata_form(&answer, negotiated)?;
     let include = IncludeObject::parse(request.query.get("includeObject")).unwrap_or_default();
     Ok(output::write(answer, negotiated, include, &server.clock))
+}
+
+/// A list is not written as one object's metadata, nor the other way round.
+fn check_metadata_form(answer: &Answer, negotiated: Negotiated) -> Result<(), StatusError> {
+    if negotiated.form != Form::Metadata {
+        return Ok(());
+    }
+    let (asked, found, kind, types) = match (answer, negotiated.metadata_list) {
+        (Answer::List(list), false) => {
+            ("PartialObjectMetadata", "a list", list.resource.list_kind.to_string(), &list.resource.types)
+        }
+        (Answer::Object { resource, .. }, true) => {
+            ("PartialObjectMetadataList", "not a list", resource.types.kind.to_string(), &resource.types)
+        }
+        _ => return Ok(()),
+    };
+    let package = types.group.split('.').next().filter(|p| !p.is_empty()).unwrap_or("core");
+    let message = format!("you requested {asked}, but the requested object is {found} (*{package}.{kind})");
+    Err(StatusError::new(406, "NotAcceptable", message))
 }
 
 /// The body as a value, for the audit log.

@@ -168,10 +168,14 @@ pub struct Watch {
 
 impl Watch {
     pub fn next(&mut self) -> Result<Value> {
+        Ok(serde_json::from_slice(&self.next_line()?)?)
+    }
+
+    /// The next event as it came.
+    pub fn next_line(&mut self) -> Result<Vec<u8>> {
         loop {
             if let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
-                let line: Vec<u8> = self.pending.drain(..=end).collect();
-                return Ok(serde_json::from_slice(&line)?);
+                return Ok(self.pending.drain(..=end).collect());
             }
             if !self.connection.chunk(&mut self.pending)? {
                 bail!("the watch ended");

@@ -77,7 +77,7 @@ fn fill(access: &Access, objects: usize) -> Result<()> {
 }
 
 /// A pod as a Deployment makes them. No scheduler feels meant, so that the pods stay as they are.
-fn pod(number: usize) -> Value {
+pub(super) fn pod(number: usize) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Pod",

@@ -1,5 +1,6 @@
 //! `cargo xtask bench NAME`: measures the release binary in a sandbox of its own; a table, and last one line of JSON.
 
+mod apiserver;
 mod cluster;
 mod creates;
 mod http;
@@ -25,7 +26,10 @@ pub struct Args {
     /// How often: starts, pods, seconds or lists; each bench has its own default
     #[arg(long)]
     runs: Option<usize>,
-    /// Objects that `list` lists
+    /// A folder with `kube-apiserver` and `etcd`: `apiserver` measures them too
+    #[arg(long, value_name = "FOLDER")]
+    upstream: Option<std::path::PathBuf>,
+    /// Objects that `list` and `apiserver` hold
     #[arg(long, default_value_t = 10_000)]
     objects: usize,
     /// Print the line of JSON alone
@@ -43,6 +47,8 @@ enum Name {
     PodStart,
     /// Objects created a second, each durable before it is answered
     Creates,
+    /// Creates, gets, lists and watches of many pods, beside kube-apiserver with `--upstream`
+    Apiserver,
     /// One LIST of many pods
     List,
     /// The binary's size
@@ -56,6 +62,9 @@ pub fn run(args: &Args) -> Result<()> {
         Name::Idle => idle::measure(&binary, args.runs.unwrap_or(30))?,
         Name::PodStart => pod_start::measure(&binary, args.runs.unwrap_or(100))?,
         Name::Creates => creates::measure(&binary, args.runs.unwrap_or(5))?,
+        Name::Apiserver => {
+            apiserver::measure(&binary, args.runs.unwrap_or(5), args.objects, args.upstream.as_ref())?
+        }
         Name::List => list::measure(&binary, args.runs.unwrap_or(10), args.objects)?,
         Name::Size => size::measure(&binary)?,
     };

@@ -129,10 +129,11 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 
 /// Answers an authorized request that is about no resource.
 pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
-    if !matches!(request.method, Method::GET | Method::HEAD) {
-        return Ok(Answer::text(405, "405 method not allowed\n"));
-    }
     let path = request.info.path.trim_end_matches('/');
+    let health = ["/livez", "/readyz", "/healthz"].iter().any(|p| path.starts_with(p));
+    if request.method != Method::GET && !health {
+        return Err(StatusError::no_such_method());
+    }
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     let aggregated = negotiate::wants_aggregated_discovery(&request.headers).is_some();
     let value = |value: Value| Ok(Answer::Value { code: 200, value });

@@ -32,10 +32,16 @@ pub struct Negotiated {
     pub form: Form,
     pub pretty: bool,
     pub gzip: bool,
+    /// Whether metadata was asked for as a list.
+    pub metadata_list: bool,
 }
 
 /// What may be written and accepted, in the order in which upstream lists it.
 pub const MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
+
+/// What a watch may be written as.
+pub const STREAM_TYPES: [&str; 2] =
+    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
 /// One clause of an Accept header.
 struct Clause<'a> {
@@ -114,6 +120,7 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, forms: bool) -> Result<Nego
         }
         result.format = format;
         result.form = form;
+        result.metadata_list = clause.parameter("as") == "PartialObjectMetadataList";
         result.pretty |= clause.parameter("pretty") == "1";
         return Ok(result);
     }
@@ -144,12 +151,13 @@ pub fn wants_aggregated_discovery(headers: &HeaderMap) -> Option<&'static str> {
 }
 
 fn accepts_gzip(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .any(|part| part.split(';').next().unwrap_or("").trim().eq_ignore_ascii_case("gzip"))
+    headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).any(
+        |part| {
+            let mut clause = part.split(';').map(str::trim);
+            clause.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"))
+                && !clause.any(|q| q.strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0f32))
+        },
+    )
 }
 
 /// People's tools get indented JSON without asking.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use knarr_api::object::Object;
 use knarr_api::resource::ResourceRef;
@@ -44,7 +44,9 @@ pub enum Answer {
 
 impl Answer {
     pub fn text(code: u16, text: impl Into<Bytes>) -> Self {
-        Self::Raw(raw(code, "text/plain; charset=utf-8", text.into()))
+        let mut response = raw(code, "text/plain; charset=utf-8", text.into());
+        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        Self::Raw(response)
     }
 }
 
@@ -67,6 +69,13 @@ pub fn raw(code: u16, content_type: &'static str, body: Bytes) -> Response<Body>
 /// Compact JSON of a value; writing a `Value` to memory has no way to fail.
 pub fn to_json(value: &Value) -> Bytes {
     serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+/// JSON with the line's end that upstream's serializer writes.
+fn line(value: &Value) -> Bytes {
+    let mut text = serde_json::to_vec(value).unwrap_or_default();
+    text.push(b'\n');
+    text.into()
 }
 
 /// The `Status` of a failure, as upstream writes it.
@@ -94,7 +103,7 @@ pub fn write_value(code: u16, value: &Value, negotiated: Negotiated) -> Response
             text.push(b'\n');
             finish(raw(code, "application/json", text.into()), negotiated)
         }
-        Format::Json => finish(raw(code, "application/json", to_json(value)), negotiated),
+        Format::Json => finish(raw(code, "application/json", line(value)), negotiated),
         Format::Protobuf => write_encoded(code, protobuf::encode_object(value), value, negotiated),
         Format::Yaml => match serde_saphyr::to_string(value) {
             Ok(text) => finish(raw(code, "application/yaml", text.into()), negotiated),
@@ -178,7 +187,11 @@ fn unmarshalable(resource: &ResourceRef, negotiated: Negotiated, ty: &str) -> Op
 /// JSON text as it is, or in the negotiated format.
 fn write_bytes(code: u16, json: Bytes, negotiated: Negotiated) -> Response<Body> {
     if negotiated.format == Format::Json && !negotiated.pretty {
-        return finish(raw(code, "application/json", json), negotiated);
+        let body = Body::List(ListBody::new(json, Vec::new(), Bytes::from_static(b"\n")));
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        return finish(response, negotiated);
     }
     match serde_json::from_slice::<Value>(&json) {
         Ok(value) => write_value(code, &value, negotiated),

@@ -51,7 +51,7 @@ pub async fn create_value(
 ) -> Result<Arc<Object>, StatusError> {
     let version = metadata::text(&object, "resourceVersion");
     if !version.is_empty() && version != "0" {
-        return Err(StatusError::bad_request("resourceVersion should not be set on objects to be created"));
+        return Err(StatusError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
     let strategy = served.resource.strategy();
     strategy.default(&mut object);

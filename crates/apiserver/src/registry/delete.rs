@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use knarr_api::object::Object;
 use knarr_api::prepare;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use knarr_storage::Precondition;
 use serde_json::{Value, json};
@@ -64,7 +65,7 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
         && !matches!(policy, "Foreground" | "Background" | "Orphan")
     {
         let path = Path::new("propagationPolicy");
-        errors.push(Error::not_supported(&path, policy, &["Background", "Foreground", "Orphan"]));
+        errors.push(Error::not_supported(&path, policy, &["Foreground", "Background", "Orphan", "nil"]));
     }
     let named = options.dry_run.iter().flatten().map(String::as_str);
     let dry = dry_run(named.chain(request.query.all("dryRun")), &mut errors);
@@ -115,17 +116,21 @@ fn preconditions(
     old: &Value,
 ) -> Result<(), StatusError> {
     let Some(wanted) = &options.preconditions else { return Ok(()) };
-    let checks =
-        [("UID", &wanted.uid, "uid"), ("ResourceVersion", &wanted.resource_version, "resourceVersion")];
-    for (what, wanted, field) in checks {
+    let checks = [
+        ("UID", &wanted.uid, "uid", "deleted and then recreated"),
+        ("ResourceVersion", &wanted.resource_version, "resourceVersion", "modified"),
+    ];
+    for (what, wanted, field, fate) in checks {
         let existing = metadata::text(old, field);
         if let Some(wanted) = wanted
             && wanted != existing
         {
             let why = format!(
-                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {existing}"
+                "the {what} in the precondition ({wanted}) does not match the {what} in record ({existing}). The object might have been {fate}"
             );
-            return Err(StatusError::conflict(&served.group_resource(), name, &why));
+            let types = &served.resource.types;
+            let kind = GroupResource::new(types.group.as_ref(), types.kind.as_ref());
+            return Err(StatusError::conflict(&kind, name, &why));
         }
     }
     Ok(())

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use http::Method;
 use knarr_apimachinery::status::StatusError;
 use serde_json::json;
 
 use super::options::{ListParams, Version, WriteParams};
 use super::served::Served;
 use super::{Request, create, delete, list, patch, subresources, update, watch};
-use crate::http::negotiate;
+use crate::http::negotiate::{self, Format};
 use crate::http::output::{Answer, ListAnswer};
 use crate::server::Inner;
 
@@ -26,11 +27,17 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     }
     let served = &served;
     check_scope(served, request)?;
+    if let Some(warning) = deprecation(served) {
+        request.warn(warning.to_owned());
+    }
     let nameless = info.name.is_empty() && matches!(info.verb.as_str(), "update" | "patch");
     let misplaced = !info.name.is_empty() && info.verb == "create";
-    if nameless || misplaced || !served.resource.verbs.contains(&info.verb.as_str()) {
-        let verb = if info.verb.is_empty() { "request" } else { &info.verb };
-        return Err(StatusError::method_not_allowed(&served.group_resource(), verb));
+    if nameless
+        || misplaced
+        || request.method == Method::HEAD
+        || !served.resource.verbs.contains(&info.verb.as_str())
+    {
+        return Err(StatusError::no_such_method());
     }
     if let Some(text) = served.resource.deprecated {
         request.warn(text.to_owned());
@@ -40,7 +47,9 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     }
     match info.verb.as_str() {
         "get" => {
-            let version = Version::parse(request.query.get("resourceVersion"))?;
+            // A single object's version is read further in, where upstream has no words for a mistake.
+            let version = Version::parse(request.query.get("resourceVersion"))
+                .map_err(|e| StatusError::new(500, "", e.message()))?;
             let object = list::get(server, served, &info.namespace, &info.name, version).await?;
             Ok(object_answer(200, served, object))
         }
@@ -71,6 +80,18 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     }
 }
 
+/// What clients are told of a resource that is on its way out.
+fn deprecation(served: &Served) -> Option<&'static str> {
+    let types = &served.resource.types;
+    match (types.group.as_ref(), types.plural.as_ref()) {
+        ("", "endpoints") => {
+            Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+        }
+        ("", "componentstatuses") => Some("v1 ComponentStatus is deprecated in v1.19+"),
+        _ => None,
+    }
+}
+
 pub fn object_answer(code: u16, served: &Served, object: Arc<knarr_api::object::Object>) -> Answer {
     Answer::Object { code, resource: served.resource.clone(), object }
 }
@@ -87,7 +108,7 @@ fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
         {
             // The collection of all namespaces can be read, and nothing else.
             if info.name.is_empty() && !everywhere {
-                return Err(StatusError::method_not_allowed(&served.group_resource(), &info.verb));
+                return Err(StatusError::no_such_method());
             }
             Err(StatusError::path_not_found())
         }
@@ -98,6 +119,9 @@ fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
 
 async fn watch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
     let mut params = ListParams::parse(served, &request.query, true)?;
+    if negotiate::negotiate(&request.headers, &request.query, true)?.format == Format::Yaml {
+        return Err(StatusError::not_acceptable(&negotiate::STREAM_TYPES));
+    }
     let info = &request.info;
     if !info.name.is_empty() && request.query.get("fieldSelector").is_none() {
         params.selection.fields =

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD as BASE64};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
 use knarr_api::object::Object;
 use knarr_apimachinery::status::StatusError;
@@ -16,6 +17,15 @@ use super::served::Served;
 use super::store::{self, status_of};
 use crate::http::output::ListAnswer;
 use crate::server::Inner;
+
+/// As Go decodes: what is left over in the last symbol does not matter.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_encode_padding(false)
+        .with_decode_padding_mode(base64::engine::DecodePaddingMode::RequireNone),
+);
 
 /// How long a read waits for the cache to catch up.
 const FRESH_WITHIN: Duration = Duration::from_secs(3);
@@ -86,17 +96,39 @@ fn encode_continue(revision: i64, start: &str) -> String {
     BASE64.encode(json!({"v": "meta.k8s.io/v1", "rv": revision, "start": start}).to_string())
 }
 
+fn invalid_continue(why: &str) -> StatusError {
+    StatusError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
+}
+
+/// In the words of Go's decoder.
+fn undecodable(error: &base64::DecodeError) -> String {
+    let at = match error {
+        base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => *at,
+        base64::DecodeError::InvalidLength(length) => length.saturating_sub(1),
+        base64::DecodeError::InvalidPadding => 0,
+    };
+    format!("illegal base64 data at input byte {at}")
+}
+
 fn decode_continue(token: &str) -> Result<Continue, StatusError> {
-    let invalid = |why: &str| StatusError::bad_request(format!("continue key is not valid: {why}"));
-    let bytes = BASE64.decode(token.trim_end_matches('=')).map_err(|e| invalid(&e.to_string()))?;
-    let value: Value = serde_json::from_slice(&bytes).map_err(|e| invalid(&e.to_string()))?;
+    let bytes =
+        LENIENT.decode(token.trim_end_matches('=')).map_err(|e| invalid_continue(&undecodable(&e)))?;
+    let value: Value = serde_json::from_slice(&bytes).map_err(|_| {
+        let first = bytes.first().map_or('\0', |b| char::from(*b));
+        invalid_continue(&match bytes.is_empty() {
+            true => "unexpected end of JSON input".to_owned(),
+            false => format!("invalid character '{first}' looking for beginning of value"),
+        })
+    })?;
     if value["v"] != "meta.k8s.io/v1" {
-        return Err(invalid("server does not recognize this encoded version"));
+        let version = value["v"].as_str().unwrap_or("");
+        return Err(invalid_continue(&format!("server does not recognize this encoded version {version}")));
     }
-    let revision = value["rv"].as_i64().filter(|r| *r != 0);
-    let start = value["start"].as_str().filter(|s| !s.is_empty());
-    let (Some(revision), Some(start)) = (revision, start) else {
-        return Err(invalid("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
+    let Some(revision) = value["rv"].as_i64().filter(|r| *r != 0) else {
+        return Err(invalid_continue("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
+    };
+    let Some(start) = value["start"].as_str().filter(|s| !s.is_empty()) else {
+        return Err(invalid_continue("encoded start key empty (version meta.k8s.io/v1)"));
     };
     Ok(Continue { revision: u64::try_from(revision).ok(), start: start.to_owned() })
 }
@@ -145,10 +177,10 @@ async fn page(
         }
         let token = decode_continue(token)?;
         if !token.start.starts_with(namespace.filter(|_| served.resource.types.namespaced).unwrap_or("")) {
-            return Err(StatusError::bad_request("continue key is not valid: it belongs to another list"));
+            return Err(invalid_continue(&token.start));
         }
         return match token.revision {
-            None => from_cache(server, served, namespace, params, Some(&token.start)).await,
+            None => from_cache(server, served, namespace, params, Some(&token.start), params.limit).await,
             Some(revision) => {
                 at_revision(server, served, namespace, params, revision, Some(&token.start)).await
             }
@@ -164,12 +196,13 @@ async fn page(
         }
         (Version::At(revision), _) => {
             wait_fresh(server, revision).await?;
-            from_cache(server, served, namespace, params, None).await
+            from_cache(server, served, namespace, params, None, params.limit).await
         }
-        (Version::Any, _) => from_cache(server, served, namespace, params, None).await,
+        // Whatever is there, at once and whole: pages are for those who want consistency.
+        (Version::Any, _) => from_cache(server, served, namespace, params, None, 0).await,
         (Version::Unset, _) => {
             wait_current(server).await?;
-            from_cache(server, served, namespace, params, None).await
+            from_cache(server, served, namespace, params, None, params.limit).await
         }
     }
 }
@@ -180,9 +213,10 @@ async fn from_cache(
     namespace: Option<&str>,
     params: &ListParams,
     after: Option<&str>,
+    limit: usize,
 ) -> Result<Page, StatusError> {
     let snapshot = served.cache()?.snapshot(namespace, &params.selection, after);
-    Ok(cut(served, snapshot.items, snapshot.revision, params.limit))
+    Ok(cut(served, snapshot.items, snapshot.revision, limit))
 }
 
 fn cut(served: &Served, mut items: Vec<Arc<Object>>, revision: u64, limit: usize) -> Page {
@@ -206,7 +240,7 @@ async fn at_revision(
 ) -> Result<Page, StatusError> {
     wait_fresh(server, revision).await?;
     if served.cache()?.unchanged_since(revision) {
-        let mut page = from_cache(server, served, namespace, params, after).await?;
+        let mut page = from_cache(server, served, namespace, params, after, params.limit).await?;
         if page.revision >= revision && served.cache()?.unchanged_since(revision) {
             page.revision = revision;
             return Ok(page);

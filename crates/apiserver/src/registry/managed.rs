@@ -91,6 +91,11 @@ pub fn decode_applied(
 ) -> Result<Value, StatusError> {
     let value = input::parse_yaml(&request.body)
         .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {e}")))?;
+    if let Some(what) = not_an_object(&value) {
+        return Err(StatusError::bad_request(format!(
+            "error decoding patch: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
+        )));
+    }
     let text = crate::http::output::to_json(&value);
     // Only what is there is applied: nothing may be dropped or normalized, so the decoder just looks for mistakes.
     let strict = params.field_validation == FieldValidation::Strict;
@@ -103,6 +108,16 @@ pub fn decode_applied(
         keep_known(&mut value, Type::Struct(schema));
     }
     Ok(value)
+}
+
+fn not_an_object(value: &Value) -> Option<&'static str> {
+    match value {
+        Value::Array(_) => Some("array"),
+        Value::String(_) => Some("string"),
+        Value::Number(_) => Some("number"),
+        Value::Bool(_) => Some("bool"),
+        Value::Null | Value::Object(_) => None,
+    }
 }
 
 /// Takes out the fields that the schema does not know.

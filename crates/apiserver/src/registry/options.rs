@@ -54,20 +54,21 @@ impl Version {
 
 impl ListParams {
     pub fn parse(served: &Served, query: &Query, watch: bool) -> Result<Self, StatusError> {
+        check(query, watch)?;
         let version_match = match query.non_empty("resourceVersionMatch") {
-            None => None,
             Some("Exact") => Some(VersionMatch::Exact),
             Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
-            Some(other) => {
-                let path = Path::new("resourceVersionMatch");
-                return Err(refuse(Error::not_supported(&path, other, &["Exact", "NotOlderThan", ""])));
-            }
+            _ => None,
         };
-        let params = Self {
+        let wrong_version = |e: StatusError| match watch {
+            true => StatusError::new(500, "", e.message()),
+            false => StatusError::bad_request(format!("invalid resource version: {}", e.message())),
+        };
+        Ok(Self {
             selection: selection(served, query)?,
             limit: usize::try_from(query.number("limit")?.unwrap_or(0)).unwrap_or(0),
             continue_token: query.non_empty("continue").map(str::to_owned),
-            version: Version::parse(query.get("resourceVersion"))?,
+            version: Version::parse(query.get("resourceVersion")).map_err(wrong_version)?,
             version_match,
             allow_bookmarks: query.flag("allowWatchBookmarks"),
             timeout_seconds: query
@@ -77,56 +78,58 @@ impl ListParams {
             send_initial_events: query
                 .non_empty("sendInitialEvents")
                 .map(|_| query.flag("sendInitialEvents")),
-        };
-        params.check(watch)?;
-        Ok(params)
-    }
-
-    fn check(&self, watch: bool) -> Result<(), StatusError> {
-        let matching = Path::new("resourceVersionMatch");
-        let initial = Path::new("sendInitialEvents");
-        if watch {
-            return match (self.send_initial_events, self.version_match) {
-                (Some(_), None) => Err(refuse(Error::forbidden(
-                    &matching,
-                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                ))),
-                (Some(_), Some(VersionMatch::Exact)) => {
-                    Err(refuse(Error::not_supported(&matching, "Exact", &["NotOlderThan"])))
-                }
-                (None, Some(_)) => Err(refuse(Error::forbidden(
-                    &matching,
-                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-                ))),
-                _ => Ok(()),
-            };
-        }
-        if self.send_initial_events.is_some() {
-            return Err(refuse(Error::forbidden(&initial, "sendInitialEvents is forbidden for list")));
-        }
-        let Some(version_match) = self.version_match else { return Ok(()) };
-        if self.continue_token.is_some() {
-            let why = "resourceVersionMatch is forbidden when continue is provided";
-            return Err(refuse(Error::forbidden(&matching, why)));
-        }
-        match (self.version, version_match) {
-            (Version::Unset, _) => Err(refuse(Error::forbidden(
-                &matching,
-                "resourceVersionMatch is forbidden unless resourceVersion is provided",
-            ))),
-            (Version::Any, VersionMatch::Exact) => Err(refuse(Error::forbidden(
-                &matching,
-                "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
-            ))),
-            _ => Ok(()),
-        }
+        })
     }
 }
 
-fn refuse(error: Error) -> StatusError {
+/// Which parameters go together. Everything that is wrong is said at once.
+///
+/// Source: `k8s.io/apimachinery/pkg/apis/meta/internalversion/validation`.
+fn check(query: &Query, watch: bool) -> Result<(), StatusError> {
     let mut errors = ErrorList::new();
-    errors.push(error);
-    StatusError::invalid("meta.k8s.io", "ListOptions", "", &errors)
+    let path = Path::new("resourceVersionMatch");
+    let matching = query.non_empty("resourceVersionMatch");
+    let initial = query.non_empty("sendInitialEvents").is_some();
+    let continued = query.non_empty("continue").is_some();
+    let mut forbid = |why: &str| errors.push(Error::forbidden(&path, why));
+    if watch {
+        let newest = matching == Some("NotOlderThan");
+        if initial && !newest {
+            forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+        }
+        if matching.is_some() && !initial {
+            forbid("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+        }
+        if let Some(other) = matching.filter(|_| !newest) {
+            errors.push(Error::not_supported(&path, other, &["NotOlderThan"]));
+        }
+        if continued {
+            let why = "resourceVersionMatch is forbidden when continue is provided";
+            errors.push(Error::forbidden(&path, why));
+        }
+    } else if let Some(matching) = matching {
+        let version = query.non_empty("resourceVersion");
+        if version.is_none() {
+            forbid("resourceVersionMatch is forbidden unless resourceVersion is provided");
+        }
+        if continued {
+            forbid("resourceVersionMatch is forbidden when continue is provided");
+        }
+        if matching == "Exact" && version == Some("0") {
+            forbid("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"");
+        }
+        if !matches!(matching, "Exact" | "NotOlderThan") {
+            errors.push(Error::not_supported(&path, matching, &["Exact", "NotOlderThan", ""]));
+        }
+    }
+    if !watch && initial {
+        let why = "sendInitialEvents is forbidden for list";
+        errors.push(Error::forbidden(&Path::new("sendInitialEvents"), why));
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(StatusError::invalid("meta.k8s.io", "ListOptions", "", &errors))
 }
 
 /// The selectors, in terms of the stored form.
@@ -214,8 +217,9 @@ impl WriteParams {
         if manager.len() > MAX_MANAGER {
             errors.push(Error::too_long(&path, MAX_MANAGER));
         }
-        if manager.chars().any(char::is_control) {
-            errors.push(Error::invalid(&path, manager, "should only contain printable characters"));
+        for (position, character) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+            let why = format!("invalid character U+{:04X} (at position {position})", u32::from(character));
+            errors.push(Error::invalid(&path, manager, why));
         }
         if !errors.is_empty() {
             return Err(StatusError::invalid("meta.k8s.io", kind, "", &errors));
@@ -234,13 +238,10 @@ impl WriteParams {
 
 /// Whether `dryRun=All` was asked for.
 pub fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut ErrorList) -> bool {
-    let mut found = false;
-    for value in values {
-        if value == "All" {
-            found = true;
-        } else {
-            errors.push(Error::not_supported(&Path::new("dryRun"), value, &["All"]));
-        }
+    let values: Vec<&str> = values.collect();
+    if values.iter().any(|value| *value != "All") {
+        let given = serde_json::Value::from(values.clone());
+        errors.push(Error::not_supported(&Path::new("dryRun"), given, &["All"]));
     }
-    found
+    !values.is_empty()
 }

@@ -43,8 +43,15 @@ pub fn format(request: &Request, served: &Served) -> Result<Format, StatusError>
         _ if custom => {
             Err(StatusError::unsupported_media_type(&[MEDIA_TYPES[0], MEDIA_TYPES[1], MEDIA_TYPES[3]]))
         }
-        _ => Err(StatusError::unsupported_media_type(&MEDIA_TYPES[..4])),
+        _ => Err(unsupported()),
     }
+}
+
+/// The router's own answer to a patch in no known format.
+fn unsupported() -> StatusError {
+    let mut error = StatusError::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
+    error.0.details = Some(Default::default());
+    error
 }
 
 /// PATCH of one object or a part of it; the flag says whether an apply created it.
@@ -70,7 +77,7 @@ pub async fn patch(
     Ok((object, false))
 }
 
-fn check_options(request: &Request, params: &WriteParams, format: Format) -> Result<(), StatusError> {
+pub fn check_options(request: &Request, params: &WriteParams, format: Format) -> Result<(), StatusError> {
     let mut errors = ErrorList::new();
     if format == Format::Apply {
         if request.query.non_empty("fieldManager").is_none() {

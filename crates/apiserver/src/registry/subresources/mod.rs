@@ -6,6 +6,7 @@ mod component_status;
 mod eviction;
 mod part;
 mod scale;
+mod scale_managers;
 mod token;
 mod token_review;
 
@@ -42,7 +43,7 @@ pub async fn dispatch(
     // What is passed on may have a method that has no verb.
     let passed_on = subresource.name == "proxy" && info.verb.is_empty();
     if !passed_on && !subresource.verbs.contains(&info.verb.as_str()) {
-        return Err(StatusError::method_not_allowed(&served.group_resource(), &info.verb));
+        return Err(StatusError::no_such_method());
     }
     match subresource.name {
         "scale" => scale::answer(server, request, served).await,

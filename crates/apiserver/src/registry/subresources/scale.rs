@@ -2,15 +2,17 @@
 
 use knarr_api::scale;
 use knarr_apimachinery::gvk::GroupVersionKind;
+use knarr_apimachinery::patch::apply::{self as ssa, Manager};
 use knarr_apimachinery::patch::{json_patch, merge_patch, strategic};
 use knarr_apimachinery::schema::{self, validate};
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use super::body_of;
+use super::{body_of, scale_managers};
+use crate::http::input;
 use crate::http::output::Answer;
 use crate::registry::managed::Change;
-use crate::registry::options::{Version, WriteParams};
+use crate::registry::options::{FieldValidation, Version, WriteParams};
 use crate::registry::patch::Format;
 use crate::registry::served::Served;
 use crate::registry::update::{self, Target, modify};
@@ -27,6 +29,10 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
     let object = if info.verb == "patch" {
         let params = WriteParams::parse(request, "PatchOptions")?;
         let format = patch::format(request, served)?;
+        patch::check_options(request, &params, format)?;
+        if format == Format::Apply {
+            return applied(server, request, served, &params, target).await;
+        }
         let body: Value = serde_json::from_slice(&request.body)
             .map_err(|e| StatusError::bad_request(format!("error decoding patch: {e}")))?;
         let change = |workload: &Value| {
@@ -51,6 +57,49 @@ fn scale_of(served: &Served, object: &Value) -> Result<Value, StatusError> {
         Some(custom) => custom.scale_of(object).map_err(StatusError::internal),
         None => Ok(scale::of(object)),
     }
+}
+
+/// An apply to the Scale: its one field has owners of its own, who are the workload's too.
+async fn applied(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    params: &WriteParams,
+    target: Target<'_>,
+) -> Result<Answer, StatusError> {
+    let kind = GroupVersionKind::new("autoscaling", "v1", "Scale");
+    let schema = schema::for_kind(&kind).ok_or_else(|| StatusError::internal("Scale has no schema"))?;
+    let mut body = input::parse_yaml(&request.body)
+        .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {e}")))?;
+    let strict = params.field_validation == FieldValidation::Strict;
+    validate::decode_request(&crate::http::output::to_json(&body), &kind, strict)?;
+    if metadata::text(&body, "name").is_empty() {
+        knarr_api::prepare::metadata(&mut body).insert("name".into(), target.name.into());
+    }
+    update::match_name(&mut body, target.name)?;
+    metadata::match_namespace(served, &mut body, target.namespace)?;
+    let now = server.clock.now();
+    let change = |workload: &Value| {
+        let mut live = scale_of(served, workload)?;
+        live["metadata"]["managedFields"] = scale_managers::of_scale(workload).into();
+        let manager = Manager {
+            name: &params.field_manager,
+            subresource: "scale",
+            kind: &kind,
+            schema: Some(schema),
+            reset: None,
+            now,
+        };
+        let wanted = ssa::apply(Some(&live), &body, &manager, params.force.unwrap_or(false))?;
+        let owners = wanted["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        let managed = scale_managers::of_workload(workload, &owners);
+        let mut new = scaled(served, workload, &wanted)?;
+        knarr_api::prepare::metadata(&mut new).insert("managedFields".into(), managed.into());
+        Ok(new)
+    };
+    let params = &WriteParams { applied: true, ..params.clone() };
+    let object = modify(server, request, served, params, target, Change::Apply, &change).await?;
+    shown(served, object.json())
 }
 
 fn shown(served: &Served, json: &[u8]) -> Result<Answer, StatusError> {

@@ -1,0 +1,207 @@
+//! ResourceQuota: adds up what a namespace uses. Admission charges what is written; this sees to what goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use knarr_api::kind::{Kind, ObjectKey, ResourceType};
+use knarr_api::object::Object;
+use knarr_api::quota::{Amounts, Evaluator, Operation, used};
+use knarr_api::resources;
+use knarr_client::reflector::{Change, Reflector};
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, ListOptions, Lister, Result};
+use serde_json::Value;
+
+use crate::discovery::Discovery;
+use crate::manager::{Context, Descriptor};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "resourcequota-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 5;
+/// How often every quota is added up anew, whatever was seen.
+const RESYNC: Duration = Duration::from_secs(300);
+
+/// Group and plural.
+type Name = (String, String);
+
+struct Controller {
+    cx: Arc<Context>,
+    quotas: Lister<ResourceQuota>,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    /// What some quota counts, watched from then on.
+    watched: Mutex<BTreeMap<Name, Arc<Reflector>>>,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let quotas = cx.informers.informer::<ResourceQuota>();
+    let on_quota = Arc::clone(&queue);
+    quotas.add_handler(move |event| {
+        let asked_anew = match event {
+            Event::Added(_) => true,
+            Event::Updated { old, new } => old.spec != new.spec,
+            Event::Deleted(_) => false,
+        };
+        if asked_anew {
+            on_quota.add(event.object().key());
+        }
+    });
+    quotas.wait_synced().await;
+    let stop = cx.stop.clone();
+    let controller = Arc::new(Controller {
+        cx,
+        quotas: quotas.lister(),
+        queue: Arc::clone(&queue),
+        watched: Mutex::default(),
+    });
+    let reconcile = move |key| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(key).await }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+/// Whether a change may lessen what is used, or alter it in a way that admission does not charge.
+fn matters(evaluator: &Evaluator, change: &Change) -> bool {
+    match change {
+        Change::Added(_) => false,
+        Change::Deleted(_) => true,
+        Change::Updated { old, new } => {
+            let (Some(old), Some(new)) = (value(old), value(new)) else { return true };
+            evaluator.handles(Operation::Update, "", &new, Some(&old))
+        }
+    }
+}
+
+fn value(object: &Object) -> Option<Value> {
+    serde_json::from_slice(object.json()).ok()
+}
+
+fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
+    amounts.iter().map(|(name, amount)| (name.clone(), Quantity(amount.to_string()))).collect()
+}
+
+impl Controller {
+    async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        let Some(quota) = self.quotas.get_key(&key) else { return Ok(()) };
+        let as_json: Value = serde_json::from_slice(&quota.encode()).unwrap_or_default();
+        let hard = quota.spec.as_ref().and_then(|s| s.hard.clone()).unwrap_or_default();
+        let names: BTreeSet<Name> = hard.keys().filter_map(|name| Evaluator::resource_of(name)).collect();
+        let mut total = Amounts::new();
+        for (group, plural) in names {
+            let Some(evaluator) = Evaluator::of(&group, &plural) else { continue };
+            let Some(reflector) = self.watch(&group, &plural, &evaluator).await? else { continue };
+            reflector.wait_synced().await;
+            let objects = reflector.store().list(Some(&key.namespace));
+            let objects: Vec<Value> = objects.iter().filter_map(|o| value(o)).collect();
+            total.extend(used(&evaluator, &as_json, &objects, self.cx.clock.now()));
+        }
+        // What nobody knows how to count keeps the number it has.
+        let before = quota.status.clone().unwrap_or_default();
+        let mut used: BTreeMap<_, _> = before.used.clone().unwrap_or_default();
+        used.retain(|name, _| hard.contains_key(name));
+        used.extend(quantities(&total));
+        let status = ResourceQuotaStatus {
+            hard: (!hard.is_empty()).then_some(hard),
+            used: (!used.is_empty()).then_some(used),
+        };
+        if before != status {
+            let next = ResourceQuota { status: Some(status), ..ResourceQuota::clone(&quota) };
+            // After a conflict the next look sees what admission has charged meanwhile.
+            match self.cx.client.update_status(&next).await {
+                Err(e) if !e.is_not_found() => return Err(e),
+                _ => {}
+            }
+        }
+        self.queue.add_after(key, RESYNC);
+        Ok(())
+    }
+
+    /// The local copy of a resource, from now on watched for changes that matter; `None` where there is no such resource.
+    async fn watch(
+        &self,
+        group: &str,
+        plural: &str,
+        evaluator: &Evaluator,
+    ) -> Result<Option<Arc<Reflector>>> {
+        let name = (group.to_owned(), plural.to_owned());
+        if let Some(known) = self.watched.lock().unwrap_or_else(PoisonError::into_inner).get(&name) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let Some(resource) = self.resource(group, plural).await? else { return Ok(None) };
+        let reflector = self.cx.informers.untyped(resource, ListOptions::default());
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if watched.contains_key(&name) {
+            return Ok(Some(reflector));
+        }
+        let (quotas, queue, evaluator) = (self.quotas.clone(), Arc::clone(&self.queue), evaluator.clone());
+        reflector.add_handler(Arc::new(move |change: &Change| {
+            let object = match change {
+                Change::Added(object) | Change::Deleted(object) => object,
+                Change::Updated { new, .. } => new,
+            };
+            let concerned = quotas.list_namespace(object.namespace());
+            if !concerned.is_empty() && matters(&evaluator, change) {
+                concerned.iter().for_each(|quota| queue.add(quota.key()));
+            }
+        }));
+        watched.insert(name, Arc::clone(&reflector));
+        Ok(Some(reflector))
+    }
+
+    async fn resource(&self, group: &str, plural: &str) -> Result<Option<ResourceType>> {
+        if let Some(known) = resources::find(group, plural) {
+            return Ok(Some(known.types));
+        }
+        let served = Discovery::fetch(&self.cx.client).await?;
+        let mut all = served.preferred().map(|s| s.resource);
+        Ok(all.find(|r| r.group == group && r.plural == plural))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+    use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+    use serde_json::json;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_there_is_added_up_and_what_goes_is_taken_off() {
+        let world = World::new(&[ResourceQuota::RESOURCE, Pod::RESOURCE, ConfigMap::RESOURCE]);
+        let client = world.api.client();
+        let pod = |name: &str| -> Pod {
+            serde_json::from_value(
+                json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {"containers": [
+                {"name": "c", "resources": {"requests": {"cpu": "200m"}}}]}}),
+            )
+            .unwrap()
+        };
+        client.create(&pod("a")).await.unwrap();
+        client.create(&pod("b")).await.unwrap();
+        let quota: ResourceQuota =
+            serde_json::from_value(json!({"metadata": {"name": "q", "namespace": "ns"},
+            "spec": {"hard": {"pods": "5", "requests.cpu": "1", "count/configmaps": "3"}}}))
+            .unwrap();
+        client.create(&quota).await.unwrap();
+        world.start(&DESCRIPTOR);
+        let used = async || {
+            world.pass(2.0).await;
+            let status = client.get::<ResourceQuota>("ns", "q").await.unwrap().status.unwrap();
+            let used = status.used.unwrap();
+            ["pods", "requests.cpu", "count/configmaps"].map(|n| used[n].0.clone())
+        };
+        assert_eq!(used().await, ["2", "400m", "0"]);
+        client.delete::<Pod>("ns", "a", &DeleteOptions::default()).await.unwrap();
+        assert_eq!(used().await, ["1", "200m", "0"]);
+        let mut ended: Pod = client.get("ns", "b").await.unwrap();
+        ended.status = serde_json::from_value(json!({"phase": "Succeeded"})).unwrap();
+        client.update_status(&ended).await.unwrap();
+        assert_eq!(used().await, ["0", "0", "0"]);
+    }
+}
