@@ -140,3 +140,47 @@ async fn events_have_two_forms() {
     let kv = h.store.get(b"/registry/core/events/default/e").await.unwrap().unwrap();
     assert!(kv.lease.is_some());
 }
+
+#[tokio::test]
+async fn mistakes_in_reads_are_named_as_upstream_names_them() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    let exact0 = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+    let both = "ListOptions.meta.k8s.io \"\" is invalid: [resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided, sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list]";
+    let continued = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided";
+    let version = "resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax";
+    for (query, code, message) in [
+        ("?resourceVersion=0&resourceVersionMatch=Exact", 422, exact0),
+        ("?sendInitialEvents=true&resourceVersionMatch=NotOlderThan", 422, both),
+        ("?watch=true&continue=xx", 422, continued),
+        ("?resourceVersion=x", 400, &format!("invalid resource version: {version}")),
+        ("?watch=true&resourceVersion=x", 500, version),
+        ("/a?resourceVersion=x", 500, version),
+        (
+            "?continue=%25%25",
+            400,
+            "invalid continue token: continue key is not valid: illegal base64 data at input byte 0",
+        ),
+        (
+            "?continue=xx",
+            400,
+            "invalid continue token: continue key is not valid: invalid character 'Ç' looking for beginning of value",
+        ),
+    ] {
+        let reply = u.get(&format!("{CONFIG_MAPS}{query}")).await;
+        assert_eq!((reply.code, reply.message()), (code, message), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn any_version_is_answered_whole() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    for name in ["a", "b", "c"] {
+        u.post(CONFIG_MAPS, &config_map(name)).await.expect(201);
+    }
+    for (query, items) in [("?limit=2", 2), ("?limit=2&resourceVersion=0", 3)] {
+        let list = u.get(&format!("{CONFIG_MAPS}{query}")).await.expect(200);
+        assert_eq!(list["items"].as_array().map(Vec::len), Some(items), "{query}");
+    }
+}

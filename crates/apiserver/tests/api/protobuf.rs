@@ -97,10 +97,11 @@ async fn the_client_gets_what_can_be_had() {
     u.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
     let uri = format!("{CONFIG_MAPS}/a");
     let meta = "as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+    let metas = "as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
     for (uri, accept, type_, kind) in [
         (uri.as_str(), format!("{MEDIA_TYPE};{TABLE},application/json;{TABLE}"), "application/json", "Table"),
         (&uri, format!("{MEDIA_TYPE};{meta}"), MEDIA_TYPE, "PartialObjectMetadata"),
-        (CONFIG_MAPS, format!("{MEDIA_TYPE};{meta}"), MEDIA_TYPE, "PartialObjectMetadataList"),
+        (CONFIG_MAPS, format!("{MEDIA_TYPE};{metas}"), MEDIA_TYPE, "PartialObjectMetadataList"),
         ("/version", MEDIA_TYPE.to_owned(), "application/json", ""),
     ] {
         let request = http::Request::builder().uri(uri).header("accept", accept);

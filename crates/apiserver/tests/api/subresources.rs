@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Harness, MERGE, PODS, default_account, pod};
+use crate::harness::{APPLY, Harness, MERGE, PODS, default_account, pod};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
@@ -134,4 +134,31 @@ async fn tokens_are_issued_and_reviewed() {
     );
     let keys = u.get("/openid/v1/jwks").await.expect(200);
     assert_eq!(keys["keys"][0]["kty"], "EC");
+}
+
+#[tokio::test]
+async fn an_applied_scale_has_owners_of_its_own() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    let uri = "/apis/apps/v1/namespaces/default/deployments/d";
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    u.patch(&format!("{uri}?fieldManager=app"), APPLY, &deployment).await.expect(201);
+    let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"},
+        "spec": {"replicas": 3}});
+    let refused = u.patch(&format!("{uri}/scale?fieldManager=hpa"), APPLY, &scale).await;
+    assert_eq!(
+        (refused.code, refused.message()),
+        (409, "Apply failed with 1 conflict: conflict with \"app\": .spec.replicas")
+    );
+    let scaled =
+        u.patch(&format!("{uri}/scale?fieldManager=hpa&force=true"), APPLY, &scale).await.expect(200);
+    assert_eq!(scaled["spec"]["replicas"], 3);
+    let managed = u.get(uri).await.expect(200)["metadata"]["managedFields"].clone();
+    let owner = &managed[0];
+    assert_eq!((owner["manager"].as_str(), owner["subresource"].as_str()), (Some("hpa"), Some("scale")));
+    assert_eq!(owner["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
+    assert_eq!(managed[1]["manager"], "app");
+    assert_eq!(managed[1]["fieldsV1"]["f:spec"].get("f:replicas"), None);
 }

@@ -87,7 +87,7 @@ async fn creates_are_checked() {
         ),
         (
             json!({"metadata": {"name": "b", "resourceVersion": "5"}}),
-            400,
+            500,
             "resourceVersion should not be set on objects to be created",
         ),
     ] {
