@@ -37,6 +37,7 @@ pub const ALL: &[Descriptor] = &[
     crate::pod_garbage_collector::DESCRIPTOR,
     crate::replicas::REPLICA_SET,
     crate::replicas::REPLICATION_CONTROLLER,
+    crate::resource_quota::DESCRIPTOR,
     crate::root_ca_publisher::DESCRIPTOR,
     crate::service_account_tokens::DESCRIPTOR,
     crate::service_accounts::DESCRIPTOR,

@@ -92,6 +92,7 @@ impl CustomResource {
             columns: table::PLAIN_COLUMNS,
             cells: table::plain_cells,
             stored_as: None,
+            deprecated: None,
         };
         let rules = match (&version.schema, &version.schema_json) {
             (Some(schema), Some(json)) => Rules::compile(schema, json, true),
