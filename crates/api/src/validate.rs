@@ -130,6 +130,21 @@ pub fn positive(errors: &mut ErrorList, path: &Path, value: i64) {
     }
 }
 
+/// Exactly one member of a union is there; each is given with whether it is.
+pub fn union(errors: &mut ErrorList, path: &Path, members: &[(&str, bool)]) {
+    let names: Vec<String> = members.iter().map(|(name, _)| format!("`{name}`")).collect();
+    let names = names.join(", ");
+    let there: Vec<&str> = members.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
+    match there.len() {
+        1 => {}
+        0 => errors.push(Error::invalid(path, "", format!("must specify one of: {names}"))),
+        _ => {
+            let problem = format!("must specify exactly one of: {names}");
+            errors.push(Error::invalid(path, format!("{{{}}}", there.join(", ")), problem));
+        }
+    }
+}
+
 /// A workload's selector may not change.
 pub fn selector_stays(errors: &mut ErrorList, path: &Path, new: &LabelSelector, old: &LabelSelector) {
     if new != old {

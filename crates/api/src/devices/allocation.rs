@@ -78,7 +78,11 @@ fn validate_devices(errors: &mut ErrorList, path: &Path, status: &api::ResourceC
             identifiers::share_id(errors, &path.child("shareID"), share);
         }
         if !allocated.contains(&id(device)) {
-            errors.push(Error::invalid(path, id(device), "must be an allocated device in the claim"));
+            // Shown as the server's own form.
+            let [driver, pool, name] = [&device.driver, &device.pool, &device.device].map(validate::shown);
+            let share = validate::shown(&device.share_id.clone().unwrap_or_default());
+            let text = format!(r#"{{"Driver":{driver},"Pool":{pool},"Device":{name},"ShareID":{share}}}"#);
+            errors.push(validate::invalid_text(path, &text, "must be an allocated device in the claim"));
         }
         let listed = device.conditions.as_deref().unwrap_or_default();
         if listed.len() > CONDITIONS_MAX {
@@ -138,7 +142,7 @@ fn validate_result(
     names: &RequestNames,
 ) {
     names.reference(errors, &path.child("request"), &result.request);
-    identifiers::driver(errors, &path.child("driver"), &result.driver);
+    identifiers::driver_of_any_case(errors, &path.child("driver"), &result.driver);
     identifiers::pool(errors, &path.child("pool"), &result.pool);
     validate::dns_label(errors, &path.child("device"), &result.device);
     let binding = result.binding_conditions.as_deref().unwrap_or_default();

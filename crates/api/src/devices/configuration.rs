@@ -15,7 +15,7 @@ pub fn validate(errors: &mut ErrorList, path: &Path, opaque: Option<&api::Opaque
         errors.push(Error::required(&path, ""));
         return;
     };
-    identifiers::driver(errors, &path.child("driver"), &opaque.driver);
+    identifiers::driver_of_any_case(errors, &path.child("driver"), &opaque.driver);
     parameters(errors, &path.child("parameters"), &opaque.parameters);
 }
 

@@ -118,25 +118,17 @@ fn validate_attribute(errors: &mut ErrorList, path: &Path, attribute: &api::Devi
     for (i, value) in a.versions.iter().flatten().enumerate() {
         version(errors, &path.child("versions").index(i), value);
     }
-    let there = [
-        a.bool.is_some(),
-        a.int.is_some(),
-        a.string.is_some(),
-        a.version.is_some(),
-        a.bools.is_some(),
-        a.ints.is_some(),
-        a.strings.is_some(),
-        a.versions.is_some(),
+    let members = [
+        ("int", a.int.is_some()),
+        ("bool", a.bool.is_some()),
+        ("string", a.string.is_some()),
+        ("version", a.version.is_some()),
+        ("ints", a.ints.is_some()),
+        ("bools", a.bools.is_some()),
+        ("strings", a.strings.is_some()),
+        ("versions", a.versions.is_some()),
     ];
-    match there.iter().filter(|t| **t).count() {
-        1 => {}
-        0 => errors.push(Error::invalid(path, "", "exactly one value must be specified")),
-        _ => errors.push(Error::invalid(
-            path,
-            validate::shown(attribute),
-            "exactly one value must be specified",
-        )),
-    }
+    validate::union(errors, path, &members);
 }
 
 /// `1.2.3-pre.1+build`, as semver.org has it.

@@ -62,7 +62,7 @@ fn validate_own(class: &api::DeviceClass) -> ErrorList {
         configuration::validate(errors, path, config.opaque.as_ref());
     });
     if let Some(name) = spec.extended_resource_name.as_deref().filter(|n| !is_extended_resource(n)) {
-        let problem = "must be a valid extended resource name";
+        let problem = "a name must be a domain-prefixed path, such as 'example.com/my-prop'";
         errors.push(Error::invalid(&path.child("extendedResourceName"), name, problem));
     }
     errors

@@ -19,6 +19,17 @@ pub fn driver(errors: &mut ErrorList, path: &Path, name: &str) {
     validate::problems(errors, path, name, names::dns1123_subdomain(&name.to_lowercase()));
 }
 
+/// A driver's name where upper case is let through, and named in the error.
+pub fn driver_of_any_case(errors: &mut ErrorList, path: &Path, name: &str) {
+    let mut found = ErrorList::new();
+    driver(&mut found, path, name);
+    for error in &mut found.0 {
+        let detail = error.detail.replace("a lowercase RFC 1123", "an RFC 1123");
+        error.detail = detail.replace("lower case alphanumeric", "alphanumeric").replace("'example.com'", "'Example.com'");
+    }
+    errors.extend(found);
+}
+
 /// Subdomains between slashes.
 pub fn pool(errors: &mut ErrorList, path: &Path, name: &str) {
     if !validate::required(errors, path, name) {
@@ -68,23 +79,9 @@ pub fn fully_qualified(errors: &mut ErrorList, path: &Path, name: &str) {
 
 /// A UUID in lower case.
 pub fn share_id(errors: &mut ErrorList, path: &Path, id: &str) {
-    if let Err(problem) = uuid_problem(id) {
-        errors.push(Error::invalid(path, id, problem));
+    let lengths: Vec<usize> = id.split('-').map(str::len).collect();
+    let digit = |b: u8| b == b'-' || b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    if lengths != [8, 4, 4, 4, 12] || !id.bytes().all(digit) {
+        errors.push(Error::invalid(path, id, "must be a lowercase UUID in 8-4-4-4-12 format"));
     }
-}
-
-fn uuid_problem(id: &str) -> Result<(), String> {
-    let digits: Vec<&str> = id.split('-').collect();
-    let lengths: Vec<usize> = digits.iter().map(|d| d.len()).collect();
-    let hexadecimal = digits.iter().all(|d| d.bytes().all(|b| b.is_ascii_hexdigit()));
-    if id.len() != 36 {
-        return Err(format!("error validating uid: invalid UUID length: {}", id.len()));
-    }
-    if lengths != [8, 4, 4, 4, 12] || !hexadecimal {
-        return Err("error validating uid: invalid UUID format".to_owned());
-    }
-    if id.bytes().any(|b| b.is_ascii_uppercase()) {
-        return Err("uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters".to_owned());
-    }
-    Ok(())
 }

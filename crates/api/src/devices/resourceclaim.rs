@@ -81,7 +81,8 @@ impl Strategy for Rules {
         if let (Ok(new), Ok(old)) = (new.typed::<api::ResourceClaim>(), old.typed::<api::ResourceClaim>()) {
             match subresource {
                 Some("status") => errors = allocation::validate_update(&new, &old),
-                _ => validate::immutable(&mut errors, &Path::new("spec"), &new.spec, &old.spec),
+                _ if new.spec != old.spec => errors.push(validate::changed(&Path::new("spec"))),
+                _ => {}
             }
         }
         errors

@@ -134,32 +134,22 @@ fn validate_spec(
         let problem = "must be 'Exempt' if and only if `name` is 'exempt'";
         errors.push(Error::invalid(&path.child("type"), type_, problem));
     }
-    match type_ {
-        "Exempt" => {
-            if spec.limited.is_some() {
-                let problem = "must be nil if the type is not Limited";
-                errors.push(Error::forbidden(&path.child("limited"), problem));
-            }
-            if let Some(exempt) = &spec.exempt {
-                let path = path.child("exempt");
-                shares(errors, &path, exempt.nominal_concurrency_shares);
-                lendable(errors, &path, exempt.lendable_percent);
-            }
+    validate::one_of(errors, &path.child("type"), type_, &["Exempt", "Limited"]);
+    let at = path.child("exempt");
+    match &spec.exempt {
+        Some(_) if type_ != "Exempt" => errors.push(Error::forbidden(&at, "")),
+        Some(exempt) => {
+            shares(errors, &at, exempt.nominal_concurrency_shares);
+            lendable(errors, &at, exempt.lendable_percent);
         }
-        "Limited" => {
-            if spec.exempt.is_some() {
-                let problem = "must be nil if the type is Limited";
-                errors.push(Error::forbidden(&path.child("exempt"), problem));
-            }
-            match &spec.limited {
-                Some(limited) => validate_limited(errors, &path.child("limited"), limited),
-                None => {
-                    let problem = "must not be empty when type is Limited";
-                    errors.push(Error::required(&path.child("limited"), problem));
-                }
-            }
-        }
-        _ => validate::one_of(errors, &path.child("type"), type_, &["Exempt", "Limited"]),
+        None => {}
+    }
+    let at = path.child("limited");
+    match &spec.limited {
+        Some(_) if type_ != "Limited" => errors.push(Error::forbidden(&at, "")),
+        Some(limited) => validate_limited(errors, &at, limited),
+        None if type_ == "Limited" => errors.push(Error::required(&at, "")),
+        None => {}
     }
 }
 
@@ -188,18 +178,14 @@ fn validate_limited(errors: &mut ErrorList, path: &Path, limited: &api::LimitedP
 }
 
 fn validate_response(errors: &mut ErrorList, path: &Path, response: &api::LimitResponse) {
-    match (response.type_.as_str(), &response.queuing) {
-        ("Reject", Some(_)) => {
-            let problem = "must be nil if limited.limitResponse.type is not Limited";
-            errors.push(Error::forbidden(&path.child("queuing"), problem));
-        }
-        ("Reject", None) => {}
-        ("Queue", None) => {
-            let problem = "must not be empty if limited.limitResponse.type is Limited";
-            errors.push(Error::required(&path.child("queuing"), problem));
-        }
-        ("Queue", Some(queuing)) => validate_queuing(errors, &path.child("queuing"), queuing),
-        (type_, _) => validate::one_of(errors, &path.child("type"), type_, &["Queue", "Reject"]),
+    let type_ = response.type_.as_str();
+    validate::one_of(errors, &path.child("type"), type_, &["Queue", "Reject"]);
+    let at = path.child("queuing");
+    match &response.queuing {
+        Some(_) if type_ != "Queue" => errors.push(Error::forbidden(&at, "")),
+        Some(queuing) => validate_queuing(errors, &at, queuing),
+        None if type_ == "Queue" => errors.push(Error::required(&at, "")),
+        None => {}
     }
 }
 

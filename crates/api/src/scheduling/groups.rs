@@ -38,21 +38,9 @@ impl<'a> From<&'a api::PodGroupSpec> for Group<'a> {
     }
 }
 
-/// Exactly one member of a union is there.
-fn union(errors: &mut ErrorList, path: &Path, members: &[(&str, bool)]) {
-    let names: Vec<String> = members.iter().map(|(name, _)| format!("`{name}`")).collect();
-    let there: Vec<&str> = members.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
-    let problem = format!("must specify exactly one of: {}", names.join(", "));
-    match there.len() {
-        1 => {}
-        0 => errors.push(Error::invalid(path, "", format!("must specify one of: {}", names.join(", ")))),
-        _ => errors.push(Error::invalid(path, format!("{{{}}}", there.join(", ")), problem)),
-    }
-}
-
 pub fn validate_group(errors: &mut ErrorList, path: &Path, group: &Group<'_>) {
     let (at, policy) = (path.child("schedulingPolicy"), group.policy);
-    union(errors, &at, &[("basic", policy.basic.is_some()), ("gang", policy.gang.is_some())]);
+    validate::union(errors, &at, &[("basic", policy.basic.is_some()), ("gang", policy.gang.is_some())]);
     if let Some(gang) = &policy.gang {
         let at = at.child("gang").child("minCount");
         match gang.min_count {
@@ -63,7 +51,7 @@ pub fn validate_group(errors: &mut ErrorList, path: &Path, group: &Group<'_>) {
     }
     if let Some(mode) = group.disruption {
         let members = [("single", mode.single.is_some()), ("all", mode.all.is_some())];
-        union(errors, &path.child("disruptionMode"), &members);
+        validate::union(errors, &path.child("disruptionMode"), &members);
     }
     if !group.priority_class.is_empty() {
         validate::dns_subdomain(errors, &path.child("priorityClassName"), group.priority_class);

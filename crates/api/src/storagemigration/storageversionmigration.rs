@@ -73,7 +73,11 @@ impl Strategy for Rules {
             return validate_status(&new, &old);
         }
         let mut errors = validate_spec(&new);
-        validate::immutable(&mut errors, &Path::new("spec"), &new.spec, &old.spec);
+        if let Some(spec) = new.spec.as_ref().filter(|_| new.spec != old.spec) {
+            // Shown as the server's own form.
+            let text = format!(r#"{{"Resource":{}}}"#, validate::shown(&spec.resource));
+            errors.push(validate::invalid_text(&Path::new("spec"), &text, validate::IMMUTABLE));
+        }
         errors
     }
 

@@ -28,5 +28,5 @@ with open(sys.argv[1], "w") as out:
             if answer.get("warnings"):
                 fact["warnings"] = answer["warnings"]
             errors = (e.split("\n")[0] for e in answer["errors"])
-            fact["errors"] = [e for e in errors if "compilation failed" not in e]
+            fact["errors"] = [e for e in errors if "compilation failed" not in e and "must evaluate to" not in e]
         out.write(json.dumps(fact, sort_keys=True, separators=(",", ":")) + "\n")
