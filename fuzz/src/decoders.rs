@@ -93,6 +93,7 @@ fn server_side_apply(input: &[u8]) {
         subresource: "",
         kind: &kind,
         schema: schema::for_kind(&kind),
+        custom: None,
         reset: None,
         now: Timestamp::UNIX_EPOCH,
     };

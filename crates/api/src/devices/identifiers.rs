@@ -25,7 +25,9 @@ pub fn driver_of_any_case(errors: &mut ErrorList, path: &Path, name: &str) {
     driver(&mut found, path, name);
     for error in &mut found.0 {
         let detail = error.detail.replace("a lowercase RFC 1123", "an RFC 1123");
-        error.detail = detail.replace("lower case alphanumeric", "alphanumeric").replace("'example.com'", "'Example.com'");
+        error.detail = detail
+            .replace("lower case alphanumeric", "alphanumeric")
+            .replace("'example.com'", "'Example.com'");
     }
     errors.extend(found);
 }

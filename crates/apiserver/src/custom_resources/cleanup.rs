@@ -81,7 +81,7 @@ async fn empty(server: &Arc<Inner>, served: &Arc<Served>) -> Result<(), StatusEr
             if !told.insert(object.uid().to_owned()) {
                 continue;
             }
-            let how = How { options: DeleteOptions::default(), dry_run: false };
+            let how = How { options: DeleteOptions::default(), dry_run: false, admitted: true };
             let done = delete(server, &own_request(), served, object.namespace(), object.name(), &how).await;
             match done {
                 Err(error) if !error.is_not_found() => return Err(error),

@@ -87,6 +87,7 @@ async fn applied(
             subresource: "scale",
             kind: &kind,
             schema: Some(schema),
+            custom: None,
             reset: None,
             now,
         };
