@@ -22,6 +22,7 @@ pub mod event_rate_limit;
 pub mod extended_resource_toleration;
 pub mod limit_pod_hard_anti_affinity_topology;
 pub mod limit_ranger;
+pub mod match_conditions;
 pub mod namespace_lifecycle;
 pub mod namespaces;
 pub mod node_restriction;

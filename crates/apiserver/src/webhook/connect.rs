@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use super::error::Failure;
 use super::pool::Connection;
-use super::target::{Credentials, Place, Target};
+use super::target::{Place, Target};
 use crate::http::tls;
 
 /// Opens a connection; HTTP/1.1, so that many calls at once reach many backends.
@@ -110,13 +110,7 @@ pub fn tls_config(target: &Target) -> Result<ClientConfig, Failure> {
     } else {
         builder.with_root_certificates(authorities(&target.ca_pem)?)
     };
-    let mut config = match &target.credentials {
-        Credentials::Certificate(pair) => {
-            let (chain, key) = tls::keypair(pair, "the client certificate").map_err(|e| wrong(&e))?;
-            builder.with_client_auth_cert(chain, key).map_err(|e| wrong(&e))?
-        }
-        _ => builder.with_no_client_auth(),
-    };
+    let mut config = builder.with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

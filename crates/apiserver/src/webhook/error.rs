@@ -14,7 +14,7 @@ pub enum CallError {
     /// The target cannot be called at all.
     Target(String),
     /// Nothing usable came back: `Post "https://…": why`.
-    Transport { url: String, why: String, timeout: bool },
+    Transport { url: String, why: String },
     /// The webhook answered with an HTTP error.
     Status(StatusError),
 }
@@ -27,18 +27,13 @@ impl CallError {
             _ => None,
         }
     }
-
-    /// Whether the time ran out.
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::Transport { timeout: true, .. })
-    }
 }
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Target(why) => f.write_str(why),
-            Self::Transport { url, why, .. } => write!(f, "Post {url:?}: {why}"),
+            Self::Transport { url, why } => write!(f, "Post {url:?}: {why}"),
             Self::Status(status) => f.write_str(status.message()),
         }
     }
@@ -69,13 +64,13 @@ impl Failure {
     }
 
     pub fn about(self, url: String) -> CallError {
-        let (why, timeout) = match self {
-            Self::Connect(why) => (why, false),
-            Self::Timeout => ("context deadline exceeded".into(), true),
-            Self::TooLarge(limit) => (format!("the response is larger than {limit} bytes"), false),
+        let why = match self {
+            Self::Connect(why) => why,
+            Self::Timeout => "context deadline exceeded".into(),
+            Self::TooLarge(limit) => format!("the response is larger than {limit} bytes"),
             Self::Status(status) => return CallError::Status(status),
         };
-        CallError::Transport { url, why, timeout }
+        CallError::Transport { url, why }
     }
 
     /// An HTTP error: the Status in its body, or one made of the code as upstream's client makes it.

@@ -21,7 +21,7 @@ use knarr_apimachinery::clock::Clock;
 pub use error::CallError;
 pub use services::Services;
 #[allow(unused_imports, reason = "for webhooks that a configuration file names")]
-pub use target::{Address, Credentials, Target};
+pub use target::{Address, Target};
 
 use error::Failure;
 use pool::{Connection, Pool};
@@ -101,7 +101,7 @@ impl Webhooks {
                 .resolve(namespace, name, *port)
                 .map_err(|e| Failure::Connect(e.message().to_owned()))?,
         };
-        let mut request = request(target, place, path, call)?;
+        let mut request = request(place, path, call)?;
         // A kept connection may have been closed meanwhile: then what was not sent is sent on a new one.
         while let Some(mut kept) = self.pool.take(target, place, &host, port, self.clock.monotonic()) {
             match kept.sender.try_send_request(request).await {
@@ -145,19 +145,14 @@ fn whole_seconds(timeout: Duration) -> u64 {
     timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)
 }
 
-fn request(target: &Target, place: &Place, path: &str, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
-    let mut request = Request::builder()
+fn request(place: &Place, path: &str, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
+    let request = Request::builder()
         .method(Method::POST)
         .uri(path)
         .header(HOST, &place.authority)
         .header(USER_AGENT, AGENT)
         .header(CONTENT_TYPE, "application/json")
         .header(ACCEPT, "application/json, */*");
-    if let Some(authorization) = target.credentials.authorization() {
-        let mut value = HeaderValue::from_str(&authorization).map_err(|e| Failure::Connect(e.to_string()))?;
-        value.set_sensitive(true);
-        request = request.header(AUTHORIZATION, value);
-    }
     request.body(Full::new(call.body.clone())).map_err(|e| Failure::Connect(e.to_string()))
 }
 

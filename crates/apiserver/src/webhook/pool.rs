@@ -11,7 +11,7 @@ use rustls::ClientConfig;
 
 use super::connect;
 use super::error::Failure;
-use super::target::{Credentials, Place, Target};
+use super::target::{Place, Target};
 
 /// TLS configurations kept; beyond, the one that was not used for longest goes.
 const MAX_CLIENTS: usize = 128;
@@ -32,7 +32,6 @@ struct Trust {
     secure: bool,
     ca_pem: Vec<u8>,
     insecure: bool,
-    credentials: Credentials,
 }
 
 type Endpoint = (String, String, u16);
@@ -126,12 +125,7 @@ impl State {
     fn client(&mut self, target: &Target, secure: bool) -> &mut Client {
         self.uses += 1;
         let uses = self.uses;
-        let trust = Trust {
-            secure,
-            ca_pem: target.ca_pem.clone(),
-            insecure: target.insecure,
-            credentials: target.credentials.clone(),
-        };
+        let trust = Trust { secure, ca_pem: target.ca_pem.clone(), insecure: target.insecure };
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&trust) {
             let oldest = self.clients.values().map(|c| c.used).min();
             self.clients.retain(|_, c| Some(c.used) != oldest);

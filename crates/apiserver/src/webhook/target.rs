@@ -1,11 +1,10 @@
-//! Where a webhook is: a URL or a Service, and what to trust and show there.
+//! Where a webhook is: a URL or a Service, and what to trust there.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::CallError;
-use crate::config::Keypair;
 
 /// A webhook as a client sees it. Equal targets share connections.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -17,7 +16,6 @@ pub struct Target {
     pub server_name: Option<String>,
     /// Whether any certificate will do. Only a configuration file may say so, never an API object.
     pub insecure: bool,
-    pub credentials: Credentials,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,45 +24,13 @@ pub enum Address {
     Service { namespace: String, name: String, path: String, port: u16 },
 }
 
-/// Who we say we are.
-#[derive(Clone, Default, PartialEq, Eq, Hash)]
-pub enum Credentials {
-    #[default]
-    None,
-    /// A client certificate.
-    Certificate(Keypair),
-    Bearer(String),
-    Basic {
-        user: String,
-        password: String,
-    },
-}
-
-impl Credentials {
-    pub(super) fn authorization(&self) -> Option<String> {
-        match self {
-            Self::None | Self::Certificate(_) => None,
-            Self::Bearer(token) => Some(format!("Bearer {token}")),
-            Self::Basic { user, password } => {
-                Some(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
-            }
-        }
-    }
-}
-
 const HTTPS: u16 = 443;
 const HTTP: u16 = 80;
 
 impl Target {
     /// A webhook under a URL, trusted by these authorities.
     pub fn url(url: impl Into<String>, ca_pem: impl Into<Vec<u8>>) -> Self {
-        Self {
-            address: Address::Url(url.into()),
-            ca_pem: ca_pem.into(),
-            server_name: None,
-            insecure: false,
-            credentials: Credentials::None,
-        }
+        Self { address: Address::Url(url.into()), ca_pem: ca_pem.into(), server_name: None, insecure: false }
     }
 
     /// From a `clientConfig` of the API: `{url | service: {namespace, name, path, port}, caBundle}`.

@@ -1,7 +1,6 @@
 //! Rehearsals of every kind of write: answered as the write would be, and nothing is stored, allocated or charged.
 
 use http::Method;
-use knarr_storage::Store;
 use serde_json::{Value, json};
 
 use crate::harness::{

@@ -11,6 +11,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::GROUP;
+use crate::admission::match_conditions::Conditions;
 use crate::server::Inner;
 use crate::webhook::Target;
 
@@ -47,8 +48,8 @@ pub struct Hook {
     pub versions: Vec<String>,
     /// `reinvocationPolicy: IfNeeded`.
     pub reinvoke: bool,
-    /// Names and expressions.
-    pub conditions: Vec<(String, String)>,
+    /// `matchConditions`.
+    pub conditions: Conditions,
 }
 
 /// The hooks as they were read, and at which generation of the cache.
@@ -118,7 +119,6 @@ fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
         scope: rule["scope"].as_str().unwrap_or("*").to_owned(),
     });
     let conditions = webhook["matchConditions"].as_array().into_iter().flatten();
-    let part = |c: &Value, field: &str| c[field].as_str().unwrap_or("").to_owned();
     Hook {
         uid: format!("{configuration}/{name}/{count}"),
         configuration: configuration.to_owned(),
@@ -132,7 +132,7 @@ fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
         timeout: Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(DEFAULT_TIMEOUT)),
         versions: strings(&webhook["admissionReviewVersions"]),
         reinvoke: webhook["reinvocationPolicy"] == "IfNeeded",
-        conditions: conditions.map(|c| (part(c, "name"), part(c, "expression"))).collect(),
+        conditions: Conditions::new(conditions.map(|c| c["expression"].as_str().unwrap_or("").to_owned())),
         name,
     }
 }

@@ -6,7 +6,10 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::configurations::{Hook, Rule};
+use super::mutating::presented;
+use super::review::{self, Version};
 use super::versions;
+use crate::admission::match_conditions::Variables;
 use crate::admission::{Attributes, Operation, lookup};
 use crate::server::Inner;
 
@@ -136,6 +139,33 @@ pub async fn invocation(
     namespace?;
     selected.map_err(StatusError::internal)?;
     Ok(Some(invocation))
+}
+
+/// Whether the webhook's `matchConditions` hold for the request; `type_` names the webhook's kind in metrics.
+///
+/// There is nobody to ask for rights: a condition that uses `authorizer` is an error.
+pub fn conditions_hold(
+    hook: &Hook,
+    invocation: &Invocation,
+    attributes: &Attributes<'_>,
+    object: &Value,
+    type_: &str,
+    server: &Inner,
+) -> Result<bool, StatusError> {
+    if hook.conditions.is_empty() {
+        return Ok(true);
+    }
+    let old = presented(attributes, attributes.old.unwrap_or(&Value::Null));
+    let mut review = review::request(Version::V1, "", attributes, invocation, Value::Null, Value::Null);
+    let request = review["request"].take();
+    let variables = Variables { object, old: &old, request: &request, authorizer: None };
+    let holds = hook.conditions.hold(&variables, hook.ignores_failures);
+    let holds = holds.map_err(|why| attributes.forbidden(&why))?;
+    if !holds {
+        let metrics = &server.admission.metrics;
+        metrics.match_condition_exclusion(&hook.name, "webhook", type_, attributes.operation);
+    }
+    Ok(holds)
 }
 
 #[cfg(test)]

@@ -70,6 +70,9 @@ async fn one(
     let Some(invocation) = matching::invocation(hook, attributes, &object, server).await? else {
         return Ok(());
     };
+    if !matching::conditions_hold(hook, &invocation, attributes, &object, "admit", server)? {
+        return Ok(());
+    }
     // Nobody is called for the first time in the second round.
     if attributes.reinvoking && !memory.is_wanted(&hook.uid) {
         return Ok(());
