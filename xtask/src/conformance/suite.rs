@@ -136,7 +136,8 @@ mod tests {
             said,
             [
                 "   1 ok [sig-a] Thing works [Conformance]",
-                "   2 FAILED [sig-a] Thing [It] ends [Conformance]"
+                "   2 FAILED [sig-a] Thing [It] ends [Conformance]",
+                "   3 ok [sig-a] In parallel"
             ]
         );
     }
