@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn each_is_kept_once() {
-        let (a, b) = (name("crontabs").unwrap(), name(&"crontabs".to_owned()).unwrap());
+        let (a, b) = (name("crontabs").unwrap(), name("crontabs").unwrap());
         assert!(std::ptr::eq(a, b));
         let (a, b) = (names(["x", "y"]).unwrap(), names(["x", "y"]).unwrap());
         assert!(std::ptr::eq(a, b));

@@ -238,8 +238,11 @@ fn what_is_limited_needs_a_quota() {
             {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}}),
     );
     let refused = "insufficient quota to match these scopes: [{PriorityClass In [high]}]";
-    assert_eq!(outcome(&[], "pods", &high, None, &[scoped.clone()]), Err(Refusal::Other(refused.into())));
-    assert_eq!(outcome(&[], "pods", &plain, None, &[scoped.clone()]), Ok(BTreeMap::new()));
+    assert_eq!(
+        outcome(&[], "pods", &high, None, std::slice::from_ref(&scoped)),
+        Err(Refusal::Other(refused.into()))
+    );
+    assert_eq!(outcome(&[], "pods", &plain, None, std::slice::from_ref(&scoped)), Ok(BTreeMap::new()));
     let both = [scoped, cpu.clone()];
     assert!(outcome(&[covering], "pods", &high, None, &both).is_ok_and(|c| c.len() == 1));
     let refused = "insufficient quota to consume: cpu,requests.cpu";

@@ -164,7 +164,7 @@ fn is_credit_card(text: &str) -> bool {
         .enumerate()
         .map(|(i, d)| if i % 2 == 0 { *d } else { d * 2 / 10 + d * 2 % 10 })
         .sum();
-    fits(&CREDIT_CARD, &plain) && luhn % 10 == 0
+    fits(&CREDIT_CARD, &plain) && luhn.is_multiple_of(10)
 }
 
 fn isbn(text: &str) -> String {

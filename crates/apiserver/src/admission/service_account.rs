@@ -162,7 +162,8 @@ fn forbidden_secret(
         }
     }
     for (container, word) in containers(pod, lists) {
-        for (how, secret) in secrets_of(container).filter(|(_, s)| !mountable.contains(s)) {
+        let foreign = secrets_of(container).find(|(_, s)| !mountable.contains(s));
+        if let Some((how, secret)) = foreign {
             let name = container["name"].as_str().unwrap_or("");
             return Some(format!(
                 "{word} {name} with {how} referencing secret.secretName=\"{secret}\" {end} secret"

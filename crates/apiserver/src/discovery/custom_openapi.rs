@@ -128,10 +128,8 @@ fn schema(custom: &CustomResource) -> Value {
 /// Resources embedded in the schema have the metadata that all have.
 fn embed(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
-    for name in ["properties"] {
-        let below = map.get_mut(name).and_then(Value::as_object_mut);
-        below.into_iter().flat_map(Map::values_mut).for_each(embed);
-    }
+    let below = map.get_mut("properties").and_then(Value::as_object_mut);
+    below.into_iter().flat_map(Map::values_mut).for_each(embed);
     for name in ["items", "additionalProperties"] {
         if let Some(below) = map.get_mut(name) {
             embed(below);

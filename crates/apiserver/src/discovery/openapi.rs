@@ -17,12 +17,15 @@ use crate::server::Inner;
 
 type ByPath = BTreeMap<String, Arc<Document>>;
 
+/// A document with the custom resources that it was made from.
+type Made = (Vec<Arc<CustomResource>>, Arc<Document>);
+
 /// The documents by path, `apis/apps/v1`.
 #[derive(Default)]
 pub struct Documents {
     built_in: OnceLock<ByPath>,
-    /// Of custom resources, each with what it was made from.
-    custom: Mutex<BTreeMap<String, (Vec<Arc<CustomResource>>, Arc<Document>)>>,
+    /// Of custom resources.
+    custom: Mutex<BTreeMap<String, Made>>,
 }
 
 impl Documents {

@@ -129,7 +129,7 @@ fn preconditions(
                 "the {what} in the precondition ({wanted}) does not match the {what} in record ({existing}). The object might have been {fate}"
             );
             let types = &served.resource.types;
-            let kind = GroupResource::new(types.group.as_ref(), types.kind.as_ref());
+            let kind = GroupResource::new(types.group, types.kind);
             return Err(StatusError::conflict(&kind, name, &why));
         }
     }

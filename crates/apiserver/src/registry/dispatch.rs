@@ -83,7 +83,7 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
 /// What clients are told of a resource that is on its way out.
 fn deprecation(served: &Served) -> Option<&'static str> {
     let types = &served.resource.types;
-    match (types.group.as_ref(), types.plural.as_ref()) {
+    match (types.group, types.plural) {
         ("", "endpoints") => {
             Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
         }

@@ -21,7 +21,6 @@ use tokio_rustls::TlsConnector;
 use super::error::Failure;
 use super::pool::Connection;
 use super::target::{Place, Target};
-use crate::http::tls;
 
 /// Opens a connection; HTTP/1.1, so that many calls at once reach many backends.
 pub async fn connect(

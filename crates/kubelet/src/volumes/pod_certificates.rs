@@ -179,7 +179,6 @@ impl PodCertificates {
                 max_expiration_seconds: projection.max_expiration_seconds,
                 stub_pkc_s10_request: ByteString(stub),
                 unverified_user_annotations: projection.user_annotations.clone(),
-                ..PodCertificateRequestSpec::default()
             },
             ..PodCertificateRequest::default()
         };

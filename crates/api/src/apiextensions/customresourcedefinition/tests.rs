@@ -44,9 +44,12 @@ fn a_plain_definition_is_fine() {
     assert_eq!(object["status"], json!({"storedVersions": ["v1"]}));
 }
 
+/// What is done to a definition, and what is said of it.
+type Mistake = (Box<dyn FnOnce(&mut Value)>, &'static str);
+
 #[test]
 fn mistakes_are_named_in_upstreams_words() {
-    let cases: Vec<(Box<dyn FnOnce(&mut Value)>, &str)> = vec![
+    let cases: Vec<Mistake> = vec![
         (
             Box::new(|o| o["metadata"]["name"] = json!("x.stable.example.com")),
             r#"metadata.name: Invalid value: "x.stable.example.com": must be spec.names.plural+"."+spec.group"#,
