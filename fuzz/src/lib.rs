@@ -21,12 +21,15 @@ pub const MOST_BYTES: usize = 64 << 20;
 /// How many times its own size an input may take.
 pub const MOST_TIMES: usize = 2000;
 
+/// Decodes an input, good or bad.
+pub type Run = Box<dyn Fn(&[u8])>;
+
 /// One decoder.
 pub struct Target {
     pub name: &'static str,
     /// Inputs that are good, to begin with.
     pub corpus: Vec<Vec<u8>>,
-    pub run: Box<dyn Fn(&[u8])>,
+    pub run: Run,
 }
 
 /// All of them, in the order of their names.

@@ -167,6 +167,10 @@ impl ApiServer {
         custom_resources::start(&inner).await;
         tokio::spawn(custom_resources::run(Arc::clone(&inner)));
         let place = bootstrap::join(&inner).await.map_err(StartError::Bootstrap)?;
+        // Roles and all else that was just written hold from the first request on.
+        if let Ok(revision) = inner.store.current_revision().await {
+            inner.caches.wait_for(revision).await;
+        }
         let leaving = TaskTracker::new();
         if let Some(place) = place {
             leaving.spawn(bootstrap::endpoints::run(Arc::clone(&inner), place));

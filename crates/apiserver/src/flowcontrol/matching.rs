@@ -104,7 +104,7 @@ mod tests {
             (UserInfo::new("admin", &["system:masters"]), Method::GET, "/api/v1/pods", "exempt"),
             (UserInfo::anonymous(), Method::GET, "/livez", "probes"),
             (UserInfo::anonymous(), Method::GET, "/readyz/etcd", "probes"),
-            (UserInfo::anonymous(), Method::GET, "/version", "catch-all"),
+            (UserInfo::anonymous(), Method::GET, "/version", "global-default"),
             (node.clone(), Method::PUT, leases, "system-node-high"),
             (node.clone(), Method::PATCH, "/api/v1/nodes/n/status", "system-node-high"),
             (node, Method::GET, "/api/v1/pods", "system-nodes"),
