@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_api::kind::{Kind, ObjectKey, ResourceType};
@@ -66,13 +67,14 @@ async fn run(cx: Arc<Context>) {
 }
 
 /// Whether a change may lessen what is used, or alter it in a way that admission does not charge.
-fn matters(evaluator: &Evaluator, change: &Change) -> bool {
+fn matters(evaluator: &Evaluator, change: &Change, now: Timestamp) -> bool {
     match change {
         Change::Added(_) => false,
         Change::Deleted(_) => true,
         Change::Updated { old, new } => {
             let (Some(old), Some(new)) = (value(old), value(new)) else { return true };
-            evaluator.handles(Operation::Update, "", &new, Some(&old))
+            evaluator.usage(&old, now) != evaluator.usage(&new, now)
+                || evaluator.handles(Operation::Update, "", &new, Some(&old))
         }
     }
 }
@@ -139,13 +141,14 @@ impl Controller {
             return Ok(Some(reflector));
         }
         let (quotas, queue, evaluator) = (self.quotas.clone(), Arc::clone(&self.queue), evaluator.clone());
+        let clock = Arc::clone(&self.cx.clock);
         reflector.add_handler(Arc::new(move |change: &Change| {
             let object = match change {
                 Change::Added(object) | Change::Deleted(object) => object,
                 Change::Updated { new, .. } => new,
             };
             let concerned = quotas.list_namespace(object.namespace());
-            if !concerned.is_empty() && matters(&evaluator, change) {
+            if !concerned.is_empty() && matters(&evaluator, change, clock.now()) {
                 concerned.iter().for_each(|quota| queue.add(quota.key()));
             }
         }));
@@ -199,5 +202,9 @@ mod tests {
         assert_eq!(used().await, ["2", "400m", "0"]);
         client.delete::<Pod>("ns", "a", &DeleteOptions::default()).await.unwrap();
         assert_eq!(used().await, ["1", "200m", "0"]);
+        let mut ended: Pod = client.get("ns", "b").await.unwrap();
+        ended.status = serde_json::from_value(json!({"phase": "Succeeded"})).unwrap();
+        client.update_status(&ended).await.unwrap();
+        assert_eq!(used().await, ["0", "0", "0"]);
     }
 }
