@@ -36,6 +36,7 @@ pub struct Options {
     pub shared_store: bool,
     /// Which admission plugins run beside the usual ones, and which do not.
     pub admission: AdmissionConfig,
+    pub scheduler: knarr_scheduler::config::Configuration,
 }
 
 impl Options {
@@ -167,17 +168,20 @@ pub async fn scheduler(
     const NAME: &str = "kube-scheduler";
     let client = client(server, clock, "system:kube-scheduler", &[], NAME);
     if !options.shared_store {
-        return schedule(client, stop).await;
+        return schedule(client, options, stop).await;
     }
-    let component = |leading| schedule(client.clone(), leading);
+    let component = |leading| schedule(client.clone(), options, leading);
     leading::while_leading(client.clone(), NAME, identity, stop, component).await;
 }
 
-async fn schedule(client: Client, stop: CancellationToken) {
+async fn schedule(client: Client, options: &Options, stop: CancellationToken) {
     let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", stop.clone());
-    let informers = Informers::new(client, stop.clone());
-    let options = knarr_scheduler::Options { seed: fastrand_seed(), ..knarr_scheduler::Options::default() };
-    let scheduler = Scheduler::new(&informers, recorder, options);
+    let informers = Arc::new(Informers::new(client, stop.clone()));
+    let options = knarr_scheduler::Options { config: options.scheduler.clone(), seed: fastrand_seed() };
+    let scheduler = match Scheduler::new(&informers, recorder, options) {
+        Ok(scheduler) => scheduler,
+        Err(error) => return tracing::error!(%error, "the scheduler does not start"),
+    };
     tokio::select! {
         () = informers.wait_synced() => {}
         () = stop.cancelled() => return,

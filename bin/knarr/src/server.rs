@@ -1,7 +1,7 @@
 //! `knarr server`: a whole cluster in one process: control plane and node.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -9,6 +9,7 @@ use clap::Args;
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::AdmissionConfig;
 use knarr_client::clock::SystemClock;
+use knarr_scheduler::config::Configuration;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_flags::ApiArgs;
@@ -60,6 +61,9 @@ pub struct ServerArgs {
     /// Admission plugins not to run though they run by default
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     disable_admission_plugins: Vec<String>,
+    /// File with a KubeSchedulerConfiguration: profiles, plugins and their arguments
+    #[arg(long, value_name = "FILE")]
+    scheduler_config: Option<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,
     #[command(flatten)]
@@ -182,7 +186,19 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect(),
         shared_store: args.store.shared(),
+        scheduler: scheduler_config(args.scheduler_config.as_deref())?,
     })
+}
+
+fn scheduler_config(file: Option<&Path>) -> Result<Configuration> {
+    let Some(file) = file else { return Ok(Configuration::default()) };
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let read = Configuration::from_yaml(&text).and_then(|config| {
+        // Profiles are made for real once there is an API server; what is wrong with them is told now.
+        config.profiles(&Arc::default())?;
+        Ok(config)
+    });
+    read.with_context(|| format!("--scheduler-config {}", file.display()))
 }
 
 /// An IPv4 prefix of at most `longest` bits, with its host bits zero.

@@ -2,45 +2,78 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use crate::cache::is_terminal;
-use crate::framework::ClusterEvent;
-use crate::framework::resources::pod_requests;
+use crate::framework::resources::{Resources, placed_requests};
+use crate::framework::{Action, ClusterEvent, Resource};
 
 /// What an update of a node means for waiting pods.
 pub fn node_update(old: &Node, new: &Node) -> Vec<ClusterEvent> {
+    let mut actions = Vec::new();
     let spec = |n: &Node| n.spec.clone().unwrap_or_default();
-    let status = |n: &Node| n.status.clone().unwrap_or_default();
-    let conditions = |n: &Node| -> Vec<(String, String)> {
-        status(n).conditions.into_iter().flatten().map(|c| (c.type_, c.status)).collect()
-    };
-    let mut events = Vec::new();
-    let (old_spec, new_spec) = (spec(old), spec(new));
-    if old_spec.taints != new_spec.taints || old_spec.unschedulable != new_spec.unschedulable {
-        events.push(ClusterEvent::NodeTaintUpdate);
+    let unschedulable = |n: &Node| n.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
+    if unschedulable(old) && !unschedulable(new) {
+        actions.push(Action::NODE_TAINT);
     }
-    if status(old).allocatable != status(new).allocatable {
-        events.push(ClusterEvent::NodeAllocatableUpdate);
+    let status = |n: &Node| n.status.clone().unwrap_or_default();
+    let (was, is) = (status(old), status(new));
+    if was.allocatable != is.allocatable {
+        actions.push(Action::NODE_ALLOCATABLE);
     }
     if old.metadata.labels != new.metadata.labels {
-        events.push(ClusterEvent::NodeLabelUpdate);
+        actions.push(Action::NODE_LABEL);
+    }
+    if spec(old).taints != spec(new).taints && actions.first() != Some(&Action::NODE_TAINT) {
+        actions.push(Action::NODE_TAINT);
+    }
+    let conditions = |s: &k8s_openapi::api::core::v1::NodeStatus| -> Vec<(String, String)> {
+        s.conditions.iter().flatten().map(|c| (c.type_.clone(), c.status.clone())).collect()
+    };
+    if conditions(&was) != conditions(&is) {
+        actions.push(Action::NODE_CONDITION);
     }
     if old.metadata.annotations != new.metadata.annotations {
-        events.push(ClusterEvent::NodeAnnotationUpdate);
+        actions.push(Action::NODE_ANNOTATION);
     }
-    if conditions(old) != conditions(new) {
-        events.push(ClusterEvent::NodeConditionUpdate);
+    if was.declared_features != is.declared_features {
+        actions.push(Action::NODE_DECLARED_FEATURE);
     }
-    events
+    actions.into_iter().map(|a| ClusterEvent::new(Resource::Node, a)).collect()
 }
 
-/// What an update of a pod on a node means: one that ended or asks for less makes room.
-pub fn assigned_pod_update(old: &Pod, new: &Pod) -> Option<ClusterEvent> {
-    if !is_terminal(old) && is_terminal(new) {
-        return Some(ClusterEvent::AssignedPodDelete);
+/// What an update of a pod means; `resource` says which kind of pod it is.
+pub fn pod_update(resource: Resource, old: &Pod, new: &Pod) -> Vec<ClusterEvent> {
+    let mut actions = Vec::new();
+    if old.metadata.labels != new.metadata.labels {
+        actions.push(Action::POD_LABEL);
     }
-    let (before, after) = (pod_requests(old), pod_requests(new));
-    let changed = before != after || old.metadata.labels != new.metadata.labels;
-    changed.then_some(ClusterEvent::AssignedPodUpdate)
+    let (before, after) = (placed_requests(old), placed_requests(new));
+    if any_less(&after, &before) {
+        actions.push(Action::POD_SCALE_DOWN);
+    }
+    if any_less(&before, &after) {
+        actions.push(Action::POD_SCALE_UP);
+    }
+    let gated =
+        |p: &Pod| p.spec.as_ref().and_then(|s| s.scheduling_gates.as_ref()).is_some_and(|g| !g.is_empty());
+    if gated(old) && !gated(new) {
+        actions.push(Action::POD_GATES_ELIMINATED);
+    }
+    let tolerations = |p: &Pod| p.spec.as_ref().and_then(|s| s.tolerations.as_ref()).map_or(0, Vec::len);
+    if tolerations(old) != tolerations(new) {
+        actions.push(Action::POD_TOLERATION);
+    }
+    let claims = |p: &Pod| p.status.as_ref().and_then(|s| s.resource_claim_statuses.clone());
+    if claims(old) != claims(new) {
+        actions.push(Action::POD_GENERATED_CLAIM);
+    }
+    actions.into_iter().map(|a| ClusterEvent::new(resource, a)).collect()
+}
+
+/// Whether `one` has less than `other` of some resource.
+fn any_less(one: &Resources, other: &Resources) -> bool {
+    one.milli_cpu < other.milli_cpu
+        || one.memory < other.memory
+        || one.ephemeral_storage < other.ephemeral_storage
+        || other.scalar.iter().any(|(name, n)| one.scalar.get(name).copied().unwrap_or(0) < *n)
 }
 
 #[cfg(test)]
@@ -48,27 +81,35 @@ mod tests {
     use super::*;
     use crate::plugins::testing::{node, pod};
 
-    #[test]
-    fn node_changes_are_told_apart() {
-        let plain = node("n").build();
-        assert_eq!(node_update(&plain, &plain), []);
-        assert_eq!(
-            node_update(&plain, &node("n").unschedulable(true).build()),
-            [ClusterEvent::NodeTaintUpdate]
-        );
-        assert_eq!(node_update(&plain, &node("n").label("a", "b").build()), [ClusterEvent::NodeLabelUpdate]);
-        assert_eq!(
-            node_update(&plain, &node("n").capacity("8", "8Gi", 110).build()),
-            [ClusterEvent::NodeAllocatableUpdate]
-        );
+    fn node_actions(old: Node, new: Node) -> Vec<Action> {
+        node_update(&old, &new).into_iter().map(|e| e.actions).collect()
     }
 
     #[test]
-    fn a_pod_that_ends_makes_room() {
-        let running = pod("p").on("n").build();
-        let mut done = running.clone();
-        done.status.get_or_insert_default().phase = Some("Succeeded".into());
-        assert_eq!(assigned_pod_update(&running, &done), Some(ClusterEvent::AssignedPodDelete));
-        assert_eq!(assigned_pod_update(&running, &running), None);
+    fn node_changes_are_told_apart() {
+        let plain = || node("n").build();
+        assert_eq!(node_actions(plain(), plain()), []);
+        assert_eq!(node_actions(node("n").unschedulable(true).build(), plain()), [Action::NODE_TAINT]);
+        assert_eq!(node_actions(plain(), node("n").unschedulable(true).build()), []);
+        assert_eq!(
+            node_actions(node("n").taint("a", "b", "NoSchedule").build(), plain()),
+            [Action::NODE_TAINT]
+        );
+        assert_eq!(node_actions(plain(), node("n").label("a", "b").build()), [Action::NODE_LABEL]);
+        let larger = node("n").capacity("8", "8Gi", 110).build();
+        assert_eq!(node_actions(plain(), larger), [Action::NODE_ALLOCATABLE]);
+    }
+
+    #[test]
+    fn pod_changes_are_told_apart() {
+        let actions = |old: crate::plugins::testing::PodBuilder, new: crate::plugins::testing::PodBuilder| {
+            let events = pod_update(Resource::AssignedPod, &old.build(), &new.build());
+            events.into_iter().map(|e| e.actions).collect::<Vec<_>>()
+        };
+        assert_eq!(actions(pod("p").cpu("2"), pod("p").cpu("2")), []);
+        assert_eq!(actions(pod("p").cpu("2"), pod("p").cpu("1")), [Action::POD_SCALE_DOWN]);
+        assert_eq!(actions(pod("p").cpu("1"), pod("p").cpu("2")), [Action::POD_SCALE_UP]);
+        assert_eq!(actions(pod("p"), pod("p").label("a", "b")), [Action::POD_LABEL]);
+        assert_eq!(actions(pod("p"), pod("p").toleration("k", "Exists", "", "")), [Action::POD_TOLERATION]);
     }
 }

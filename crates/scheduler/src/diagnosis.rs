@@ -3,70 +3,116 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::framework::Status;
+use crate::snapshot::NodeIdx;
+
+/// A plugin's answer about a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    pub plugin: &'static str,
+    pub status: Status,
+}
 
 /// The outcome of filtering when no node is left.
 #[derive(Debug, Clone, Default)]
 pub struct Diagnosis {
     /// Nodes in the cluster.
     pub nodes: usize,
-    /// Each node that was looked at, and the verdict on it.
-    pub rejected: Vec<(String, Status)>,
+    verdicts: Vec<Verdict>,
+    /// Each node that was looked at with its place in `verdicts`.
+    of_node: Vec<(NodeIdx, usize)>,
     /// Set when a plugin turned the pod down before any node was looked at.
     pub pre_filter: Option<String>,
+    /// The words of the last attempt to make room.
+    pub post_filter: Option<String>,
     /// The plugins whose verdicts these are.
     pub plugins: BTreeSet<&'static str>,
 }
 
 impl Diagnosis {
+    pub fn new(nodes: usize) -> Self {
+        Self { nodes, ..Self::default() }
+    }
+
+    pub fn reject(&mut self, node: NodeIdx, plugin: &'static str, status: Status) {
+        self.plugins.insert(plugin);
+        // The last verdicts are the likeliest to come again; there are few different ones.
+        let verdict = Verdict { plugin, status };
+        let known = self.verdicts.iter().rposition(|v| *v == verdict);
+        let at = known.unwrap_or_else(|| {
+            self.verdicts.push(verdict);
+            self.verdicts.len() - 1
+        });
+        self.of_node.push((node, at));
+    }
+
+    /// The nodes that were turned down, each with the first verdict against it.
+    pub fn rejected(&self) -> impl Iterator<Item = (NodeIdx, &Verdict)> {
+        self.of_node.iter().map(|(node, at)| (*node, &self.verdicts[*at]))
+    }
+
     /// `0/5 nodes are available: 1 Insufficient cpu, 4 node(s) were unschedulable.`
     pub fn message(&self) -> String {
         if self.nodes == 0 {
             return "no nodes available to schedule pods".to_owned();
         }
-        let head = format!("0/{} nodes are available:", self.nodes);
+        let mut text = format!("0/{} nodes are available:", self.nodes);
         if let Some(reason) = &self.pre_filter {
-            return format!("{head} {reason}.");
+            text.push_str(&format!(" {reason}."));
+        } else {
+            let parts = self.histogram();
+            if !parts.is_empty() {
+                text.push_str(&format!(" {}.", parts.join(", ")));
+            }
         }
+        if let Some(words) = &self.post_filter {
+            text.push_str(&format!(" {words}"));
+        }
+        text
+    }
+
+    fn histogram(&self) -> Vec<String> {
+        let mut of_verdict = vec![0usize; self.verdicts.len()];
+        self.of_node.iter().for_each(|(_, at)| of_verdict[*at] += 1);
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        for reason in self.rejected.iter().flat_map(|(_, status)| &status.reasons) {
-            *counts.entry(reason).or_insert(0) += 1;
+        for (verdict, n) in self.verdicts.iter().zip(of_verdict) {
+            for reason in &verdict.status.reasons {
+                *counts.entry(reason).or_insert(0) += n;
+            }
         }
         let mut parts: Vec<String> = counts.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
         parts.sort();
-        if parts.is_empty() { head } else { format!("{head} {}.", parts.join(", ")) }
+        parts
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::framework::Code;
 
     #[test]
     fn reasons_are_counted_and_sorted() {
-        let rejected = |name: &str, reasons: &[&'static str]| {
+        let mut diagnosis = Diagnosis::new(3);
+        let nodes: [&[&'static str]; 3] = [
+            &["Insufficient cpu", "Insufficient memory"],
+            &["Insufficient cpu"],
+            &["node(s) were unschedulable"],
+        ];
+        for (at, reasons) in nodes.into_iter().enumerate() {
             let reasons = reasons.iter().map(|r| (*r).into()).collect();
-            (name.to_owned(), Status { code: crate::framework::Code::Unschedulable, reasons })
-        };
-        let diagnosis = Diagnosis {
-            nodes: 3,
-            rejected: vec![
-                rejected("a", &["Insufficient cpu", "Insufficient memory"]),
-                rejected("b", &["Insufficient cpu"]),
-                rejected("c", &["node(s) were unschedulable"]),
-            ],
-            ..Diagnosis::default()
-        };
+            diagnosis.reject(at as NodeIdx, "X", Status { code: Code::Unschedulable, reasons });
+        }
         assert_eq!(
             diagnosis.message(),
             "0/3 nodes are available: 1 Insufficient memory, 1 node(s) were unschedulable, 2 Insufficient cpu."
         );
+        assert_eq!(diagnosis.rejected().count(), 3);
     }
 
     #[test]
     fn special_cases_have_their_own_words() {
         assert_eq!(Diagnosis::default().message(), "no nodes available to schedule pods");
-        let early =
-            Diagnosis { nodes: 2, pre_filter: Some("nothing matches".into()), ..Diagnosis::default() };
+        let early = Diagnosis { pre_filter: Some("nothing matches".into()), ..Diagnosis::new(2) };
         assert_eq!(early.message(), "0/2 nodes are available: nothing matches.");
     }
 }

@@ -7,17 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use knarr_api::kind::Kind;
+use crate::framework::{Changed, ClusterEvent, PodInfo, Profiles, Status};
 
-use crate::framework::{ClusterEvent, EventObject, PodInfo, Profile, Status};
-
-const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
 /// Events kept for pods that are being scheduled at the moment; beyond it they count as helped.
 const MAX_EVENT_LOG: usize = 4096;
 
-type Uid = Box<str>;
+type Uid = Arc<str>;
 
 #[derive(Debug, Clone, PartialEq)]
 enum Place {
@@ -25,12 +21,12 @@ enum Place {
     Active((i64, u64)),
     /// The key in `backoff`.
     Backoff((Duration, u64)),
-    /// Since when.
-    Unschedulable(Duration),
+    /// The key in `parked`: since when.
+    Unschedulable((Duration, u64)),
     /// Held back by a PreEnqueue plugin.
     Gated,
-    /// Popped; the number of the first event it has not seen.
-    InFlight(u64),
+    /// Popped; the key in `in_flight` begins with the number of the first event it has not seen.
+    InFlight((u64, u64)),
 }
 
 struct Waiting {
@@ -41,112 +37,165 @@ struct Waiting {
     place: Place,
 }
 
+/// How long a pod waits after an attempt.
+#[derive(Debug, Clone, Copy)]
+pub struct Backoff {
+    pub initial: Duration,
+    pub max: Duration,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { initial: Duration::from_secs(1), max: Duration::from_secs(10) }
+    }
+}
+
+impl Backoff {
+    fn after(self, attempts: u32) -> Duration {
+        match attempts {
+            0 => Duration::ZERO,
+            n => self.initial.saturating_mul(1 << (n - 1).min(10)).min(self.max),
+        }
+    }
+}
+
 /// The queue. Time is passed in, as the clock's monotonic reading.
 #[derive(Default)]
 pub struct Queue {
     pods: HashMap<Uid, Waiting>,
     active: BTreeMap<(i64, u64), Uid>,
     backoff: BTreeMap<(Duration, u64), Uid>,
+    parked: BTreeMap<(Duration, u64), Uid>,
+    in_flight: BTreeSet<(u64, u64)>,
+    /// Unschedulable and gated pods by the plugins that turned them down.
+    by_plugin: HashMap<&'static str, BTreeSet<Uid>>,
     sequence: u64,
-    log: BTreeMap<u64, (ClusterEvent, EventObject)>,
+    log: BTreeMap<u64, (ClusterEvent, Changed)>,
     next_event: u64,
+    times: Backoff,
 }
 
 impl Queue {
-    /// Adds a new pod, or takes over a change of one that waits.
-    pub fn set(&mut self, profile: &Profile, info: PodInfo, now: Duration) {
-        let uid: Uid = info.uid().into();
+    pub fn new(times: Backoff) -> Self {
+        Self { times, ..Self::default() }
+    }
+
+    /// How many pods are ready, in back-off, and neither.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let rest = self.pods.len() - self.active.len() - self.backoff.len() - self.in_flight.len();
+        (self.active.len(), self.backoff.len(), rest)
+    }
+
+    /// Adds a new pod, or takes over a change of one that waits; `events` say what the change was.
+    pub fn set(
+        &mut self,
+        profiles: &Profiles,
+        info: PodInfo,
+        events: &[ClusterEvent],
+        change: &Changed,
+        now: Duration,
+    ) {
+        let uid: Uid = Arc::from(info.uid());
         let info = Arc::new(info);
-        match self.pods.get_mut(&uid) {
-            None => {
-                let waiting =
-                    Waiting { info, attempts: 0, plugins: BTreeSet::new(), place: Place::Unschedulable(now) };
-                self.pods.insert(uid.clone(), waiting);
-                self.activate(profile, &uid);
-            }
-            Some(waiting) => {
-                let old = std::mem::replace(&mut waiting.info, Arc::clone(&info));
-                if !changed(&old, &info) {
-                    return;
-                }
-                let object =
-                    EventObject::Pod { old: Some(Arc::clone(&old.pod)), new: Some(Arc::clone(&info.pod)) };
-                match waiting.place {
-                    Place::Gated => self.activate(profile, &uid),
-                    Place::Active(_) | Place::Backoff(_) => {}
-                    Place::Unschedulable(_) => {
-                        if self.helps(profile, &uid, ClusterEvent::UnscheduledPodUpdate, &object) {
-                            self.release(profile, &uid, now);
-                        }
-                    }
-                    Place::InFlight(_) => self.note(ClusterEvent::UnscheduledPodUpdate, object),
+        let Some(waiting) = self.pods.get_mut(&uid) else {
+            let waiting = Waiting { info, attempts: 0, plugins: BTreeSet::new(), place: Place::Gated };
+            self.pods.insert(uid.clone(), waiting);
+            return self.activate(profiles, &uid);
+        };
+        waiting.info = info;
+        match waiting.place {
+            Place::Active(_) | Place::Backoff(_) => {}
+            Place::Gated | Place::Unschedulable(_) => {
+                if events.iter().any(|event| self.helps(profiles, &uid, *event, change)) {
+                    self.release(profiles, &uid, now);
                 }
             }
+            Place::InFlight(_) => events.iter().for_each(|event| self.note(*event, change.clone())),
         }
     }
 
     /// Forgets a pod: it is bound or gone.
     pub fn remove(&mut self, uid: &str) {
-        if let Some(waiting) = self.pods.remove(uid) {
-            self.unplace(&waiting.place);
-        }
+        self.unplace(uid);
+        self.pods.remove(uid);
+        self.trim_log();
+    }
+
+    /// The pod as it waits.
+    pub fn get(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.pods.get(uid).map(|w| &w.info)
     }
 
     /// The next pod, if one is ready.
-    pub fn pop(&mut self, profile: &Profile, now: Duration) -> Option<Arc<PodInfo>> {
-        self.flush(profile, now);
+    pub fn pop(&mut self, profiles: &Profiles, now: Duration) -> Option<Arc<PodInfo>> {
+        self.flush(profiles, now);
         let (_, uid) = self.active.pop_first()?;
+        self.sequence += 1;
+        let key = (self.next_event, self.sequence);
         let waiting = self.pods.get_mut(&uid)?;
         waiting.attempts += 1;
-        waiting.place = Place::InFlight(self.next_event);
+        waiting.place = Place::InFlight(key);
+        self.in_flight.insert(key);
         Some(Arc::clone(&waiting.info))
     }
 
     /// When to look again, for pods whose time comes by itself.
     pub fn next_due(&self) -> Option<Duration> {
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);
-        let stale = self.pods.values().filter_map(|w| match w.place {
-            Place::Unschedulable(since) => Some(since + MAX_UNSCHEDULABLE),
-            _ => None,
-        });
-        stale.chain(backoff).min()
+        let stale = self.parked.keys().next().map(|(since, _)| *since + MAX_UNSCHEDULABLE);
+        stale.into_iter().chain(backoff).min()
     }
 
     /// Puts back a pod that did not fit. With no plugins named (an error), it is tried again after its back-off.
-    pub fn reject(&mut self, profile: &Profile, uid: &str, plugins: BTreeSet<&'static str>, now: Duration) {
-        let Some(waiting) = self.pods.get_mut(uid) else { return };
-        let Place::InFlight(first_unseen) = waiting.place else { return };
+    pub fn reject(&mut self, profiles: &Profiles, uid: &str, plugins: BTreeSet<&'static str>, now: Duration) {
+        let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
+        let (uid, Place::InFlight(key)) = (uid.clone(), waiting.place.clone()) else { return };
         let failed = plugins.is_empty();
-        waiting.plugins = plugins;
-        waiting.place = Place::Unschedulable(now);
-        let lost = self.log.keys().next().is_some_and(|first| *first > first_unseen);
-        let unseen: Vec<_> = self.log.range(first_unseen..).map(|(_, e)| e.clone()).collect();
-        let helped = unseen.iter().any(|(event, object)| self.helps(profile, uid, *event, object));
+        self.in_flight.remove(&key);
+        self.park(&uid, plugins, now);
+        let lost = self.log.keys().next().is_some_and(|first| *first > key.0);
+        let unseen: Vec<_> = self.log.range(key.0..).map(|(_, e)| e.clone()).collect();
+        let helped = unseen.iter().any(|(event, change)| self.helps(profiles, &uid, *event, change));
         if failed || lost || helped {
-            self.release(profile, uid, now);
+            self.release(profiles, &uid, now);
         }
         self.trim_log();
     }
 
     /// Wakes the pods that this change may help.
-    pub fn on_event(&mut self, profile: &Profile, event: ClusterEvent, object: &EventObject, now: Duration) {
-        if !profile.listens_to(event) {
-            return;
-        }
-        let waiting = self.pods.iter().filter(|(_, w)| matches!(w.place, Place::Unschedulable(_)));
-        let uids: Vec<Uid> = waiting.map(|(uid, _)| uid.clone()).collect();
-        for uid in uids {
-            if self.helps(profile, &uid, event, object) {
-                self.release(profile, &uid, now);
+    pub fn on_event(&mut self, profiles: &Profiles, event: ClusterEvent, change: &Changed, now: Duration) {
+        let mut candidates: BTreeSet<Uid> = BTreeSet::new();
+        let mut heard = false;
+        for plugin in profiles.iter().flat_map(|p| &p.points.all) {
+            if plugin.interests().iter().any(|i| i.covers(event)) {
+                heard = true;
+                candidates.extend(self.by_plugin.get(plugin.name()).into_iter().flatten().cloned());
             }
         }
-        if self.pods.values().any(|w| matches!(w.place, Place::InFlight(_))) {
-            self.note(event, object.clone());
+        for uid in candidates {
+            if self.helps(profiles, &uid, event, change) {
+                self.release(profiles, &uid, now);
+            }
+        }
+        if heard && !self.in_flight.is_empty() {
+            self.note(event, change.clone());
         }
     }
 
-    fn note(&mut self, event: ClusterEvent, object: EventObject) {
-        self.log.insert(self.next_event, (event, object));
+    /// Tries these pods again soon, whatever turned them down.
+    pub fn activate_all(&mut self, profiles: &Profiles, uids: &[Box<str>], now: Duration) {
+        for uid in uids {
+            if let Some((uid, waiting)) = self.pods.get_key_value(&**uid)
+                && matches!(waiting.place, Place::Unschedulable(_) | Place::Gated | Place::Backoff(_))
+            {
+                let uid = uid.clone();
+                self.release(profiles, &uid, now);
+            }
+        }
+    }
+
+    fn note(&mut self, event: ClusterEvent, change: Changed) {
+        self.log.insert(self.next_event, (event, change));
         self.next_event += 1;
         if self.log.len() > MAX_EVENT_LOG {
             self.log.pop_first();
@@ -154,44 +203,57 @@ impl Queue {
     }
 
     fn trim_log(&mut self) {
-        let needed = self.pods.values().filter_map(|w| match w.place {
-            Place::InFlight(first) => Some(first),
-            _ => None,
-        });
-        match needed.min() {
+        match self.in_flight.first() {
             None => self.log.clear(),
-            Some(first) => self.log = self.log.split_off(&first),
+            Some((first, _)) => {
+                while self.log.first_key_value().is_some_and(|(number, _)| number < first) {
+                    self.log.pop_first();
+                }
+            }
         }
     }
 
-    fn helps(&self, profile: &Profile, uid: &str, event: ClusterEvent, object: &EventObject) -> bool {
+    fn helps(&self, profiles: &Profiles, uid: &str, event: ClusterEvent, change: &Changed) -> bool {
         let Some(waiting) = self.pods.get(uid) else { return false };
-        let interests = waiting.plugins.iter().flat_map(|plugin| profile.interests_of(plugin));
-        interests.filter(|i| i.event == event).any(|i| (i.hint)(&waiting.info.pod, object))
+        let Some((_, profile)) = profiles.find(waiting.info.scheduler_name()) else { return false };
+        let plugins = waiting.plugins.iter().filter_map(|name| profile.plugin(name));
+        let mut listening = plugins.filter(|p| p.interests().iter().any(|i| i.covers(event)));
+        listening.any(|p| p.hint(&waiting.info, event, change))
     }
 
     /// Moves a pod on: to the ready ones, or into its back-off if that has not passed.
-    fn release(&mut self, profile: &Profile, uid: &str, now: Duration) {
-        let Some(waiting) = self.pods.get_mut(uid) else { return };
-        let since = match waiting.place {
-            Place::Unschedulable(since) => since,
+    fn release(&mut self, profiles: &Profiles, uid: &Uid, now: Duration) {
+        let Some(waiting) = self.pods.get(uid) else { return };
+        let (attempts, place) = (waiting.attempts, waiting.place.clone());
+        let since = match place {
+            Place::Unschedulable((since, _)) => since,
+            Place::Backoff(_) => return,
+            Place::Gated => return self.activate(profiles, uid),
             _ => now,
         };
-        let due = since + backoff(waiting.attempts);
+        let due = since + self.times.after(attempts);
         if due <= now {
-            return self.activate(profile, uid);
+            return self.activate(profiles, uid);
         }
+        self.unplace(uid);
         self.sequence += 1;
-        waiting.place = Place::Backoff((due, self.sequence));
-        self.backoff.insert((due, self.sequence), uid.into());
+        let key = (due, self.sequence);
+        self.backoff.insert(key, uid.clone());
+        self.put(uid, Place::Backoff(key));
     }
 
-    fn activate(&mut self, profile: &Profile, uid: &str) {
-        let Some(waiting) = self.pods.get_mut(uid) else { return };
-        let verdict = profile.points.pre_enqueue.iter().map(|p| (p.name(), p.pre_enqueue(&waiting.info.pod)));
-        if let Some((plugin, _)) = { verdict }.find(|(_, status): &(_, Status)| !status.is_success()) {
-            waiting.plugins = BTreeSet::from([plugin]);
-            waiting.place = Place::Gated;
+    fn activate(&mut self, profiles: &Profiles, uid: &Uid) {
+        self.unplace(uid);
+        let Some(waiting) = self.pods.get(uid) else { return };
+        let Some((_, profile)) = profiles.find(waiting.info.scheduler_name()) else { return };
+        let mut verdicts =
+            profile.points.pre_enqueue.iter().map(|p| (p.name(), p.pre_enqueue(&waiting.info)));
+        if let Some((plugin, _)) = verdicts.find(|(_, status): &(_, Status)| !status.is_success()) {
+            self.by_plugin.entry(plugin).or_default().insert(uid.clone());
+            if let Some(waiting) = self.pods.get_mut(uid) {
+                waiting.plugins = BTreeSet::from([plugin]);
+                waiting.place = Place::Gated;
+            }
             return;
         }
         self.sequence += 1;
@@ -199,56 +261,82 @@ impl Queue {
             Some(sort) => sort.key(&waiting.info, self.sequence),
             None => (0, self.sequence),
         };
-        waiting.place = Place::Active(key);
-        self.active.insert(key, uid.into());
+        self.active.insert(key, uid.clone());
+        self.put(uid, Place::Active(key));
     }
 
-    fn unplace(&mut self, place: &Place) {
-        match place {
+    fn park(&mut self, uid: &Uid, plugins: BTreeSet<&'static str>, now: Duration) {
+        self.sequence += 1;
+        let key = (now, self.sequence);
+        self.parked.insert(key, uid.clone());
+        for plugin in &plugins {
+            self.by_plugin.entry(plugin).or_default().insert(uid.clone());
+        }
+        if let Some(waiting) = self.pods.get_mut(uid) {
+            waiting.plugins = plugins;
+            waiting.place = Place::Unschedulable(key);
+        }
+    }
+
+    fn put(&mut self, uid: &str, place: Place) {
+        if let Some(waiting) = self.pods.get_mut(uid) {
+            waiting.place = place;
+        }
+    }
+
+    /// Takes the pod out of every index.
+    fn unplace(&mut self, uid: &str) {
+        let Some(waiting) = self.pods.get(uid) else { return };
+        match &waiting.place {
             Place::Active(key) => {
                 self.active.remove(key);
             }
             Place::Backoff(key) => {
                 self.backoff.remove(key);
             }
-            _ => {}
+            Place::InFlight(key) => {
+                self.in_flight.remove(key);
+            }
+            Place::Unschedulable(_) | Place::Gated => {
+                if let Place::Unschedulable(key) = &waiting.place {
+                    self.parked.remove(key);
+                }
+                for plugin in &waiting.plugins {
+                    if let Some(pods) = self.by_plugin.get_mut(plugin) {
+                        pods.remove(uid);
+                        if pods.is_empty() {
+                            self.by_plugin.remove(plugin);
+                        }
+                    }
+                }
+            }
         }
     }
 
-    fn flush(&mut self, profile: &Profile, now: Duration) {
+    fn flush(&mut self, profiles: &Profiles, now: Duration) {
         while let Some(entry) = self.backoff.first_entry() {
             if entry.key().0 > now {
                 break;
             }
-            let uid = entry.remove();
-            self.activate(profile, &uid);
+            let uid = entry.get().clone();
+            self.activate(profiles, &uid);
         }
-        let stale = self.pods.iter().filter(|(_, w)| match w.place {
-            Place::Unschedulable(since) => since + MAX_UNSCHEDULABLE <= now,
-            _ => false,
-        });
-        for uid in stale.map(|(uid, _)| uid.clone()).collect::<Vec<_>>() {
-            self.release(profile, &uid, now);
+        while let Some((key, uid)) = self.parked.first_key_value() {
+            if key.0 + MAX_UNSCHEDULABLE > now {
+                break;
+            }
+            let uid = uid.clone();
+            self.release(profiles, &uid, now);
         }
     }
-}
-
-fn backoff(attempts: u32) -> Duration {
-    if attempts == 0 {
-        return Duration::ZERO;
-    }
-    INITIAL_BACKOFF.saturating_mul(1 << (attempts - 1).min(10)).min(MAX_BACKOFF)
-}
-
-/// Whether an update touches what scheduling looks at; a new status alone does not.
-fn changed(old: &PodInfo, new: &PodInfo) -> bool {
-    old.pod.spec != new.pod.spec || old.pod.meta().labels != new.pod.meta().labels
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::framework::{Action, Profile, Resource};
     use crate::plugins::testing::{PodBuilder, node, pod};
+    use k8s_openapi::api::core::v1::{Node, Pod};
 
     const T0: Duration = Duration::from_secs(1000);
 
@@ -256,13 +344,22 @@ mod tests {
         T0 + Duration::from_secs(seconds)
     }
 
-    fn profile() -> Profile {
-        Profile::default_profile("default-scheduler")
+    fn profile() -> Profiles {
+        let catalog = std::sync::Arc::default();
+        Profiles::new(vec![Profile::default_profile("default-scheduler", &catalog).unwrap()])
+    }
+
+    fn node_event(actions: Action) -> ClusterEvent {
+        ClusterEvent::new(Resource::Node, actions)
+    }
+
+    fn info(pod: PodBuilder) -> PodInfo {
+        PodInfo::new(&pod.build())
     }
 
     fn queue_of(pods: Vec<PodBuilder>) -> Queue {
         let mut queue = Queue::default();
-        pods.into_iter().for_each(|p| queue.set(&profile(), PodInfo::new(p.into()), T0));
+        pods.into_iter().for_each(|p| queue.set(&profile(), info(p), &[], &Changed::default(), T0));
         queue
     }
 
@@ -282,12 +379,11 @@ mod tests {
         let mut queue = queue_of(vec![pod("a")]);
         pop(&mut queue, T0);
         queue.reject(&profile(), "a", BTreeSet::from(["NodeResourcesFit"]), T0);
-        let label =
-            EventObject::Node { old: Some(node("n").into()), new: Some(node("n").label("x", "y").into()) };
-        queue.on_event(&profile(), ClusterEvent::NodeLabelUpdate, &label, after(5));
+        let label = Changed::of::<Node>(Some(node("n").into()), Some(node("n").label("x", "y").into()));
+        queue.on_event(&profile(), node_event(Action::NODE_LABEL), &label, after(5));
         assert_eq!(pop(&mut queue, after(5)), None);
-        let gone = EventObject::Pod { old: Some(pod("z").into()), new: None };
-        queue.on_event(&profile(), ClusterEvent::AssignedPodDelete, &gone, after(5));
+        let gone = Changed::of::<Pod>(Some(pod("z").into()), None);
+        queue.on_event(&profile(), ClusterEvent::new(Resource::AssignedPod, Action::DELETE), &gone, after(5));
         assert_eq!(pop(&mut queue, after(5)).as_deref(), Some("a"));
     }
 
@@ -295,8 +391,8 @@ mod tests {
     fn an_event_during_the_attempt_is_not_lost_and_backoff_holds() {
         let mut queue = queue_of(vec![pod("a")]);
         pop(&mut queue, T0);
-        let new_node = EventObject::Node { old: None, new: Some(node("n").into()) };
-        queue.on_event(&profile(), ClusterEvent::NodeAdd, &new_node, T0);
+        let new_node = Changed::of::<Node>(None, Some(node("n").into()));
+        queue.on_event(&profile(), node_event(Action::ADD), &new_node, T0);
         queue.reject(&profile(), "a", BTreeSet::from(["NodeResourcesFit"]), T0);
         assert_eq!(pop(&mut queue, T0), None, "one second of back-off first");
         assert_eq!(queue.next_due(), Some(after(1)));
@@ -318,9 +414,10 @@ mod tests {
         gated.spec.as_mut().unwrap().scheduling_gates =
             Some(vec![k8s_openapi::api::core::v1::PodSchedulingGate { name: "g".into() }]);
         let mut queue = Queue::default();
-        queue.set(&profile(), PodInfo::new(gated.into()), T0);
+        queue.set(&profile(), PodInfo::new(&gated), &[], &Changed::default(), T0);
         assert_eq!(pop(&mut queue, after(400)), None);
-        queue.set(&profile(), PodInfo::new(pod("a").into()), after(401));
+        let open = [ClusterEvent::new(Resource::TargetPod, Action::POD_GATES_ELIMINATED)];
+        queue.set(&profile(), info(pod("a")), &open, &Changed::default(), after(401));
         assert_eq!(pop(&mut queue, after(401)).as_deref(), Some("a"));
     }
 
@@ -333,5 +430,19 @@ mod tests {
         queue.reject(&profile(), "b", BTreeSet::new(), T0);
         assert_eq!(pop(&mut queue, after(100)), None);
         assert!(queue.pods.is_empty());
+    }
+
+    #[test]
+    fn every_index_is_empty_when_the_pods_are_gone() {
+        let mut queue = queue_of(vec![pod("a"), pod("b"), pod("c"), pod("d")]);
+        pop(&mut queue, T0);
+        queue.reject(&profile(), "a", BTreeSet::from(["NodeResourcesFit"]), T0);
+        pop(&mut queue, T0);
+        queue.reject(&profile(), "b", BTreeSet::new(), T0);
+        pop(&mut queue, T0);
+        ["a", "b", "c", "d"].into_iter().for_each(|uid| queue.remove(uid));
+        assert!(queue.active.is_empty() && queue.backoff.is_empty() && queue.parked.is_empty());
+        assert!(queue.by_plugin.is_empty() && queue.in_flight.is_empty());
+        assert_eq!(queue.next_due(), None);
     }
 }

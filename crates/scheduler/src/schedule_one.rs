@@ -1,37 +1,49 @@
-//! One scheduling cycle as a pure function: filter the nodes, score what is left, choose.
+//! One scheduling cycle as a function of the snapshot: filter the nodes, score what is left, choose.
 
-use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use fastrand::Rng;
 
-use crate::cache::Nodes;
 use crate::diagnosis::Diagnosis;
-use crate::framework::{Code, CycleState, NodeInfo, PodInfo, Profile, Status};
+use crate::framework::points::NodeView;
+use crate::framework::{Code, Footprint, PodInfo, Profile, Scope, Shape, Status};
+use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
+use crate::work::Work;
 
 /// Clusters up to this size are always searched whole.
 const MIN_FEASIBLE_NODES: usize = 100;
 /// The adaptive share of nodes to find never falls below this many percent.
 const MIN_PERCENTAGE: usize = 5;
+/// Shapes whose work is kept; the one not asked for the longest goes first.
+const KEPT_SHAPES: usize = 512;
 
 /// What a cycle came to.
 pub enum Outcome {
     /// The chosen node.
-    Placed {
-        node: String,
-        state: CycleState,
-    },
-    NoFit(Diagnosis),
+    Placed(NodeIdx),
+    NoFit(Box<Diagnosis>),
     /// A plugin failed.
     Failed(String),
 }
 
+struct Kept {
+    /// Held, so that the shape keeps its id while no pod of it waits.
+    shape: Arc<Shape>,
+    work: Work,
+    used: u64,
+    /// The last diagnosis, and the log's position it holds for.
+    diagnosis: Option<(u64, Diagnosis)>,
+}
+
 /// What carries over from cycle to cycle.
-pub struct Cycle {
+pub struct Cycles {
     /// Where the next search starts, so that all nodes get their turn.
-    pub start: usize,
-    /// `percentageOfNodesToScore`; 0 means adaptive.
-    pub percentage: usize,
-    pub rng: Rng,
+    start: NodeIdx,
+    rng: Rng,
+    turn: u64,
+    /// By profile and shape id.
+    kept: HashMap<(usize, u64), Kept>,
 }
 
 /// How many feasible nodes are enough, as upstream's adaptive default has it.
@@ -44,186 +56,223 @@ pub fn feasible_nodes_to_find(nodes: usize, percentage: usize) -> usize {
     (nodes * percentage / 100).max(MIN_FEASIBLE_NODES)
 }
 
-/// Finds a node for the pod. Changes nothing but the cycle's own start and random state.
-pub fn schedule(profile: &Profile, nodes: &Nodes, pod: &PodInfo, cycle: &mut Cycle) -> Outcome {
-    let mut state = CycleState::default();
-    let mut diagnosis = Diagnosis { nodes: nodes.len(), ..Diagnosis::default() };
-    if nodes.is_empty() {
-        return Outcome::NoFit(diagnosis);
+impl Cycles {
+    pub fn new(seed: u64) -> Self {
+        Self { start: 0, rng: Rng::with_seed(seed), turn: 0, kept: HashMap::new() }
     }
-    let named = match pre_filter(profile, nodes, pod, &mut state, &mut diagnosis) {
-        Ok(named) => named,
-        Err(failed) => return failed.map_or(Outcome::NoFit(diagnosis), Outcome::Failed),
-    };
-    let feasible = match filter(profile, nodes, pod, &state, named.as_ref(), cycle, &mut diagnosis) {
-        Ok(feasible) => feasible,
-        Err(failed) => return Outcome::Failed(failed),
-    };
-    match feasible.as_slice() {
-        [] => Outcome::NoFit(diagnosis),
-        [only] => Outcome::Placed { node: only.name().to_owned(), state },
-        _ => match score(profile, nodes, pod, &mut state, &feasible) {
-            Ok(scores) => {
-                let node = choose(&feasible, &scores, &mut cycle.rng).name().to_owned();
-                Outcome::Placed { node, state }
+
+    /// Finds a node for the pod. `at` is the profile's place among the profiles.
+    pub fn schedule(&mut self, at: usize, profile: &Profile, cluster: &Snapshot, pod: &PodInfo) -> Outcome {
+        if cluster.is_empty() {
+            return Outcome::NoFit(Box::default());
+        }
+        self.turn += 1;
+        let (key, turn) = ((at, pod.shape.id), self.turn);
+        if !self.kept.contains_key(&key) && self.kept.len() >= KEPT_SHAPES {
+            self.forget_oldest();
+        }
+        let kept = self.kept.entry(key).or_insert_with(|| Kept {
+            work: Work::new(profile, cluster, &pod.shape),
+            shape: Arc::clone(&pod.shape),
+            used: turn,
+            diagnosis: None,
+        });
+        kept.used = turn;
+        kept.work.catch_up(profile, cluster, &kept.shape);
+        let position = cluster.log().position();
+        if let Some((known, diagnosis)) = &kept.diagnosis
+            && *known == position
+            && pod.nominated_node.is_none()
+        {
+            return Outcome::NoFit(Box::new(diagnosis.clone()));
+        }
+        let feasible = find(&kept.work, profile, cluster, pod, &mut self.start);
+        match feasible.as_slice() {
+            [] => match diagnose(&kept.work, cluster, pod) {
+                Ok(diagnosis) => {
+                    kept.diagnosis = cluster.nominated().is_empty().then(|| (position, diagnosis.clone()));
+                    Outcome::NoFit(Box::new(diagnosis))
+                }
+                Err(failed) => Outcome::Failed(failed),
+            },
+            [only] => Outcome::Placed(*only),
+            _ => {
+                let totals = kept.work.totals(cluster, &feasible);
+                Outcome::Placed(choose(&feasible, &totals, &mut self.rng))
             }
-            Err(failed) => Outcome::Failed(failed),
-        },
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some(key) = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key) {
+            self.kept.remove(&key);
+        }
+    }
+
+    /// What is kept of a shape, if anything.
+    pub fn work(&self, at: usize, shape: u64) -> Option<&Work> {
+        self.kept.get(&(at, shape)).map(|kept| &kept.work)
     }
 }
 
-/// The node names the cycle is limited to, if any. `Err(None)`: turned down; `Err(Some)`: a plugin failed.
-fn pre_filter(
+/// Feasible nodes, as many as are enough, from `start` on.
+fn find(
+    work: &Work,
     profile: &Profile,
-    nodes: &Nodes,
+    cluster: &Snapshot,
     pod: &PodInfo,
-    state: &mut CycleState,
-    diagnosis: &mut Diagnosis,
-) -> Result<Option<BTreeSet<String>>, Option<String>> {
-    let mut named: Option<BTreeSet<String>> = None;
-    for plugin in &profile.points.pre_filter {
-        match plugin.pre_filter(state, pod, nodes) {
-            Ok(None) => {}
-            Ok(Some(names)) => {
-                named = Some(match named {
-                    None => names,
-                    Some(already) => already.intersection(&names).cloned().collect(),
-                });
-                if named.as_ref().is_some_and(BTreeSet::is_empty) {
-                    diagnosis.plugins.insert(plugin.name());
-                    diagnosis.pre_filter =
-                        Some(format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", plugin.name()));
-                    return Err(None);
-                }
-            }
-            Err(status) if status.is_skip() => {
-                state.skip_filter.insert(plugin.name());
-            }
-            Err(status) if status.is_rejected() => {
-                diagnosis.plugins.insert(plugin.name());
-                diagnosis.pre_filter = Some(status.message());
-                return Err(None);
-            }
-            Err(status) => {
-                return Err(Some(format!(
-                    "running PreFilter plugin {}: {}",
-                    plugin.name(),
-                    status.message()
-                )));
+    start: &mut NodeIdx,
+) -> Vec<NodeIdx> {
+    if work.rejected.is_some() {
+        return Vec::new();
+    }
+    let fits = |at: NodeIdx| {
+        let node = NodeView { cluster, at, row: cluster.row(at) };
+        work.passes_cluster(&node) && passes_with_nominated(work, &node, pod)
+    };
+    if let Some(at) = pod.nominated_node.as_deref().and_then(|name| cluster.find(name))
+        && work.local.contains(at)
+        && fits(at)
+    {
+        return vec![at];
+    }
+    let nodes = work.only.as_ref().map_or(cluster.len(), |(only, _)| only.count());
+    let wanted =
+        if profile.points.score.is_empty() { 1 } else { feasible_nodes_to_find(nodes, profile.percentage) };
+    let mut feasible = Vec::with_capacity(wanted.min(nodes));
+    for at in work.local.iter_round(*start) {
+        if fits(at) {
+            feasible.push(at);
+            if feasible.len() >= wanted {
+                *start = (at + 1) % cluster.bound() as NodeIdx;
+                break;
             }
         }
     }
-    Ok(named)
+    feasible
 }
 
-fn filter<'n>(
-    profile: &Profile,
-    nodes: &'n Nodes,
-    pod: &PodInfo,
-    state: &CycleState,
-    named: Option<&BTreeSet<String>>,
-    cycle: &mut Cycle,
-    diagnosis: &mut Diagnosis,
-) -> Result<Vec<&'n NodeInfo>, String> {
-    let list = nodes.list();
-    let wanted = feasible_nodes_to_find(list.len(), cycle.percentage);
-    let mut feasible = Vec::new();
-    let mut walked = 0;
-    for offset in 0..list.len() {
-        let node = &list[(cycle.start + offset) % list.len()];
-        walked = offset + 1;
-        if named.is_some_and(|names| !names.contains(node.name())) {
-            let reason = "node(s) didn't satisfy plugin(s) [NodeAffinity]";
-            diagnosis.rejected.push((node.name().to_owned(), Status::unresolvable(reason)));
-            diagnosis.plugins.insert("NodeAffinity");
-            continue;
-        }
-        match filter_node(profile, pod, state, node) {
-            None => {
-                feasible.push(node);
-                if feasible.len() >= wanted {
-                    break;
-                }
-            }
-            Some((plugin, status)) if status.code == Code::Error => {
-                return Err(format!("running {plugin:?} filter plugin: {}", status.message()));
-            }
-            Some((plugin, status)) => {
-                diagnosis.plugins.insert(plugin);
-                diagnosis.rejected.push((node.name().to_owned(), status));
-            }
+/// Whether the node still fits with the pods counted in that are nominated to it and that this pod may not displace.
+fn passes_with_nominated(work: &Work, node: &NodeView, pod: &PodInfo) -> bool {
+    let nominated = cluster_nominated(node, pod);
+    nominated.is_empty() || check_changed(work, node, &nominated, &[]).is_none()
+}
+
+fn cluster_nominated(node: &NodeView, pod: &PodInfo) -> Vec<Arc<PlacedPod>> {
+    let all = node.cluster.nominated();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    let here = all.get(node.row.name()).into_iter().flatten();
+    here.filter(|n| n.footprint.priority >= pod.priority() && *n.uid != *pod.uid).cloned().collect()
+}
+
+/// The first verdict against the node with some pods added and some taken off.
+pub fn check_changed(
+    work: &Work,
+    node: &NodeView,
+    added: &[Arc<PlacedPod>],
+    removed: &[Arc<PlacedPod>],
+) -> Option<(&'static str, Status)> {
+    let mut row = node.row.clone();
+    removed.iter().for_each(|pod| row.take_off(&pod.uid));
+    added.iter().for_each(|pod| row.put_on(Arc::clone(pod)));
+    let changed = NodeView { row: &row, ..*node };
+    let changes: Vec<(&Footprint, i32)> = (removed.iter().map(|p| (&*p.footprint, -1)))
+        .chain(added.iter().map(|p| (&*p.footprint, 1)))
+        .collect();
+    for active in &work.filters {
+        let status = if active.scope == Scope::Cluster {
+            let mut filter = active.filter.boxed();
+            changes.iter().for_each(|(f, delta)| filter.pod_changed(node.cluster, node.at, f, *delta));
+            filter.check(&changed)
+        } else {
+            active.filter.check(&changed)
+        };
+        if !status.is_success() {
+            return Some((active.plugin, status));
         }
     }
-    cycle.start = (cycle.start + walked) % list.len();
-    Ok(feasible)
+    None
 }
 
 /// The first verdict against the node, if there is one.
-pub fn filter_node(
-    profile: &Profile,
-    pod: &PodInfo,
-    state: &CycleState,
-    node: &NodeInfo,
-) -> Option<(&'static str, Status)> {
-    let plugins = profile.points.filter.iter().filter(|p| !state.skip_filter.contains(p.name()));
-    plugins.map(|p| (p.name(), p.filter(state, pod, node))).find(|(_, status)| !status.is_success())
+pub fn check_node(work: &Work, node: &NodeView) -> Option<(&'static str, Status)> {
+    let verdicts = work.filters.iter().map(|f| (f.plugin, f.filter.check(node)));
+    { verdicts }.find(|(_, status)| !status.is_success())
 }
 
-/// The weighted sum of all plugins, per feasible node.
-fn score(
-    profile: &Profile,
-    nodes: &Nodes,
-    pod: &PodInfo,
-    state: &mut CycleState,
-    feasible: &[&NodeInfo],
-) -> Result<Vec<i64>, String> {
-    for plugin in &profile.points.pre_score {
-        let status = plugin.pre_score(state, pod, feasible);
-        match status.code {
-            Code::Success => {}
-            Code::Skip => {
-                state.skip_score.insert(plugin.name());
-            }
-            _ => return Err(format!("running PreScore plugin {:?}: {}", plugin.name(), status.message())),
+/// Every node with the first verdict against it. An error when a plugin failed.
+fn diagnose(work: &Work, cluster: &Snapshot, pod: &PodInfo) -> Result<Diagnosis, String> {
+    let mut diagnosis = Diagnosis::new(cluster.len());
+    if let Some((plugins, status)) = &work.rejected {
+        diagnosis.plugins.clone_from(plugins);
+        diagnosis.pre_filter = Some(status.message());
+        if status.code == Code::Error {
+            let plugin = plugins.iter().next().copied().unwrap_or_default();
+            return Err(format!("running PreFilter plugin {plugin:?}: {}", status.message()));
         }
+        for at in cluster.live().iter() {
+            plugins.iter().take(1).for_each(|plugin| diagnosis.reject(at, plugin, status.clone()));
+        }
+        return Ok(diagnosis);
     }
-    let mut totals = vec![0i64; feasible.len()];
-    for (plugin, weight) in &profile.points.score {
-        if state.skip_score.contains(plugin.name()) {
+    for at in cluster.live().iter() {
+        let node = NodeView { cluster, at, row: cluster.row(at) };
+        if let Some((only, plugins)) = &work.only
+            && !only.contains(at)
+        {
+            let list: Vec<_> = plugins.iter().copied().collect();
+            let status =
+                Status::unresolvable(format!("node(s) didn't satisfy plugin(s) [{}]", list.join(" ")));
+            list.iter().take(1).for_each(|plugin| diagnosis.reject(at, plugin, status.clone()));
+            diagnosis.plugins.extend(list);
             continue;
         }
-        let mut scores: Vec<i64> =
-            feasible.iter().map(|node| plugin.score(state, pod, node, nodes)).collect();
-        plugin.normalize(&mut scores);
-        for (total, score) in totals.iter_mut().zip(scores) {
-            *total += score * weight;
+        let verdict = check_node(work, &node).or_else(|| {
+            let nominated = cluster_nominated(&node, pod);
+            check_changed(work, &node, &nominated, &[])
+        });
+        match verdict {
+            Some((plugin, status)) if status.code == Code::Error => {
+                return Err(format!("running {plugin:?} filter plugin: {}", status.message()));
+            }
+            Some((plugin, status)) => diagnosis.reject(at, plugin, status),
+            None => {}
         }
     }
-    Ok(totals)
+    Ok(diagnosis)
 }
 
 /// One of the best, at random.
-fn choose<'n>(feasible: &[&'n NodeInfo], scores: &[i64], rng: &mut Rng) -> &'n NodeInfo {
-    let best = scores.iter().max();
-    let candidates: Vec<usize> = (0..feasible.len()).filter(|i| scores.get(*i) == best).collect();
-    feasible[candidates[rng.usize(..candidates.len())]]
+fn choose(feasible: &[NodeIdx], totals: &[i64], rng: &mut Rng) -> NodeIdx {
+    let (mut best, mut score, mut ties) = (feasible[0], i64::MIN, 0);
+    for (at, total) in feasible.iter().zip(totals) {
+        if *total > score {
+            (best, score, ties) = (*at, *total, 1);
+        } else if *total == score {
+            ties += 1;
+            if rng.u32(..ties) == 0 {
+                best = *at;
+            }
+        }
+    }
+    best
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Cache;
-    use crate::plugins::testing::{node, pod};
+    use crate::plugins::testing::{PodBuilder, cluster, node, pod};
+    use std::collections::BTreeSet;
 
-    fn run(cache: &Cache, pod: crate::plugins::testing::PodBuilder, seed: u64) -> Outcome {
-        let mut cycle = Cycle { start: 0, percentage: 0, rng: Rng::with_seed(seed) };
-        let profile = Profile::default_profile("default-scheduler");
-        schedule(&profile, cache.nodes(), &PodInfo::new(pod.into()), &mut cycle)
+    fn profile() -> Profile {
+        Profile::default_profile("default-scheduler", &Arc::default()).unwrap()
     }
 
-    fn placed(outcome: Outcome) -> String {
-        match outcome {
-            Outcome::Placed { node, .. } => node,
+    fn run(cluster: &Snapshot, pod: PodBuilder, seed: u64) -> String {
+        match Cycles::new(seed).schedule(0, &profile(), cluster, &PodInfo::new(&pod.build())) {
+            Outcome::Placed(at) => cluster.row(at).name().to_owned(),
             Outcome::NoFit(d) => d.message(),
             Outcome::Failed(e) => e,
         }
@@ -231,34 +280,83 @@ mod tests {
 
     #[test]
     fn the_only_node_that_fits_is_taken() {
-        let mut cache = Cache::default();
-        cache.set_node(node("small").capacity("1", "1Gi", 10).into());
-        cache.set_node(node("cordoned").unschedulable(true).into());
-        cache.set_node(node("big").capacity("8", "8Gi", 10).into());
-        assert_eq!(placed(run(&cache, pod("p").cpu("4"), 1)), "big");
+        let nodes = vec![
+            node("small").capacity("1", "1Gi", 10),
+            node("cordoned").unschedulable(true),
+            node("big").capacity("8", "8Gi", 10),
+        ];
+        let cluster = cluster(nodes, vec![]);
+        assert_eq!(run(&cluster, pod("p").cpu("4"), 1), "big");
         assert_eq!(
-            placed(run(&cache, pod("p").cpu("16"), 1)),
+            run(&cluster, pod("p").cpu("16"), 1),
             "0/3 nodes are available: 1 node(s) were unschedulable, 2 Insufficient cpu."
         );
+        assert_eq!(run(&Snapshot::default(), pod("p"), 1), "no nodes available to schedule pods");
     }
 
     #[test]
     fn ties_are_broken_at_random() {
-        let mut cache = Cache::default();
-        ["a", "b", "c"].into_iter().for_each(|n| cache.set_node(node(n).into()));
-        let chosen: BTreeSet<_> = (0..50).map(|seed| placed(run(&cache, pod("p").cpu("1"), seed))).collect();
+        let cluster = cluster(vec![node("a"), node("b"), node("c")], vec![]);
+        let chosen: BTreeSet<_> = (0..50).map(|seed| run(&cluster, pod("p").cpu("1"), seed)).collect();
         assert_eq!(chosen.len(), 3);
     }
 
     #[test]
     fn preferences_decide_between_nodes_that_fit() {
-        let mut cache = Cache::default();
-        cache.set_node(node("plain").into());
-        cache.set_node(node("liked").label("disk", "ssd").into());
-        cache.set_node(node("tainted").label("disk", "ssd").taint("k", "v", "PreferNoSchedule").into());
+        let liked = || node("liked").label("disk", "ssd");
+        let tainted = node("tainted").label("disk", "ssd").taint("k", "v", "PreferNoSchedule");
+        let cluster = cluster(vec![node("plain"), liked(), tainted], vec![]);
         for seed in 0..20 {
-            assert_eq!(placed(run(&cache, pod("p").preferred_affinity(50, "disk", "ssd"), seed)), "liked");
+            assert_eq!(run(&cluster, pod("p").preferred_affinity(50, "disk", "ssd"), seed), "liked");
         }
+    }
+
+    #[test]
+    fn named_nodes_alone_are_looked_at() {
+        let cluster = cluster(vec![node("a"), node("b")], vec![]);
+        let named = |name: &str| {
+            let mut pod = pod("p").required_affinity("x", "Exists", &[]).build();
+            let affinity =
+                pod.spec.as_mut().unwrap().affinity.as_mut().unwrap().node_affinity.as_mut().unwrap();
+            let terms = affinity.required_during_scheduling_ignored_during_execution.as_mut().unwrap();
+            let field = serde_json::json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]});
+            terms.node_selector_terms = vec![serde_json::from_value(field).unwrap()];
+            match Cycles::new(1).schedule(0, &profile(), &cluster, &PodInfo::new(&pod)) {
+                Outcome::Placed(at) => cluster.row(at).name().to_owned(),
+                Outcome::NoFit(d) => d.message(),
+                Outcome::Failed(e) => e,
+            }
+        };
+        assert_eq!(named("b"), "b");
+        assert_eq!(
+            named("gone"),
+            "0/2 nodes are available: 2 node(s) didn't satisfy plugin(s) [NodeAffinity]."
+        );
+    }
+
+    #[test]
+    fn room_made_for_another_pod_is_not_taken() {
+        let mut cluster = cluster(vec![node("n").capacity("2", "4Gi", 10)], vec![]);
+        let waiting = Arc::new(PodInfo::new(&pod("first").cpu("2").priority(10).build()).placed());
+        cluster.nominate(&waiting, Some("n"));
+        assert_eq!(run(&cluster, pod("second").cpu("1"), 1), "0/1 nodes are available: 1 Insufficient cpu.");
+        assert_eq!(run(&cluster, pod("urgent").cpu("1").priority(20), 1), "n");
+        assert_eq!(run(&cluster, pod("first").cpu("2").priority(10), 1), "n", "its own room is no obstacle");
+    }
+
+    #[test]
+    fn after_a_pod_is_placed_only_its_node_is_judged_anew() {
+        let nodes = (0..50).map(|n| node(&format!("n{n}"))).collect();
+        let mut cluster = cluster(nodes, vec![]);
+        let (profile, mut cycles) = (profile(), Cycles::new(1));
+        let info = |n: usize| PodInfo::new(&pod(&format!("p{n}")).cpu("100m").build());
+        for n in 0..20 {
+            let Outcome::Placed(at) = cycles.schedule(0, &profile, &cluster, &info(n)) else {
+                panic!("no room")
+            };
+            cluster.add_pod(at, Arc::new(info(n).placed()));
+        }
+        assert_eq!(cycles.work(0, info(0).shape.id).unwrap().judged, 50 + 19);
     }
 
     #[test]

@@ -120,7 +120,11 @@ fn a3_paths_methods_and_parameters() {
         "found '==', expected: !, identifier, or 'end of string'",
     );
     get("/api/v1/pods?resourceVersion=abc").is(400, "BadRequest", "");
-    get("/api/v1/pods?continue=garbage").is(400, "BadRequest", "invalid continue token: continue key is not valid");
+    get("/api/v1/pods?continue=garbage").is(
+        400,
+        "BadRequest",
+        "invalid continue token: continue key is not valid",
+    );
     assert_eq!(raw(cluster, &["PATCH", "/api/v1/pods"]).code, 405);
     let gone = get("/api/v1/pods?watch=true&resourceVersion=999999999&timeoutSeconds=1");
     assert!([200, 504].contains(&gone.code), "{}", gone.status);

@@ -1,14 +1,12 @@
-//! What a plugin notes in one scheduling cycle and reads at its later extension points.
+//! What a plugin notes when it reserves something for a pod and reads at its later extension points.
 
 use std::any::{Any, TypeId};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
-/// One cycle's notes, by type; and which plugins have nothing to do in it.
+/// One cycle's notes, by type.
 #[derive(Default)]
 pub struct CycleState {
     notes: HashMap<TypeId, Box<dyn Any + Send + Sync>>,
-    pub(crate) skip_filter: BTreeSet<&'static str>,
-    pub(crate) skip_score: BTreeSet<&'static str>,
 }
 
 impl CycleState {

@@ -1,55 +1,128 @@
 //! Changes in the cluster that may let a turned-down pod fit, and who wants to hear of which.
 
+use std::any::Any;
+use std::ops::BitOr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-
-/// What happened. Plugins name those that can undo a rejection of theirs.
+/// What kind of object changed. Pods come in three: on a node, waiting, and the very pod that was turned down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ClusterEvent {
-    NodeAdd,
-    NodeDelete,
-    NodeAllocatableUpdate,
-    NodeLabelUpdate,
-    NodeTaintUpdate,
-    NodeConditionUpdate,
-    NodeAnnotationUpdate,
-    AssignedPodAdd,
-    AssignedPodUpdate,
-    AssignedPodDelete,
-    /// The waiting pod itself changed.
-    UnscheduledPodUpdate,
-    /// Enough time has passed to try again whatever happened.
-    Timeout,
-    /// The scheduler asks for a retry itself, after a failed binding.
-    ForceActivate,
+pub enum Resource {
+    AssignedPod,
+    UnscheduledPod,
+    TargetPod,
+    Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    CsiNode,
+    CsiDriver,
+    VolumeAttachment,
+    CsiStorageCapacity,
+    StorageClass,
+    ResourceClaim,
+    ResourceSlice,
+    DeviceClass,
+    PodGroup,
+    /// Whatever happened: retries by time and on request.
+    Any,
 }
 
-/// The object that changed; `old` is missing for what is new, `new` for what is gone.
-#[derive(Debug, Clone)]
-pub enum EventObject {
-    Node { old: Option<Arc<Node>>, new: Option<Arc<Node>> },
-    Pod { old: Option<Arc<Pod>>, new: Option<Arc<Pod>> },
-    Nothing,
-}
+/// Kinds of change, as a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Action(u32);
 
-/// Whether this change can let the pod fit, as far as one plugin can tell. Cheap, and rather yes than no.
-pub type Hint = fn(pod: &Pod, change: &EventObject) -> bool;
+impl Action {
+    pub const ADD: Self = Self(1);
+    pub const DELETE: Self = Self(1 << 1);
+    pub const NODE_ALLOCATABLE: Self = Self(1 << 2);
+    pub const NODE_LABEL: Self = Self(1 << 3);
+    /// Taints, or spec.unschedulable taken back.
+    pub const NODE_TAINT: Self = Self(1 << 4);
+    pub const NODE_CONDITION: Self = Self(1 << 5);
+    pub const NODE_ANNOTATION: Self = Self(1 << 6);
+    pub const NODE_DECLARED_FEATURE: Self = Self(1 << 7);
+    pub const POD_LABEL: Self = Self(1 << 8);
+    pub const POD_SCALE_DOWN: Self = Self(1 << 9);
+    pub const POD_SCALE_UP: Self = Self(1 << 10);
+    pub const POD_TOLERATION: Self = Self(1 << 11);
+    pub const POD_GATES_ELIMINATED: Self = Self(1 << 12);
+    pub const POD_GENERATED_CLAIM: Self = Self(1 << 13);
+    /// Every update, of whatever it is.
+    pub const UPDATE: Self = Self((1 << 14) - 4);
+    pub const ALL: Self = Self((1 << 14) - 1);
 
-/// A plugin's interest in one event.
-#[derive(Debug, Clone, Copy)]
-pub struct Interest {
-    pub event: ClusterEvent,
-    pub hint: Hint,
-}
-
-impl Interest {
-    /// Every such event may help.
-    pub const fn always(event: ClusterEvent) -> Self {
-        Self { event, hint: |_, _| true }
+    /// Both sets, where operators are not allowed.
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
-    pub const fn when(event: ClusterEvent, hint: Hint) -> Self {
-        Self { event, hint }
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl BitOr for Action {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// What happened, or what a plugin wants to hear of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClusterEvent {
+    pub resource: Resource,
+    pub actions: Action,
+}
+
+impl ClusterEvent {
+    pub const fn new(resource: Resource, actions: Action) -> Self {
+        Self { resource, actions }
+    }
+
+    /// Whether an interest in this covers what happened.
+    pub fn covers(self, happened: Self) -> bool {
+        self.resource == happened.resource && self.actions.intersects(happened.actions)
+    }
+}
+
+/// The object before and after; nothing before what is new, nothing after what is gone.
+#[derive(Clone, Default)]
+pub struct Changed {
+    old: Option<Arc<dyn Any + Send + Sync>>,
+    new: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Changed {
+    pub fn of<K: Any + Send + Sync>(old: Option<Arc<K>>, new: Option<Arc<K>>) -> Self {
+        Self { old: old.map(|o| o as _), new: new.map(|n| n as _) }
+    }
+
+    /// The state before, if it is a `K`.
+    pub fn old<K: Any>(&self) -> Option<&K> {
+        self.old.as_deref().and_then(|o| (o as &dyn Any).downcast_ref())
+    }
+
+    /// The state after, if it is a `K`.
+    pub fn new<K: Any>(&self) -> Option<&K> {
+        self.new.as_deref().and_then(|n| (n as &dyn Any).downcast_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interests_cover_the_actions_they_name() {
+        let interest = ClusterEvent::new(Resource::Node, Action::ADD | Action::NODE_LABEL);
+        let happened = |resource, actions| interest.covers(ClusterEvent::new(resource, actions));
+        assert!(happened(Resource::Node, Action::NODE_LABEL));
+        assert!(!happened(Resource::Node, Action::NODE_TAINT));
+        assert!(!happened(Resource::AssignedPod, Action::ADD));
+        assert!(
+            Action::UPDATE.intersects(Action::POD_GENERATED_CLAIM)
+                && !Action::UPDATE.intersects(Action::DELETE)
+        );
     }
 }

@@ -2,19 +2,25 @@
 //!
 //! Source: `k8s.io/kubernetes/pkg/scheduler/framework`, KEP-624.
 
+pub mod catalog;
 pub mod cycle_state;
 pub mod events;
-pub mod node_info;
+pub mod footprint;
+pub mod node_match;
 pub mod pod_info;
 pub mod points;
 pub mod profile;
 pub mod resources;
+pub mod shape;
 pub mod status;
+pub mod terms;
 
+pub use catalog::Catalog;
 pub use cycle_state::CycleState;
-pub use events::{ClusterEvent, EventObject, Interest};
-pub use node_info::NodeInfo;
+pub use events::{Action, Changed, ClusterEvent, Resource};
+pub use footprint::Footprint;
 pub use pod_info::PodInfo;
 pub use points::*;
-pub use profile::Profile;
+pub use profile::{Build, Descriptor, Profile, Profiles};
+pub use shape::Shape;
 pub use status::{Code, Status};

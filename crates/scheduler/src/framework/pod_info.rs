@@ -1,65 +1,111 @@
-//! A pod with what scheduling computes of it once.
+//! A waiting pod: who it is, and its shape. It costs little, so that very many may wait.
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
 use knarr_api::kind::Kind;
 
-use super::resources::{Resources, pod_non_zero_requests, pod_requests};
+use super::footprint::Footprint;
+use super::shape::Shape;
+use crate::snapshot::PlacedPod;
 
-/// A port on the host that a pod wants.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HostPort {
-    /// `0.0.0.0` when the pod names none.
-    pub ip: String,
-    pub protocol: String,
-    pub port: i32,
-}
-
-/// A pod, its requests and its host ports.
+/// A pod that waits for a node.
 #[derive(Debug, Clone)]
 pub struct PodInfo {
-    pub pod: Arc<Pod>,
-    pub requests: Resources,
-    pub non_zero: Resources,
-    pub host_ports: Vec<HostPort>,
+    pub uid: Box<str>,
+    pub name: Box<str>,
+    pub resource_version: Box<str>,
+    pub shape: Arc<Shape>,
+    /// The node that a preemption made room on for it.
+    pub nominated_node: Option<Box<str>>,
+    /// It is being deleted.
+    pub leaving: bool,
+    /// Reason and message of its PodScheduled condition, where that is False.
+    pub said: Option<Box<(String, String)>>,
 }
 
 impl PodInfo {
-    pub fn new(pod: Arc<Pod>) -> Self {
-        let (requests, non_zero) = (pod_requests(&pod), pod_non_zero_requests(&pod));
-        let host_ports = host_ports(&pod);
-        Self { pod, requests, non_zero, host_ports }
+    pub fn new(pod: &Pod) -> Self {
+        let status = pod.status.as_ref();
+        let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let refused = conditions.iter().find(|c| c.type_ == "PodScheduled" && c.status == "False");
+        let text = |t: &Option<String>| t.clone().unwrap_or_default();
+        Self {
+            uid: pod.uid().into(),
+            name: pod.name().into(),
+            resource_version: pod.metadata.resource_version.as_deref().unwrap_or_default().into(),
+            shape: Shape::of(pod),
+            nominated_node: status
+                .and_then(|s| s.nominated_node_name.as_deref())
+                .filter(|n| !n.is_empty())
+                .map(Into::into),
+            leaving: pod.metadata.deletion_timestamp.is_some(),
+            said: refused.map(|c| Box::new((text(&c.reason), text(&c.message)))),
+        }
     }
 
     pub fn uid(&self) -> &str {
-        self.pod.uid()
+        &self.uid
+    }
+
+    pub fn namespace(&self) -> &str {
+        self.shape.namespace()
+    }
+
+    /// The pod with what scheduling looks at, and nothing else.
+    pub fn pod(&self) -> &Pod {
+        &self.shape.pod
     }
 
     pub fn spec(&self) -> Option<&PodSpec> {
-        self.pod.spec.as_ref()
+        self.shape.spec()
+    }
+
+    pub fn footprint(&self) -> &Arc<Footprint> {
+        &self.shape.footprint
     }
 
     pub fn priority(&self) -> i32 {
-        self.spec().and_then(|s| s.priority).unwrap_or(0)
+        self.footprint().priority
     }
 
     pub fn scheduler_name(&self) -> &str {
         self.spec().and_then(|s| s.scheduler_name.as_deref()).unwrap_or("default-scheduler")
     }
+
+    /// The pod as it counts on a node.
+    pub fn placed(&self) -> PlacedPod {
+        PlacedPod {
+            uid: self.uid.clone(),
+            name: self.name.clone(),
+            footprint: Arc::clone(self.footprint()),
+            started_seconds: None,
+        }
+    }
+
+    /// For events about the pod.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: Some(self.name.to_string()),
+            namespace: Some(self.namespace().to_owned()),
+            uid: Some(self.uid.to_string()),
+            resource_version: Some(self.resource_version.to_string()),
+            field_path: None,
+        }
+    }
 }
 
-fn host_ports(pod: &Pod) -> Vec<HostPort> {
-    let Some(spec) = &pod.spec else { return Vec::new() };
-    let sidecars =
-        spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
-    ports
-        .filter_map(|p| {
-            let port = p.host_port.filter(|port| *port > 0)?;
-            let ip = p.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".to_owned());
-            let protocol = p.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
-            Some(HostPort { ip, protocol, port })
-        })
-        .collect()
+impl PlacedPod {
+    /// A pod that the API shows on a node.
+    pub fn of(pod: &Pod) -> Self {
+        let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+        Self {
+            uid: pod.uid().into(),
+            name: pod.name().into(),
+            footprint: Footprint::of_placed(pod),
+            started_seconds: started.map(|t| t.0.as_second()),
+        }
+    }
 }

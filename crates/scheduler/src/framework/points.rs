@@ -1,19 +1,25 @@
 //! The extension points, each a trait; a plugin implements those it takes part in.
+//!
+//! Filters and scores work in two steps. The plugin looks at a pod's shape once and answers with a [`NodeFilter`] or
+//! [`NodeScore`] for it; that one judges nodes. The scheduler keeps it for further pods of the shape, together with its
+//! verdicts, and tells it of pods that come and go. What has to be judged anew after which change, the plugin's
+//! [`Scope`] says.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::Pod;
 use knarr_client::Client;
 
 use super::cycle_state::CycleState;
-use super::events::Interest;
-use super::node_info::NodeInfo;
+use super::events::{Changed, ClusterEvent};
+use super::footprint::Footprint;
 use super::pod_info::PodInfo;
+use super::shape::Shape;
 use super::status::Status;
-use crate::cache::Nodes;
+use crate::diagnosis::Diagnosis;
+use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
+use crate::work::Work;
 
 /// The highest score a plugin gives a node, before weights.
 pub const MAX_NODE_SCORE: i64 = 100;
@@ -21,60 +27,137 @@ pub const MAX_NODE_SCORE: i64 = 100;
 pub trait Plugin: Send + Sync + 'static {
     fn name(&self) -> &'static str;
 
-    /// The events after which a pod that this plugin turned down is worth another try.
-    fn interests(&self) -> &'static [Interest] {
+    /// The events after which a pod that this plugin turned down may be worth another try.
+    fn interests(&self) -> &'static [ClusterEvent] {
         &[]
     }
+
+    /// Whether this very change can let the pod fit, as far as the plugin can tell. Cheap, and rather yes than no.
+    fn hint(&self, _pod: &PodInfo, _happened: ClusterEvent, _change: &Changed) -> bool {
+        true
+    }
+}
+
+/// What a verdict on a node depends on, apart from the pod's shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scope {
+    /// The node and the pods on it. Judged anew when these change.
+    Row,
+    /// Other nodes and pods as well. Judged in every cycle; keep counts through `pod_changed`.
+    Cluster,
+}
+
+/// A node as filters and scores see it. The row may have pods taken off or added on trial.
+#[derive(Clone, Copy)]
+pub struct NodeView<'a> {
+    pub cluster: &'a Snapshot,
+    pub at: NodeIdx,
+    pub row: &'a NodeRow,
 }
 
 /// Keeps a pod out of the queue while it is not ready to be scheduled at all.
 pub trait PreEnqueue: Plugin {
-    fn pre_enqueue(&self, pod: &Pod) -> Status;
+    fn pre_enqueue(&self, pod: &PodInfo) -> Status;
 }
 
-/// Prepares the filter for one pod, or turns the pod down on every node.
-pub trait PreFilter: Plugin {
-    /// `Ok(Some(names))` limits the cycle to these nodes; a `Skip` status skips this plugin's filter.
-    fn pre_filter(
-        &self,
-        state: &mut CycleState,
-        pod: &PodInfo,
-        nodes: &Nodes,
-    ) -> Result<Option<BTreeSet<String>>, Status>;
+/// What a filter plugin makes of a shape.
+pub enum PreFilter {
+    /// Nothing to check: every node will do.
+    Skip,
+    /// Check nodes with this; with names, only these nodes come into question.
+    Check { filter: Box<dyn NodeFilter>, only: Option<Vec<String>> },
+    /// No node will do.
+    Reject(Status),
 }
 
-/// Decides whether one node can take the pod.
+impl PreFilter {
+    pub fn check(filter: impl NodeFilter + 'static) -> Self {
+        Self::Check { filter: Box::new(filter), only: None }
+    }
+}
+
+/// Decides which nodes can take a pod: upstream's PreFilter and Filter.
 pub trait Filter: Plugin {
-    fn filter(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status;
+    fn scope(&self) -> Scope;
+
+    fn pre_filter(&self, cluster: &Snapshot, shape: &Shape) -> PreFilter;
+
+    /// A number that changes with whatever else the plugin reads for this shape (claims, volumes), so that nothing
+    /// stale is kept.
+    fn version(&self, _cluster: &Snapshot, _shape: &Shape) -> u64 {
+        0
+    }
 }
 
-/// Tries to make room when no node passed the filters; returns a node to nominate.
-#[async_trait]
+/// A filter for pods of one shape.
+pub trait NodeFilter: Send + Sync {
+    fn check(&self, node: &NodeView) -> Status;
+
+    /// As `check`, without the reason.
+    fn passes(&self, node: &NodeView) -> bool {
+        self.check(node).is_success()
+    }
+
+    /// `delta` pods (1 or -1) with this footprint came onto the node. Upstream's AddPod and RemovePod.
+    fn pod_changed(&mut self, _cluster: &Snapshot, _node: NodeIdx, _footprint: &Footprint, _delta: i32) {}
+
+    /// A copy to try changes on.
+    fn boxed(&self) -> Box<dyn NodeFilter>;
+}
+
+/// A node, and the pods that have to leave it so that the pod fits.
+pub struct Room {
+    pub node: NodeIdx,
+    /// The most important first.
+    pub victims: Vec<Arc<PlacedPod>>,
+}
+
+/// Looks for room when no node passed the filters. The scheduler removes the victims and nominates the node.
 pub trait PostFilter: Plugin {
-    async fn post_filter(
-        &self,
-        client: &Client,
-        pod: &PodInfo,
-        rejected: &[(String, Status)],
-    ) -> (Option<String>, Status);
+    /// Without room, an `Unschedulable` status with the words for people.
+    fn post_filter(&self, attempt: &Attempt) -> Result<Room, Status>;
 }
 
-/// Prepares scoring over the nodes that passed.
-pub trait PreScore: Plugin {
-    fn pre_score(&self, state: &mut CycleState, pod: &PodInfo, feasible: &[&NodeInfo]) -> Status;
+/// A cycle that found no node.
+pub struct Attempt<'a> {
+    pub cluster: &'a Snapshot,
+    pub pod: &'a PodInfo,
+    /// The filters as they stand for the pod's shape; see [`crate::schedule_one::check_changed`].
+    pub work: &'a Work,
+    pub diagnosis: &'a Diagnosis,
 }
 
-/// Ranks the nodes that passed.
+/// Ranks the nodes that passed: upstream's PreScore, Score and NormalizeScore.
 pub trait Score: Plugin {
-    /// Any number; [`Score::normalize`] brings it into 0 to [`MAX_NODE_SCORE`].
-    fn score(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo, nodes: &Nodes) -> i64;
+    fn scope(&self) -> Scope;
 
-    fn normalize(&self, _scores: &mut [i64]) {}
+    /// `None` when the plugin has no preference for this shape.
+    fn pre_score(&self, cluster: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>>;
+
+    /// As [`Filter::version`].
+    fn version(&self, _cluster: &Snapshot, _shape: &Shape) -> u64 {
+        0
+    }
+}
+
+/// A score for pods of one shape.
+pub trait NodeScore: Send + Sync {
+    /// Told which nodes are about to be scored.
+    fn begin(&mut self, _cluster: &Snapshot, _feasible: &[NodeIdx]) {}
+
+    /// Any number; [`NodeScore::normalize`] brings it into 0 to [`MAX_NODE_SCORE`].
+    fn score(&self, node: &NodeView) -> i64;
+
+    /// `scores` belong to `nodes`, one each.
+    fn normalize(&self, _cluster: &Snapshot, _nodes: &[NodeIdx], _scores: &mut [i64]) {}
+
+    /// As [`NodeFilter::pod_changed`].
+    fn pod_changed(&mut self, _cluster: &Snapshot, _node: NodeIdx, _footprint: &Footprint, _delta: i32) {}
 }
 
 /// Holds and gives back what a pod will use, around assume and bind.
 pub trait Reserve: Plugin {
-    fn reserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> Status;
+    fn reserve(&self, state: &mut CycleState, cluster: &Snapshot, pod: &PodInfo, node: &str) -> Status;
     fn unreserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str);
 }
 
@@ -87,7 +170,7 @@ pub trait Permit: Plugin {
 /// Work that has to be done before the binding, such as provisioning a volume.
 #[async_trait]
 pub trait PreBind: Plugin {
-    async fn pre_bind(&self, client: &Client, pod: &PodInfo, node: &str) -> Status;
+    async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, node: &str) -> Status;
 }
 
 /// Writes the decision. A `Skip` status hands the pod to the next bind plugin.
@@ -107,15 +190,48 @@ pub trait QueueSort: Plugin {
     fn key(&self, pod: &PodInfo, arrival: u64) -> (i64, u64);
 }
 
+/// One plugin with the extension points it takes part in.
+#[derive(Clone)]
+pub struct Parts {
+    pub plugin: Arc<dyn Plugin>,
+    pub queue_sort: Option<Arc<dyn QueueSort>>,
+    pub pre_enqueue: Option<Arc<dyn PreEnqueue>>,
+    pub filter: Option<Arc<dyn Filter>>,
+    pub post_filter: Option<Arc<dyn PostFilter>>,
+    pub score: Option<Arc<dyn Score>>,
+    pub reserve: Option<Arc<dyn Reserve>>,
+    pub permit: Option<Arc<dyn Permit>>,
+    pub pre_bind: Option<Arc<dyn PreBind>>,
+    pub bind: Option<Arc<dyn Bind>>,
+    pub post_bind: Option<Arc<dyn PostBind>>,
+}
+
+impl Parts {
+    /// A plugin that takes part in nothing yet; set the points it implements.
+    pub fn of(plugin: Arc<dyn Plugin>) -> Self {
+        Self {
+            plugin,
+            queue_sort: None,
+            pre_enqueue: None,
+            filter: None,
+            post_filter: None,
+            score: None,
+            reserve: None,
+            permit: None,
+            pre_bind: None,
+            bind: None,
+            post_bind: None,
+        }
+    }
+}
+
 /// Plugins by extension point, in the order they run.
 #[derive(Default, Clone)]
 pub struct Points {
     pub queue_sort: Option<Arc<dyn QueueSort>>,
     pub pre_enqueue: Vec<Arc<dyn PreEnqueue>>,
-    pub pre_filter: Vec<Arc<dyn PreFilter>>,
     pub filter: Vec<Arc<dyn Filter>>,
     pub post_filter: Vec<Arc<dyn PostFilter>>,
-    pub pre_score: Vec<Arc<dyn PreScore>>,
     /// With their weights.
     pub score: Vec<(Arc<dyn Score>, i64)>,
     pub reserve: Vec<Arc<dyn Reserve>>,

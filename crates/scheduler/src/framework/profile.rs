@@ -1,45 +1,114 @@
-//! A profile: a scheduler name and the plugins that serve it, made from the list of descriptors.
+//! A profile: a scheduler name and the plugins that serve it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::events::{ClusterEvent, Interest};
-use super::points::Points;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::catalog::Catalog;
+use super::events::ClusterEvent;
+use super::points::{Parts, Plugin, Points};
 use crate::plugins;
+
+/// What a plugin is made with.
+pub struct Build<'a> {
+    /// Its arguments as the configuration file has them; null without any.
+    pub args: &'a Value,
+    /// The other objects of the cluster.
+    pub catalog: &'a Arc<Catalog>,
+}
+
+impl Build<'_> {
+    /// The arguments as a type of the plugin's own; its default without any.
+    pub fn args<T: DeserializeOwned + Default>(&self) -> Result<T, String> {
+        if self.args.is_null() {
+            return Ok(T::default());
+        }
+        T::deserialize(self.args).map_err(|error| error.to_string())
+    }
+}
 
 /// How a plugin enters a profile.
 pub struct Descriptor {
     pub name: &'static str,
     /// Of its score, where it has one.
     pub weight: i64,
-    /// Adds the plugin to its extension points.
-    pub register: fn(&mut Points, weight: i64),
+    /// Makes the plugin; the error is for whoever wrote the arguments.
+    pub build: fn(&Build) -> Result<Parts, String>,
 }
 
 /// One scheduler name with its plugins.
 pub struct Profile {
     pub scheduler_name: String,
     pub points: Points,
-    interests: BTreeMap<&'static str, &'static [Interest]>,
+    /// `percentageOfNodesToScore`; 0 is adaptive.
+    pub percentage: usize,
+    plugins: BTreeMap<&'static str, Arc<dyn Plugin>>,
 }
 
 impl Profile {
-    /// The plugins of the default configuration.
-    pub fn default_profile(scheduler_name: &str) -> Self {
-        let mut points = Points::default();
-        for descriptor in plugins::ALL {
-            (descriptor.register)(&mut points, descriptor.weight);
-        }
-        let interests = points.all.iter().map(|p| (p.name(), p.interests())).collect();
-        Self { scheduler_name: scheduler_name.to_owned(), points, interests }
+    pub fn new(scheduler_name: &str, points: Points, percentage: usize) -> Self {
+        let plugins = points.all.iter().map(|p| (p.name(), Arc::clone(p))).collect();
+        Self { scheduler_name: scheduler_name.to_owned(), points, percentage, plugins }
     }
 
-    /// What this plugin wants to hear of.
-    pub fn interests_of(&self, plugin: &str) -> &'static [Interest] {
-        self.interests.get(plugin).copied().unwrap_or_default()
+    /// The plugins of the default configuration.
+    pub fn default_profile(scheduler_name: &str, catalog: &Arc<Catalog>) -> Result<Self, String> {
+        let mut points = Points::default();
+        for descriptor in plugins::ALL {
+            let parts = (descriptor.build)(&Build { args: &Value::Null, catalog })?;
+            points.add(parts, descriptor.weight);
+        }
+        Ok(Self::new(scheduler_name, points, 0))
+    }
+
+    pub fn plugin(&self, name: &str) -> Option<&Arc<dyn Plugin>> {
+        self.plugins.get(name)
     }
 
     /// Whether any plugin looks at this event at all.
-    pub fn listens_to(&self, event: ClusterEvent) -> bool {
-        self.interests.values().any(|list| list.iter().any(|i| i.event == event))
+    pub fn listens_to(&self, happened: ClusterEvent) -> bool {
+        self.plugins.values().any(|p| p.interests().iter().any(|i| i.covers(happened)))
+    }
+}
+
+/// The profiles that one scheduler serves, by its name for each.
+pub struct Profiles(Vec<Profile>);
+
+impl Profiles {
+    pub fn new(profiles: Vec<Profile>) -> Self {
+        Self(profiles)
+    }
+
+    /// The profile of this scheduler name, with its place.
+    pub fn find(&self, scheduler_name: &str) -> Option<(usize, &Profile)> {
+        self.0.iter().enumerate().find(|(_, p)| p.scheduler_name == scheduler_name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Profile> {
+        self.0.iter()
+    }
+
+    /// Whether any plugin of any profile looks at this event.
+    pub fn listen_to(&self, happened: ClusterEvent) -> bool {
+        self.0.iter().any(|p| p.listens_to(happened))
+    }
+}
+
+impl Points {
+    /// Adds a plugin to all the extension points it takes part in, behind the ones already there.
+    pub fn add(&mut self, parts: Parts, weight: i64) {
+        self.all.push(parts.plugin);
+        self.queue_sort = parts.queue_sort.or(self.queue_sort.take());
+        self.pre_enqueue.extend(parts.pre_enqueue);
+        self.filter.extend(parts.filter);
+        self.post_filter.extend(parts.post_filter);
+        self.score.extend(parts.score.map(|score| (score, weight.max(1))));
+        self.reserve.extend(parts.reserve);
+        self.permit.extend(parts.permit);
+        self.pre_bind.extend(parts.pre_bind);
+        self.bind.extend(parts.bind);
+        self.post_bind.extend(parts.post_bind);
     }
 }

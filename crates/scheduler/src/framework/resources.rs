@@ -102,6 +102,33 @@ pub fn pod_non_zero_requests(pod: &Pod) -> Resources {
     requests_by(pod, non_zero_requests)
 }
 
+/// What a pod on a node takes: while a container is resized, the larger of what it asks for and what it has.
+pub fn placed_requests(pod: &Pod) -> Resources {
+    let status = pod.status.as_ref();
+    let statuses: Vec<_> = status
+        .into_iter()
+        .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten())
+        .filter(|s| s.resources.is_some() || s.allocated_resources.is_some())
+        .collect();
+    if statuses.is_empty() {
+        return pod_requests(pod);
+    }
+    let pending = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
+    let infeasible =
+        pending.filter(|c| c.type_ == "PodResizePending").any(|c| c.reason.as_deref() == Some("Infeasible"));
+    requests_by(pod, |container| {
+        let asked = container_requests(container);
+        let Some(status) = statuses.iter().find(|s| s.name == container.name) else { return asked };
+        let mut has = Resources::from_list(status.resources.as_ref().and_then(|r| r.requests.as_ref()));
+        has.max(&Resources::from_list(status.allocated_resources.as_ref()));
+        if infeasible && status.allocated_resources.is_some() {
+            return has;
+        }
+        has.max(&asked);
+        has
+    })
+}
+
 fn requests_by(pod: &Pod, of: impl Fn(&Container) -> Resources) -> Resources {
     let Some(spec) = &pod.spec else { return Resources::default() };
     let mut sum = Resources::default();

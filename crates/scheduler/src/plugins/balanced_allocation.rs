@@ -1,25 +1,40 @@
-//! NodeResourcesBalancedAllocation: prefers nodes on which CPU and memory would be used in even shares.
+//! NodeResourcesBalancedAllocation: prefers nodes on which resources would be used in even shares.
 
 use std::sync::Arc;
 
-use crate::cache::Nodes;
-use crate::framework::profile::Descriptor;
-use crate::framework::resources::Resources;
-use crate::framework::{CycleState, MAX_NODE_SCORE, NodeInfo, Plugin, PodInfo, PreScore, Score, Status};
+use serde::Deserialize;
+
+use super::scoring_strategy::{ResourceWeight, cpu_and_memory, requests, uses};
+use crate::framework::points::NodeView;
+use crate::framework::{Descriptor, MAX_NODE_SCORE, NodeScore, Parts, Plugin, Scope, Score, Shape};
+use crate::snapshot::Snapshot;
 
 pub const NAME: &str = "NodeResourcesBalancedAllocation";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 1,
-    register: |points, weight| {
-        let plugin = Arc::new(BalancedAllocation);
-        points.all.push(plugin.clone());
-        points.pre_score.push(plugin.clone());
-        points.score.push((plugin, weight));
+    build: |build| {
+        let args: Args = build.args()?;
+        let resources = if args.resources.is_empty() { cpu_and_memory() } else { args.resources };
+        let plugin = Arc::new(BalancedAllocation { resources: resources.into() });
+        Ok(Parts { score: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
-struct BalancedAllocation;
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Args {
+    resources: Vec<ResourceWeight>,
+}
+
+struct BalancedAllocation {
+    resources: Arc<[ResourceWeight]>,
+}
+
+struct Balance {
+    resources: Arc<[ResourceWeight]>,
+    requests: Vec<i64>,
+}
 
 impl Plugin for BalancedAllocation {
     fn name(&self) -> &'static str {
@@ -27,58 +42,95 @@ impl Plugin for BalancedAllocation {
     }
 }
 
-impl PreScore for BalancedAllocation {
-    /// A best-effort pod changes no balance.
-    fn pre_score(&self, _: &mut CycleState, pod: &PodInfo, _: &[&NodeInfo]) -> Status {
-        if pod.requests.milli_cpu == 0 && pod.requests.memory == 0 { Status::SKIP } else { Status::SUCCESS }
+/// Shares of what the node has, one per resource that it has.
+#[derive(Default)]
+struct Shares {
+    few: [f64; 2],
+    more: Vec<f64>,
+    count: usize,
+}
+
+impl Shares {
+    fn push(&mut self, used: i64, total: i64) {
+        let share = (used as f64 / total as f64).min(1.0);
+        match self.few.get_mut(self.count) {
+            Some(place) => *place = share,
+            None => self.more.push(share),
+        }
+        self.count += 1;
+    }
+
+    /// 100 minus the standard deviation in percent.
+    fn evenness(&self) -> i64 {
+        let deviation = match self.count {
+            0 | 1 => 0.0,
+            2 => ((self.few[0] - self.few[1]) / 2.0).abs(),
+            n => {
+                let all = || self.few.iter().chain(&self.more);
+                let mean = all().sum::<f64>() / n as f64;
+                (all().map(|s| (s - mean) * (s - mean)).sum::<f64>() / n as f64).sqrt()
+            }
+        };
+        ((1.0 - deviation) * MAX_NODE_SCORE as f64) as i64
     }
 }
 
-/// How even the used shares of CPU and memory are: 100 minus their standard deviation in percent.
-fn evenness(milli_cpu: i64, memory: i64, total: &Resources) -> i64 {
-    let share = |used: i64, total: i64| (used as f64 / total as f64).min(1.0);
-    let deviation = if total.milli_cpu > 0 && total.memory > 0 {
-        ((share(milli_cpu, total.milli_cpu) - share(memory, total.memory)) / 2.0).abs()
-    } else {
-        0.0
-    };
-    ((1.0 - deviation) * MAX_NODE_SCORE as f64) as i64
+impl Score for BalancedAllocation {
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    /// A best-effort pod changes no balance.
+    fn pre_score(&self, _: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
+        let requests = requests(&self.resources, &shape.footprint.requests);
+        let something = requests.iter().any(|r| *r != 0);
+        something.then(|| Box::new(Balance { resources: Arc::clone(&self.resources), requests }) as _)
+    }
 }
 
-impl Score for BalancedAllocation {
+impl NodeScore for Balance {
     /// 75 when the pod leaves the balance as it is, more where it improves it, less where it spoils it.
-    fn score(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Nodes) -> i64 {
-        let (used, wanted, total) = (&node.requested, &pod.requests, &node.allocatable);
-        let before = evenness(used.milli_cpu, used.memory, total);
-        let after = evenness(used.milli_cpu + wanted.milli_cpu, used.memory + wanted.memory, total);
+    fn score(&self, node: &NodeView) -> i64 {
+        let (mut before, mut after) = (Shares::default(), Shares::default());
+        for used in uses(&self.resources, &self.requests, node.row, false).filter(|u| u.allocatable != 0) {
+            before.push(used.allocated, used.allocatable);
+            after.push(used.requested, used.allocatable);
+        }
         const HALF: i64 = MAX_NODE_SCORE / 2;
-        HALF + (HALF + after - before) / 2
+        HALF + (HALF + after.evenness() - before.evenness()) / 2
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugins::testing::{node, pod};
+    use crate::plugins::testing::{node, pod, scores};
 
     #[test]
     fn improving_the_balance_scores_higher() {
-        let (state, nodes) = (CycleState::default(), Nodes::default());
-        let mut busy_cpu = NodeInfo::new(node("n").capacity("4", "4Gi", 110).into());
-        busy_cpu.add_pod(PodInfo::new(pod("a").cpu("2").into()).into());
         let score = |cpu: &str, memory: &str| {
-            let incoming = PodInfo::new(pod("p").cpu(cpu).memory(memory).into());
-            BalancedAllocation.score(&state, &incoming, &busy_cpu, &nodes)
+            let there = vec![(0, pod("a").cpu("2"))];
+            scores(
+                DESCRIPTOR,
+                pod("p").cpu(cpu).memory(memory),
+                vec![node("n").capacity("4", "4Gi", 110)],
+                there,
+            )
         };
-        assert_eq!(score("1", "1Gi"), 75);
-        assert_eq!(score("0", "2Gi"), 87);
-        assert_eq!(score("2", "0"), 62);
+        assert_eq!(score("1", "1Gi"), [75]);
+        assert_eq!(score("0", "2Gi"), [87]);
+        assert_eq!(score("2", "0"), [62]);
     }
 
     #[test]
     fn best_effort_pods_are_not_scored() {
-        let status =
-            BalancedAllocation.pre_score(&mut CycleState::default(), &PodInfo::new(pod("p").into()), &[]);
-        assert!(status.is_skip());
+        assert_eq!(scores(DESCRIPTOR, pod("p"), vec![node("n")], vec![]), [0]);
+    }
+
+    #[test]
+    fn more_than_two_resources_use_the_deviation() {
+        let mut shares = Shares::default();
+        [(0, 4), (2, 4), (4, 4)].into_iter().for_each(|(used, total)| shares.push(used, total));
+        assert_eq!(shares.evenness(), 59, "1 - sqrt(1/6)");
     }
 }

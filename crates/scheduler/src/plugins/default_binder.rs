@@ -8,17 +8,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::Kind;
 use knarr_client::Client;
 
-use crate::framework::profile::Descriptor;
-use crate::framework::{Bind, Plugin, PodInfo, Status};
+use crate::framework::{Bind, Descriptor, Parts, Plugin, PodInfo, Status};
 
 pub const NAME: &str = "DefaultBinder";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
-    register: |points, _| {
+    build: |_| {
         let plugin = Arc::new(DefaultBinder);
-        points.all.push(plugin.clone());
-        points.bind.push(plugin);
+        Ok(Parts { bind: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
@@ -33,12 +31,11 @@ impl Plugin for DefaultBinder {
 #[async_trait]
 impl Bind for DefaultBinder {
     async fn bind(&self, client: &Client, pod: &PodInfo, node: &str) -> Status {
-        let meta = pod.pod.meta();
         let binding = Binding {
             metadata: ObjectMeta {
-                name: meta.name.clone(),
-                namespace: meta.namespace.clone(),
-                uid: meta.uid.clone(),
+                name: Some(pod.name.to_string()),
+                namespace: Some(pod.namespace().to_owned()),
+                uid: Some(pod.uid.to_string()),
                 ..ObjectMeta::default()
             },
             target: ObjectReference {
@@ -49,7 +46,7 @@ impl Bind for DefaultBinder {
         };
         let path = format!(
             "{}/binding",
-            k8s_openapi::api::core::v1::Pod::RESOURCE.path(meta.namespace.as_deref(), meta.name.as_deref())
+            k8s_openapi::api::core::v1::Pod::RESOURCE.path(Some(pod.namespace()), Some(&pod.name))
         );
         match client.post_raw(path, binding.encode()).await {
             Ok(_) => Status::SUCCESS,

@@ -1,19 +1,19 @@
 //! ImageLocality: prefers nodes that have the pod's images, large images above all.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::cache::Nodes;
-use crate::framework::profile::Descriptor;
-use crate::framework::{CycleState, MAX_NODE_SCORE, NodeInfo, Plugin, PodInfo, Score};
+use crate::framework::points::NodeView;
+use crate::framework::{Descriptor, MAX_NODE_SCORE, NodeScore, Parts, Plugin, Scope, Score, Shape};
+use crate::snapshot::{NodeIdx, Snapshot};
 
 pub const NAME: &str = "ImageLocality";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 1,
-    register: |points, weight| {
+    build: |_| {
         let plugin = Arc::new(ImageLocality);
-        points.all.push(plugin.clone());
-        points.score.push((plugin, weight));
+        Ok(Parts { score: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
@@ -23,6 +23,9 @@ const MIN_BYTES: i64 = 23 << 20;
 const MAX_BYTES: i64 = 1000 << 20;
 
 struct ImageLocality;
+
+/// The scores of nodes that have some image.
+struct Local(HashMap<NodeIdx, i64>);
 
 impl Plugin for ImageLocality {
     fn name(&self) -> &'static str {
@@ -37,31 +40,49 @@ fn with_tag(image: &str) -> String {
 }
 
 impl Score for ImageLocality {
-    fn score(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, nodes: &Nodes) -> i64 {
-        let Some(spec) = pod.spec() else { return 0 };
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    /// Images come to nodes one by one; how many nodes there are changes the structure, which is told otherwise.
+    fn version(&self, cluster: &Snapshot, _: &Shape) -> u64 {
+        cluster.image_version()
+    }
+
+    fn pre_score(&self, cluster: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
+        let spec = shape.spec()?;
         let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
         let in_volumes = spec.volumes.iter().flatten().filter_map(|v| v.image.as_ref()?.reference.as_ref());
         let images: Vec<&String> = containers.filter_map(|c| c.image.as_ref()).chain(in_volumes).collect();
-        let total = nodes.len().max(1) as f64;
-        let sum: i64 = images
-            .iter()
-            .map(|image| {
-                let name = with_tag(image);
-                let size = node.images.get(&name).copied().unwrap_or(0);
-                // An image that few nodes have counts less, so that these do not attract every pod.
-                (size as f64 * (nodes.nodes_with_image(&name) as f64 / total)) as i64
-            })
-            .sum();
+        let total = cluster.len().max(1) as f64;
+        let mut sums: HashMap<NodeIdx, i64> = HashMap::new();
+        for nodes in images.iter().filter_map(|image| cluster.nodes_with_image(&with_tag(image))) {
+            // An image that few nodes have counts less, so that these do not attract every pod.
+            let spread = nodes.len() as f64 / total;
+            for (node, size) in nodes {
+                *sums.entry(*node).or_insert(0) += (*size as f64 * spread) as i64;
+            }
+        }
         let max = MAX_BYTES * images.len().max(1) as i64;
-        MAX_NODE_SCORE * (sum.clamp(MIN_BYTES, max) - MIN_BYTES) / (max - MIN_BYTES)
+        let score = |sum: i64| MAX_NODE_SCORE * (sum.clamp(MIN_BYTES, max) - MIN_BYTES) / (max - MIN_BYTES);
+        sums.retain(|_, sum| {
+            *sum = score(*sum);
+            *sum > 0
+        });
+        (!sums.is_empty()).then(|| Box::new(Local(sums)) as _)
+    }
+}
+
+impl NodeScore for Local {
+    fn score(&self, node: &NodeView) -> i64 {
+        self.0.get(&node.at).copied().unwrap_or(0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Cache;
-    use crate::plugins::testing::{node, pod};
+    use crate::plugins::testing::{node, pod, scores};
 
     #[test]
     fn names_get_their_default_tag() {
@@ -78,16 +99,8 @@ mod tests {
 
     #[test]
     fn the_node_with_the_image_scores_by_size_and_spread() {
-        let mut cache = Cache::default();
-        cache.set_node(node("has").image("web:v1", 512 << 20).into());
-        cache.set_node(node("has-not").into());
-        let pod = PodInfo::new(pod("p").container_image("web:v1").into());
-        let score = |name: &str| {
-            let node = cache.nodes().get(name).unwrap();
-            ImageLocality.score(&CycleState::default(), &pod, node, cache.nodes())
-        };
-        assert_eq!(score("has-not"), 0);
+        let nodes = vec![node("has").image("web:v1", 512 << 20), node("has-not")];
         // Half of the nodes have it: 256 MiB count. (256 - 23) / (1000 - 23).
-        assert_eq!(score("has"), 23);
+        assert_eq!(scores(DESCRIPTOR, pod("p").container_image("web:v1"), nodes, vec![]), [23, 0]);
     }
 }

@@ -1,15 +1,19 @@
-//! The scheduler's plugins: one file each, one line in [`ALL`].
+//! The scheduler's plugins: one file or folder each, one line in [`ALL`].
 
 pub mod balanced_allocation;
 pub mod default_binder;
+mod domain_counts;
 pub mod image_locality;
+pub mod inter_pod_affinity;
 pub mod node_affinity;
 pub mod node_name;
 pub mod node_ports;
 pub mod node_resources_fit;
 pub mod node_unschedulable;
+pub mod pod_topology_spread;
 pub mod priority_sort;
 pub mod scheduling_gates;
+mod scoring_strategy;
 pub mod taint_toleration;
 #[cfg(test)]
 pub mod testing;
@@ -20,12 +24,14 @@ use crate::framework::profile::Descriptor;
 pub const ALL: &[Descriptor] = &[
     scheduling_gates::DESCRIPTOR,
     priority_sort::DESCRIPTOR,
-    node_unschedulable::DESCRIPTOR,
     node_name::DESCRIPTOR,
+    node_unschedulable::DESCRIPTOR,
     taint_toleration::DESCRIPTOR,
     node_affinity::DESCRIPTOR,
     node_ports::DESCRIPTOR,
     node_resources_fit::DESCRIPTOR,
+    pod_topology_spread::DESCRIPTOR,
+    inter_pod_affinity::DESCRIPTOR,
     balanced_allocation::DESCRIPTOR,
     image_locality::DESCRIPTOR,
     default_binder::DESCRIPTOR,

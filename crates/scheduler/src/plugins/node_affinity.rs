@@ -1,39 +1,66 @@
-//! NodeAffinity: nodeSelector and required node affinity filter, preferred terms score by their weights.
+//! NodeAffinity: nodeSelector and required node affinity filter, preferred terms score by their weights; the profile may
+//! add an affinity of its own to every pod's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod};
-use knarr_api::core::pod::placement::{node_affinity, node_matches, required_terms, term_matches};
-
-use crate::cache::Nodes;
-use crate::framework::profile::Descriptor;
-use crate::framework::{
-    ClusterEvent, CycleState, EventObject, Filter, Interest, MAX_NODE_SCORE, NodeInfo, Plugin, PodInfo,
-    PreFilter, Score, Status,
+use k8s_openapi::api::core::v1::{
+    Node, NodeAffinity as Affinity, NodeSelector, NodeSelectorTerm, PreferredSchedulingTerm,
 };
+use knarr_api::core::pod::placement::{node_matches, term_matches};
+use serde::Deserialize;
+
+use crate::framework::node_match::{NodeMatcher, Term};
+use crate::framework::points::NodeView;
+use crate::framework::{
+    Action, Changed, ClusterEvent, Descriptor, Filter, MAX_NODE_SCORE, NodeFilter, NodeScore, Parts, Plugin,
+    PodInfo, PreFilter, Resource, Scope, Score, Shape, Status,
+};
+use crate::snapshot::{NodeIdx, Snapshot};
 
 pub const NAME: &str = "NodeAffinity";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 2,
-    register: |points, weight| {
-        let plugin = Arc::new(NodeAffinity);
-        points.all.push(plugin.clone());
-        points.pre_filter.push(plugin.clone());
-        points.filter.push(plugin.clone());
-        points.score.push((plugin, weight));
+    build: |build| {
+        let args: Args = build.args()?;
+        let plugin = Arc::new(NodeAffinity { added: args.added_affinity.unwrap_or_default() });
+        Ok(Parts { filter: Some(plugin.clone()), score: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
-const REASON: &str = "node(s) didn't match Pod's node affinity/selector";
+const POD_REASON: &str = "node(s) didn't match Pod's node affinity/selector";
+const ENFORCED_REASON: &str = "node(s) didn't match scheduler-enforced node affinity";
+const CONFLICT: &str = "pod affinity terms conflict";
 
-struct NodeAffinity;
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Args {
+    added_affinity: Option<Affinity>,
+}
 
-fn matches_now(pod: &Pod, change: &EventObject) -> bool {
-    match change {
-        EventObject::Node { new: Some(node), .. } => node_matches(pod, node),
-        _ => true,
+struct NodeAffinity {
+    added: Affinity,
+}
+
+#[derive(Clone)]
+struct Required {
+    added: NodeMatcher,
+    of_pod: NodeMatcher,
+}
+
+struct Preferred(Vec<(i64, Term)>);
+
+impl NodeAffinity {
+    fn added_required(&self) -> Option<&NodeSelector> {
+        self.added.required_during_scheduling_ignored_during_execution.as_ref()
+    }
+
+    /// Whether the node would do, on its own.
+    fn admits(&self, pod: &PodInfo, node: &Node) -> bool {
+        let added = self.added_required();
+        added.is_none_or(|a| a.node_selector_terms.iter().any(|t| term_matches(t, node)))
+            && node_matches(pod.pod(), node)
     }
 }
 
@@ -42,15 +69,18 @@ impl Plugin for NodeAffinity {
         NAME
     }
 
-    fn interests(&self) -> &'static [Interest] {
-        const {
-            &[
-                Interest::when(ClusterEvent::NodeAdd, matches_now),
-                Interest::when(ClusterEvent::NodeLabelUpdate, matches_now),
-                Interest::always(ClusterEvent::UnscheduledPodUpdate),
-            ]
-        }
+    fn interests(&self) -> &'static [ClusterEvent] {
+        const { &[ClusterEvent::new(Resource::Node, Action::ADD.or(Action::NODE_LABEL))] }
     }
+
+    fn hint(&self, pod: &PodInfo, _: ClusterEvent, change: &Changed) -> bool {
+        let Some(new) = change.new::<Node>() else { return true };
+        self.admits(pod, new) && change.old::<Node>().is_none_or(|old| !self.admits(pod, old))
+    }
+}
+
+fn affinity(shape: &Shape) -> Option<&Affinity> {
+    shape.spec()?.affinity.as_ref()?.node_affinity.as_ref()
 }
 
 /// The node names that a term allows through `matchFields`, where it names any.
@@ -61,48 +91,69 @@ fn named_nodes(term: &NodeSelectorTerm) -> Option<BTreeSet<String>> {
         .reduce(|a, b| a.intersection(&b).cloned().collect())
 }
 
-impl PreFilter for NodeAffinity {
-    fn pre_filter(
-        &self,
-        _: &mut CycleState,
-        pod: &PodInfo,
-        _: &Nodes,
-    ) -> Result<Option<BTreeSet<String>>, Status> {
-        let selector = pod.spec().and_then(|s| s.node_selector.as_ref());
-        let Some(terms) = required_terms(&pod.pod) else {
-            return if selector.is_none_or(|s| s.is_empty()) { Err(Status::SKIP) } else { Ok(None) };
-        };
+impl Filter for NodeAffinity {
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    fn pre_filter(&self, cluster: &Snapshot, shape: &Shape) -> PreFilter {
+        let of_pod = NodeMatcher::required(cluster, shape.spec());
+        let added = self.added_required();
+        if of_pod.is_everything() && added.is_none() {
+            return PreFilter::Skip;
+        }
+        let added = added.map(|a| NodeMatcher::any_of(cluster, a)).unwrap_or_default();
+        let filter: Box<dyn NodeFilter> = Box::new(Required { added, of_pod });
+        let required =
+            affinity(shape).and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+        let terms = required.map(|r| r.node_selector_terms.as_slice()).unwrap_or_default();
         // Terms are alternatives: names limit the cycle only when every term has some.
-        let mut names = BTreeSet::new();
-        for term in terms {
-            match named_nodes(term) {
-                Some(set) => names.extend(set),
-                None => return Ok(None),
-            }
+        let named: Option<Vec<BTreeSet<String>>> = terms.iter().map(named_nodes).collect();
+        let only: Option<BTreeSet<String>> =
+            named.filter(|n| !n.is_empty()).map(|n| n.into_iter().flatten().collect());
+        if only.as_ref().is_some_and(BTreeSet::is_empty) {
+            return PreFilter::Reject(Status::unresolvable(CONFLICT));
         }
-        if names.is_empty() && !terms.is_empty() {
-            return Err(Status::unresolvable("pod affinity terms conflict"));
-        }
-        Ok(Some(names))
+        PreFilter::Check { filter, only: only.map(|names| names.into_iter().collect()) }
     }
 }
 
-impl Filter for NodeAffinity {
-    fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        if node_matches(&pod.pod, &node.node) { Status::SUCCESS } else { Status::unresolvable(REASON) }
+impl NodeFilter for Required {
+    fn check(&self, node: &NodeView) -> Status {
+        if !self.added.matches(node) {
+            return Status::unresolvable(ENFORCED_REASON);
+        }
+        if self.of_pod.matches(node) { Status::SUCCESS } else { Status::unresolvable(POD_REASON) }
+    }
+
+    fn boxed(&self) -> Box<dyn NodeFilter> {
+        Box::new(self.clone())
     }
 }
 
 impl Score for NodeAffinity {
-    /// The sum of the weights of the preferred terms that the node meets.
-    fn score(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Nodes) -> i64 {
-        let preferred = node_affinity(&pod.pod)
-            .and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
-        let met = preferred.into_iter().flatten().filter(|p| term_matches(&p.preference, &node.node));
-        met.map(|p| i64::from(p.weight)).sum()
+    fn scope(&self) -> Scope {
+        Scope::Row
     }
 
-    fn normalize(&self, scores: &mut [i64]) {
+    fn pre_score(&self, cluster: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
+        let terms = |a: &Affinity| -> Vec<PreferredSchedulingTerm> {
+            a.preferred_during_scheduling_ignored_during_execution.clone().unwrap_or_default()
+        };
+        let own = affinity(shape).map(terms).unwrap_or_default();
+        let all = own.into_iter().chain(terms(&self.added)).filter(|t| t.weight != 0);
+        let all: Vec<_> = all.map(|t| (i64::from(t.weight), Term::compile(cluster, &t.preference))).collect();
+        (!all.is_empty()).then(|| Box::new(Preferred(all)) as _)
+    }
+}
+
+impl NodeScore for Preferred {
+    /// The sum of the weights of the preferred terms that the node meets.
+    fn score(&self, node: &NodeView) -> i64 {
+        self.0.iter().filter(|(_, term)| term.matches(node)).map(|(weight, _)| weight).sum()
+    }
+
+    fn normalize(&self, _: &Snapshot, _: &[NodeIdx], scores: &mut [i64]) {
         normalize(scores);
     }
 }
@@ -118,70 +169,28 @@ pub fn normalize(scores: &mut [i64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugins::testing::{node, pod};
-
-    #[test]
-    fn operators_compare_labels() {
-        // operator, values, whether a node with cpus=8 and one without the label match
-        let table: [(&str, &[&str], bool, bool); 9] = [
-            ("In", &["4", "8"], true, false),
-            ("In", &["4"], false, false),
-            ("NotIn", &["8"], false, true),
-            ("NotIn", &["4"], true, true),
-            ("Exists", &[], true, false),
-            ("DoesNotExist", &[], false, true),
-            ("Gt", &["4"], true, false),
-            ("Gt", &["8"], false, false),
-            ("Lt", &["9"], true, false),
-        ];
-        for (operator, values, with, without) in table {
-            let pod = pod("p").required_affinity("cpus", operator, values).build();
-            assert_eq!(
-                node_matches(&pod, &node("a").label("cpus", "8").build()),
-                with,
-                "{operator} {values:?}"
-            );
-            assert_eq!(node_matches(&pod, &node("a").build()), without, "{operator} {values:?} without");
-        }
-    }
-
-    #[test]
-    fn selector_and_terms_both_have_to_match() {
-        let pod = pod("p").node_selector("disk", "ssd").required_affinity("zone", "In", &["z1"]).build();
-        assert!(node_matches(&pod, &node("a").label("disk", "ssd").label("zone", "z1").build()));
-        assert!(!node_matches(&pod, &node("a").label("disk", "ssd").build()));
-        assert!(!node_matches(&pod, &node("a").label("zone", "z1").build()));
-    }
-
-    #[test]
-    fn a_required_affinity_without_terms_matches_nothing() {
-        let mut empty = pod("p").required_affinity("k", "Exists", &[]).build();
-        let affinity = empty.spec.as_mut().unwrap().affinity.as_mut().unwrap();
-        let required = &mut affinity.node_affinity.as_mut().unwrap();
-        required
-            .required_during_scheduling_ignored_during_execution
-            .as_mut()
-            .unwrap()
-            .node_selector_terms
-            .clear();
-        assert!(!node_matches(&empty, &node("a").label("k", "v").build()));
-    }
+    use crate::plugins::testing::{node, pod, scores, verdict, verdict_with};
+    use serde_json::json;
 
     #[test]
     fn preferred_terms_add_up_and_scale() {
-        let pod =
-            PodInfo::new(pod("p").preferred_affinity(80, "a", "1").preferred_affinity(20, "b", "1").into());
-        let (state, nodes) = (CycleState::default(), Nodes::default());
-        let score = |n: crate::plugins::testing::NodeBuilder| {
-            NodeAffinity.score(&state, &pod, &NodeInfo::new(n.into()), &nodes)
-        };
-        let mut scores = [
-            score(node("x").label("a", "1")),
-            score(node("y").label("a", "1").label("b", "1")),
-            score(node("z")),
-        ];
-        assert_eq!(scores, [80, 100, 0]);
-        normalize(&mut scores);
-        assert_eq!(scores, [80, 100, 0]);
+        let pod = pod("p").preferred_affinity(80, "a", "1").preferred_affinity(20, "b", "1");
+        let nodes = vec![node("x").label("a", "1"), node("y").label("a", "1").label("b", "1"), node("z")];
+        assert_eq!(scores(DESCRIPTOR, pod, nodes, vec![]), [80, 100, 0]);
+    }
+
+    #[test]
+    fn the_profiles_own_affinity_holds_for_every_pod() {
+        let args = json!({"addedAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}]}]}}});
+        let status = |n| verdict_with(DESCRIPTOR, &args, pod("p"), n, vec![]);
+        assert!(status(node("n").label("pool", "a")).is_success());
+        assert_eq!(status(node("n")).message(), ENFORCED_REASON);
+    }
+
+    #[test]
+    fn a_mismatch_is_the_pods() {
+        let status = verdict(DESCRIPTOR, pod("p").node_selector("disk", "ssd"), node("n"), vec![]);
+        assert_eq!(status, Status::unresolvable(POD_REASON));
     }
 }

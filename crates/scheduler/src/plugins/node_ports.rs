@@ -1,77 +1,85 @@
 //! NodePorts: no two pods of a node share a host port.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::cache::Nodes;
-use crate::framework::profile::Descriptor;
+use crate::framework::footprint::{Footprint, HostPort};
+use crate::framework::points::NodeView;
 use crate::framework::{
-    ClusterEvent, CycleState, EventObject, Filter, Interest, NodeInfo, Plugin, PodInfo, PreFilter, Status,
+    Action, Changed, ClusterEvent, Descriptor, Filter, NodeFilter, Parts, Plugin, PodInfo, PreFilter,
+    Resource, Scope, Shape, Status,
 };
+use crate::snapshot::Snapshot;
 
 pub const NAME: &str = "NodePorts";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
-    register: |points, _| {
+    build: |_| {
         let plugin = Arc::new(NodePorts);
-        points.all.push(plugin.clone());
-        points.pre_filter.push(plugin.clone());
-        points.filter.push(plugin);
+        Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
 struct NodePorts;
 
-/// A pod that goes away helps only if it held one of the wanted ports.
-fn frees_a_port(waiting: &Pod, change: &EventObject) -> bool {
-    let EventObject::Pod { old: Some(gone), .. } = change else { return true };
-    let (wanted, freed) =
-        (PodInfo::new(Arc::new(waiting.clone())).host_ports, PodInfo::new(Arc::clone(gone)).host_ports);
-    wanted.iter().any(|w| freed.iter().any(|f| f.port == w.port && f.protocol == w.protocol))
-}
+/// The ports wanted.
+#[derive(Clone)]
+struct Wanted(Vec<HostPort>);
 
 impl Plugin for NodePorts {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn interests(&self) -> &'static [Interest] {
+    fn interests(&self) -> &'static [ClusterEvent] {
         const {
             &[
-                Interest::when(ClusterEvent::AssignedPodDelete, frees_a_port),
-                Interest::always(ClusterEvent::NodeAdd),
+                ClusterEvent::new(Resource::AssignedPod, Action::DELETE),
+                ClusterEvent::new(Resource::Node, Action::ADD),
             ]
         }
     }
-}
 
-impl PreFilter for NodePorts {
-    fn pre_filter(
-        &self,
-        _: &mut CycleState,
-        pod: &PodInfo,
-        _: &Nodes,
-    ) -> Result<Option<BTreeSet<String>>, Status> {
-        if pod.host_ports.is_empty() { Err(Status::SKIP) } else { Ok(None) }
+    /// A pod that goes away helps only if it held one of the wanted ports.
+    fn hint(&self, pod: &PodInfo, _: ClusterEvent, change: &Changed) -> bool {
+        let Some(gone) = change.old::<Pod>() else { return true };
+        let freed = Footprint::of(gone);
+        let wanted = &pod.footprint().host_ports;
+        wanted.iter().any(|w| freed.host_ports.iter().any(|f| f.port == w.port && f.protocol == w.protocol))
     }
 }
 
 impl Filter for NodePorts {
-    fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        if pod.host_ports.iter().any(|p| node.port_conflicts(p)) {
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    fn pre_filter(&self, _: &Snapshot, shape: &Shape) -> PreFilter {
+        if shape.footprint.host_ports.is_empty() {
+            return PreFilter::Skip;
+        }
+        PreFilter::check(Wanted(shape.footprint.host_ports.clone()))
+    }
+}
+
+impl NodeFilter for Wanted {
+    fn check(&self, node: &NodeView) -> Status {
+        if self.0.iter().any(|port| node.row.port_conflicts(port)) {
             return Status::unschedulable("node(s) didn't have free ports for the requested pod ports");
         }
         Status::SUCCESS
+    }
+
+    fn boxed(&self) -> Box<dyn NodeFilter> {
+        Box::new(self.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::plugins::testing::{node, pod};
+    use crate::plugins::testing::{node, pod, verdict};
 
     #[test]
     fn ports_conflict_by_number_protocol_and_address() {
@@ -84,10 +92,9 @@ mod tests {
             (("10.0.0.1", "TCP", 80), ("", "TCP", 80), false),
         ];
         for (used, wanted, fits) in table {
-            let mut info = NodeInfo::new(node("n").into());
-            info.add_pod(PodInfo::new(pod("a").host_port(used.0, used.1, used.2).into()).into());
-            let pod = PodInfo::new(pod("b").host_port(wanted.0, wanted.1, wanted.2).into());
-            let status = NodePorts.filter(&CycleState::default(), &pod, &info);
+            let there = vec![pod("a").host_port(used.0, used.1, used.2)];
+            let incoming = pod("b").host_port(wanted.0, wanted.1, wanted.2);
+            let status = verdict(super::DESCRIPTOR, incoming, node("n"), there);
             assert_eq!(status.is_success(), fits, "{used:?} {wanted:?}");
         }
     }

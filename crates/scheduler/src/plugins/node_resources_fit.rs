@@ -1,46 +1,102 @@
-//! NodeResourcesFit: the node has what the pod requests; the emptier node scores higher (LeastAllocated).
+//! NodeResourcesFit: the node has what the pod requests; scores by what would be free or in use.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::Node;
+use serde::Deserialize;
 
-use crate::cache::Nodes;
-use crate::framework::profile::Descriptor;
+use super::scoring_strategy::{ResourceWeight, ShapePoint, Strategy, cpu_and_memory, requests, uses};
+use crate::framework::points::NodeView;
 use crate::framework::resources::Resources;
 use crate::framework::{
-    ClusterEvent, Code, CycleState, EventObject, Filter, Interest, MAX_NODE_SCORE, NodeInfo, Plugin, PodInfo,
-    PreFilter, Score, Status,
+    Action, Changed, ClusterEvent, Code, Descriptor, Filter, NodeFilter, NodeScore, Parts, Plugin, PodInfo,
+    PreFilter, Resource, Scope, Score, Shape, Status,
 };
+use crate::snapshot::{NodeRow, Snapshot};
 
 pub const NAME: &str = "NodeResourcesFit";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 1,
-    register: |points, weight| {
-        let plugin = Arc::new(NodeResourcesFit);
-        points.all.push(plugin.clone());
-        points.pre_filter.push(plugin.clone());
-        points.filter.push(plugin.clone());
-        points.score.push((plugin, weight));
+    build: |build| {
+        let plugin = Arc::new(NodeResourcesFit::new(build.args()?)?);
+        Ok(Parts { filter: Some(plugin.clone()), score: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
-struct NodeResourcesFit;
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Args {
+    ignored_resources: Vec<String>,
+    ignored_resource_groups: Vec<String>,
+    scoring_strategy: Option<ScoringStrategy>,
+}
 
-/// A node update helps when something that the pod wants grew.
-fn grew(_: &Pod, change: &EventObject) -> bool {
-    let EventObject::Node { old: Some(old), new: Some(new) } = change else { return true };
-    let allocatable = |n: &k8s_openapi::api::core::v1::Node| {
-        Resources::from_list(n.status.as_ref().and_then(|s| s.allocatable.as_ref()))
-    };
-    let (old, new) = (allocatable(old), allocatable(new));
-    new.milli_cpu > old.milli_cpu
-        || new.memory > old.memory
-        || new.ephemeral_storage > old.ephemeral_storage
-        || new.pods > old.pods
-        || new.scalar.iter().any(|(name, amount)| *amount > old.scalar.get(name).copied().unwrap_or(0))
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ScoringStrategy {
+    #[serde(rename = "type")]
+    type_: String,
+    resources: Vec<ResourceWeight>,
+    requested_to_capacity_ratio: Option<RatioShape>,
+}
+
+#[derive(Deserialize)]
+struct RatioShape {
+    shape: Vec<ShapePoint>,
+}
+
+struct NodeResourcesFit {
+    ignored: Arc<Ignored>,
+    strategy: Arc<(Strategy, Vec<ResourceWeight>)>,
+}
+
+/// Extended resources that somebody else looks after.
+#[derive(Debug, Default)]
+struct Ignored {
+    resources: BTreeSet<String>,
+    groups: BTreeSet<String>,
+}
+
+#[derive(Clone)]
+struct Fits {
+    wanted: Resources,
+    ignored: Arc<Ignored>,
+}
+
+struct Allocation {
+    requests: Vec<i64>,
+    strategy: Arc<(Strategy, Vec<ResourceWeight>)>,
+}
+
+impl NodeResourcesFit {
+    fn new(args: Args) -> Result<Self, String> {
+        let given = args.scoring_strategy.unwrap_or_default();
+        let strategy = match (given.type_.as_str(), given.requested_to_capacity_ratio) {
+            ("" | "LeastAllocated", _) => Strategy::LeastAllocated,
+            ("MostAllocated", _) => Strategy::MostAllocated,
+            ("RequestedToCapacityRatio", Some(ratio)) if !ratio.shape.is_empty() => {
+                Strategy::RequestedToCapacityRatio(ratio.shape)
+            }
+            ("RequestedToCapacityRatio", _) => return Err("at least one point must be specified".to_owned()),
+            (other, _) => return Err(format!("scoring strategy {other} is not supported")),
+        };
+        let resources = if given.resources.is_empty() { cpu_and_memory() } else { given.resources };
+        let ignored = Ignored {
+            resources: args.ignored_resources.into_iter().collect(),
+            groups: args.ignored_resource_groups.into_iter().collect(),
+        };
+        Ok(Self { ignored: Arc::new(ignored), strategy: Arc::new((strategy, resources)) })
+    }
+}
+
+impl Ignored {
+    fn covers(&self, name: &str) -> bool {
+        let group = name.split_once('/').map(|(group, _)| group);
+        self.resources.contains(name) || group.is_some_and(|group| self.groups.contains(group))
+    }
 }
 
 impl Plugin for NodeResourcesFit {
@@ -48,21 +104,43 @@ impl Plugin for NodeResourcesFit {
         NAME
     }
 
-    fn interests(&self) -> &'static [Interest] {
+    fn interests(&self) -> &'static [ClusterEvent] {
         const {
             &[
-                Interest::always(ClusterEvent::AssignedPodDelete),
-                Interest::always(ClusterEvent::AssignedPodUpdate),
-                Interest::always(ClusterEvent::UnscheduledPodUpdate),
-                Interest::always(ClusterEvent::NodeAdd),
-                Interest::when(ClusterEvent::NodeAllocatableUpdate, grew),
+                ClusterEvent::new(Resource::AssignedPod, Action::DELETE.or(Action::POD_SCALE_DOWN)),
+                ClusterEvent::new(Resource::TargetPod, Action::POD_SCALE_DOWN),
+                ClusterEvent::new(Resource::Node, Action::ADD.or(Action::NODE_ALLOCATABLE)),
             ]
         }
     }
+
+    fn hint(&self, pod: &PodInfo, happened: ClusterEvent, change: &Changed) -> bool {
+        if happened.resource != Resource::Node {
+            return true;
+        }
+        let Some(new) = change.new::<Node>() else { return true };
+        let allocatable =
+            |n: &Node| Resources::from_list(n.status.as_ref().and_then(|s| s.allocatable.as_ref()));
+        let wanted = &pod.footprint().requests;
+        let (empty, new) =
+            (NodeRow { allocatable: allocatable(new), ..NodeRow::default() }, allocatable(new));
+        let fits = insufficient(wanted, &Ignored::default(), &empty).0.is_empty();
+        fits && change.old::<Node>().is_none_or(|old| grew(wanted, &allocatable(old), &new))
+    }
+}
+
+/// Whether something that the pod wants, or the room for pods, grew.
+fn grew(wanted: &Resources, old: &Resources, new: &Resources) -> bool {
+    let amount = |r: &Resources, name: &str| r.scalar.get(name).copied().unwrap_or(0);
+    new.pods > old.pods
+        || wanted.milli_cpu > 0 && new.milli_cpu > old.milli_cpu
+        || wanted.memory > 0 && new.memory > old.memory
+        || wanted.ephemeral_storage > 0 && new.ephemeral_storage > old.ephemeral_storage
+        || wanted.scalar.iter().any(|(name, n)| *n > 0 && amount(new, name) > amount(old, name))
 }
 
 /// What is missing on the node; the flag says that even the empty node would not do.
-fn insufficient(pod: &Resources, node: &NodeInfo) -> (Vec<Cow<'static, str>>, bool) {
+fn insufficient(wanted: &Resources, ignored: &Ignored, node: &NodeRow) -> (Vec<Cow<'static, str>>, bool) {
     let (mut reasons, mut never) = (Vec::new(), false);
     if node.pods.len() as i64 + 1 > node.allocatable.pods {
         reasons.push(Cow::Borrowed("Too many pods"));
@@ -74,73 +152,75 @@ fn insufficient(pod: &Resources, node: &NodeInfo) -> (Vec<Cow<'static, str>>, bo
         }
     };
     let (used, total) = (&node.requested, &node.allocatable);
-    check(pod.milli_cpu, used.milli_cpu, total.milli_cpu, &|| "Insufficient cpu".into());
-    check(pod.memory, used.memory, total.memory, &|| "Insufficient memory".into());
-    check(pod.ephemeral_storage, used.ephemeral_storage, total.ephemeral_storage, &|| {
+    check(wanted.milli_cpu, used.milli_cpu, total.milli_cpu, &|| "Insufficient cpu".into());
+    check(wanted.memory, used.memory, total.memory, &|| "Insufficient memory".into());
+    check(wanted.ephemeral_storage, used.ephemeral_storage, total.ephemeral_storage, &|| {
         "Insufficient ephemeral-storage".into()
     });
     let amount = |r: &Resources, name: &str| r.scalar.get(name).copied().unwrap_or(0);
-    for (name, wanted) in &pod.scalar {
+    for (name, wanted) in wanted.scalar.iter().filter(|(name, _)| !ignored.covers(name)) {
         check(*wanted, amount(used, name), amount(total, name), &|| format!("Insufficient {name}").into());
     }
     (reasons, never)
 }
 
-impl PreFilter for NodeResourcesFit {
-    fn pre_filter(
-        &self,
-        _: &mut CycleState,
-        _: &PodInfo,
-        _: &Nodes,
-    ) -> Result<Option<BTreeSet<String>>, Status> {
-        Ok(None)
+impl Filter for NodeResourcesFit {
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    fn pre_filter(&self, _: &Snapshot, shape: &Shape) -> PreFilter {
+        PreFilter::check(Fits {
+            wanted: shape.footprint.requests.clone(),
+            ignored: Arc::clone(&self.ignored),
+        })
     }
 }
 
-impl Filter for NodeResourcesFit {
-    fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        let (reasons, never) = insufficient(&pod.requests, node);
+impl NodeFilter for Fits {
+    fn check(&self, node: &NodeView) -> Status {
+        let (reasons, never) = insufficient(&self.wanted, &self.ignored, node.row);
         match (reasons.is_empty(), never) {
             (true, _) => Status::SUCCESS,
             (false, false) => Status { code: Code::Unschedulable, reasons },
             (false, true) => Status { code: Code::UnschedulableAndUnresolvable, reasons },
         }
     }
+
+    fn boxed(&self) -> Box<dyn NodeFilter> {
+        Box::new(self.clone())
+    }
 }
 
 impl Score for NodeResourcesFit {
-    /// The mean over CPU and memory of the share that stays free.
-    fn score(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Nodes) -> i64 {
-        let (used, total) = (&node.non_zero_requested, &node.allocatable);
-        let shares = [
-            (used.milli_cpu + pod.non_zero.milli_cpu, total.milli_cpu),
-            (used.memory + pod.non_zero.memory, total.memory),
-        ];
-        let (mut sum, mut count) = (0, 0);
-        for (wanted, total) in shares.into_iter().filter(|(_, total)| *total > 0) {
-            sum += if wanted > total {
-                0
-            } else {
-                i64::try_from(i128::from(total - wanted) * i128::from(MAX_NODE_SCORE) / i128::from(total))
-                    .unwrap_or(0)
-            };
-            count += 1;
-        }
-        if count == 0 { 0 } else { sum / count }
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    fn pre_score(&self, _: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
+        let requests = requests(&self.strategy.1, &shape.footprint.non_zero);
+        Some(Box::new(Allocation { requests, strategy: Arc::clone(&self.strategy) }))
+    }
+}
+
+impl NodeScore for Allocation {
+    fn score(&self, node: &NodeView) -> i64 {
+        let (strategy, resources) = &*self.strategy;
+        strategy.score(resources, uses(resources, &self.requests, node.row, true))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugins::testing::{node, pod};
+    use crate::plugins::testing::{PodBuilder, node, pod, scores, scores_with, verdict, verdict_with};
+    use serde_json::json;
 
     #[test]
     fn what_is_missing_is_named() {
-        let mut info = NodeInfo::new(node("n").capacity("1", "1Gi", 2).into());
-        info.add_pod(PodInfo::new(pod("a").cpu("600m").into()).into());
-        let verdict = |p: crate::plugins::testing::PodBuilder| {
-            let status = NodeResourcesFit.filter(&CycleState::default(), &PodInfo::new(p.into()), &info);
+        let verdict = |incoming: PodBuilder| {
+            let there = vec![pod("a").cpu("600m")];
+            let status = verdict(DESCRIPTOR, incoming, node("n").capacity("1", "1Gi", 2), there);
             (status.code, status.message())
         };
         assert_eq!(verdict(pod("b").cpu("400m")).0, Code::Success);
@@ -153,21 +233,32 @@ mod tests {
     }
 
     #[test]
+    fn ignored_resources_are_not_looked_at() {
+        for args in [
+            json!({"ignoredResources": ["example.com/gpu"]}),
+            json!({"ignoredResourceGroups": ["example.com"]}),
+        ] {
+            let wants = pod("b").request("example.com/gpu", "1");
+            assert!(verdict_with(DESCRIPTOR, &args, wants, node("n"), vec![]).is_success(), "{args}");
+        }
+    }
+
+    #[test]
     fn a_full_node_takes_no_more_pods() {
-        let mut info = NodeInfo::new(node("n").capacity("8", "8Gi", 1).into());
-        info.add_pod(PodInfo::new(pod("a").into()).into());
-        let status = NodeResourcesFit.filter(&CycleState::default(), &PodInfo::new(pod("b").into()), &info);
+        let status = verdict(DESCRIPTOR, pod("b"), node("n").capacity("8", "8Gi", 1), vec![pod("a")]);
         assert_eq!((status.code, status.message().as_str()), (Code::Unschedulable, "Too many pods"));
     }
 
     #[test]
-    fn the_emptier_node_scores_higher() {
-        let (state, nodes) = (CycleState::default(), Nodes::default());
-        let incoming = PodInfo::new(pod("p").cpu("1").memory("1Gi").into());
-        let mut busy = NodeInfo::new(node("n").capacity("4", "4Gi", 110).into());
-        let empty = busy.clone();
-        busy.add_pod(PodInfo::new(pod("a").cpu("2").memory("2Gi").into()).into());
-        assert_eq!(NodeResourcesFit.score(&state, &incoming, &empty, &nodes), 75);
-        assert_eq!(NodeResourcesFit.score(&state, &incoming, &busy, &nodes), 25);
+    fn strategies_order_nodes() {
+        let incoming = || pod("p").cpu("1").memory("1Gi");
+        let nodes = || vec![node("empty").capacity("4", "4Gi", 110), node("busy").capacity("4", "4Gi", 110)];
+        let there = || vec![(1, pod("a").cpu("2").memory("2Gi"))];
+        assert_eq!(scores(DESCRIPTOR, incoming(), nodes(), there()), [75, 25]);
+        let most = json!({"scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 1}]}});
+        assert_eq!(scores_with(DESCRIPTOR, &most, incoming(), nodes(), there()), [25, 75]);
+        let ratio = json!({"scoringStrategy": {"type": "RequestedToCapacityRatio", "requestedToCapacityRatio":
+            {"shape": [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]}}});
+        assert_eq!(scores_with(DESCRIPTOR, &ratio, incoming(), nodes(), there()), [25, 75]);
     }
 }

@@ -2,33 +2,36 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Taint;
-use knarr_api::core::pod::placement::tolerates;
+use k8s_openapi::api::core::v1::{Node, Taint};
+use knarr_api::core::pod::placement::tolerated;
 
-use crate::framework::profile::Descriptor;
+use crate::framework::points::NodeView;
 use crate::framework::{
-    ClusterEvent, CycleState, EventObject, Filter, Interest, NodeInfo, Plugin, PodInfo, Status,
+    Action, Changed, ClusterEvent, Descriptor, Filter, NodeFilter, Parts, Plugin, PodInfo, PreFilter,
+    Resource, Scope, Shape, Status,
 };
+use crate::snapshot::Snapshot;
 
 pub const NAME: &str = "NodeUnschedulable";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
-    register: |points, _| {
+    build: |_| {
         let plugin = Arc::new(NodeUnschedulable);
-        points.all.push(plugin.clone());
-        points.filter.push(plugin);
+        Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
 struct NodeUnschedulable;
 
-fn is_schedulable_now(_: &k8s_openapi::api::core::v1::Pod, change: &EventObject) -> bool {
-    match change {
-        EventObject::Node { new: Some(node), .. } => {
-            !node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false)
-        }
-        _ => true,
+#[derive(Clone)]
+struct Cordons;
+
+fn cordon() -> Taint {
+    Taint {
+        key: "node.kubernetes.io/unschedulable".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
     }
 }
 
@@ -37,49 +40,65 @@ impl Plugin for NodeUnschedulable {
         NAME
     }
 
-    fn interests(&self) -> &'static [Interest] {
+    fn interests(&self) -> &'static [ClusterEvent] {
         const {
             &[
-                Interest::when(ClusterEvent::NodeAdd, is_schedulable_now),
-                Interest::when(ClusterEvent::NodeTaintUpdate, is_schedulable_now),
-                Interest::always(ClusterEvent::UnscheduledPodUpdate),
+                ClusterEvent::new(Resource::Node, Action::ADD.or(Action::NODE_TAINT)),
+                ClusterEvent::new(Resource::TargetPod, Action::POD_TOLERATION),
             ]
+        }
+    }
+
+    fn hint(&self, pod: &PodInfo, happened: ClusterEvent, change: &Changed) -> bool {
+        let cordoned = |n: &Node| n.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
+        match (change.old::<Node>(), change.new::<Node>()) {
+            _ if happened.resource != Resource::Node => tolerates_cordon(&pod.shape),
+            (old, Some(new)) => old.is_none_or(cordoned) && !cordoned(new),
+            _ => true,
         }
     }
 }
 
+fn tolerates_cordon(shape: &Shape) -> bool {
+    let tolerations = shape.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
+    tolerated(tolerations, &cordon())
+}
+
 impl Filter for NodeUnschedulable {
-    fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        if !node.is_unschedulable() {
-            return Status::SUCCESS;
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    fn pre_filter(&self, _: &Snapshot, shape: &Shape) -> PreFilter {
+        if tolerates_cordon(shape) { PreFilter::Skip } else { PreFilter::check(Cordons) }
+    }
+}
+
+impl NodeFilter for Cordons {
+    fn check(&self, node: &NodeView) -> Status {
+        if node.row.is_unschedulable() {
+            return Status::unresolvable("node(s) were unschedulable");
         }
-        let taint = Taint {
-            key: "node.kubernetes.io/unschedulable".to_owned(),
-            effect: "NoSchedule".to_owned(),
-            ..Taint::default()
-        };
-        let tolerations = pod.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
-        if tolerations.iter().any(|t| tolerates(t, &taint)) {
-            return Status::SUCCESS;
-        }
-        Status::unresolvable("node(s) were unschedulable")
+        Status::SUCCESS
+    }
+
+    fn boxed(&self) -> Box<dyn NodeFilter> {
+        Box::new(self.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::plugins::testing::{node, pod};
+    use crate::plugins::testing::{node, pod, verdict};
 
     #[test]
     fn cordoned_nodes_turn_pods_down_unless_tolerated() {
-        let filter = |pod: k8s_openapi::api::core::v1::Pod, cordoned: bool| {
-            let node = NodeInfo::new(node("a").unschedulable(cordoned).into());
-            NodeUnschedulable.filter(&CycleState::default(), &PodInfo::new(pod.into()), &node).is_success()
+        let fits = |pod, cordoned: bool| {
+            verdict(super::DESCRIPTOR, pod, node("a").unschedulable(cordoned), vec![]).is_success()
         };
-        assert!(filter(pod("p").build(), false));
-        assert!(!filter(pod("p").build(), true));
+        assert!(fits(pod("p"), false));
+        assert!(!fits(pod("p"), true));
         let key = "node.kubernetes.io/unschedulable";
-        assert!(filter(pod("p").toleration(key, "Exists", "", "NoSchedule").build(), true));
+        assert!(fits(pod("p").toleration(key, "Exists", "", "NoSchedule"), true));
     }
 }

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::framework::profile::Descriptor;
-use crate::framework::{Plugin, PodInfo, QueueSort};
+use crate::framework::{Descriptor, Parts, Plugin, PodInfo, QueueSort};
 
 pub const NAME: &str = "PrioritySort";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
-    register: |points, _| {
+    build: |_| {
         let plugin = Arc::new(PrioritySort);
-        points.all.push(plugin.clone());
-        points.queue_sort = Some(plugin);
+        Ok(Parts { queue_sort: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 

@@ -2,19 +2,17 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
-
-use crate::framework::profile::Descriptor;
-use crate::framework::{ClusterEvent, Interest, Plugin, PreEnqueue, Status};
+use crate::framework::{
+    Action, ClusterEvent, Descriptor, Parts, Plugin, PodInfo, PreEnqueue, Resource, Status,
+};
 
 pub const NAME: &str = "SchedulingGates";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
-    register: |points, _| {
+    build: |_| {
         let plugin = Arc::new(SchedulingGates);
-        points.all.push(plugin.clone());
-        points.pre_enqueue.push(plugin);
+        Ok(Parts { pre_enqueue: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
@@ -25,14 +23,14 @@ impl Plugin for SchedulingGates {
         NAME
     }
 
-    fn interests(&self) -> &'static [Interest] {
-        const { &[Interest::always(ClusterEvent::UnscheduledPodUpdate)] }
+    fn interests(&self) -> &'static [ClusterEvent] {
+        const { &[ClusterEvent::new(Resource::TargetPod, Action::POD_GATES_ELIMINATED)] }
     }
 }
 
 impl PreEnqueue for SchedulingGates {
-    fn pre_enqueue(&self, pod: &Pod) -> Status {
-        let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_deref()).unwrap_or_default();
+    fn pre_enqueue(&self, pod: &PodInfo) -> Status {
+        let gates = pod.spec().and_then(|s| s.scheduling_gates.as_deref()).unwrap_or_default();
         if gates.is_empty() {
             return Status::SUCCESS;
         }

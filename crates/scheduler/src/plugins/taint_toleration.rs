@@ -2,40 +2,40 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, Taint, Toleration};
-use knarr_api::core::pod::placement::{taints, tolerated, tolerates, tolerations};
+use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
+use knarr_api::core::pod::placement::{taints, tolerated};
 
-use crate::cache::Nodes;
-use crate::framework::profile::Descriptor;
+use crate::framework::points::NodeView;
 use crate::framework::{
-    ClusterEvent, CycleState, EventObject, Filter, Interest, MAX_NODE_SCORE, NodeInfo, Plugin, PodInfo,
-    Score, Status,
+    Action, Changed, ClusterEvent, Descriptor, Filter, MAX_NODE_SCORE, NodeFilter, NodeScore, Parts, Plugin,
+    PodInfo, PreFilter, Resource, Scope, Score, Shape, Status,
 };
+use crate::snapshot::{NodeIdx, Snapshot};
 
 pub const NAME: &str = "TaintToleration";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 3,
-    register: |points, weight| {
+    build: |_| {
         let plugin = Arc::new(TaintToleration);
-        points.all.push(plugin.clone());
-        points.filter.push(plugin.clone());
-        points.score.push((plugin, weight));
+        Ok(Parts { filter: Some(plugin.clone()), score: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
 struct TaintToleration;
 
-fn keeps_off(taints: &[Taint], pod: &Pod) -> bool {
-    let blocking = taints.iter().filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
-    blocking.into_iter().any(|taint| !tolerated(tolerations(pod), taint))
+/// A pod's tolerations.
+#[derive(Clone)]
+struct Tolerations(Vec<Toleration>);
+
+fn of(shape: &Shape) -> &[Toleration] {
+    shape.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
 }
 
-fn tolerated_now(pod: &Pod, change: &EventObject) -> bool {
-    match change {
-        EventObject::Node { new: Some(node), .. } => !keeps_off(taints(node), pod),
-        _ => true,
-    }
+/// Whether one of the taints that keep pods off is not tolerated.
+pub fn keeps_off(taints: &[Taint], tolerations: &[Toleration]) -> bool {
+    let blocking = taints.iter().filter(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
+    { blocking }.any(|taint| !tolerated(tolerations, taint))
 }
 
 impl Plugin for TaintToleration {
@@ -43,36 +43,63 @@ impl Plugin for TaintToleration {
         NAME
     }
 
-    fn interests(&self) -> &'static [Interest] {
+    fn interests(&self) -> &'static [ClusterEvent] {
         const {
             &[
-                Interest::when(ClusterEvent::NodeAdd, tolerated_now),
-                Interest::when(ClusterEvent::NodeTaintUpdate, tolerated_now),
-                Interest::always(ClusterEvent::UnscheduledPodUpdate),
+                ClusterEvent::new(Resource::Node, Action::ADD.or(Action::NODE_TAINT)),
+                ClusterEvent::new(Resource::TargetPod, Action::POD_TOLERATION),
             ]
         }
+    }
+
+    fn hint(&self, pod: &PodInfo, _: ClusterEvent, change: &Changed) -> bool {
+        let kept_off = |node: &Node| keeps_off(taints(node), of(&pod.shape));
+        change.new::<Node>().is_none_or(|new| change.old::<Node>().is_none_or(kept_off) && !kept_off(new))
     }
 }
 
 impl Filter for TaintToleration {
-    fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
-        if keeps_off(node.taints(), &pod.pod) {
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    fn pre_filter(&self, _: &Snapshot, shape: &Shape) -> PreFilter {
+        PreFilter::check(Tolerations(of(shape).to_vec()))
+    }
+}
+
+impl NodeFilter for Tolerations {
+    fn check(&self, node: &NodeView) -> Status {
+        if keeps_off(node.row.taints(), &self.0) {
             return Status::unresolvable("node(s) had untolerated taint(s)");
         }
         Status::SUCCESS
     }
+
+    fn boxed(&self) -> Box<dyn NodeFilter> {
+        Box::new(self.clone())
+    }
 }
 
 impl Score for TaintToleration {
-    /// How many PreferNoSchedule taints the pod does not tolerate.
-    fn score(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Nodes) -> i64 {
-        let prefers = |t: &&Toleration| matches!(t.effect.as_deref(), None | Some("" | "PreferNoSchedule"));
-        let wanted: Vec<_> = tolerations(&pod.pod).iter().filter(prefers).collect();
-        let soft = node.taints().iter().filter(|t| t.effect == "PreferNoSchedule");
-        soft.filter(|taint| !wanted.iter().any(|t| tolerates(t, taint))).count() as i64
+    fn scope(&self) -> Scope {
+        Scope::Row
     }
 
-    fn normalize(&self, scores: &mut [i64]) {
+    fn pre_score(&self, _: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
+        let soft = |t: &&Toleration| matches!(t.effect.as_deref(), None | Some("" | "PreferNoSchedule"));
+        Some(Box::new(Tolerations(of(shape).iter().filter(soft).cloned().collect())))
+    }
+}
+
+impl NodeScore for Tolerations {
+    /// How many PreferNoSchedule taints the pod does not tolerate.
+    fn score(&self, node: &NodeView) -> i64 {
+        let soft = node.row.taints().iter().filter(|t| t.effect == "PreferNoSchedule");
+        soft.filter(|taint| !tolerated(&self.0, taint)).count() as i64
+    }
+
+    fn normalize(&self, _: &Snapshot, _: &[NodeIdx], scores: &mut [i64]) {
         reverse_normalize(scores);
     }
 }
@@ -87,8 +114,7 @@ pub fn reverse_normalize(scores: &mut [i64]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::plugins::testing::{node, pod};
+    use crate::plugins::testing::{node, pod, scores, verdict};
 
     #[test]
     fn tolerations_match_taints_as_documented() {
@@ -105,23 +131,19 @@ mod tests {
             ("key2", "Exists", "", "", false),
         ];
         for (key, operator, value, effect, expected) in table {
-            let pod = PodInfo::new(pod("p").toleration(key, operator, value, effect).build().into());
-            let node = NodeInfo::new(node("a").taint("key1", "value1", "NoSchedule").into());
-            let status = TaintToleration.filter(&CycleState::default(), &pod, &node);
+            let pod = pod("p").toleration(key, operator, value, effect);
+            let node = node("a").taint("key1", "value1", "NoSchedule");
+            let status = verdict(super::DESCRIPTOR, pod, node, vec![]);
             assert_eq!(status.is_success(), expected, "{key} {operator} {value} {effect}");
         }
     }
 
     #[test]
     fn soft_taints_do_not_keep_off_but_score_lower() {
-        let (plain, soft) = (node("a").build(), node("b").taint("k", "v", "PreferNoSchedule").build());
-        let pod = PodInfo::new(pod("p").build().into());
-        let (state, nodes) = (CycleState::default(), Nodes::default());
-        let infos = [NodeInfo::new(plain.into()), NodeInfo::new(soft.into())];
-        assert!(infos.iter().all(|n| TaintToleration.filter(&state, &pod, n).is_success()));
-        let mut scores: Vec<_> =
-            infos.iter().map(|n| TaintToleration.score(&state, &pod, n, &nodes)).collect();
-        TaintToleration.normalize(&mut scores);
-        assert_eq!(scores, [100, 0]);
+        let nodes = || vec![node("a"), node("b").taint("k", "v", "PreferNoSchedule")];
+        assert!(verdict(super::DESCRIPTOR, pod("p"), nodes().remove(1), vec![]).is_success());
+        assert_eq!(scores(super::DESCRIPTOR, pod("p"), nodes(), vec![]), [100, 0]);
+        let tolerant = pod("p").toleration("k", "Exists", "", "PreferNoSchedule");
+        assert_eq!(scores(super::DESCRIPTOR, tolerant, nodes(), vec![]), [100, 100]);
     }
 }

@@ -1,17 +1,154 @@
-//! Builders of pods and nodes for the plugins' tests.
+//! Builders of pods and nodes for the plugins' tests, and what a plugin makes of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
     Affinity, Container, ContainerImage, ContainerPort, Node, NodeAffinity, NodeSelector,
-    NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, PreferredSchedulingTerm, Taint, Toleration,
+    NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, Taint,
+    Toleration, TopologySpreadConstraint, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde_json::Value;
 
+use crate::framework::points::NodeView;
+use crate::framework::profile::{Build, Descriptor};
+use crate::framework::{Catalog, PodInfo, Points, Profile, Status};
+use crate::schedule_one::check_node;
+use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
+use crate::work::Work;
+
+#[derive(Clone)]
 pub struct PodBuilder(Pod);
+#[derive(Clone)]
 pub struct NodeBuilder(Node);
+
+/// A snapshot of these nodes, with pods on them by the node's place.
+pub fn cluster(nodes: Vec<NodeBuilder>, pods: Vec<(usize, PodBuilder)>) -> Snapshot {
+    let mut cluster = Snapshot::default();
+    nodes.into_iter().for_each(|n| {
+        cluster.set_node(n.into());
+    });
+    for (n, (at, pod)) in pods.into_iter().enumerate() {
+        let mut pod = pod.build();
+        pod.metadata.uid = Some(format!("there-{n}"));
+        cluster.add_pod(at as NodeIdx, Arc::new(PlacedPod::of(&pod)));
+    }
+    cluster
+}
+
+/// A profile of one plugin.
+pub fn profile_of(descriptor: Descriptor, args: &Value) -> Profile {
+    let mut points = Points::default();
+    let catalog = Arc::new(Catalog::default());
+    let parts = (descriptor.build)(&Build { args, catalog: &catalog }).unwrap();
+    points.add(parts, descriptor.weight);
+    Profile::new("default-scheduler", points, 100)
+}
+
+/// What one plugin says of every node.
+pub fn verdicts(
+    descriptor: Descriptor,
+    pod: PodBuilder,
+    nodes: Vec<NodeBuilder>,
+    there: Vec<(usize, PodBuilder)>,
+) -> Vec<Status> {
+    verdicts_with(descriptor, &Value::Null, pod, nodes, there)
+}
+
+fn verdicts_with(
+    descriptor: Descriptor,
+    args: &Value,
+    pod: PodBuilder,
+    nodes: Vec<NodeBuilder>,
+    there: Vec<(usize, PodBuilder)>,
+) -> Vec<Status> {
+    let (profile, cluster) = (profile_of(descriptor, args), cluster(nodes, there));
+    let work = Work::prepare(&profile, &cluster, &PodInfo::new(&pod.build()).shape);
+    if let Some((_, status)) = work.rejected {
+        return vec![status; cluster.len()];
+    }
+    let view = |at| NodeView { cluster: &cluster, at, row: cluster.row(at) };
+    let verdict = |at| check_node(&work, &view(at)).map_or(Status::SUCCESS, |(_, status)| status);
+    cluster.live().iter().map(verdict).collect()
+}
+
+/// What one plugin says of one node.
+pub fn verdict(descriptor: Descriptor, pod: PodBuilder, node: NodeBuilder, there: Vec<PodBuilder>) -> Status {
+    verdict_with(descriptor, &Value::Null, pod, node, there)
+}
+
+pub fn verdict_with(
+    descriptor: Descriptor,
+    args: &Value,
+    pod: PodBuilder,
+    node: NodeBuilder,
+    there: Vec<PodBuilder>,
+) -> Status {
+    let there = there.into_iter().map(|p| (0, p)).collect();
+    verdicts_with(descriptor, args, pod, vec![node], there).remove(0)
+}
+
+/// The normalized scores that one plugin gives the nodes.
+pub fn scores(
+    descriptor: Descriptor,
+    pod: PodBuilder,
+    nodes: Vec<NodeBuilder>,
+    there: Vec<(usize, PodBuilder)>,
+) -> Vec<i64> {
+    scores_with(descriptor, &Value::Null, pod, nodes, there)
+}
+
+pub fn scores_with(
+    descriptor: Descriptor,
+    args: &Value,
+    pod: PodBuilder,
+    nodes: Vec<NodeBuilder>,
+    there: Vec<(usize, PodBuilder)>,
+) -> Vec<i64> {
+    let (profile, cluster) = (profile_of(descriptor, args), cluster(nodes, there));
+    let mut work = Work::prepare(&profile, &cluster, &PodInfo::new(&pod.build()).shape);
+    let nodes: Vec<NodeIdx> = cluster.live().iter().collect();
+    let Some(active) = work.scores.first_mut() else { return vec![0; nodes.len()] };
+    active.score.begin(&cluster, &nodes);
+    let view = |at| NodeView { cluster: &cluster, at, row: cluster.row(at) };
+    let mut scores: Vec<i64> = nodes.iter().map(|at| active.score.score(&view(*at))).collect();
+    active.score.normalize(&cluster, &nodes, &mut scores);
+    scores
+}
+
+pub fn labelled(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+}
+
+fn selector(labels: &[(&str, &str)]) -> Option<LabelSelector> {
+    Some(LabelSelector { match_labels: Some(labelled(labels)), match_expressions: None })
+}
+
+/// Pods with these labels, by this topology.
+pub fn term(labels: &[(&str, &str)], topology_key: &str) -> PodAffinityTerm {
+    PodAffinityTerm {
+        label_selector: selector(labels),
+        topology_key: topology_key.into(),
+        ..PodAffinityTerm::default()
+    }
+}
+
+/// A hard constraint over the pods with these labels.
+pub fn spread(key: &str, max_skew: i32, labels: &[(&str, &str)]) -> TopologySpreadConstraint {
+    TopologySpreadConstraint {
+        topology_key: key.into(),
+        max_skew,
+        when_unsatisfiable: "DoNotSchedule".into(),
+        label_selector: selector(labels),
+        ..TopologySpreadConstraint::default()
+    }
+}
+
+pub fn soft_spread(key: &str, max_skew: i32, labels: &[(&str, &str)]) -> TopologySpreadConstraint {
+    TopologySpreadConstraint { when_unsatisfiable: "ScheduleAnyway".into(), ..spread(key, max_skew, labels) }
+}
 
 /// A pod with one container and a uid equal to its name.
 pub fn pod(name: &str) -> PodBuilder {
@@ -52,6 +189,57 @@ impl PodBuilder {
 
     pub fn memory(self, amount: &str) -> Self {
         self.request("memory", amount)
+    }
+
+    pub fn label(mut self, key: &str, value: &str) -> Self {
+        self.0.metadata.labels.get_or_insert_default().insert(key.into(), value.into());
+        self
+    }
+
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.0.metadata.namespace = Some(namespace.into());
+        self
+    }
+
+    fn any_affinity(&mut self) -> &mut Affinity {
+        self.spec().affinity.get_or_insert_default()
+    }
+
+    /// A required affinity term.
+    pub fn affinity(mut self, labels: &[(&str, &str)], topology_key: &str) -> Self {
+        let affinity = self.any_affinity().pod_affinity.get_or_insert_default();
+        let terms = affinity.required_during_scheduling_ignored_during_execution.get_or_insert_default();
+        terms.push(term(labels, topology_key));
+        self
+    }
+
+    /// A required anti-affinity term.
+    pub fn anti_affinity(mut self, labels: &[(&str, &str)], topology_key: &str) -> Self {
+        let affinity = self.any_affinity().pod_anti_affinity.get_or_insert_default();
+        let terms = affinity.required_during_scheduling_ignored_during_execution.get_or_insert_default();
+        terms.push(term(labels, topology_key));
+        self
+    }
+
+    /// A preferred affinity term.
+    pub fn prefers(mut self, weight: i32, labels: &[(&str, &str)], topology_key: &str) -> Self {
+        let affinity = self.any_affinity().pod_affinity.get_or_insert_default();
+        let terms = affinity.preferred_during_scheduling_ignored_during_execution.get_or_insert_default();
+        terms.push(WeightedPodAffinityTerm { weight, pod_affinity_term: term(labels, topology_key) });
+        self
+    }
+
+    /// A preferred anti-affinity term.
+    pub fn avoids(mut self, weight: i32, labels: &[(&str, &str)], topology_key: &str) -> Self {
+        let affinity = self.any_affinity().pod_anti_affinity.get_or_insert_default();
+        let terms = affinity.preferred_during_scheduling_ignored_during_execution.get_or_insert_default();
+        terms.push(WeightedPodAffinityTerm { weight, pod_affinity_term: term(labels, topology_key) });
+        self
+    }
+
+    pub fn spread(mut self, constraints: Vec<TopologySpreadConstraint>) -> Self {
+        self.spec().topology_spread_constraints = Some(constraints);
+        self
     }
 
     pub fn on(mut self, node: &str) -> Self {
@@ -109,19 +297,19 @@ impl PodBuilder {
         required
             .get_or_insert_with(NodeSelector::default)
             .node_selector_terms
-            .push(term(key, operator, values));
+            .push(node_term(key, operator, values));
         self
     }
 
     pub fn preferred_affinity(mut self, weight: i32, key: &str, value: &str) -> Self {
         let preferred = &mut self.node_affinity().preferred_during_scheduling_ignored_during_execution;
-        let preference = term(key, "In", &[value]);
+        let preference = node_term(key, "In", &[value]);
         preferred.get_or_insert_default().push(PreferredSchedulingTerm { weight, preference });
         self
     }
 }
 
-fn term(key: &str, operator: &str, values: &[&str]) -> NodeSelectorTerm {
+fn node_term(key: &str, operator: &str, values: &[&str]) -> NodeSelectorTerm {
     let requirement = NodeSelectorRequirement {
         key: key.into(),
         operator: operator.into(),

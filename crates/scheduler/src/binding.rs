@@ -1,0 +1,184 @@
+//! The binding cycle and the answers to pods that were turned down: everything that the scheduler writes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use knarr_client::Patch;
+use knarr_client::events::EventType;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::framework::{Action, Changed, ClusterEvent, Code, CycleState, PodInfo, Profile, Resource, Status};
+use crate::scheduler::{Eviction, Scheduler};
+
+/// A pod with its node, reserved.
+pub(crate) struct Bound {
+    pub pod: Arc<PodInfo>,
+    pub node: String,
+    pub state: CycleState,
+    /// Where Permit plugins keep it waiting: the answer, and how long to wait for it.
+    pub permit: Option<(oneshot::Receiver<(&'static str, Status)>, Duration)>,
+}
+
+/// Who refused and how; no plugins when it was an error.
+type Refused = (BTreeSet<&'static str>, String);
+
+fn refused<T>(plugin: &'static str, status: &Status) -> Result<T, Refused> {
+    let plugins = if status.is_rejected() { BTreeSet::from([plugin]) } else { BTreeSet::new() };
+    Err((plugins, status.message()))
+}
+
+impl Scheduler {
+    /// Permit's waiting, PreBind, Bind, PostBind; taken back as a whole when one of them fails.
+    pub(crate) async fn binding_cycle(self: &Arc<Self>, mut bound: Bound) {
+        let Some((_, profile)) = self.profiles.find(bound.pod.scheduler_name()) else { return };
+        match self.try_bind(profile, &mut bound).await {
+            Ok(()) => {
+                self.lock().queue.remove(bound.pod.uid());
+                let (pod, node) = (&bound.pod, &bound.node);
+                profile.points.post_bind.iter().for_each(|p| p.post_bind(pod, node));
+                let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name);
+                self.recorder.event_about(pod.reference(), EventType::Normal, "Scheduled", text);
+            }
+            Err((plugins, error)) => {
+                let Bound { pod, node, mut state, .. } = bound;
+                profile.points.reserve.iter().rev().for_each(|p| p.unreserve(&mut state, &pod, &node));
+                let reason = if plugins.is_empty() { "SchedulerError" } else { "Unschedulable" };
+                {
+                    let mut state = self.lock();
+                    state.cache.forget(pod.uid());
+                    // What it held is free again: as if it had been deleted.
+                    let freed = ClusterEvent::new(Resource::AssignedPod, Action::DELETE);
+                    let gone = Changed::of::<Pod>(Some(Arc::new(pod.pod().clone())), None);
+                    state.queue.on_event(&self.profiles, freed, &gone, self.now());
+                }
+                self.turn_down(&pod, plugins, reason, error, None);
+            }
+        }
+    }
+
+    async fn try_bind(&self, profile: &Profile, bound: &mut Bound) -> Result<(), Refused> {
+        let (pod, node) = (&*bound.pod, bound.node.as_str());
+        if let Some((answer, patience)) = bound.permit.take() {
+            let answered = tokio::select! {
+                answered = answer => answered.ok(),
+                () = self.client.clock().sleep(patience) => None,
+            };
+            let timeout = || ("", Status::unschedulable("rejected due to timeout after waiting"));
+            let (plugin, status) = answered.unwrap_or_else(timeout);
+            if !status.is_success() {
+                self.waiting.reject(pod.uid(), plugin, status.clone());
+                return refused(plugin, &status);
+            }
+        }
+        for plugin in &profile.points.pre_bind {
+            let status = plugin.pre_bind(&self.client, &bound.state, pod, node).await;
+            if !status.is_success() && !status.is_skip() {
+                return refused(plugin.name(), &status);
+            }
+        }
+        for plugin in &profile.points.bind {
+            let status = plugin.bind(&self.client, pod, node).await;
+            match status.code {
+                Code::Success => return Ok(()),
+                Code::Skip => {}
+                _ => return refused(plugin.name(), &status),
+            }
+        }
+        Err((BTreeSet::new(), "no plugin bound the pod".to_owned()))
+    }
+
+    /// Puts the pod back, and tells why through an event and the PodScheduled condition; makes room for it where that
+    /// was found.
+    pub(crate) fn turn_down(
+        self: &Arc<Self>,
+        pod: &Arc<PodInfo>,
+        plugins: BTreeSet<&'static str>,
+        reason: &'static str,
+        message: String,
+        room: Option<Box<Eviction>>,
+    ) {
+        {
+            let now = self.now();
+            self.lock().queue.reject(&self.profiles, pod.uid(), plugins, now);
+        }
+        self.wake.notify_one();
+        self.recorder.event_about(pod.reference(), EventType::Warning, "FailedScheduling", message.clone());
+        let says_so = pod.said.as_deref().is_some_and(|(r, m)| r == reason && *m == message);
+        let nominated = room.as_ref().map(|r| r.node.clone());
+        let withdrawn = room.is_none() && pod.nominated_node.is_some();
+        if says_so && room.is_none() && !withdrawn {
+            return;
+        }
+        let scheduler = Arc::clone(self);
+        let pod = Arc::clone(pod);
+        tokio::spawn(async move {
+            scheduler.write_condition(&pod, reason, &message, nominated.as_deref(), withdrawn).await;
+            if let Some(room) = room {
+                scheduler.evict(&pod, &room).await;
+            }
+        });
+    }
+
+    async fn write_condition(
+        &self,
+        pod: &PodInfo,
+        reason: &str,
+        message: &str,
+        nominated: Option<&str>,
+        withdrawn: bool,
+    ) {
+        let now = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.client.clock().now()));
+        let condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+            "lastProbeTime": null, "lastTransitionTime": now});
+        let mut status = json!({"conditions": [condition]});
+        if nominated.is_some() || withdrawn {
+            status["nominatedNodeName"] = json!(nominated);
+        }
+        let patch = Patch::Strategic(json!({ "status": status }));
+        let sent = self.client.patch::<Pod>(pod.namespace(), &pod.name, Some("status"), &patch).await;
+        if let Err(error) = sent
+            && !error.is_not_found()
+        {
+            tracing::warn!(pod = %pod.name, %error, "condition not written");
+        }
+    }
+
+    /// Removes the victims, telling them why.
+    async fn evict(&self, pod: &PodInfo, room: &Eviction) {
+        for victim in &room.victims {
+            let now = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.client.clock().now()));
+            let message =
+                format!("{}: preempting to accommodate a higher priority pod", pod.scheduler_name());
+            let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+                "message": message, "lastProbeTime": null, "lastTransitionTime": now});
+            let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+            let (namespace, name) = (victim.namespace(), &*victim.name);
+            let marked = self.client.patch::<Pod>(namespace, name, Some("status"), &patch).await;
+            let deleted = match marked {
+                Ok(_) => self.client.delete::<Pod>(namespace, name, &Default::default()).await.map(drop),
+                Err(error) => Err(error),
+            };
+            match deleted {
+                Err(error) if !error.is_not_found() => {
+                    tracing::warn!(pod = %victim.name, %error, "victim not removed");
+                }
+                Err(_) => {}
+                Ok(()) => {
+                    let about = k8s_openapi::api::core::v1::ObjectReference {
+                        api_version: Some("v1".to_owned()),
+                        kind: Some("Pod".to_owned()),
+                        namespace: Some(namespace.to_owned()),
+                        name: Some(name.to_owned()),
+                        uid: Some(victim.uid.to_string()),
+                        ..Default::default()
+                    };
+                    let text = format!("Preempted by pod {} on node {}", pod.uid, room.node);
+                    self.recorder.event_about(about, EventType::Normal, "Preempted", text);
+                }
+            }
+        }
+    }
+}

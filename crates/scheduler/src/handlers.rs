@@ -1,0 +1,124 @@
+//! What informers report goes into the cache and the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use knarr_api::kind::Kind;
+use knarr_client::Event;
+
+use crate::cache::is_terminal;
+use crate::cluster_events::{node_update, pod_update};
+use crate::framework::{Action, Changed, ClusterEvent, PodInfo, Resource, Status};
+use crate::scheduler::{Scheduler, State};
+
+impl Scheduler {
+    pub(crate) fn on_node(&self, event: &Event<Node>) {
+        let now = self.now();
+        let mut state = self.lock();
+        let State { cache, queue, .. } = &mut *state;
+        let mut tell = |actions: Vec<ClusterEvent>, change: Changed| {
+            for happened in actions {
+                queue.on_event(&self.profiles, happened, &change, now);
+            }
+        };
+        let node_event = |action| vec![ClusterEvent::new(Resource::Node, action)];
+        match event {
+            Event::Added(node) => {
+                cache.set_node(Arc::clone(node));
+                tell(node_event(Action::ADD), Changed::of(None, Some(Arc::clone(node))));
+            }
+            Event::Updated { old, new } => {
+                cache.set_node(Arc::clone(new));
+                tell(node_update(old, new), Changed::of(Some(Arc::clone(old)), Some(Arc::clone(new))));
+            }
+            Event::Deleted(node) => {
+                cache.remove_node(node.name());
+                tell(node_event(Action::DELETE), Changed::of(Some(Arc::clone(node)), None));
+            }
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn on_namespace(&self, event: &Event<Namespace>) {
+        let mut state = self.lock();
+        match event {
+            Event::Added(ns) | Event::Updated { new: ns, .. } => {
+                let labels = ns.metadata.labels.clone().unwrap_or_default();
+                state.cache.set_namespace(ns.name(), Some(labels));
+            }
+            Event::Deleted(ns) => state.cache.set_namespace(ns.name(), None),
+        }
+    }
+
+    pub(crate) fn on_pod(&self, event: &Event<Pod>) {
+        let now = self.now();
+        let mut state = self.lock();
+        match event {
+            Event::Added(pod) => self.pod_is(&mut state, None, pod, now),
+            Event::Updated { old, new } => self.pod_is(&mut state, Some(old), new, now),
+            Event::Deleted(pod) => {
+                let State { cache, queue, .. } = &mut *state;
+                if let Some(waiting) = queue.get(pod.uid()) {
+                    cache.nominate(waiting, None);
+                }
+                queue.remove(pod.uid());
+                cache.remove_pod(pod.uid());
+                self.waiting.reject(pod.uid(), "", Status::unschedulable("removed"));
+                if is_assigned(pod) {
+                    let gone = Changed::of::<Pod>(Some(Arc::clone(pod)), None);
+                    let happened = ClusterEvent::new(Resource::AssignedPod, Action::DELETE);
+                    queue.on_event(&self.profiles, happened, &gone, now);
+                }
+            }
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    fn pod_is(&self, state: &mut State, old: Option<&Arc<Pod>>, pod: &Arc<Pod>, now: Duration) {
+        let State { cache, queue, .. } = state;
+        if is_assigned(pod) {
+            if let Some(waiting) = queue.get(pod.uid()) {
+                cache.nominate(waiting, None);
+            }
+            queue.remove(pod.uid());
+            cache.set_pod(pod);
+            let events = match old.filter(|old| is_assigned(old)) {
+                None => vec![ClusterEvent::new(Resource::AssignedPod, Action::ADD)],
+                Some(old) if !is_terminal(old) && is_terminal(pod) => {
+                    let gone = Changed::of::<Pod>(Some(Arc::clone(old)), None);
+                    let happened = ClusterEvent::new(Resource::AssignedPod, Action::DELETE);
+                    return queue.on_event(&self.profiles, happened, &gone, now);
+                }
+                Some(old) => pod_update(Resource::AssignedPod, old, pod),
+            };
+            let assigned_before = old.filter(|old| is_assigned(old)).cloned();
+            let change = Changed::of(assigned_before, Some(Arc::clone(pod)));
+            for happened in events {
+                queue.on_event(&self.profiles, happened, &change, now);
+            }
+            return;
+        }
+        let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).unwrap_or("default-scheduler");
+        let waits = self.profiles.find(name).is_some()
+            && !is_terminal(pod)
+            && pod.metadata.deletion_timestamp.is_none();
+        if !waits {
+            return queue.remove(pod.uid());
+        }
+        if cache.is_assumed(pod.uid()) {
+            return;
+        }
+        let info = PodInfo::new(pod);
+        cache.nominate(&info, info.nominated_node.as_deref());
+        let events = old.map(|old| pod_update(Resource::TargetPod, old, pod)).unwrap_or_default();
+        let change = Changed::of(old.cloned(), Some(Arc::clone(pod)));
+        queue.set(&self.profiles, info, &events, &change, now);
+    }
+}
+
+fn is_assigned(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty())
+}

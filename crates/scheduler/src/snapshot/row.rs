@@ -1,0 +1,130 @@
+//! One node's row: the node as scheduling sees it, the pods on it and their sums.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use knarr_api::kind::Kind;
+
+use crate::framework::footprint::{Footprint, HostPort};
+use crate::framework::resources::Resources;
+
+const ANY_ADDRESS: &str = "0.0.0.0";
+
+/// A pod on a node, assumed or bound.
+#[derive(Debug)]
+pub struct PlacedPod {
+    pub uid: Box<str>,
+    pub name: Box<str>,
+    /// What it counts as.
+    pub footprint: Arc<Footprint>,
+    /// When the kubelet took it up, in seconds since 1970.
+    pub started_seconds: Option<i64>,
+}
+
+impl PlacedPod {
+    pub fn namespace(&self) -> &str {
+        &self.footprint.namespace
+    }
+}
+
+/// A node, the pods on it and what they take.
+#[derive(Debug, Clone, Default)]
+pub struct NodeRow {
+    /// Without its images and managed fields.
+    pub node: Arc<Node>,
+    pub pods: Vec<Arc<PlacedPod>>,
+    pub requested: Resources,
+    /// Requests with assumed minimums, for scoring.
+    pub non_zero_requested: Resources,
+    pub allocatable: Resources,
+    /// Host ports in use.
+    pub used_ports: Vec<HostPort>,
+    /// Size in bytes by image name.
+    pub images: BTreeMap<Box<str>, i64>,
+}
+
+impl NodeRow {
+    pub fn name(&self) -> &str {
+        self.node.name()
+    }
+
+    /// A row by itself, outside of any table.
+    pub fn of(node: Arc<Node>) -> Self {
+        let mut row = Self::default();
+        row.set_node(node);
+        row
+    }
+
+    /// Takes over a new state of the node; its pods stay.
+    pub(super) fn set_node(&mut self, node: Arc<Node>) {
+        let status = node.status.as_ref();
+        self.allocatable = Resources::from_list(status.and_then(|s| s.allocatable.as_ref()));
+        let images = status.and_then(|s| s.images.as_ref()).into_iter().flatten();
+        self.images = images
+            .flat_map(|i| {
+                let size = i.size_bytes.unwrap_or(0);
+                i.names.iter().flatten().map(move |name| (name.as_str().into(), size))
+            })
+            .collect();
+        self.node = node;
+        if !self.images.is_empty() {
+            let lean = Arc::make_mut(&mut self.node);
+            if let Some(status) = &mut lean.status {
+                status.images = None;
+            }
+        }
+    }
+
+    pub(super) fn add_pod(&mut self, pod: Arc<PlacedPod>) {
+        let footprint = &pod.footprint;
+        self.requested.add(&footprint.requests);
+        self.non_zero_requested.add(&footprint.non_zero);
+        self.used_ports.extend(footprint.host_ports.iter().cloned());
+        self.pods.push(pod);
+    }
+
+    pub(super) fn remove_pod(&mut self, uid: &str) -> Option<Arc<PlacedPod>> {
+        let at = self.pods.iter().position(|p| *p.uid == *uid)?;
+        let pod = self.pods.swap_remove(at);
+        self.requested.sub(&pod.footprint.requests);
+        self.non_zero_requested.sub(&pod.footprint.non_zero);
+        for port in &pod.footprint.host_ports {
+            if let Some(at) = self.used_ports.iter().position(|used| used == port) {
+                self.used_ports.swap_remove(at);
+            }
+        }
+        Some(pod)
+    }
+
+    /// Counts a pod in on trial.
+    pub fn put_on(&mut self, pod: Arc<PlacedPod>) {
+        self.add_pod(pod);
+    }
+
+    /// Counts a pod out on trial.
+    pub fn take_off(&mut self, uid: &str) {
+        self.remove_pod(uid);
+    }
+
+    /// Whether a pod on this node already holds the port, on this address or on all.
+    pub fn port_conflicts(&self, wanted: &HostPort) -> bool {
+        self.used_ports.iter().any(|used| {
+            used.port == wanted.port
+                && used.protocol == wanted.protocol
+                && (used.ip == wanted.ip || *used.ip == *ANY_ADDRESS || *wanted.ip == *ANY_ADDRESS)
+        })
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.node.metadata.labels.as_ref().and_then(|l| l.get(key)).map(String::as_str)
+    }
+
+    pub fn taints(&self) -> &[Taint] {
+        self.node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default()
+    }
+
+    pub fn is_unschedulable(&self) -> bool {
+        self.node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false)
+    }
+}

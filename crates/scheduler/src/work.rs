@@ -1,0 +1,204 @@
+//! What is kept of a shape between its pods: its filters and scores with their verdicts per node, caught up from the
+//! snapshot's log, so that after a pod is placed only the row of its node is judged anew.
+
+use std::collections::BTreeSet;
+
+use crate::framework::points::NodeView;
+use crate::framework::{NodeFilter, NodeScore, PreFilter, Profile, Scope, Shape, Status};
+use crate::snapshot::{BitSet, Change, NodeIdx, Snapshot};
+
+/// A filter at work for a shape.
+pub struct ActiveFilter {
+    pub plugin: &'static str,
+    pub scope: Scope,
+    pub filter: Box<dyn NodeFilter>,
+}
+
+/// A score at work for a shape.
+pub struct ActiveScore {
+    pub plugin: &'static str,
+    pub weight: i64,
+    pub scope: Scope,
+    pub score: Box<dyn NodeScore>,
+    /// By node, for scores of [`Scope::Row`].
+    raw: Vec<i64>,
+}
+
+/// Everything plugins made of a shape.
+#[derive(Default)]
+pub struct Work {
+    pub filters: Vec<ActiveFilter>,
+    pub scores: Vec<ActiveScore>,
+    /// The nodes that come into question, where filters limited them, and those filters.
+    pub only: Option<(BitSet, BTreeSet<&'static str>)>,
+    /// The plugins that turned the shape down on every node, and how.
+    pub rejected: Option<(BTreeSet<&'static str>, Status)>,
+    /// The nodes that pass all filters of [`Scope::Row`].
+    pub local: BitSet,
+    position: u64,
+    versions: Vec<u64>,
+    /// Nodes judged row by row so far; a measure for tests.
+    pub judged: u64,
+}
+
+impl Work {
+    /// Asks every plugin about the shape; judges no node yet.
+    pub fn prepare(profile: &Profile, cluster: &Snapshot, shape: &Shape) -> Self {
+        let mut work = Self { position: cluster.log().position(), ..Self::default() };
+        work.versions = versions(profile, cluster, shape).collect();
+        for plugin in &profile.points.filter {
+            match plugin.pre_filter(cluster, shape) {
+                PreFilter::Skip => {}
+                PreFilter::Reject(status) => {
+                    work.rejected = Some((BTreeSet::from([plugin.name()]), status));
+                    return work;
+                }
+                PreFilter::Check { filter, only } => {
+                    work.filters.push(ActiveFilter { plugin: plugin.name(), scope: plugin.scope(), filter });
+                    if let Some(names) = only
+                        && !work.limit(cluster, plugin.name(), &names)
+                    {
+                        return work;
+                    }
+                }
+            }
+        }
+        for (plugin, weight) in &profile.points.score {
+            if let Some(score) = plugin.pre_score(cluster, shape) {
+                let (plugin, scope) = (plugin.name(), plugin.scope());
+                work.scores.push(ActiveScore { plugin, weight: *weight, scope, score, raw: Vec::new() });
+            }
+        }
+        work
+    }
+
+    /// Limits the nodes in question to these names; false when none is left.
+    fn limit(&mut self, cluster: &Snapshot, plugin: &'static str, names: &[String]) -> bool {
+        let named: BitSet = names.iter().filter_map(|name| cluster.find(name)).collect();
+        let (nodes, mut plugins) = match self.only.take() {
+            None => (named, BTreeSet::new()),
+            Some((nodes, plugins)) => (nodes.iter().filter(|at| named.contains(*at)).collect(), plugins),
+        };
+        plugins.insert(plugin);
+        if nodes.is_empty() && names.is_empty() {
+            let list = plugins.iter().copied().collect::<Vec<_>>();
+            let words = match list.as_slice() {
+                [one] => format!("node(s) didn't satisfy plugin {one}"),
+                several => format!("node(s) didn't satisfy plugin(s) [{}] simultaneously", several.join(" ")),
+            };
+            self.rejected = Some((plugins, Status::unresolvable(words)));
+            return false;
+        }
+        self.only = Some((nodes, plugins));
+        true
+    }
+
+    /// Prepares the shape and judges every node.
+    pub fn new(profile: &Profile, cluster: &Snapshot, shape: &Shape) -> Self {
+        let mut work = Self::prepare(profile, cluster, shape);
+        if work.rejected.is_some() {
+            return work;
+        }
+        for active in work.scores.iter_mut().filter(|s| s.scope == Scope::Row) {
+            active.raw.resize(cluster.bound(), 0);
+        }
+        for at in cluster.live().iter() {
+            work.judge(cluster, at);
+        }
+        work
+    }
+
+    /// Takes in what changed since; starts anew where that cannot be told.
+    pub fn catch_up(&mut self, profile: &Profile, cluster: &Snapshot, shape: &Shape) {
+        let stale = || !self.versions.iter().copied().eq(versions(profile, cluster, shape));
+        if stale() || !self.replay(cluster) {
+            let judged = self.judged;
+            *self = Self::new(profile, cluster, shape);
+            self.judged += judged;
+        }
+    }
+
+    fn replay(&mut self, cluster: &Snapshot) -> bool {
+        let Some(changes) = cluster.log().since(self.position) else { return false };
+        let mut rows: Vec<NodeIdx> = Vec::new();
+        for change in changes {
+            match change {
+                Change::Structure(_) | Change::Namespace => return false,
+                Change::Node(at) => rows.push(*at),
+                Change::Pod { node, footprint, delta } => {
+                    rows.push(*node);
+                    for active in self.filters.iter_mut().filter(|f| f.scope == Scope::Cluster) {
+                        active.filter.pod_changed(cluster, *node, footprint, *delta);
+                    }
+                    for active in self.scores.iter_mut().filter(|s| s.scope == Scope::Cluster) {
+                        active.score.pod_changed(cluster, *node, footprint, *delta);
+                    }
+                }
+            }
+        }
+        self.position = cluster.log().position();
+        if self.rejected.is_none() {
+            rows.sort_unstable();
+            rows.dedup();
+            rows.into_iter().for_each(|at| self.judge(cluster, at));
+        }
+        true
+    }
+
+    /// Judges one row.
+    fn judge(&mut self, cluster: &Snapshot, at: NodeIdx) {
+        self.judged += 1;
+        let node = NodeView { cluster, at, row: cluster.row(at) };
+        let possible = self.only.as_ref().is_none_or(|(only, _)| only.contains(at));
+        let mut local = self.filters.iter().filter(|f| f.scope == Scope::Row);
+        let passes = possible && local.all(|f| f.filter.passes(&node));
+        self.local.set(at, passes);
+        if passes {
+            for active in self.scores.iter_mut().filter(|s| s.scope == Scope::Row) {
+                active.raw[at as usize] = active.score.score(&node);
+            }
+        }
+    }
+
+    /// Whether the node, which passes the filters of its row, passes those that look at the whole cluster.
+    pub fn passes_cluster(&self, node: &NodeView) -> bool {
+        self.filters.iter().filter(|f| f.scope == Scope::Cluster).all(|f| f.filter.passes(node))
+    }
+
+    /// The weighted sum of all plugins, per feasible node.
+    pub fn totals(&mut self, cluster: &Snapshot, feasible: &[NodeIdx]) -> Vec<i64> {
+        let mut totals = vec![0i64; feasible.len()];
+        let mut scores = Vec::with_capacity(feasible.len());
+        for active in &mut self.scores {
+            active.scores(cluster, feasible, &mut scores);
+            active.score.normalize(cluster, feasible, &mut scores);
+            for (total, score) in totals.iter_mut().zip(&scores) {
+                *total += score * active.weight;
+            }
+        }
+        totals
+    }
+}
+
+impl ActiveScore {
+    /// The raw scores of these nodes, which pass all filters.
+    pub(crate) fn scores(&mut self, cluster: &Snapshot, feasible: &[NodeIdx], scores: &mut Vec<i64>) {
+        scores.clear();
+        self.score.begin(cluster, feasible);
+        if self.scope == Scope::Row {
+            scores.extend(feasible.iter().map(|at| self.raw[*at as usize]));
+        } else {
+            let view = |at: &NodeIdx| NodeView { cluster, at: *at, row: cluster.row(*at) };
+            scores.extend(feasible.iter().map(|at| self.score.score(&view(at))));
+        }
+    }
+}
+
+fn versions<'a>(
+    profile: &'a Profile,
+    cluster: &'a Snapshot,
+    shape: &'a Shape,
+) -> impl Iterator<Item = u64> + 'a {
+    let filters = profile.points.filter.iter().map(|p| p.version(cluster, shape));
+    filters.chain(profile.points.score.iter().map(|(p, _)| p.version(cluster, shape)))
+}
