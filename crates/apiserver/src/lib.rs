@@ -27,6 +27,7 @@ mod registry;
 mod reload;
 mod server;
 mod table;
+mod thread_safe;
 mod webhook;
 
 pub use admission::AdmissionConfig;

@@ -33,7 +33,7 @@ use crate::http::output::{self, Answer};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 use crate::metrics::{Metric, Observed};
-use crate::registry::{Request, dispatch};
+use crate::registry::{Request, RequestParts, dispatch};
 use crate::server::Inner;
 use crate::table::IncludeObject;
 
@@ -282,7 +282,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
     {
         trail.request_object(requested(server, &info, &parts.headers, &body));
     }
-    let request = Request {
+    let request = Request::new(RequestParts {
         info,
         query,
         raw_query: parts.uri.query().map(str::to_owned),
@@ -292,7 +292,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         user,
         warnings: Mutex::default(),
         upgrade: Mutex::new(upgrade),
-    };
+    });
     let answer = if let Some(api_service) = aggregator::service_of(server, &request.info.path) {
         Ok(aggregator::answer(server, &request, &api_service).await)
     } else if request.info.is_resource {

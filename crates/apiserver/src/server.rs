@@ -35,6 +35,7 @@ use crate::registry::event_leases::{self, EventLeases};
 use crate::registry::served::{storage_name, stored_form};
 use crate::registry::table::LiveTable;
 use crate::reload::Reloaded;
+use crate::thread_safe::ThreadSafe;
 use crate::webhook::Webhooks;
 
 /// History is kept for between one and two of these.
@@ -59,7 +60,7 @@ pub enum StartError {
 }
 
 /// What all requests share.
-pub struct Inner {
+pub struct State {
     pub config: Config,
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
@@ -89,6 +90,9 @@ pub struct Inner {
     /// Cancelled when the server stops.
     pub stop: CancellationToken,
 }
+
+/// What every request and every loop of the server refers to.
+pub type Inner = ThreadSafe<State>;
 
 /// A running API server. Clones share it.
 #[derive(Clone)]
@@ -135,7 +139,7 @@ impl ApiServer {
             let (caches, clock) = (Arc::clone(&caches), Arc::clone(&clock));
             Arc::new(Fairness::new(seats as u64, patience, caches, clock, Arc::clone(&metrics)))
         });
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(Inner::new(State {
             tls: tls::open(&config)?,
             authentication: Chain::new(&config.authentication)?,
             tokens: Tokens::new(&config)?,
@@ -162,7 +166,7 @@ impl ApiServer {
             authorizer,
             stop,
             config,
-        });
+        }));
         bootstrap::run(&inner).await.map_err(StartError::Bootstrap)?;
         custom_resources::start(&inner).await;
         tokio::spawn(custom_resources::run(Arc::clone(&inner)));

@@ -21,7 +21,7 @@ use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 use crate::registry::options::{FieldValidation, WriteParams};
 use crate::registry::served::Served;
-use crate::registry::{Request, create, metadata, store};
+use crate::registry::{Request, RequestParts, create, metadata, store};
 use crate::server::Inner;
 
 /// Writes at a time: they share the store's fsyncs.
@@ -68,7 +68,7 @@ pub async fn join(server: &Inner) -> Result<Option<endpoints::MasterLease>, Stat
 
 /// A request of the server to itself.
 pub fn own_request() -> Request {
-    Request {
+    Request::new(RequestParts {
         info: RequestInfo::default(),
         query: Query::default(),
         raw_query: None,
@@ -78,7 +78,7 @@ pub fn own_request() -> Request {
         user: UserInfo::new("system:apiserver", &[MASTERS]),
         warnings: Mutex::default(),
         upgrade: Mutex::default(),
-    }
+    })
 }
 
 pub fn params() -> WriteParams {

@@ -29,9 +29,10 @@ use hyper::upgrade::OnUpgrade;
 use crate::authn::UserInfo;
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
+use crate::thread_safe::ThreadSafe;
 
 /// One authenticated, authorized request.
-pub struct Request {
+pub struct RequestParts {
     pub info: RequestInfo,
     pub query: Query,
     /// The query as it came, for those it is passed on to.
@@ -45,6 +46,9 @@ pub struct Request {
     /// The connection, where the client wants it switched to another protocol.
     pub upgrade: Mutex<Option<OnUpgrade>>,
 }
+
+/// A request as the registry takes it.
+pub type Request = ThreadSafe<RequestParts>;
 
 impl Request {
     pub fn warn(&self, text: impl Into<String>) {

@@ -13,9 +13,10 @@ use serde_json::Value;
 
 use crate::cache::{Cache, Caches};
 use crate::custom_resources::Conversion;
+use crate::thread_safe::ThreadSafe;
 
 /// One line of the table of resources, at work.
-pub struct Served {
+pub struct Parts {
     pub resource: ResourceRef,
     /// The resource whose form is stored: itself, or the one it shares storage with.
     pub stored: ResourceRef,
@@ -27,6 +28,9 @@ pub struct Served {
     /// Set while the definition of a custom resource is being deleted.
     terminating: Arc<AtomicBool>,
 }
+
+/// A resource in one of its versions, as it is served.
+pub type Served = ThreadSafe<Parts>;
 
 struct Storage {
     cache: Arc<Cache>,
@@ -48,14 +52,14 @@ impl Served {
             Some(Storage { cache, prefix: format!("/registry/{name}/") })
         });
         let schema = schema::for_kind(&resource.types.gvk());
-        Self {
+        ThreadSafe::new(Parts {
             resource: resource.into(),
             stored: stored.into(),
             schema,
             storage,
             conversion: None,
             terminating: Arc::default(),
-        }
+        })
     }
 
     /// One version of a custom resource; `stored` is the one that is stored, and `terminating` shared by all.
@@ -68,7 +72,8 @@ impl Served {
     ) -> Self {
         let prefix = format!("/registry/{}/", storage_name(&stored));
         let storage = Some(Storage { cache, prefix });
-        Self { resource, stored, schema: None, storage, conversion: Some(conversion), terminating }
+        let conversion = Some(conversion);
+        ThreadSafe::new(Parts { resource, stored, schema: None, storage, conversion, terminating })
     }
 
     /// Whether no new objects may come.
