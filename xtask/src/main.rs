@@ -26,7 +26,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every test: builds the release binary, then runs the whole workspace's tests, end-to-end ones included
+    /// Run every test of the workspace, end-to-end ones included
     Test(test::Args),
     /// Measure the release binary: a table, and last one line of JSON
     Bench(bench::Args),

@@ -1,12 +1,17 @@
-//! `cargo xtask test`: every test there is, the end-to-end ones against the release binary.
+//! `cargo xtask test`: every test there is, the end-to-end ones against the program built with them.
 
 use anyhow::{Result, bail};
 
 use crate::{cargo, release_binary, requirements};
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  cargo xtask test\n  cargo xtask test -- --package knarr --test e2e b5_")]
+#[command(
+    after_help = "Examples:\n  cargo xtask test\n  cargo xtask test --release\n  cargo xtask test -- --package knarr --test e2e b5_"
+)]
 pub struct Args {
+    /// Drive the release binary in the end-to-end tests
+    #[arg(long)]
+    release: bool,
     /// Arguments for `cargo test` instead of `--workspace`
     #[arg(last = true, value_name = "ARGUMENTS")]
     cargo: Vec<String>,
@@ -18,11 +23,13 @@ pub fn run(args: &Args) -> Result<()> {
     if !missing.is_empty() {
         bail!("the tests need:\n  {}\n`.ci/run` installs them on Debian", missing.join("\n  "));
     }
-    let binary = release_binary()?;
     let mut command = cargo(&["test"]);
+    if args.release {
+        command.env("KNARR_BIN", release_binary()?);
+    }
     if args.cargo.is_empty() {
         command.arg("--workspace");
     }
-    command.args(&args.cargo).env("KNARR_BIN", binary);
+    command.args(&args.cargo);
     crate::run(command)
 }

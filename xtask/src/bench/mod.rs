@@ -56,6 +56,12 @@ enum Name {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if cfg!(debug_assertions) {
+        // The load comes from this program: unoptimized, it would be what is measured.
+        let mut command = crate::cargo(&["run", "--quiet", "--release", "--package", "xtask", "--"]);
+        command.args(std::env::args_os().skip(1));
+        return crate::run(command);
+    }
     let binary = crate::release_binary()?;
     let report = match args.name {
         Name::Start => start::measure(&binary, args.runs.unwrap_or(10))?,

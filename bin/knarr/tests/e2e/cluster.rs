@@ -19,14 +19,11 @@ pub struct Cluster {
     server: Option<Child>,
 }
 
-/// The release binary: the one that users run.
+/// The program: as it was built with the tests, or `KNARR_BIN`.
 pub fn knarr() -> PathBuf {
-    let path = std::env::var_os("KNARR_BIN").map_or_else(
-        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/release/knarr")),
-        PathBuf::from,
-    );
-    assert!(path.exists(), "{} is missing: `cargo xtask test` builds it first", path.display());
-    path.canonicalize().expect("path of the release binary")
+    let path =
+        std::env::var_os("KNARR_BIN").map_or_else(|| env!("CARGO_BIN_EXE_knarr").into(), PathBuf::from);
+    path.canonicalize().unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// The cluster of all tests that change nothing of the node or the server; each works in a namespace of its own.

@@ -1,8 +1,8 @@
-//! End-to-end tests: the release binary in a sandbox, driven by the real kubectl and by Python's Kubernetes client.
+//! End-to-end tests: the program in a sandbox, driven by the real kubectl and by Python's Kubernetes client.
 //!
-//! Each test is named after the row of the scenario list that it shows to work (`b3_…` is row B3). `cargo xtask test`
-//! builds the binary and runs them with everything else; alone they run with `cargo test -p knarr --test e2e`,
-//! against `target/release/knarr` or the binary that `KNARR_BIN` names.
+//! Each test is named after the row of the scenario list that it shows to work (`b3_…` is row B3). They run
+//! with everything else in `cargo xtask test`, alone with `cargo test -p knarr --test e2e`: against the program that is
+//! built with them, or the one that `KNARR_BIN` names.
 
 mod access;
 mod bad_input;
