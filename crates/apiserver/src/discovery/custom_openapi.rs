@@ -39,10 +39,26 @@ pub fn document(group: &str, version: &str, customs: &[&CustomResource], describ
         schemas.insert(list_name, list(custom, &name));
         schemas.insert(name, schema(custom));
     }
+    leave_out_media_types(&mut document["paths"]);
     if let Some(all) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
         all.extend(schemas);
     }
     document
+}
+
+/// Custom resources have neither protobuf nor strategic merge patches: clients look here before they send some.
+fn leave_out_media_types(part: &mut Value) {
+    match part {
+        Value::Object(map) => {
+            if let Some(Value::Object(content)) = map.get_mut("content") {
+                content.remove("application/strategic-merge-patch+json");
+                content.remove("application/vnd.kubernetes.protobuf");
+            }
+            map.values_mut().for_each(leave_out_media_types);
+        }
+        Value::Array(list) => list.iter_mut().for_each(leave_out_media_types),
+        _ => {}
+    }
 }
 
 fn subresources(custom: &CustomResource) -> Vec<Subresource<'_>> {
@@ -191,5 +207,11 @@ mod tests {
             reference
         );
         assert!(object["patch"]["parameters"].to_string().contains("fieldValidation"));
+        let patches = object["patch"]["requestBody"]["content"].as_object().unwrap();
+        let patches: Vec<&str> = patches.keys().map(String::as_str).collect();
+        let known =
+            ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
+        assert_eq!(patches, known, "no strategic merge patches");
+        assert!(!object.to_string().contains("protobuf"));
     }
 }
