@@ -93,6 +93,8 @@ struct Run {
     cycles: Cycles,
     profile: Profile,
     placed: usize,
+    /// Nanoseconds spent on finding the pods' shapes.
+    shaping: u64,
 }
 
 impl Run {
@@ -100,6 +102,7 @@ impl Run {
     fn one(&mut self, pod: &Pod) -> u64 {
         let begin = Instant::now();
         let info = PodInfo::new(pod);
+        self.shaping += begin.elapsed().as_nanos() as u64;
         if let Outcome::Placed(at) = self.cycles.schedule(0, &self.profile, self.cache.snapshot(), &info) {
             let name = self.cache.snapshot().row(at).name().to_owned();
             self.cache.assume(&info, &name);
@@ -111,7 +114,7 @@ impl Run {
 
 fn measure(workload: &Workload, nodes: usize, pods: usize) -> Result<Value, String> {
     let profile = Profile::default_profile("default-scheduler", &Arc::default())?;
-    let mut run = Run { cache: Cache::default(), cycles: Cycles::new(1), profile, placed: 0 };
+    let mut run = Run { cache: Cache::default(), cycles: Cycles::new(1), profile, placed: 0, shaping: 0 };
     (0..nodes).for_each(|n| run.cache.set_node(Arc::new(node(n))));
     // Anti-affinity by host leaves room for one pod a node.
     let pods = if workload.name == "SchedulingPodAntiAffinity" { pods.min(nodes * 8 / 10) } else { pods };
@@ -119,7 +122,7 @@ fn measure(workload: &Workload, nodes: usize, pods: usize) -> Result<Value, Stri
     for n in 0..before {
         run.one(&pod(n, &workload.before_spec));
     }
-    run.placed = 0;
+    (run.placed, run.shaping) = (0, 0);
     let measured: Vec<Pod> = (before..before + pods).map(|n| pod(n, &workload.spec)).collect();
     let mut times: Vec<u64> = measured.iter().map(|pod| run.one(pod)).collect();
     let total: u64 = times.iter().sum();
@@ -128,7 +131,8 @@ fn measure(workload: &Workload, nodes: usize, pods: usize) -> Result<Value, Stri
         times.get((times.len() * percent / 100).min(times.len() - 1)).copied().unwrap_or(0) / 1000
     };
     Ok(json!({"workload": workload.name, "nodes": nodes, "pods": pods, "placed": run.placed,
-        "pods_per_second": (pods as f64 / (total as f64 / 1e9)) as u64, "p50_us": at(50), "p99_us": at(99)}))
+        "pods_per_second": (pods as f64 / (total as f64 / 1e9)) as u64, "p50_us": at(50), "p99_us": at(99),
+        "shape_us": run.shaping / 1000 / pods.max(1) as u64}))
 }
 
 fn main() -> Result<(), String> {

@@ -149,6 +149,11 @@ impl Scheduler {
     /// Removes the victims, telling them why.
     async fn evict(&self, pod: &PodInfo, room: &Eviction) {
         for victim in &room.victims {
+            // One that only waits to be bound is not deleted: it goes back to the queue.
+            let refusal = Status::unschedulable("preempted");
+            if self.waiting.reject(&victim.uid, "DefaultPreemption", refusal) {
+                continue;
+            }
             let now = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.client.clock().now()));
             let message =
                 format!("{}: preempting to accommodate a higher priority pod", pod.scheduler_name());

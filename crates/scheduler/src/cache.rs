@@ -97,8 +97,11 @@ impl Cache {
 
     fn place(&mut self, pod: PlacedPod, node: &str, assumed: bool) {
         if let Some(known) = self.pods.get_mut(&pod.uid) {
-            let same = known.pod.footprint.id == pod.footprint.id;
-            if *known.node == *node && same && known.pod.started_seconds == pod.started_seconds {
+            let old = &known.pod;
+            let same = old.footprint.id == pod.footprint.id
+                && old.started_seconds == pod.started_seconds
+                && old.preempted == pod.preempted;
+            if *known.node == *node && same {
                 known.assumed = assumed;
                 return;
             }

@@ -14,6 +14,7 @@ pub mod queue;
 pub mod schedule_one;
 mod scheduler;
 pub mod snapshot;
+pub mod trial;
 pub mod waiting;
 pub mod work;
 

@@ -7,8 +7,9 @@ use fastrand::Rng;
 
 use crate::diagnosis::Diagnosis;
 use crate::framework::points::NodeView;
-use crate::framework::{Code, Footprint, PodInfo, Profile, Scope, Shape, Status};
+use crate::framework::{Code, PodInfo, Profile, Shape, Status};
 use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
+use crate::trial::Trial;
 use crate::work::Work;
 
 /// Clusters up to this size are always searched whole.
@@ -154,46 +155,18 @@ fn find(
 
 /// Whether the node still fits with the pods counted in that are nominated to it and that this pod may not displace.
 fn passes_with_nominated(work: &Work, node: &NodeView, pod: &PodInfo) -> bool {
-    let nominated = cluster_nominated(node, pod);
-    nominated.is_empty() || check_changed(work, node, &nominated, &[]).is_none()
+    let nominated = nominated_before(node.cluster, node.row.name(), pod);
+    nominated.is_empty() || Trial::new(node.cluster, work, node.at).check_with(&nominated).is_none()
 }
 
-fn cluster_nominated(node: &NodeView, pod: &PodInfo) -> Vec<Arc<PlacedPod>> {
-    let all = node.cluster.nominated();
+/// The pods nominated to a node that are as important as this one, or more.
+pub fn nominated_before(cluster: &Snapshot, node: &str, pod: &PodInfo) -> Vec<Arc<PlacedPod>> {
+    let all = cluster.nominated();
     if all.is_empty() {
         return Vec::new();
     }
-    let here = all.get(node.row.name()).into_iter().flatten();
+    let here = all.get(node).into_iter().flatten();
     here.filter(|n| n.footprint.priority >= pod.priority() && *n.uid != *pod.uid).cloned().collect()
-}
-
-/// The first verdict against the node with some pods added and some taken off.
-pub fn check_changed(
-    work: &Work,
-    node: &NodeView,
-    added: &[Arc<PlacedPod>],
-    removed: &[Arc<PlacedPod>],
-) -> Option<(&'static str, Status)> {
-    let mut row = node.row.clone();
-    removed.iter().for_each(|pod| row.take_off(&pod.uid));
-    added.iter().for_each(|pod| row.put_on(Arc::clone(pod)));
-    let changed = NodeView { row: &row, ..*node };
-    let changes: Vec<(&Footprint, i32)> = (removed.iter().map(|p| (&*p.footprint, -1)))
-        .chain(added.iter().map(|p| (&*p.footprint, 1)))
-        .collect();
-    for active in &work.filters {
-        let status = if active.scope == Scope::Cluster {
-            let mut filter = active.filter.boxed();
-            changes.iter().for_each(|(f, delta)| filter.pod_changed(node.cluster, node.at, f, *delta));
-            filter.check(&changed)
-        } else {
-            active.filter.check(&changed)
-        };
-        if !status.is_success() {
-            return Some((active.plugin, status));
-        }
-    }
-    None
 }
 
 /// The first verdict against the node, if there is one.
@@ -230,8 +203,8 @@ fn diagnose(work: &Work, cluster: &Snapshot, pod: &PodInfo) -> Result<Diagnosis,
             continue;
         }
         let verdict = check_node(work, &node).or_else(|| {
-            let nominated = cluster_nominated(&node, pod);
-            check_changed(work, &node, &nominated, &[])
+            let nominated = nominated_before(cluster, node.row.name(), pod);
+            Trial::new(cluster, work, at).check_with(&nominated)
         });
         match verdict {
             Some((plugin, status)) if status.code == Code::Error => {

@@ -161,6 +161,7 @@ impl Scheduler {
                     match make_room(profile, &attempt) {
                         Ok(found) => {
                             let node = cache.snapshot().row(found.node).name().to_owned();
+                            diagnosis.post_filter = Some(found.words);
                             room = Some(Box::new(Eviction { node, victims: found.victims }));
                         }
                         Err(words) => diagnosis.post_filter = words,

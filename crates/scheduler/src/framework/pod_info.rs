@@ -80,6 +80,7 @@ impl PodInfo {
             name: self.name.clone(),
             footprint: Arc::clone(self.footprint()),
             started_seconds: None,
+            preempted: false,
         }
     }
 
@@ -101,9 +102,16 @@ impl PlacedPod {
     /// A pod that the API shows on a node.
     pub fn of(pod: &Pod) -> Self {
         let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let preempted = conditions.iter().any(|c| {
+            c.type_ == "DisruptionTarget"
+                && c.status == "True"
+                && c.reason.as_deref() == Some("PreemptionByScheduler")
+        });
         Self {
             uid: pod.uid().into(),
             name: pod.name().into(),
+            preempted: preempted && pod.metadata.deletion_timestamp.is_some(),
             footprint: Footprint::of_placed(pod),
             started_seconds: started.map(|t| t.0.as_second()),
         }

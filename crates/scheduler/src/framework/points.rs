@@ -110,6 +110,8 @@ pub struct Room {
     pub node: NodeIdx,
     /// The most important first.
     pub victims: Vec<Arc<PlacedPod>>,
+    /// For people.
+    pub words: String,
 }
 
 /// Looks for room when no node passed the filters. The scheduler removes the victims and nominates the node.
@@ -122,7 +124,7 @@ pub trait PostFilter: Plugin {
 pub struct Attempt<'a> {
     pub cluster: &'a Snapshot,
     pub pod: &'a PodInfo,
-    /// The filters as they stand for the pod's shape; see [`crate::schedule_one::check_changed`].
+    /// The filters as they stand for the pod's shape; see [`crate::trial::Trial`].
     pub work: &'a Work,
     pub diagnosis: &'a Diagnosis,
 }

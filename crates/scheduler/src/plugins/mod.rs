@@ -2,6 +2,7 @@
 
 pub mod balanced_allocation;
 pub mod default_binder;
+pub mod default_preemption;
 mod domain_counts;
 pub mod image_locality;
 pub mod inter_pod_affinity;
@@ -32,6 +33,7 @@ pub const ALL: &[Descriptor] = &[
     node_resources_fit::DESCRIPTOR,
     pod_topology_spread::DESCRIPTOR,
     inter_pod_affinity::DESCRIPTOR,
+    default_preemption::DESCRIPTOR,
     balanced_allocation::DESCRIPTOR,
     image_locality::DESCRIPTOR,
     default_binder::DESCRIPTOR,

@@ -168,6 +168,12 @@ pub fn node(name: &str) -> NodeBuilder {
     NodeBuilder(Node { metadata, ..Node::default() }).capacity("4", "8Gi", 110)
 }
 
+impl From<Pod> for PodBuilder {
+    fn from(pod: Pod) -> Self {
+        Self(pod)
+    }
+}
+
 impl PodBuilder {
     pub fn build(self) -> Pod {
         self.0

@@ -20,6 +20,8 @@ pub struct PlacedPod {
     pub footprint: Arc<Footprint>,
     /// When the kubelet took it up, in seconds since 1970.
     pub started_seconds: Option<i64>,
+    /// It is on its way out, to make room for another pod.
+    pub preempted: bool,
 }
 
 impl PlacedPod {

@@ -1,0 +1,384 @@
+//! DefaultPreemption: makes room for a pod by removing pods of lower priority, as few and as unimportant as possible,
+//! and within disruption budgets where that can be.
+//!
+//! Source: `k8s.io/kubernetes/pkg/scheduler/framework/preemption`.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use knarr_apimachinery::selector::Selector;
+use serde::Deserialize;
+
+use crate::diagnosis::Diagnosis;
+use crate::framework::{Attempt, Catalog, Code, Descriptor, Parts, Plugin, PostFilter, Room, Status};
+use crate::schedule_one::nominated_before;
+use crate::snapshot::{NodeIdx, PlacedPod};
+use crate::trial::Trial;
+
+pub const NAME: &str = "DefaultPreemption";
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    weight: 0,
+    build: |build| {
+        let args: Args = build.args()?;
+        if !(0..=100).contains(&args.min_candidate_nodes_percentage) {
+            let percent = args.min_candidate_nodes_percentage;
+            return Err(format!(
+                "minCandidateNodesPercentage: Invalid value: {percent}: not in valid range [0, 100]"
+            ));
+        }
+        build.catalog.watch::<PodDisruptionBudget>();
+        let plugin = Arc::new(DefaultPreemption {
+            args,
+            catalog: Arc::clone(build.catalog),
+            turn: AtomicUsize::new(0),
+        });
+        Ok(Parts { post_filter: Some(plugin.clone()), ..Parts::of(plugin) })
+    },
+};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Args {
+    min_candidate_nodes_percentage: usize,
+    min_candidate_nodes_absolute: usize,
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self { min_candidate_nodes_percentage: 10, min_candidate_nodes_absolute: 100 }
+    }
+}
+
+struct DefaultPreemption {
+    args: Args,
+    catalog: Arc<Catalog>,
+    /// Where the next search starts, so that it is not always the same nodes.
+    turn: AtomicUsize,
+}
+
+/// A node and who would have to leave it.
+struct Candidate {
+    node: NodeIdx,
+    /// The most important first.
+    victims: Vec<Arc<PlacedPod>>,
+    violations: usize,
+}
+
+/// A disruption budget and how much of it is left.
+struct Budget {
+    namespace: String,
+    selector: Selector,
+    disrupted: Vec<String>,
+    allowed: i64,
+}
+
+impl Plugin for DefaultPreemption {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+}
+
+impl PostFilter for DefaultPreemption {
+    fn post_filter(&self, attempt: &Attempt) -> Result<Room, Status> {
+        if let Some(words) = not_eligible(attempt) {
+            return Err(Status::unschedulable(format!("preemption: {words}")));
+        }
+        let possible: Vec<NodeIdx> = attempt
+            .diagnosis
+            .rejected()
+            .filter(|(_, verdict)| verdict.status.code == Code::Unschedulable)
+            .map(|(node, _)| node)
+            .collect();
+        let (candidates, failures) = self.candidates(attempt, &possible);
+        let Some(best) = pick(candidates) else {
+            return Err(Status::unschedulable(format!(
+                "preemption: {}",
+                unhelpful(attempt, failures).message()
+            )));
+        };
+        let node = attempt.cluster.row(best.node).name();
+        let words = format!(
+            "preemption: found a potential placement for pod on node {node}, preempting {} victims",
+            best.victims.len()
+        );
+        Ok(Room { node: best.node, victims: best.victims, words })
+    }
+}
+
+/// Why this pod may not make others leave, if so.
+fn not_eligible(attempt: &Attempt) -> Option<&'static str> {
+    let pod = attempt.pod;
+    if pod.spec().and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
+        return Some("not eligible due to preemptionPolicy=Never.");
+    }
+    let nominated = attempt.cluster.find(pod.nominated_node.as_deref()?)?;
+    let mut verdicts = attempt.diagnosis.rejected();
+    let hopeless = verdicts.any(|(node, verdict)| {
+        node == nominated && verdict.status.code == Code::UnschedulableAndUnresolvable
+    });
+    let mut pods = attempt.cluster.row(nominated).pods.iter();
+    let leaving = pods.any(|p| p.preempted && p.footprint.priority < pod.priority());
+    (leaving && !hopeless).then_some("not eligible due to a terminating pod on the nominated node.")
+}
+
+impl DefaultPreemption {
+    /// Nodes on which removing pods helps, as many as are enough; and why not on the others that were tried.
+    fn candidates(
+        &self,
+        attempt: &Attempt,
+        possible: &[NodeIdx],
+    ) -> (Vec<Candidate>, Vec<(NodeIdx, Status)>) {
+        let (mut found, mut failures) = (Vec::new(), Vec::new());
+        if possible.is_empty() {
+            return (found, failures);
+        }
+        let share = possible.len() * self.args.min_candidate_nodes_percentage / 100;
+        let enough = share.max(self.args.min_candidate_nodes_absolute).min(possible.len());
+        let budgets = self.budgets();
+        let start = self.turn.fetch_add(enough, Ordering::Relaxed) % possible.len();
+        for at in possible[start..].iter().chain(&possible[..start]) {
+            match victims(attempt, *at, &budgets) {
+                Ok(candidate) => found.push(candidate),
+                Err(status) => failures.push((*at, status)),
+            }
+            if found.len() >= enough && found.iter().any(|c| c.violations == 0) {
+                break;
+            }
+        }
+        (found, failures)
+    }
+
+    fn budgets(&self) -> Vec<Budget> {
+        let read = |budget: &PodDisruptionBudget| {
+            let spec = budget.spec.as_ref()?;
+            let status = budget.status.as_ref();
+            let selector = Selector::from_label_selector(spec.selector.as_ref()).ok()?;
+            Some(Budget {
+                namespace: budget.metadata.namespace.clone().unwrap_or_default(),
+                selector,
+                disrupted: status
+                    .and_then(|s| s.disrupted_pods.as_ref())
+                    .map(|pods| pods.keys().cloned().collect())
+                    .unwrap_or_default(),
+                allowed: status.and_then(|s| s.disruptions_allowed).map_or(0, i64::from),
+            })
+        };
+        let all = self.catalog.list::<PodDisruptionBudget>(None);
+        // An empty selector matches nothing here.
+        all.iter().filter_map(|b| read(b)).filter(|b| !b.selector.is_everything()).collect()
+    }
+}
+
+/// More important pods come first: higher priority, then longer running.
+fn importance(pod: &PlacedPod) -> (Reverse<i32>, i64) {
+    (Reverse(pod.footprint.priority), pod.started_seconds.unwrap_or(i64::MAX))
+}
+
+/// Removes all pods of lower priority on trial, then lets as many stay as can.
+fn victims(attempt: &Attempt, at: NodeIdx, budgets: &[Budget]) -> Result<Candidate, Status> {
+    let priority = attempt.pod.priority();
+    let row = attempt.cluster.row(at);
+    let mut possible: Vec<Arc<PlacedPod>> =
+        row.pods.iter().filter(|p| p.footprint.priority < priority).cloned().collect();
+    if possible.is_empty() {
+        return Err(Status::unresolvable("No preemption victims found for incoming pod"));
+    }
+    let nominated = nominated_before(attempt.cluster, row.name(), attempt.pod);
+    let mut trial = Trial::new(attempt.cluster, attempt.work, at);
+    possible.iter().for_each(|pod| trial.remove(pod));
+    if let Some((_, status)) = trial.check_with(&nominated) {
+        return Err(status);
+    }
+    possible.sort_by_key(|pod| importance(pod));
+    let (violating, other) = by_budget(possible, budgets);
+    let (mut victims, mut violations) = (Vec::new(), 0);
+    for (pod, violates) in
+        violating.into_iter().map(|p| (p, true)).chain(other.into_iter().map(|p| (p, false)))
+    {
+        trial.add(&pod);
+        if trial.check_with(&nominated).is_some() {
+            trial.remove(&pod);
+            victims.push(pod);
+            violations += usize::from(violates);
+        }
+    }
+    victims.sort_by_key(|pod| importance(pod));
+    if victims.is_empty() {
+        let name = row.name();
+        return Err(Status::error(format!("expected at least one victim pod on node {name:?}")));
+    }
+    Ok(Candidate { node: at, victims, violations })
+}
+
+/// Those whose removal would break a budget, and the others.
+fn by_budget(pods: Vec<Arc<PlacedPod>>, budgets: &[Budget]) -> (Vec<Arc<PlacedPod>>, Vec<Arc<PlacedPod>>) {
+    let mut left: Vec<i64> = budgets.iter().map(|b| b.allowed).collect();
+    pods.into_iter().partition(|pod| {
+        let labels = &pod.footprint.labels;
+        for (budget, left) in budgets.iter().zip(&mut left) {
+            let covers = !labels.is_empty()
+                && budget.namespace == pod.namespace()
+                && budget.selector.matches(labels)
+                && !budget.disrupted.iter().any(|name| **name == *pod.name);
+            if covers {
+                *left -= 1;
+                if *left < 0 {
+                    return true;
+                }
+            }
+        }
+        false
+    })
+}
+
+/// Fewest broken budgets, lowest highest priority, lowest sum of priorities, fewest pods, latest start.
+fn pick(candidates: Vec<Candidate>) -> Option<Candidate> {
+    candidates.into_iter().min_by_key(|c| {
+        let highest = c.victims.first().map_or(i32::MIN, |p| p.footprint.priority);
+        // Shifted, so that fewer pods of negative priority are still fewer.
+        let sum: i64 = c.victims.iter().map(|p| i64::from(p.footprint.priority) + (1 << 31)).sum();
+        let most_important = c.victims.iter().filter(|p| p.footprint.priority == highest);
+        let earliest =
+            most_important.map(|p| p.started_seconds.unwrap_or(i64::MAX)).min().unwrap_or(i64::MAX);
+        (c.violations, highest, sum, c.victims.len(), Reverse(earliest))
+    })
+}
+
+/// Why no room was found, node by node.
+fn unhelpful(attempt: &Attempt, failures: Vec<(NodeIdx, Status)>) -> Diagnosis {
+    let mut tried: BTreeMap<NodeIdx, Status> = failures.into_iter().collect();
+    let mut diagnosis = Diagnosis::new(attempt.cluster.len());
+    for at in attempt.cluster.live().iter() {
+        let status = tried.remove(&at);
+        let nothing = || Status::unresolvable("Preemption is not helpful for scheduling");
+        diagnosis.reject(at, NAME, status.unwrap_or_else(nothing));
+    }
+    diagnosis
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framework::{PodInfo, Profile};
+    use crate::plugins::testing::{PodBuilder, cluster, labelled, node, pod};
+    use crate::schedule_one::{Cycles, Outcome};
+    use k8s_openapi::api::policy::v1::{PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
+
+    fn budget(labels: &[(&str, &str)], allowed: i32) -> PodDisruptionBudget {
+        let selector = LabelSelector { match_labels: Some(labelled(labels)), ..Default::default() };
+        PodDisruptionBudget {
+            metadata: ObjectMeta {
+                namespace: Some("default".into()),
+                name: Some("b".into()),
+                ..Default::default()
+            },
+            spec: Some(PodDisruptionBudgetSpec { selector: Some(selector), ..Default::default() }),
+            status: Some(PodDisruptionBudgetStatus {
+                disruptions_allowed: Some(allowed),
+                ..Default::default()
+            }),
+        }
+    }
+
+    /// Nodes a, b, c with 4 CPUs; the node and the victims' names, or the words.
+    fn preempt(
+        incoming: PodBuilder,
+        there: Vec<(usize, PodBuilder)>,
+        budgets: Vec<PodDisruptionBudget>,
+    ) -> String {
+        let catalog = Arc::new(Catalog::default());
+        budgets.into_iter().for_each(|b| catalog.put(b));
+        let profile = Profile::default_profile("default-scheduler", &catalog).unwrap();
+        let cluster = cluster(vec![node("a"), node("b"), node("c")], there);
+        let (pod, mut cycles) = (PodInfo::new(&incoming.build()), Cycles::new(1));
+        let Outcome::NoFit(diagnosis) = cycles.schedule(0, &profile, &cluster, &pod) else {
+            return "fits".into();
+        };
+        let work = cycles.work(0, pod.shape.id).unwrap();
+        let attempt = Attempt { cluster: &cluster, pod: &pod, work, diagnosis: &diagnosis };
+        let plugin = profile.points.post_filter.first().unwrap();
+        match plugin.post_filter(&attempt) {
+            Ok(room) => {
+                let names: Vec<&str> = room.victims.iter().map(|v| &*v.name).collect();
+                format!("{}: {}", cluster.row(room.node).name(), names.join(" "))
+            }
+            Err(status) => status.message(),
+        }
+    }
+
+    fn full(priority: i32) -> Vec<(usize, PodBuilder)> {
+        (0..3).map(|at| (at, pod(&format!("v{at}")).cpu("4").priority(priority))).collect()
+    }
+
+    fn urgent() -> PodBuilder {
+        pod("urgent").cpu("3").priority(100)
+    }
+
+    #[test]
+    fn the_least_important_leave() {
+        let mut there = full(10);
+        there[1].1 = pod("low").cpu("4").priority(1);
+        assert_eq!(preempt(urgent(), there, vec![]), "b: low");
+        let small = |n: &str, at, priority| (at, pod(n).cpu("2").priority(priority));
+        let mut there = full(10);
+        there.truncate(2);
+        there.extend([small("s", 2, 1), small("t", 2, 10)]);
+        assert_eq!(preempt(urgent(), there, vec![]), "a: v0", "one pod of 10 rather than two up to 10");
+        let there =
+            vec![small("s", 0, 1), small("t", 0, 5), (1, full(50)[1].1.clone()), (2, full(50)[2].1.clone())];
+        assert_eq!(preempt(pod("urgent").cpu("2").priority(100), there, vec![]), "a: s");
+    }
+
+    #[test]
+    fn the_youngest_of_equals_leave() {
+        let mut there = full(10);
+        for (n, (_, pod)) in there.iter_mut().enumerate() {
+            let started = Time(k8s_openapi::jiff::Timestamp::new([300, 100, 200][n], 0).unwrap());
+            let mut one = pod.clone().build();
+            one.status.get_or_insert_default().start_time = Some(started);
+            *pod = one.into();
+        }
+        assert_eq!(preempt(urgent(), there, vec![]), "a: v0");
+    }
+
+    #[test]
+    fn budgets_are_kept_where_that_can_be() {
+        let there: Vec<_> = full(10).into_iter().map(|(at, p)| (at, p.label("app", "db"))).collect();
+        let mut one_free = there.clone();
+        one_free[2].1 = one_free[2].1.clone().label("app", "web");
+        assert_eq!(preempt(urgent(), one_free, vec![budget(&[("app", "db")], 0)]), "c: v2");
+        let broken = preempt(urgent(), there, vec![budget(&[("app", "db")], 0)]);
+        assert!(broken.ends_with("v0") || broken.ends_with("v1") || broken.ends_with("v2"), "{broken}");
+    }
+
+    #[test]
+    fn anti_affinity_is_resolved_by_removing_who_is_in_the_way() {
+        let mut there: Vec<_> = (0..3).map(|at| (at, pod("web").label("app", "web").priority(50))).collect();
+        there[1].1 = pod("cheap").label("app", "web").priority(1);
+        let nodes_have_no_labels = pod("p").priority(100).anti_affinity(&[("app", "web")], "host");
+        assert_eq!(preempt(nodes_have_no_labels, there, vec![]), "fits");
+    }
+
+    #[test]
+    fn what_cannot_be_helped_is_told() {
+        assert_eq!(
+            preempt(urgent(), full(100), vec![]),
+            "preemption: 0/3 nodes are available: 3 No preemption victims found for incoming pod."
+        );
+        assert_eq!(
+            preempt(pod("huge").cpu("8").priority(100), full(1), vec![]),
+            "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+        );
+        let mut polite = urgent().build();
+        polite.spec.as_mut().unwrap().preemption_policy = Some("Never".into());
+        assert_eq!(
+            preempt(polite.into(), full(1), vec![]),
+            "preemption: not eligible due to preemptionPolicy=Never."
+        );
+    }
+}

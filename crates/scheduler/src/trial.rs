@@ -1,0 +1,77 @@
+//! A node with pods added and taken off on trial: whether a pod would fit then.
+
+use std::sync::Arc;
+
+use crate::framework::points::NodeView;
+use crate::framework::{NodeFilter, Scope, Status};
+use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
+use crate::work::Work;
+
+/// One node in a state that it is not in. Filters that count over the cluster are copied and told of the changes.
+pub struct Trial<'a> {
+    cluster: &'a Snapshot,
+    at: NodeIdx,
+    row: NodeRow,
+    /// All filters in order; those of the cluster's scope as copies.
+    filters: Vec<(&'static str, Judge<'a>)>,
+}
+
+enum Judge<'a> {
+    Kept(&'a dyn NodeFilter),
+    Copied(Box<dyn NodeFilter>),
+}
+
+impl<'a> Trial<'a> {
+    pub fn new(cluster: &'a Snapshot, work: &'a Work, at: NodeIdx) -> Self {
+        let filters = work.filters.iter().map(|active| {
+            let judge = match active.scope {
+                Scope::Row => Judge::Kept(&*active.filter),
+                Scope::Cluster => Judge::Copied(active.filter.boxed()),
+            };
+            (active.plugin, judge)
+        });
+        Self { cluster, at, row: cluster.row(at).clone(), filters: filters.collect() }
+    }
+
+    pub fn add(&mut self, pod: &Arc<PlacedPod>) {
+        self.row.put_on(Arc::clone(pod));
+        self.tell(pod, 1);
+    }
+
+    pub fn remove(&mut self, pod: &PlacedPod) {
+        self.row.take_off(&pod.uid);
+        self.tell(pod, -1);
+    }
+
+    fn tell(&mut self, pod: &PlacedPod, delta: i32) {
+        for (_, judge) in &mut self.filters {
+            if let Judge::Copied(filter) = judge {
+                filter.pod_changed(self.cluster, self.at, &pod.footprint, delta);
+            }
+        }
+    }
+
+    /// The first verdict against the node as it would be.
+    pub fn check(&self) -> Option<(&'static str, Status)> {
+        let node = NodeView { cluster: self.cluster, at: self.at, row: &self.row };
+        let verdicts = self.filters.iter().map(|(plugin, judge)| {
+            let status = match judge {
+                Judge::Kept(filter) => filter.check(&node),
+                Judge::Copied(filter) => filter.check(&node),
+            };
+            (*plugin, status)
+        });
+        { verdicts }.find(|(_, status)| !status.is_success())
+    }
+
+    /// As `check`, and also with these pods counted in: both have to pass.
+    pub fn check_with(&mut self, nominated: &[Arc<PlacedPod>]) -> Option<(&'static str, Status)> {
+        if nominated.is_empty() {
+            return self.check();
+        }
+        nominated.iter().for_each(|pod| self.add(pod));
+        let with = self.check();
+        nominated.iter().for_each(|pod| self.remove(pod));
+        with.or_else(|| self.check())
+    }
+}
