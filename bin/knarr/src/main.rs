@@ -6,12 +6,14 @@ mod api_flags;
 mod certificate;
 mod control_plane;
 mod example_images;
+mod explain;
 mod image;
 mod kubeconfig;
 mod layout;
 mod leading;
 mod logging;
 mod node;
+mod picture;
 mod pki;
 mod pod_network;
 mod preflight;
@@ -19,6 +21,7 @@ mod progress;
 mod reset;
 mod server;
 mod signals;
+mod simulate;
 mod store;
 mod web;
 
@@ -38,7 +41,7 @@ pub const SHIM: &str = "shim";
 #[command(
     name = "knarr",
     version,
-    after_help = "Examples:\n  knarr server\n  knarr agent --kubeconfig worker-1.kubeconfig\n  knarr image ls\n  knarr reset --yes"
+    after_help = "Examples:\n  knarr server\n  knarr agent --kubeconfig worker-1.kubeconfig\n  knarr image ls\n  knarr explain pod web-1\n  knarr simulate -f web.yaml\n  knarr reset --yes"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -56,6 +59,10 @@ enum Command {
     Image(image::ImageArgs),
     /// Write a kubeconfig for a user or a node
     Kubeconfig(kubeconfig::KubeconfigArgs),
+    /// Say why a pod is on its node or on none
+    Explain(explain::ExplainArgs),
+    /// Say where the pods of manifests would go
+    Simulate(simulate::SimulateArgs),
     /// Remove every trace of a node
     Reset(reset::ResetArgs),
     /// Serve files and greet with the host name: the examples' web server
@@ -98,6 +105,8 @@ fn run(command: Command) -> Result<()> {
         Command::Agent(args) => agent::run(args),
         Command::Image(args) => image::run(args),
         Command::Kubeconfig(args) => kubeconfig::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Simulate(args) => simulate::run(args),
         Command::Reset(args) => reset::run(args),
         Command::Web(web) => web::run(web),
         Command::Completion { shell } => {

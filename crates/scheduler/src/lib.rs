@@ -16,6 +16,7 @@ mod scheduler;
 pub mod snapshot;
 pub mod trial;
 pub mod waiting;
+pub mod what_if;
 pub mod work;
 
 pub use scheduler::{Options, Scheduler};

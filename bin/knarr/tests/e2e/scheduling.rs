@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::shared;
-use crate::objects::sleeper;
+use crate::cluster::{knarr, shared};
+use crate::objects::{sleeper, web};
+use crate::sandbox::succeeded;
 
 fn with(name: &str, field: &str, value: Value) -> Value {
     let mut object = sleeper(name);
@@ -125,4 +126,42 @@ fn d9_priority_classes_resolve() {
     let error = kubectl
         .with_fails("create -f -", &with("none", "priorityClassName", json!("unheard-of")).to_string());
     assert!(error.contains("no PriorityClass with name unheard-of was found"), "{error}");
+}
+
+#[test]
+fn d2_scheduling_is_explained_and_tried_out() {
+    let cluster = shared();
+    let kubectl = cluster.namespace("explained");
+    kubectl.apply(&with("nowhere", "nodeSelector", json!({"disk": "ssd"})));
+    kubectl.event("nowhere", "FailedScheduling");
+    kubectl.apply(&sleeper("here"));
+    kubectl.ready("here");
+    let ask = |words: &[&str]| {
+        let mut command = cluster.sandbox.command(knarr());
+        command.args(words).args(["--namespace", "explained", "--kubeconfig"]).arg(cluster.kubeconfig());
+        succeeded(&format!("knarr {}", words.join(" ")), &command.output().expect("nsenter(1) of util-linux"))
+    };
+    let table = ask(&["explain", "pod", "nowhere"]);
+    assert!(
+        table.contains("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."),
+        "{table}"
+    );
+    assert!(table.contains("What would have to change:"), "{table}");
+    let said: Value = serde_json::from_str(&ask(&["explain", "pod", "here", "-o", "json"])).expect("JSON");
+    assert_eq!((&said["node"], &said["fits"]), (&json!("knarr-test"), &json!(1)));
+
+    let file = cluster.sandbox.path("explained.json");
+    let two = json!({"apiVersion": "v1", "kind": "List", "items": [web("web", 2), sleeper("one")]});
+    std::fs::write(&file, two.to_string()).expect("file");
+    let file = file.to_string_lossy();
+    let simulated = ask(&["simulate", "-f", &file, "-o", "json"]);
+    let simulated: Value = serde_json::from_str(&simulated).expect("JSON");
+    assert_eq!((&simulated["placed"], &simulated["pods"][0]["node"]), (&json!(3), &json!("knarr-test")));
+    assert_eq!(kubectl.run("get deployments"), "", "nothing was made");
+
+    // The same from a saved cluster, without a server.
+    let saved = cluster.sandbox.path("saved.json");
+    std::fs::write(&saved, kubectl.run("get nodes,pods,namespaces --all-namespaces -o json")).expect("file");
+    let table = ask(&["simulate", "-f", &file, "--snapshot", &saved.to_string_lossy()]);
+    assert!(table.contains("3 placed, 0 without a node, 0 preempted"), "{table}");
 }

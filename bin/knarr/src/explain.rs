@@ -1,0 +1,131 @@
+//! `knarr explain`: why a pod is on its node, or on none, node by node and plugin by plugin.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use knarr_scheduler::what_if::report::{Explanation, NodeReport, Objection};
+
+use crate::picture::{self, Output, PictureArgs, print_table};
+
+/// Rows of nodes in a table; JSON has them all.
+const NODES: usize = 50;
+/// Nodes named in one line.
+const NAMED: usize = 5;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  knarr explain pod web-1\n  knarr explain pod -f pod.yaml -o json\n  \
+    knarr explain pod web-1 --snapshot cluster.json\n\n\
+    Reads the cluster with the kubeconfig's rights and judges it here, with the scheduler's own code; nothing is bound.")]
+pub struct ExplainArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// A pod: pending, bound, or merely written
+    #[command(visible_alias = "po")]
+    Pod {
+        /// Its name
+        #[arg(required_unless_present = "filename", conflicts_with = "filename")]
+        name: Option<String>,
+        /// A manifest: of a pod, or of a workload, whose first pod it is then; `-` reads standard input
+        #[arg(short, long, value_name = "FILE")]
+        filename: Option<PathBuf>,
+        #[command(flatten)]
+        picture: PictureArgs,
+    },
+}
+
+pub fn run(args: ExplainArgs) -> Result<()> {
+    let What::Pod { name, filename, picture } = args.what;
+    let mut what_if = picture.take()?;
+    let explained = match (name, filename) {
+        (Some(name), _) => vec![what_if.explain_pod(&picture.namespace, &name)?],
+        (None, Some(file)) => {
+            let mut explained = Vec::new();
+            for object in picture::objects(&file)? {
+                explained.extend(what_if.explain_manifest(&picture.namespace, &object)?.into_iter().next());
+            }
+            explained
+        }
+        (None, None) => bail!("name a pod, or a manifest with -f"),
+    };
+    for one in &explained {
+        match picture.output {
+            Output::Json => println!("{}", serde_json::to_string_pretty(one)?),
+            Output::Table => show(one),
+        }
+    }
+    Ok(())
+}
+
+fn show(said: &Explanation) {
+    let place = said.node.as_deref().map_or_else(|| "not bound".to_owned(), |n| format!("on {n}"));
+    println!(
+        "Pod {}/{}, {place}, priority {}, of scheduler {}",
+        said.namespace, said.pod, said.priority, said.scheduler_name
+    );
+    println!("{}", said.message);
+    for held in &said.held_back {
+        println!("Held back: {}", held.words());
+    }
+    if let Some(preemption) = &said.preemption {
+        let victims: Vec<String> = preemption
+            .victims
+            .iter()
+            .map(|v| format!("{}/{} ({})", v.namespace, v.name, v.priority))
+            .collect();
+        println!("Room would be made on {} by preempting {}", preemption.node, victims.join(", "));
+    }
+    if !said.best.is_empty() {
+        println!("Best: {}", some(&said.best));
+    }
+    if said.nodes.is_empty() {
+        return;
+    }
+    println!();
+    print_table(&nodes(&said.nodes));
+    if said.nodes.len() > NODES {
+        println!("… and {} more nodes: -o json has all", said.nodes.len() - NODES);
+    }
+    if said.fits == 0 && !said.changes.is_empty() {
+        println!("\nWhat would have to change:");
+        for change in &said.changes {
+            let words: Vec<String> = change.objections.iter().map(Objection::words).collect();
+            println!("  {}: on {}", words.join("; "), some(&change.nodes));
+        }
+    }
+}
+
+fn nodes(nodes: &[NodeReport]) -> Vec<Vec<String>> {
+    let plugins: Vec<&str> = nodes
+        .iter()
+        .find(|n| n.fits)
+        .into_iter()
+        .flat_map(|n| &n.scores)
+        .map(|s| s.plugin.as_str())
+        .collect();
+    let mut head = vec!["NODE".to_owned(), "FITS".to_owned(), "SCORE".to_owned()];
+    head.extend(plugins.iter().map(|p| p.to_uppercase()));
+    head.push("AGAINST IT".to_owned());
+    let mut rows = vec![head];
+    for node in nodes.iter().take(NODES) {
+        let mut row = vec![node.name.clone(), if node.fits { "yes" } else { "no" }.to_owned()];
+        row.push(if node.fits { node.score.to_string() } else { String::new() });
+        row.extend(plugins.iter().map(|plugin| {
+            let score = node.scores.iter().find(|s| s.plugin == *plugin);
+            score.map_or_else(String::new, |s| format!("{}×{}", s.normalized, s.weight))
+        }));
+        row.push(node.objections.iter().map(Objection::words).collect::<Vec<_>>().join("; "));
+        rows.push(row);
+    }
+    rows
+}
+
+/// The first few of these names, and how many more there are.
+fn some(names: &[String]) -> String {
+    let first = names[..names.len().min(NAMED)].join(", ");
+    if names.len() > NAMED { format!("{first} and {} more", names.len() - NAMED) } else { first }
+}

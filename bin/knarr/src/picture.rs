@@ -1,0 +1,120 @@
+//! A picture of a cluster for questions about scheduling: of the live one, or from a file.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use knarr_apimachinery::clock::Clock;
+use knarr_client::clock::SystemClock;
+use knarr_client::http::HttpTransport;
+use knarr_client::kubeconfig::Access;
+use knarr_client::{Client, ListOptions};
+use knarr_scheduler::config::Configuration;
+use knarr_scheduler::what_if::{self, WhatIf};
+use serde_json::Value;
+
+use crate::layout::{DEFAULT_DATA_DIR, Layout};
+
+#[derive(Args)]
+pub struct PictureArgs {
+    /// Kubeconfig of a user who may list nodes and pods; without it, the server's own in its data folder
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Ask about a saved cluster instead: what `kubectl get nodes,pods,namespaces,priorityclasses,pdb,pv,pvc,sc,csinodes
+    /// --all-namespaces -o json` printed
+    #[arg(long, value_name = "FILE")]
+    snapshot: Option<PathBuf>,
+    /// The scheduler's configuration, where it has one: a `KubeSchedulerConfiguration`
+    #[arg(long, value_name = "FILE")]
+    scheduler_config: Option<PathBuf>,
+    /// Namespace of what names none
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    Table,
+    Json,
+}
+
+impl PictureArgs {
+    pub fn take(&self) -> Result<WhatIf> {
+        let configuration = match &self.scheduler_config {
+            None => Configuration::default(),
+            Some(file) => {
+                Configuration::from_yaml(&text(file)?).with_context(|| file.display().to_string())?
+            }
+        };
+        let objects = match &self.snapshot {
+            Some(file) => objects(file)?,
+            None => self.live()?,
+        };
+        Ok(WhatIf::new(&configuration, &objects)?)
+    }
+
+    fn live(&self) -> Result<Vec<Value>> {
+        let own = || Layout::at(Path::new(DEFAULT_DATA_DIR)).admin_kubeconfig();
+        let file = self.kubeconfig.clone().unwrap_or_else(own);
+        let access = Access::load(&file)
+            .with_context(|| format!("cannot use {}: --kubeconfig names another one", file.display()))?;
+        let transport = HttpTransport::new(&access).context("cannot use the kubeconfig")?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let client = Client::new(Arc::new(transport), clock, "knarr");
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(read(&client))
+    }
+}
+
+/// Everything that scheduling looks at. What the user may not list is left out and said, but for nodes and pods.
+async fn read(client: &Client) -> Result<Vec<Value>> {
+    let mut objects = Vec::new();
+    for (at, resource) in what_if::READ.iter().enumerate() {
+        let list = match client.transport().list(resource, None, &ListOptions::default()).await {
+            Ok(list) => list,
+            Err(error) if at >= 2 && error.status().is_some() => {
+                eprintln!("warning: {} are left out: {error}", resource.plural);
+                continue;
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot list {}", resource.plural));
+            }
+        };
+        for item in list.items {
+            let mut object: Value = serde_json::from_slice(item.json())?;
+            object["apiVersion"] = resource.api_version().into();
+            object["kind"] = resource.kind.into();
+            objects.push(object);
+        }
+    }
+    Ok(objects)
+}
+
+/// The objects of a file; `-` is standard input.
+pub fn objects(file: &Path) -> Result<Vec<Value>> {
+    let read = what_if::read(&text(file)?);
+    read.map_err(|why| anyhow::anyhow!("{}: {why}", file.display()))
+}
+
+fn text(file: &Path) -> Result<String> {
+    let read = if file == Path::new("-") {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    read.with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// Rows with their columns aligned, as kubectl prints them.
+pub fn print_table(rows: &[Vec<String>]) {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        println!("{}", cells.collect::<Vec<_>>().join("   ").trim_end());
+    }
+}

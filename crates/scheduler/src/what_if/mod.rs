@@ -1,0 +1,269 @@
+//! What the scheduler would do: the very plugins and cycles that schedule, on a picture of a cluster, binding nothing.
+
+mod objects;
+pub mod report;
+mod workloads;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use knarr_api::kind::{Kind, ObjectKey};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::cache::Cache;
+use crate::config::{ConfigError, Configuration};
+use crate::explain::explain;
+use crate::framework::points::NodeView;
+use crate::framework::{Attempt, Catalog, PodInfo, Profile, Profiles, Room};
+use crate::schedule_one::{Cycles, Outcome};
+use crate::snapshot::NodeIdx;
+use crate::work::Work;
+use report::{Change, Explanation, NodeReport, Objection, Placement, PluginScore, Simulation, Victim};
+
+pub use objects::{READ, read};
+
+/// Chance decides between equal nodes; here it always decides alike.
+const SEED: u64 = 1;
+
+#[derive(Debug, Error)]
+pub enum WhatIfError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("object {at} ({kind}): {why}")]
+    Object { at: usize, kind: String, why: String },
+    #[error("pods \"{0}\" not found")]
+    NoPod(String),
+    #[error("no profile for scheduler name {0:?}: that pod is another scheduler's")]
+    NoProfile(String),
+    #[error(
+        "{kind} \"{name}\" makes no pods: simulate pods, deployments, replicasets, replicationcontrollers, statefulsets, daemonsets and jobs"
+    )]
+    NoPods { kind: String, name: String },
+    #[error("{kind} \"{name}\" would make {pods} pods; {most} at most in one simulation")]
+    TooMany { kind: String, name: String, pods: usize, most: usize },
+}
+
+/// A cluster to ask questions about.
+pub struct WhatIf {
+    profiles: Profiles,
+    cache: Cache,
+    cycles: Cycles,
+    nodes: BTreeMap<String, Arc<Node>>,
+    pods: BTreeMap<ObjectKey, Arc<Pod>>,
+    classes: Vec<PriorityClass>,
+    simulated: usize,
+}
+
+impl WhatIf {
+    /// From the objects of a cluster, as a `List` has them; kinds that do not matter to scheduling are passed over.
+    pub fn new(configuration: &Configuration, objects: &[Value]) -> Result<Self, WhatIfError> {
+        let catalog = Arc::new(Catalog::default());
+        let mut own = Self {
+            profiles: configuration.profiles(&catalog)?,
+            cache: Cache::default(),
+            cycles: Cycles::new(SEED),
+            nodes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            classes: Vec::new(),
+            simulated: 0,
+        };
+        for (at, object) in objects.iter().enumerate() {
+            own.take(&catalog, object).map_err(|why| WhatIfError::Object {
+                at,
+                kind: object["kind"].as_str().unwrap_or("no kind").to_owned(),
+                why,
+            })?;
+        }
+        Ok(own)
+    }
+
+    /// The nodes in the picture.
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+
+    /// A pod of the picture: why it is where it is, or is nowhere.
+    pub fn explain_pod(&mut self, namespace: &str, name: &str) -> Result<Explanation, WhatIfError> {
+        let key = ObjectKey::new(namespace, name);
+        let pod = self.pods.get(&key).cloned().ok_or_else(|| WhatIfError::NoPod(name.to_owned()))?;
+        // Where it is itself, it would be in its own way.
+        self.cache.remove_pod(pod.uid());
+        let explained = self.explain(&pod);
+        self.cache.set_pod(&pod);
+        explained
+    }
+
+    /// A pod that is merely written.
+    pub fn explain_manifest(&self, namespace: &str, object: &Value) -> Result<Vec<Explanation>, WhatIfError> {
+        let pods = workloads::pods(self, namespace, object)?;
+        pods.iter().map(|pod| self.explain(pod)).collect()
+    }
+
+    fn explain(&self, pod: &Pod) -> Result<Explanation, WhatIfError> {
+        let info = PodInfo::new(pod);
+        let (_, profile) = self.profile(&info)?;
+        let snapshot = self.cache.snapshot();
+        let bound = pod.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty());
+        let mut said = Explanation::about(&info, bound, snapshot.len());
+        for plugin in &profile.points.pre_enqueue {
+            let status = plugin.pre_enqueue(&info);
+            if !status.is_success() {
+                said.held_back.push(Objection::of(plugin.name(), &status));
+            }
+        }
+        let plain = explain(profile, snapshot, &info);
+        if let Some(status) = &plain.rejected {
+            said.message = format!("0/{} nodes are available: {}.", snapshot.len(), status.message());
+            said.rejected = Some(status.message());
+            return Ok(said);
+        }
+        let work = Work::prepare(profile, snapshot, &info.shape);
+        for (place, at) in plain.feasible.iter().enumerate() {
+            let mut node = NodeReport::of(snapshot.row(*at).name());
+            node.fits = true;
+            node.score = plain.totals.get(place).copied().unwrap_or_default();
+            node.scores = plain.scores.iter().map(|s| PluginScore::of(s, place)).collect();
+            said.nodes.push(node);
+        }
+        for (at, plugin, status) in &plain.unfit {
+            let mut node = NodeReport::of(snapshot.row(*at).name());
+            node.objections = objections(&work, snapshot, *at);
+            if node.objections.is_empty() {
+                node.objections.push(Objection::of(plugin, status));
+            }
+            said.nodes.push(node);
+        }
+        said.nodes.sort_by(|a, b| {
+            (b.fits, b.score, a.objections.len(), &a.name).cmp(&(
+                a.fits,
+                a.score,
+                b.objections.len(),
+                &b.name,
+            ))
+        });
+        said.fits = plain.feasible.len();
+        self.conclude(&mut said, profile, &info, &work);
+        Ok(said)
+    }
+
+    /// The node it would go to, or the room that would be made for it, and what would have to change.
+    fn conclude(&self, said: &mut Explanation, profile: &Profile, info: &PodInfo, work: &Work) {
+        said.changes = Change::of(&said.nodes);
+        if said.fits > 0 {
+            said.best = said
+                .nodes
+                .iter()
+                .take_while(|n| n.fits && n.score == said.nodes[0].score)
+                .map(|n| n.name.clone())
+                .collect();
+            said.message = format!("{}/{} nodes are available", said.fits, said.of);
+            return;
+        }
+        let mut cycles = Cycles::new(SEED);
+        let Outcome::NoFit(mut diagnosis) = cycles.schedule(0, profile, self.cache.snapshot(), info) else {
+            return;
+        };
+        let attempt = Attempt { cluster: self.cache.snapshot(), pod: info, work, diagnosis: &diagnosis };
+        match make_room(profile, &attempt) {
+            Ok(Some(room)) => said.preemption = Some(self.preemption(&room)),
+            Ok(None) => {}
+            Err(words) => diagnosis.post_filter = Some(words),
+        }
+        said.message = diagnosis.message();
+    }
+
+    fn preemption(&self, room: &Room) -> report::Preemption {
+        report::Preemption {
+            node: self.cache.snapshot().row(room.node).name().to_owned(),
+            victims: room.victims.iter().map(|v| Victim::of(v)).collect(),
+        }
+    }
+
+    /// Places the pods of these manifests one after the other, counting each in before the next.
+    pub fn simulate(&mut self, namespace: &str, manifests: &[Value]) -> Result<Simulation, WhatIfError> {
+        let mut simulation = Simulation::default();
+        for manifest in manifests {
+            for pod in workloads::pods(self, namespace, manifest)? {
+                let placement = self.place(pod)?;
+                simulation.add(placement);
+            }
+        }
+        Ok(simulation)
+    }
+
+    fn place(&mut self, mut pod: Pod) -> Result<Placement, WhatIfError> {
+        self.simulated += 1;
+        pod.metadata.uid = Some(format!("simulated-{}", self.simulated));
+        let info = PodInfo::new(&pod);
+        let mut placement = Placement::of(&info);
+        let at = self.profile(&info)?.0;
+        let Some(profile) = self.profiles.iter().nth(at) else { return Ok(placement) };
+        for plugin in &profile.points.pre_enqueue {
+            let status = plugin.pre_enqueue(&info);
+            if !status.is_success() {
+                placement.message = status.message();
+                return Ok(placement);
+            }
+        }
+        match self.cycles.schedule(at, profile, self.cache.snapshot(), &info) {
+            Outcome::Placed(node) => placement.node = Some(self.cache.snapshot().row(node).name().to_owned()),
+            Outcome::Failed(why) => placement.message = why,
+            Outcome::NoFit(mut diagnosis) => {
+                let work = Work::prepare(profile, self.cache.snapshot(), &info.shape);
+                let attempt = Attempt {
+                    cluster: self.cache.snapshot(),
+                    pod: &info,
+                    work: &work,
+                    diagnosis: &diagnosis,
+                };
+                match make_room(profile, &attempt) {
+                    Ok(Some(room)) => {
+                        placement.node = Some(self.cache.snapshot().row(room.node).name().to_owned());
+                        placement.preempts = room.victims.iter().map(|v| Victim::of(v)).collect();
+                        room.victims.iter().for_each(|victim| self.cache.remove_pod(&victim.uid));
+                    }
+                    Ok(None) => {}
+                    Err(words) => diagnosis.post_filter = Some(words),
+                }
+                if placement.node.is_none() {
+                    placement.message = diagnosis.message();
+                }
+            }
+        }
+        if let Some(node) = &placement.node {
+            self.cache.assume(&info, node);
+        }
+        Ok(placement)
+    }
+
+    fn profile(&self, info: &PodInfo) -> Result<(usize, &Profile), WhatIfError> {
+        let name = info.scheduler_name();
+        self.profiles.find(name).ok_or_else(|| WhatIfError::NoProfile(name.to_owned()))
+    }
+}
+
+/// Every filter's verdict against the node, not the first one alone.
+fn objections(work: &Work, cluster: &crate::snapshot::Snapshot, at: NodeIdx) -> Vec<Objection> {
+    let node = NodeView { cluster, at, row: cluster.row(at) };
+    let verdicts = work.filters.iter().map(|f| (f.plugin, f.filter.check(&node)));
+    let against = verdicts.filter(|(_, status)| !status.is_success());
+    against.map(|(plugin, status)| Objection::of(plugin, &status)).collect()
+}
+
+/// Asks the plugins in order for room; the last one's words where there is none.
+fn make_room(profile: &Profile, attempt: &Attempt) -> Result<Option<Room>, String> {
+    let mut words = None;
+    for plugin in &profile.points.post_filter {
+        match plugin.post_filter(attempt) {
+            Ok(room) => return Ok(Some(room)),
+            Err(status) => words = Some(status.message()),
+        }
+    }
+    words.map_or(Ok(None), Err)
+}
+
+#[cfg(test)]
+mod tests;

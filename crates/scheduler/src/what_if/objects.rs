@@ -1,0 +1,103 @@
+//! The objects of a cluster that scheduling looks at, put where the plugins read them.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use knarr_api::kind::{Kind, ResourceType};
+use serde_json::Value;
+
+use super::WhatIf;
+use crate::framework::Catalog;
+
+macro_rules! looked_up {
+    ($($kind:ty),* $(,)?) => {
+        /// The resources that a picture of a cluster is made of; the first two it cannot do without.
+        pub const READ: &[ResourceType] = &[
+            Node::RESOURCE, Pod::RESOURCE, Namespace::RESOURCE, PriorityClass::RESOURCE, $(<$kind>::RESOURCE),*
+        ];
+
+        fn look_up(catalog: &Catalog, object: &Value) -> Result<(), String> {
+            $(
+                if is::<$kind>(object) {
+                    catalog.put(decode::<$kind>(object)?);
+                    return Ok(());
+                }
+            )*
+            Ok(())
+        }
+    };
+}
+
+looked_up!(
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    CSINode,
+    CSIDriver,
+    CSIStorageCapacity,
+    PodDisruptionBudget,
+    Service,
+    ReplicationController,
+    ReplicaSet,
+    StatefulSet,
+);
+
+/// The objects of a file: YAML of one or several documents, or JSON; lists are taken apart.
+pub fn read(text: &str) -> Result<Vec<Value>, String> {
+    let documents: Vec<Value> = if text.trim_start().starts_with('{') {
+        vec![serde_json::from_str(text).map_err(|e| e.to_string())?]
+    } else {
+        serde_saphyr::from_multiple(text).map_err(|e| e.to_string())?
+    };
+    let mut objects = Vec::new();
+    for mut document in documents {
+        match document.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => objects.extend(items),
+            _ if document.is_null() => {}
+            _ => objects.push(document),
+        }
+    }
+    Ok(objects)
+}
+
+fn is<K: Kind>(object: &Value) -> bool {
+    object["kind"] == K::RESOURCE.kind && object["apiVersion"] == K::RESOURCE.api_version().as_str()
+}
+
+fn decode<K: Kind>(object: &Value) -> Result<K, String> {
+    K::decode(object.to_string().as_bytes()).map_err(|e| e.to_string())
+}
+
+impl WhatIf {
+    /// Puts one object into the picture.
+    pub(super) fn take(&mut self, catalog: &Catalog, object: &Value) -> Result<(), String> {
+        if is::<Node>(object) {
+            let node = Arc::new(decode::<Node>(object)?);
+            self.nodes.insert(node.name().to_owned(), Arc::clone(&node));
+            self.cache.set_node(node);
+        } else if is::<Pod>(object) {
+            let mut pod = decode::<Pod>(object)?;
+            if pod.uid().is_empty() {
+                // A picture may be written by hand.
+                pod.metadata.uid = Some(format!("{}/{}", pod.namespace(), pod.name()));
+            }
+            self.cache.set_pod(&pod);
+            self.pods.insert(pod.key(), Arc::new(pod));
+        } else if is::<Namespace>(object) {
+            let namespace = decode::<Namespace>(object)?;
+            self.cache
+                .set_namespace(namespace.name(), Some(namespace.metadata.labels.clone().unwrap_or_default()));
+        } else if is::<PriorityClass>(object) {
+            self.classes.push(decode(object)?);
+        } else {
+            look_up(catalog, object)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! What questions about scheduling are answered with, as JSON has it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::explain::Scores;
+use crate::framework::{Code, PodInfo, Status};
+use crate::snapshot::PlacedPod;
+
+/// A plugin's words against a node or a pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Objection {
+    pub plugin: String,
+    pub reasons: Vec<String>,
+    /// Whether other pods' leaving could help.
+    pub preemption_may_help: bool,
+}
+
+impl Objection {
+    pub fn of(plugin: &str, status: &Status) -> Self {
+        Self {
+            plugin: plugin.to_owned(),
+            reasons: status.reasons.iter().map(|r| r.to_string()).collect(),
+            preemption_may_help: status.code == Code::Unschedulable,
+        }
+    }
+
+    /// `NodeResourcesFit: Insufficient cpu, Insufficient memory`.
+    pub fn words(&self) -> String {
+        format!("{}: {}", self.plugin, self.reasons.join(", "))
+    }
+}
+
+/// What one plugin gives one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PluginScore {
+    pub plugin: String,
+    pub weight: i64,
+    /// As the plugin counts.
+    pub raw: i64,
+    /// 0 to 100; times the weight it is in the node's score.
+    pub normalized: i64,
+}
+
+impl PluginScore {
+    /// The score of the node at this place among the feasible ones.
+    pub fn of(scores: &Scores, place: usize) -> Self {
+        let at = |list: &[i64]| list.get(place).copied().unwrap_or_default();
+        Self {
+            plugin: scores.plugin.to_owned(),
+            weight: scores.weight,
+            raw: at(&scores.raw),
+            normalized: at(&scores.normalized),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeReport {
+    pub name: String,
+    pub fits: bool,
+    /// The weighted sum of the plugins' scores.
+    pub score: i64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub scores: Vec<PluginScore>,
+    /// Everything against the node.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objections: Vec<Objection>,
+}
+
+impl NodeReport {
+    pub fn of(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+}
+
+/// Nodes that all the same is against, and nothing else: were that different, they would fit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Change {
+    pub objections: Vec<Objection>,
+    pub nodes: Vec<String>,
+}
+
+impl Change {
+    /// The smallest changes first, then those that help most nodes.
+    pub fn of(nodes: &[NodeReport]) -> Vec<Self> {
+        let mut by: BTreeMap<&[Objection], Vec<String>> = BTreeMap::new();
+        for node in nodes.iter().filter(|n| !n.fits) {
+            by.entry(&node.objections).or_default().push(node.name.clone());
+        }
+        let made = by.into_iter().map(|(objections, nodes)| Self { objections: objections.to_vec(), nodes });
+        let mut all: Vec<Self> = made.collect();
+        all.sort_by_key(|c| (c.objections.len(), std::cmp::Reverse(c.nodes.len())));
+        all
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Victim {
+    pub namespace: String,
+    pub name: String,
+    pub priority: i32,
+}
+
+impl Victim {
+    pub fn of(pod: &PlacedPod) -> Self {
+        Self {
+            namespace: pod.namespace().to_owned(),
+            name: pod.name.to_string(),
+            priority: pod.footprint.priority,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preemption {
+    pub node: String,
+    pub victims: Vec<Victim>,
+}
+
+/// Why a pod would go where it would go, or nowhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    pub namespace: String,
+    pub pod: String,
+    pub scheduler_name: String,
+    pub priority: i32,
+    /// The node it is on already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Nodes that fit, of so many.
+    pub fits: usize,
+    pub of: usize,
+    /// As events and conditions say it.
+    pub message: String,
+    /// What keeps the pod out of the queue.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<Objection>,
+    /// Set when a plugin turned the pod down on every node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rejected: Option<String>,
+    /// The nodes with the highest score; chance decides between several.
+    pub best: Vec<String>,
+    /// The room that would be made for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preemption: Option<Preemption>,
+    /// Those that fit first, the best first.
+    pub nodes: Vec<NodeReport>,
+    pub changes: Vec<Change>,
+}
+
+impl Explanation {
+    pub fn about(pod: &PodInfo, node: Option<String>, of: usize) -> Self {
+        Self {
+            namespace: pod.namespace().to_owned(),
+            pod: pod.name.to_string(),
+            scheduler_name: pod.scheduler_name().to_owned(),
+            priority: pod.priority(),
+            node,
+            fits: 0,
+            of,
+            message: String::new(),
+            held_back: Vec::new(),
+            rejected: None,
+            best: Vec::new(),
+            preemption: None,
+            nodes: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+}
+
+/// Where one pod would go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    pub namespace: String,
+    pub pod: String,
+    /// `None`: nowhere, for the reason in `message`.
+    pub node: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub preempts: Vec<Victim>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl Placement {
+    pub fn of(pod: &PodInfo) -> Self {
+        Self {
+            namespace: pod.namespace().to_owned(),
+            pod: pod.name.to_string(),
+            node: None,
+            preempts: Vec::new(),
+            message: String::new(),
+        }
+    }
+}
+
+/// What would become of a set of manifests.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Simulation {
+    pub placed: usize,
+    pub unschedulable: usize,
+    pub preempted: usize,
+    /// In the order in which they would be scheduled.
+    pub pods: Vec<Placement>,
+}
+
+impl Simulation {
+    pub fn add(&mut self, placement: Placement) {
+        match placement.node {
+            Some(_) => self.placed += 1,
+            None => self.unschedulable += 1,
+        }
+        self.preempted += placement.preempts.len();
+        self.pods.push(placement);
+    }
+}

@@ -1,0 +1,158 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn node(name: &str, cpu: &str) -> Value {
+    let room = json!({"cpu": cpu, "memory": "8Gi", "pods": "110"});
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+           "status": {"allocatable": room, "capacity": room}})
+}
+
+fn tainted(mut node: Value) -> Value {
+    node["spec"] = json!({"taints": [{"key": "dedicated", "effect": "NoSchedule"}]});
+    node
+}
+
+fn template(cpu: &str) -> Value {
+    json!({"metadata": {"labels": {"app": "web"}},
+           "spec": {"containers": [{"name": "c", "image": "web", "resources": {"requests": {"cpu": cpu}}}]}})
+}
+
+fn pod(name: &str, cpu: &str, node: Option<&str>, priority: i32) -> Value {
+    let mut pod = template(cpu);
+    pod["apiVersion"] = json!("v1");
+    pod["kind"] = json!("Pod");
+    pod["metadata"]["name"] = json!(name);
+    pod["metadata"]["namespace"] = json!("default");
+    pod["spec"]["priority"] = json!(priority);
+    if let Some(node) = node {
+        pod["spec"]["nodeName"] = json!(node);
+    }
+    pod
+}
+
+fn deployment(replicas: u32, cpu: &str) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+           "spec": {"replicas": replicas, "template": template(cpu)}})
+}
+
+fn cluster(objects: &[Value]) -> WhatIf {
+    WhatIf::new(&Configuration::default(), objects).unwrap()
+}
+
+#[test]
+fn a_pending_pod_learns_everything_against_every_node() {
+    let mut cluster = cluster(&[
+        node("small", "1"),
+        tainted(node("reserved", "1")),
+        node("full", "4"),
+        pod("there", "3", Some("full"), 0),
+        pod("waits", "2", None, 0),
+    ]);
+    let said = cluster.explain_pod("default", "waits").unwrap();
+    assert_eq!((said.fits, said.of), (0, 3));
+    assert_eq!(
+        said.message,
+        "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are \
+         available: 1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling."
+    );
+    let reserved = said.nodes.iter().find(|n| n.name == "reserved").unwrap();
+    let plugins: Vec<&str> = reserved.objections.iter().map(|o| o.plugin.as_str()).collect();
+    assert_eq!(plugins, ["TaintToleration", "NodeResourcesFit"], "the second objection is told, too");
+    let alone: Vec<(&str, bool)> = (said.changes.iter().filter(|c| c.objections.len() == 1))
+        .map(|c| (c.nodes[0].as_str(), c.objections[0].preemption_may_help))
+        .collect();
+    assert_eq!(alone, [("small", false), ("full", true)], "one thing is against these");
+    assert_eq!(said.changes[0].objections[0].words(), "NodeResourcesFit: Insufficient cpu");
+}
+
+#[test]
+fn a_bound_pod_is_not_in_its_own_way() {
+    let mut cluster = cluster(&[node("a", "2"), node("b", "1"), pod("there", "2", Some("a"), 0)]);
+    let said = cluster.explain_pod("default", "there").unwrap();
+    assert_eq!(
+        (said.node.as_deref(), said.fits, said.best.as_slice()),
+        (Some("a"), 1, &["a".to_owned()][..])
+    );
+    assert!(said.nodes[0].scores.iter().any(|s| s.plugin == "NodeResourcesFit"));
+    let weighted: i64 = said.nodes[0].scores.iter().map(|s| s.weight * s.normalized).sum();
+    assert_eq!(said.nodes[0].score, weighted);
+    assert!(matches!(cluster.explain_pod("default", "nobody"), Err(WhatIfError::NoPod(_))));
+}
+
+#[test]
+fn room_that_would_be_made_is_named() {
+    let mut cluster =
+        cluster(&[node("a", "2"), pod("cheap", "2", Some("a"), 0), pod("dear", "1", None, 1000)]);
+    let said = cluster.explain_pod("default", "dear").unwrap();
+    let preemption = said.preemption.unwrap();
+    assert_eq!((preemption.node.as_str(), preemption.victims[0].name.as_str()), ("a", "cheap"));
+}
+
+#[test]
+fn manifests_are_placed_one_after_the_other() {
+    let mut cluster = cluster(&[node("a", "2"), node("b", "2")]);
+    let simulation = cluster.simulate("default", &[deployment(5, "1")]).unwrap();
+    assert_eq!((simulation.placed, simulation.unschedulable, simulation.preempted), (4, 1, 0));
+    assert_eq!(simulation.pods[4].node, None);
+    assert!(simulation.pods[4].message.starts_with("0/2 nodes are available: 2 Insufficient cpu."));
+    let again = cluster.simulate("default", &[deployment(1, "1")]).unwrap();
+    assert_eq!(again.placed, 0, "what was placed is counted");
+}
+
+#[test]
+fn simulated_preemption_takes_the_victims_away() {
+    let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"},
+        "value": 100});
+    let mut cluster = cluster(&[node("a", "2"), pod("cheap", "2", Some("a"), 0), class]);
+    let mut urgent = deployment(2, "1");
+    urgent["spec"]["template"]["spec"]["priorityClassName"] = json!("high");
+    let simulation = cluster.simulate("default", &[urgent.clone()]).unwrap();
+    assert_eq!((simulation.placed, simulation.preempted), (2, 1));
+    assert_eq!(simulation.pods[0].preempts[0].name, "cheap");
+    assert!(simulation.pods[1].preempts.is_empty(), "there is room now");
+    urgent["spec"]["template"]["spec"]["priorityClassName"] = json!("none");
+    let error = cluster.simulate("default", &[urgent]).unwrap_err().to_string();
+    assert!(error.contains("no PriorityClass with name none was found"), "{error}");
+}
+
+#[test]
+fn daemon_sets_have_a_pod_on_each_node_they_are_for() {
+    let mut cluster = cluster(&[node("a", "2"), tainted(node("b", "2")), node("c", "2")]);
+    let set = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "log"},
+                     "spec": {"template": template("1")}});
+    let nodes =
+        |s: &Simulation| s.pods.iter().map(|p| p.node.clone().unwrap_or_default()).collect::<Vec<_>>();
+    let simulation = cluster.simulate("default", &[set]).unwrap();
+    assert_eq!(nodes(&simulation), ["a", "c"]);
+    assert_eq!(simulation.pods[0].pod, "log-a");
+}
+
+#[test]
+fn what_cannot_be_answered_is_said() {
+    let mut cluster = cluster(&[node("a", "2")]);
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}});
+    assert!(
+        cluster
+            .simulate("default", &[service])
+            .unwrap_err()
+            .to_string()
+            .contains("Service \"s\" makes no pods")
+    );
+    let error = cluster.simulate("default", &[deployment(4_000_000_000, "1")]).unwrap_err();
+    assert!(matches!(error, WhatIfError::TooMany { .. }));
+    let mut other = deployment(1, "1");
+    other["spec"]["template"]["spec"]["schedulerName"] = json!("mine");
+    assert!(matches!(cluster.simulate("default", &[other]), Err(WhatIfError::NoProfile(_))));
+    let broken = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": 1}});
+    assert!(matches!(WhatIf::new(&Configuration::default(), &[broken]), Err(WhatIfError::Object { .. })));
+}
+
+#[test]
+fn files_may_hold_lists_and_several_documents() {
+    let yaml = "apiVersion: v1\nkind: List\nitems:\n- {kind: A}\n- {kind: B}\n---\nkind: C\n---\n";
+    let kinds = |text: &str| read(text).unwrap().iter().map(|o| o["kind"].clone()).collect::<Vec<_>>();
+    assert_eq!(kinds(yaml), ["A", "B", "C"]);
+    assert_eq!(kinds(r#"{"kind":"List","items":[{"kind":"A"}]}"#), ["A"]);
+    assert!(read("a: [").is_err());
+}
