@@ -125,7 +125,7 @@ fn decimal_nanos(whole: &str, fraction: &str, exponent: i64) -> i128 {
         if i >= keep {
             lost |= digit != 0;
         } else {
-            nanos = nanos * 10 + digit;
+            nanos = nanos.saturating_mul(10).saturating_add(digit);
             if nanos >= MAX_NANOS {
                 return MAX_NANOS;
             }
@@ -442,6 +442,19 @@ mod tests {
         ("100e-3", "100e-3", DecimalExponent, 1, 100),
         ("2000Ti", "2000Ti", BinarySI, 2199023255552000, 2199023255552000000),
     ];
+
+    #[test]
+    fn numbers_of_any_length_have_a_value() {
+        let text = "3234567890".repeat(60);
+        for (text, sign) in [(text.clone(), 1), (format!("-{text}"), -1), (format!("{text}e9"), 1)] {
+            let value = q(&text).value();
+            assert_eq!(
+                (value.signum(), value.unsigned_abs() >= i64::MAX.unsigned_abs()),
+                (sign, true),
+                "{value}"
+            );
+        }
+    }
 
     #[test]
     fn facts() {
