@@ -6,8 +6,10 @@ use k8s_openapi::api::admissionregistration::v1 as api;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
+use knarr_cel::Type;
 use serde_json::{Value, json};
 
+use super::expressions::{Compiler, Offers};
 use super::rules;
 use crate::defaults::{Fields, unset};
 use crate::validate;
@@ -58,14 +60,26 @@ pub fn validate_resources(errors: &mut ErrorList, path: &Path, resources: &api::
     }
 }
 
-pub fn validate_conditions(errors: &mut ErrorList, path: &Path, conditions: &[api::MatchCondition]) {
+/// `params` where there are some; `old` are the conditions before an update.
+pub fn validate_conditions(
+    errors: &mut ErrorList,
+    path: &Path,
+    conditions: &[api::MatchCondition],
+    params: bool,
+    old: &[api::MatchCondition],
+) {
     if conditions.len() > CONDITIONS_MAX {
         errors.push(Error::too_many(path, conditions.len(), CONDITIONS_MAX));
     }
     let mut seen = BTreeSet::new();
+    let compiler = Compiler::new(old.iter().map(|c| c.expression.as_str()));
+    let offers = Offers { params, authorizer: true, patches: false };
     for (i, condition) in conditions.iter().enumerate() {
         let path = path.index(i);
-        validate::required(errors, &path.child("expression"), condition.expression.trim());
+        let (at, source) = (path.child("expression"), condition.expression.trim());
+        if validate::required(errors, &at, source) {
+            compiler.check(errors, &at, (source, source), offers, &[Type::Bool]);
+        }
         let (path, name) = (path.child("name"), condition.name.as_str());
         if validate::required(errors, &path, name) {
             validate::label_key(errors, &path, name);

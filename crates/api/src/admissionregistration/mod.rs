@@ -1,6 +1,7 @@
 //! Kinds that extend admission: webhook configurations, and policies with their bindings.
 
 mod client_config;
+pub mod expressions;
 mod matching;
 pub mod mutatingadmissionpolicy;
 pub mod mutatingadmissionpolicybinding;

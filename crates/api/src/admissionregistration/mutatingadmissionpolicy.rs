@@ -2,8 +2,10 @@
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_cel::Type;
 use serde_json::Value;
 
+use super::expressions::{Compiler, Offers};
 use super::policies::{self, Policy};
 use super::{matching, not_static, rules, static_warnings};
 use crate::kind::Kind;
@@ -109,14 +111,19 @@ fn validate_own(
     let constraints = path.child("matchConstraints");
     rules::only_mutable_operations(&mut errors, &constraints, spec.match_constraints.as_ref());
     policies::validate_conditions(&mut errors, &path, &own, before.as_ref().map(head).as_ref());
-    policies::validate_variables(&mut errors, &path, &own);
+    let composition = policies::validate_variables(&mut errors, &path, &own, []);
+    // Of both sorts of patch, those of the one are looked up.
+    let before = before.as_ref().and_then(|b| b.mutations.as_deref()).unwrap_or_default();
+    let stored = before.iter().filter_map(|m| m.apply_configuration.as_ref()?.expression.as_deref());
+    let compiler = Compiler::of(stored, Some(composition));
     let mutations = spec.mutations.as_deref().unwrap_or_default();
     if mutations.is_empty() {
         let problem = "mutations must contain at least one item";
         errors.push(Error::required(&path.child("mutations"), problem));
     }
     for (i, mutation) in mutations.iter().enumerate() {
-        validate_mutation(&mut errors, &path.child("mutations").index(i), mutation);
+        let path = path.child("mutations").index(i);
+        validate_mutation(&mut errors, &path, mutation, &compiler, own.offers());
     }
     let policy = spec.reinvocation_policy.as_deref().unwrap_or("");
     validate::one_of(
@@ -131,7 +138,13 @@ fn validate_own(
 const PATCHES: [(&str, &str); 2] = [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
 
 /// The patch of the type that is named has to be there, and the other one not.
-fn validate_mutation(errors: &mut ErrorList, path: &Path, mutation: &api::Mutation) {
+fn validate_mutation(
+    errors: &mut ErrorList,
+    path: &Path,
+    mutation: &api::Mutation,
+    compiler: &Compiler<'_>,
+    offers: Offers,
+) {
     let type_ = mutation.patch_type.as_str();
     if !validate::required(errors, &path.child("patchType"), type_) {
         return;
@@ -153,7 +166,15 @@ fn validate_mutation(errors: &mut ErrorList, path: &Path, mutation: &api::Mutati
             errors.push(Error::required(&path.child(field), problem));
         }
         Some(expression) => {
-            validate::required(errors, &path.child(field).child("expression"), expression.trim());
+            let (at, source) = (path.child(field).child("expression"), expression.trim());
+            if validate::required(errors, &at, source) {
+                let offers = Offers { patches: true, ..offers };
+                let wanted = match name {
+                    "JSONPatch" => Type::list(Type::object("JSONPatch")),
+                    _ => Type::object("Object"),
+                };
+                compiler.check(errors, &at, (source, source), offers, &[wanted]);
+            }
         }
     }
     if other.is_some() {

@@ -5,6 +5,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
 use serde_json::Value;
 
+use super::expressions::{Compiler, Composition, Offers};
 use super::matching;
 use crate::defaults::{child, existing, unset};
 use crate::prepare;
@@ -91,6 +92,13 @@ pub struct Policy<'a> {
     pub variables: &'a [api::Variable],
 }
 
+impl Policy<'_> {
+    /// What its variables, validations and annotations may use.
+    pub fn offers(&self) -> Offers {
+        Offers { params: self.param_kind.is_some(), authorizer: true, patches: false }
+    }
+}
+
 pub fn validate_head(errors: &mut ErrorList, path: &Path, policy: &Policy<'_>) {
     let at = path.child("failurePolicy");
     matching::required_policy(errors, &at, policy.failure_policy, &matching::FAILURE_POLICIES);
@@ -118,11 +126,21 @@ pub fn validate_conditions(
 ) {
     let same = old.is_some_and(|o| o.param_kind == policy.param_kind && o.conditions == policy.conditions);
     if !same {
-        matching::validate_conditions(errors, &path.child("matchConditions"), policy.conditions);
+        let (params, before) = (policy.param_kind.is_some(), old.map_or(&[][..], |o| o.conditions));
+        let at = path.child("matchConditions");
+        matching::validate_conditions(errors, &at, policy.conditions, params, before);
     }
 }
 
-pub fn validate_variables(errors: &mut ErrorList, path: &Path, policy: &Policy<'_>) {
+/// `old` are expressions that may stay as they are. Gives what the policy's other expressions see of its variables.
+pub fn validate_variables<'o>(
+    errors: &mut ErrorList,
+    path: &Path,
+    policy: &Policy<'_>,
+    old: impl IntoIterator<Item = &'o str>,
+) -> Composition {
+    let mut compiler = Compiler::new(old).composed(Composition::default());
+    let offers = policy.offers();
     for (i, variable) in policy.variables.iter().enumerate() {
         let path = path.child("variables").index(i);
         if variable.name.trim().is_empty() {
@@ -131,10 +149,15 @@ pub fn validate_variables(errors: &mut ErrorList, path: &Path, policy: &Policy<'
             let problem = "must be a valid CEL identifier";
             errors.push(Error::invalid(&path.child("name"), variable.name.as_str(), problem));
         }
-        if variable.expression.trim().is_empty() {
-            errors.push(Error::required(&path.child("expression"), "expression is not specified"));
+        let (at, source) = (path.child("expression"), variable.expression.as_str());
+        if source.trim().is_empty() {
+            errors.push(Error::required(&at, "expression is not specified"));
+        } else {
+            let of = compiler.check(errors, &at, (source, source), offers, &[]);
+            compiler.add(&variable.name, of.as_ref());
         }
     }
+    compiler.into_composition()
 }
 
 const CEL_RESERVED: [&str; 21] = [

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_cel::Type;
 use serde_json::Value;
 
+use super::expressions::{Compiler, Offers};
 use super::policies::{self, Policy};
 use super::{not_static, static_warnings};
 use crate::conditions;
@@ -115,7 +117,10 @@ fn validate_own(
     let own = head(&spec);
     policies::validate_head(&mut errors, &path, &own);
     policies::validate_conditions(&mut errors, &path, &own, before.as_ref().map(head).as_ref());
-    policies::validate_variables(&mut errors, &path, &own);
+    let stored = before.as_ref().map(Stored::of).unwrap_or_default();
+    let composition =
+        policies::validate_variables(&mut errors, &path, &own, stored.expressions.iter().copied());
+    let composition = (!own.variables.is_empty()).then_some(composition);
     let validations = spec.validations.as_deref().unwrap_or_default();
     let annotations = spec.audit_annotations.as_deref().unwrap_or_default();
     if validations.is_empty() && annotations.is_empty() {
@@ -125,24 +130,65 @@ fn validate_own(
         }
         return errors;
     }
+    let expressions = Compiler::of(stored.expressions, composition.clone());
+    let messages = Compiler::of(stored.messages, composition.clone());
     for (i, validation) in validations.iter().enumerate() {
-        validate_validation(&mut errors, &path.child("validations").index(i), validation);
+        let path = path.child("validations").index(i);
+        validate_validation(&mut errors, &path, validation, own.offers(), (&expressions, &messages));
     }
     let name = policy.metadata.name.as_deref().unwrap_or("");
-    validate_annotations(&mut errors, &path.child("auditAnnotations"), annotations, name);
+    let compiler = Compiler::of(stored.annotations, composition);
+    let path = path.child("auditAnnotations");
+    validate_annotations(&mut errors, &path, annotations, name, (&compiler, own.offers()));
     errors
+}
+
+/// The expressions of a policy before an update.
+#[derive(Default)]
+struct Stored<'s> {
+    expressions: Vec<&'s str>,
+    messages: Vec<&'s str>,
+    annotations: Vec<&'s str>,
+}
+
+impl<'s> Stored<'s> {
+    fn of(spec: &'s api::ValidatingAdmissionPolicySpec) -> Self {
+        let validations = || spec.validations.iter().flatten();
+        let annotations = spec.audit_annotations.iter().flatten();
+        Self {
+            expressions: validations().map(|v| v.expression.as_str()).collect(),
+            messages: validations().filter_map(|v| v.message_expression.as_deref()).collect(),
+            annotations: annotations.map(|a| a.value_expression.as_str()).collect(),
+        }
+    }
 }
 
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
-fn validate_validation(errors: &mut ErrorList, path: &Path, validation: &api::Validation) {
-    if validation.expression.trim().is_empty() {
-        errors.push(Error::required(&path.child("expression"), "expression is not specified"));
+/// The compilers are those of expressions and of message expressions, which have no authorizer.
+fn validate_validation(
+    errors: &mut ErrorList,
+    path: &Path,
+    validation: &api::Validation,
+    offers: Offers,
+    (expressions, messages): (&Compiler<'_>, &Compiler<'_>),
+) {
+    let (at, source) = (path.child("expression"), validation.expression.as_str());
+    if source.trim().is_empty() {
+        errors.push(Error::required(&at, "expression is not specified"));
+    } else {
+        expressions.check(errors, &at, (source, source), offers, &[Type::Bool]);
     }
     let text = |t: &Option<String>| t.clone().filter(|t| !t.is_empty());
     let empty = "must be non-empty if specified";
-    if let Some(expression) = text(&validation.message_expression).filter(|e| e.trim().is_empty()) {
-        errors.push(Error::invalid(&path.child("messageExpression"), expression, empty));
+    if let Some(source) = text(&validation.message_expression) {
+        let at = path.child("messageExpression");
+        if source.trim().is_empty() {
+            errors.push(Error::invalid(&at, source, empty));
+        } else {
+            let offers = Offers { authorizer: false, ..offers };
+            messages.check(errors, &at, (&source, &source), offers, &[Type::String]);
+        }
     }
     if let Some(message) = text(&validation.message) {
         let trimmed = message.trim();
@@ -165,6 +211,7 @@ fn validate_annotations(
     path: &Path,
     annotations: &[api::AuditAnnotation],
     policy: &str,
+    (compiler, offers): (&Compiler<'_>, Offers),
 ) {
     if annotations.len() > ANNOTATIONS_MAX {
         // Shown as the server's own form.
@@ -191,6 +238,9 @@ fn validate_annotations(
         } else if expression.len() > ANNOTATION_EXPRESSION_MAX_BYTES {
             let problem = format!("must not exceed {ANNOTATION_EXPRESSION_MAX_BYTES} bytes in length");
             errors.push(Error::required(&of_value, problem));
+        } else {
+            let shown = annotation.value_expression.as_str();
+            compiler.check(errors, &of_value, (expression, shown), offers, &[Type::String, Type::Null]);
         }
         if !seen.insert(key) {
             errors.push(Error::duplicate(&at, key));

@@ -84,6 +84,8 @@ struct Lenience {
     review_versions: bool,
     names: bool,
     label_values: bool,
+    /// Conditions that were there before, of all webhooks.
+    conditions: Vec<api::MatchCondition>,
 }
 
 const NO_SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
@@ -101,6 +103,7 @@ impl Lenience {
         review_versions: false,
         names: false,
         label_values: false,
+        conditions: Vec::new(),
     };
 
     fn towards(new: &[Hook<'_>], old: &[Hook<'_>]) -> Self {
@@ -119,6 +122,7 @@ impl Lenience {
             label_values: old
                 .iter()
                 .any(|h| bad_selector(h.namespace_selector) || bad_selector(h.object_selector)),
+            conditions: old.iter().flat_map(|h| h.match_conditions).cloned().collect(),
         }
     }
 }
@@ -169,7 +173,8 @@ fn validate_one(errors: &mut ErrorList, path: &Path, hook: &Hook<'_>, lenience: 
     selector(errors, &path.child("objectSelector"), hook.object_selector, lenience);
     client_config::validate(errors, &path.child("clientConfig"), hook.client_config);
     if !lenience.match_conditions {
-        matching::validate_conditions(errors, &path.child("matchConditions"), hook.match_conditions);
+        let at = path.child("matchConditions");
+        matching::validate_conditions(errors, &at, hook.match_conditions, false, &lenience.conditions);
     }
 }
 

@@ -5,6 +5,8 @@ use serde_json::Value;
 
 use super::event_rate_limit::Buckets;
 use super::metrics::{Metrics, Step};
+use super::policy::definitions::Policies;
+use super::policy::{Mutations, Validations};
 use super::webhooks::Configurations;
 use super::{Attributes, PLUGINS, Plugin, Runs};
 use crate::server::Inner;
@@ -28,6 +30,8 @@ pub struct Admission {
     pub events: Buckets,
     pub mutating: Configurations,
     pub validating: Configurations,
+    pub mutating_policies: Policies<Mutations>,
+    pub validating_policies: Policies<Validations>,
 }
 
 impl Admission {
@@ -58,6 +62,8 @@ impl Admission {
             events: Buckets::default(),
             mutating: Configurations::new("mutatingwebhookconfigurations"),
             validating: Configurations::new("validatingwebhookconfigurations"),
+            mutating_policies: Policies::default(),
+            validating_policies: Policies::default(),
         })
     }
 

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use knarr_api::object::Object;
+use knarr_apimachinery::selector::Selector;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
+use crate::registry::served::Served;
 use crate::registry::store;
 use crate::server::Inner;
 
@@ -32,6 +34,36 @@ pub async fn value(
 ) -> Result<Option<Value>, StatusError> {
     let found = find(server, resource, namespace, name).await?;
     found.map(|o| serde_json::from_slice(o.json()).map_err(StatusError::internal)).transpose()
+}
+
+/// One object in the version of this resource, as JSON.
+pub async fn in_version(
+    server: &Inner,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Value>, StatusError> {
+    let found = match served.cache()?.get(&served.cache_key(namespace, name)) {
+        Some(held) => held,
+        None => match store::read(server, served, namespace, name).await? {
+            Some(current) => current.object,
+            None => return Ok(None),
+        },
+    };
+    let shown = served.show(&found).await?;
+    serde_json::from_slice(shown.json()).map(Some).map_err(StatusError::internal)
+}
+
+/// The objects of a namespace, or of everywhere, with such labels, in the version of this resource.
+pub async fn selected(
+    served: &Served,
+    namespace: Option<&str>,
+    selector: &Selector,
+) -> Result<Vec<Value>, StatusError> {
+    let mut objects = served.cache()?.list(namespace);
+    objects.retain(|o| selector.is_everything() || selector.matches_with(|key| o.header().label(key)));
+    let shown = served.show_all(objects).await?;
+    shown.iter().map(|o| serde_json::from_slice(o.json()).map_err(StatusError::internal)).collect()
 }
 
 /// All of a namespace, or of everywhere, as the cache knows them.

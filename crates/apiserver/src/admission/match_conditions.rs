@@ -1,127 +1,127 @@
-//! `matchConditions` of webhooks and policies: expressions that say which requests they want to see.
+//! CEL `matchConditions` of webhooks and policies: which requests they want to see at all.
 
+use knarr_api::admissionregistration::expressions::{Offers, declarations};
 use knarr_cel::budget::MATCH_CONDITIONS_BUDGET;
-use knarr_cel::{Activation, Budget, Declarations, Program, Type, Value as Cel, compile, schema};
+use knarr_cel::{Budget, Declarations, Type};
 use serde_json::Value;
 
+use super::Attributes;
 use super::limit_ranger::aggregated;
+use super::policy::expression::Expression;
+use super::policy::inputs::{self, Inputs};
+use super::policy::questions::Questions;
+use super::webhooks::Invocation;
+use crate::server::Inner;
 
-/// One condition, compiled.
-struct Condition {
-    expression: String,
-    program: Result<Program, String>,
+/// The compiled conditions of one webhook or policy. Compile once, when the configuration is read.
+#[derive(Debug, Default)]
+pub struct MatchConditions {
+    list: Vec<(String, Expression)>,
 }
 
-/// All conditions of one webhook or policy.
-pub struct Conditions(Vec<Condition>);
+impl MatchConditions {
+    /// Of names and expressions, without parameters.
+    pub fn compile(conditions: &[(String, String)]) -> Self {
+        if conditions.is_empty() {
+            return Self::default();
+        }
+        let offers = Offers { authorizer: true, ..Offers::default() };
+        Self::within(conditions, &declarations(offers).stored())
+    }
 
-/// What the expressions may look at.
-pub struct Variables<'v> {
-    pub object: &'v Value,
-    pub old: &'v Value,
-    /// As an AdmissionRequest, without the objects.
-    pub request: &'v Value,
-    /// `authorizer` and `authorizer.requestResource`, where somebody can be asked.
-    pub authorizer: Option<(Cel<'v>, Cel<'v>)>,
-}
-
-/// The variables of conditions.
-pub fn declarations() -> Declarations {
-    Declarations::new()
-        .variable("object", Type::Dyn)
-        .variable("oldObject", Type::Dyn)
-        .variable("request", Type::Dyn)
-        .variable("authorizer", Type::Opaque("kubernetes.authorization.Authorizer".into()))
-        .variable("authorizer.requestResource", Type::Opaque("kubernetes.authorization.ResourceCheck".into()))
-}
-
-impl Conditions {
-    pub fn new(expressions: impl IntoIterator<Item = String>) -> Self {
-        let decls = declarations();
-        let condition = |expression: String| Condition {
-            program: compile(&expression, &decls, &[Type::Bool]).map_err(|e| e.to_string()),
-            expression,
-        };
-        Self(expressions.into_iter().map(condition).collect())
+    /// As `compile`, where more is declared.
+    pub fn within(conditions: &[(String, String)], decls: &Declarations) -> Self {
+        let one =
+            |(name, text): &(String, String)| (name.clone(), Expression::new(text, decls, &[Type::Bool]));
+        Self { list: conditions.iter().map(one).collect() }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
     }
 
-    /// Whether all hold. One that does not decides, whatever becomes of the others; otherwise one that cannot be
-    /// evaluated is an error, or, where failures are ignored, does not hold.
-    pub fn hold(&self, variables: &Variables<'_>, ignores_failures: bool) -> Result<bool, String> {
+    /// Whether all hold. One that does not decides, whatever became of the others; `Err` if none fails to hold and one
+    /// could not be evaluated: then the failure policy decides (`Ignore`: the webhook is not called).
+    pub fn hold(&self, inputs: &Inputs<'_>) -> Result<bool, String> {
         let mut budget = Budget::new(MATCH_CONDITIONS_BUDGET);
-        let mut errors = Vec::new();
-        for condition in &self.0 {
-            let wrong =
-                |why: String| format!("expression '{}' resulted in error: {why}", condition.expression);
-            let program = match &condition.program {
-                Ok(program) => program,
-                Err(why) => {
-                    errors.push(wrong(why.clone()));
-                    continue;
-                }
-            };
-            let mut activation = Activation::new()
-                .with("object", schema::dynamic(variables.object))
-                .with("oldObject", schema::dynamic(variables.old))
-                .with("request", schema::dynamic(variables.request));
-            if let Some((authorizer, check)) = &variables.authorizer {
-                activation = activation
-                    .with("authorizer", authorizer.clone())
-                    .with("authorizer.requestResource", check.clone());
-            }
-            match program.evaluate(&activation, &mut budget) {
-                Ok(value) if value.as_bool() == Some(true) => {}
-                Ok(_) => return Ok(false),
-                Err(error) => errors.push(wrong(error.to_string())),
+        let mut problems = Vec::new();
+        for (_, expression) in &self.list {
+            let activation = inputs.activation();
+            match expression.evaluate(&activation, &mut budget).map_err(|e| e.to_string())? {
+                Ok(value) if value.as_bool() == Some(false) => return Ok(false),
+                Ok(_) => {}
+                Err(why) => problems.push(why),
             }
         }
-        match aggregated(errors) {
-            None => Ok(true),
-            Some(_) if ignores_failures => Ok(false),
-            Some(why) => Err(why),
+        aggregated(problems).map_or(Ok(true), Err)
+    }
+
+    /// As [`MatchConditions::hold`], for a webhook: `object` and `old` are as it would see them.
+    pub async fn hold_for(
+        &self,
+        attributes: &Attributes<'_>,
+        invocation: &Invocation,
+        (object, old): (&Value, &Value),
+        server: &Inner,
+    ) -> Result<bool, String> {
+        if self.list.is_empty() {
+            return Ok(true);
         }
+        let questions = Questions::new();
+        let request = inputs::request(attributes, invocation);
+        let inputs = Inputs {
+            object,
+            old,
+            request: &request,
+            namespace: &Value::Null,
+            params: &Value::Null,
+            authorizer: Some(questions.clone()),
+            about: inputs::about(attributes),
+        };
+        questions.settle(attributes, server, || self.hold(&inputs)).await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use knarr_cel::library::authz::Check;
     use serde_json::json;
 
     #[test]
     fn conditions() {
         let object = json!({"metadata": {"name": "a", "labels": {"x": "y"}}});
         let request = json!({"operation": "CREATE", "userInfo": {"username": "u"}});
-        let variables = Variables { object: &object, old: &Value::Null, request: &request, authorizer: None };
-        for (expressions, ignores, expected) in [
-            (&[][..], false, Ok(true)),
-            (&["object.metadata.name == 'a'", "oldObject == null"], false, Ok(true)),
-            (&["request.operation == 'UPDATE'"], false, Ok(false)),
-            (&["object.nope == 1", "false"], false, Ok(false)),
-            (&["object.nope == 1"], true, Ok(false)),
-            (
-                &["object.nope == 1"],
-                false,
-                Err("expression 'object.nope == 1' resulted in error: no such key: nope"),
-            ),
+        let inputs = Inputs {
+            object: &object,
+            old: &Value::Null,
+            request: &request,
+            namespace: &Value::Null,
+            params: &Value::Null,
+            authorizer: Some(Questions::new()),
+            about: Check::default(),
+        };
+        let wrong = "expression 'object.nope == 1' resulted in error: no such key: nope";
+        let both = format!("[{wrong}, expression 'object.x == 2' resulted in error: no such key: x]");
+        for (expressions, expected) in [
+            (&[][..], Ok(true)),
+            (&["object.metadata.name == 'a'", "oldObject == null"], Ok(true)),
+            (&["request.operation == 'UPDATE'"], Ok(false)),
+            (&["object.nope == 1", "false"], Ok(false)),
+            (&["object.nope == 1"], Err(wrong)),
+            (&["object.nope == 1", "object.x == 2"], Err(both.as_str())),
         ] {
-            let conditions = Conditions::new(expressions.iter().map(|e| (*e).to_owned()));
-            let found = conditions.hold(&variables, ignores);
+            let named: Vec<_> = expressions.iter().map(|e| (String::new(), (*e).to_owned())).collect();
+            let found = MatchConditions::compile(&named).hold(&inputs);
             assert_eq!(
                 found.as_ref().map_err(String::as_str),
                 expected.as_ref().map_err(|e| *e),
                 "{expressions:?}"
             );
         }
-        assert!(Conditions::new(["1 +".to_owned()]).hold(&variables, false).is_err());
+        let broken = MatchConditions::compile(&[(String::new(), "1 +".to_owned())]);
         assert!(
-            Conditions::new(["authorizer.group('').resource('pods').check('get').allowed()".to_owned()])
-                .hold(&variables, false)
-                .is_err()
+            broken.hold(&inputs).unwrap_err().starts_with("compilation error: compilation failed: ERROR:")
         );
     }
 }

@@ -32,6 +32,7 @@ pub mod pod_node_selector;
 pub mod pod_resize_validator;
 pub mod pod_security;
 pub mod pod_topology_labels;
+pub mod policy;
 pub mod priority;
 pub mod resource_quota;
 pub mod runtime_class;
@@ -116,9 +117,10 @@ const PLUGINS: &[(Runs, &dyn Plugin)] = &[
     (On, &pod_topology_labels::PodTopologyLabels),
     (On, &pod_resize_validator::PodResizeValidator),
     (Always, &escalation::Escalation),
-    // What users add comes after what is built in: MutatingAdmissionPolicy here,
+    // What users add comes after what is built in.
+    (On, &policy::MutatingAdmissionPolicy),
     (On, &webhooks::MutatingAdmissionWebhook),
-    // ValidatingAdmissionPolicy here.
+    (On, &policy::ValidatingAdmissionPolicy),
     (On, &webhooks::ValidatingAdmissionWebhook),
     // Nothing may refuse a write that was charged.
     (On, &resource_quota::ResourceQuota),

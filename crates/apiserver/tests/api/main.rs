@@ -13,6 +13,7 @@ mod fairness;
 mod harness;
 mod lists;
 mod metrics;
+mod policies;
 mod protobuf;
 mod proxying;
 mod subresources;

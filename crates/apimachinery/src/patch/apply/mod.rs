@@ -11,6 +11,7 @@ mod conflict;
 mod fields;
 mod managers;
 mod merge;
+mod mutation;
 mod node;
 mod validate;
 
@@ -29,6 +30,7 @@ use node::{Node, empty_object};
 
 pub use conflict::Conflict;
 pub use fields::{FieldSet, FieldSetError};
+pub use mutation::mutate;
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 

@@ -11,7 +11,8 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::GROUP;
-use crate::admission::match_conditions::Conditions;
+use crate::admission::match_conditions::MatchConditions;
+use crate::admission::policy::definitions::named;
 use crate::server::Inner;
 use crate::webhook::Target;
 
@@ -26,6 +27,18 @@ pub struct Rule {
     pub resources: Vec<String>,
     /// `*`, `Namespaced` or `Cluster`.
     pub scope: String,
+}
+
+impl Rule {
+    pub fn read(rule: &Value) -> Self {
+        Self {
+            operations: strings(&rule["operations"]),
+            groups: strings(&rule["apiGroups"]),
+            versions: strings(&rule["apiVersions"]),
+            resources: strings(&rule["resources"]),
+            scope: rule["scope"].as_str().unwrap_or("*").to_owned(),
+        }
+    }
 }
 
 /// One webhook of one configuration.
@@ -48,8 +61,9 @@ pub struct Hook {
     pub versions: Vec<String>,
     /// `reinvocationPolicy: IfNeeded`.
     pub reinvoke: bool,
-    /// `matchConditions`.
-    pub conditions: Conditions,
+    pub conditions: MatchConditions,
+    /// `admit` or `validating`, as metrics tell them apart.
+    pub sort: &'static str,
 }
 
 /// The hooks as they were read, and at which generation of the cache.
@@ -95,13 +109,15 @@ fn strings(value: &Value) -> Vec<String> {
 /// The webhooks of one configuration.
 pub fn hooks_of(configuration: &Value) -> Vec<Hook> {
     let name = configuration["metadata"]["name"].as_str().unwrap_or("");
+    let mutating = configuration["kind"] == "MutatingWebhookConfiguration";
+    let sort = if mutating { "admit" } else { "validating" };
     let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
     let list = configuration["webhooks"].as_array();
     list.into_iter()
         .flatten()
         .map(|webhook| {
             let count = seen.entry(webhook["name"].as_str().unwrap_or("")).or_default();
-            let hook = hook(name, webhook, *count);
+            let hook = Hook { sort, ..hook(name, webhook, *count) };
             *count += 1;
             hook
         })
@@ -111,14 +127,8 @@ pub fn hooks_of(configuration: &Value) -> Vec<Hook> {
 fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
     let text = |field: &str| webhook[field].as_str().unwrap_or("").to_owned();
     let name = text("name");
-    let rules = webhook["rules"].as_array().into_iter().flatten().map(|rule| Rule {
-        operations: strings(&rule["operations"]),
-        groups: strings(&rule["apiGroups"]),
-        versions: strings(&rule["apiVersions"]),
-        resources: strings(&rule["resources"]),
-        scope: rule["scope"].as_str().unwrap_or("*").to_owned(),
-    });
-    let conditions = webhook["matchConditions"].as_array().into_iter().flatten();
+    let rules = webhook["rules"].as_array().into_iter().flatten().map(Rule::read);
+    let conditions = MatchConditions::compile(&named(&webhook["matchConditions"]));
     Hook {
         uid: format!("{configuration}/{name}/{count}"),
         configuration: configuration.to_owned(),
@@ -132,13 +142,14 @@ fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
         timeout: Duration::from_secs(webhook["timeoutSeconds"].as_u64().unwrap_or(DEFAULT_TIMEOUT)),
         versions: strings(&webhook["admissionReviewVersions"]),
         reinvoke: webhook["reinvocationPolicy"] == "IfNeeded",
-        conditions: Conditions::new(conditions.map(|c| c["expression"].as_str().unwrap_or("").to_owned())),
+        conditions,
+        sort: "",
         name,
     }
 }
 
 /// None selects everything here.
-fn selector(value: &Value) -> Result<Selector, String> {
+pub fn selector(value: &Value) -> Result<Selector, String> {
     if value.is_null() {
         return Ok(Selector::everything());
     }

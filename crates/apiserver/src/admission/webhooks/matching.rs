@@ -7,9 +7,7 @@ use serde_json::Value;
 
 use super::configurations::{Hook, Rule};
 use super::mutating::presented;
-use super::review::{self, Version};
 use super::versions;
-use crate::admission::match_conditions::Variables;
 use crate::admission::{Attributes, Operation, lookup};
 use crate::server::Inner;
 
@@ -20,6 +18,19 @@ pub struct Invocation {
     pub group: String,
     pub version: String,
     pub plural: String,
+}
+
+impl Invocation {
+    /// As the request itself is.
+    pub fn own(attributes: &Attributes<'_>) -> Self {
+        let resource = attributes.resource;
+        Self {
+            kind: attributes.kind(),
+            group: resource.group.into(),
+            version: resource.version.into(),
+            plural: resource.plural.into(),
+        }
+    }
 }
 
 /// The part of a request that rules are about.
@@ -56,8 +67,13 @@ fn rule_matches(rule: &Rule, subject: &Subject<'_>) -> bool {
         && rule.resources.iter().any(resource)
 }
 
-/// How the webhook's rules see the request; `None` if none does.
-fn by_rules(hook: &Hook, attributes: &Attributes<'_>, server: &Inner) -> Option<Invocation> {
+/// How rules see the request; `None` if none does.
+pub fn by_rules(
+    rules: &[&Rule],
+    exact: bool,
+    attributes: &Attributes<'_>,
+    server: &Inner,
+) -> Option<Invocation> {
     let resource = attributes.resource;
     let subject = Subject {
         operation: attributes.operation.as_str(),
@@ -70,16 +86,16 @@ fn by_rules(hook: &Hook, attributes: &Attributes<'_>, server: &Inner) -> Option<
     let invocation = |kind, group: &str, version: &str, plural: &str| {
         Some(Invocation { kind, group: group.into(), version: version.into(), plural: plural.into() })
     };
-    if hook.rules.iter().any(|r| rule_matches(r, &subject)) {
-        return invocation(attributes.kind(), resource.group, resource.version, resource.plural);
+    if rules.iter().any(|r| rule_matches(r, &subject)) {
+        return Some(Invocation::own(attributes));
     }
-    if hook.exact {
+    if exact {
         return None;
     }
     versions::equivalents(attributes, server).into_iter().find_map(|other| {
         let types = other.resource.types;
         let subject = Subject { group: types.group, version: types.version, plural: types.plural, ..subject };
-        hook.rules.iter().any(|r| rule_matches(r, &subject)).then_some(())?;
+        rules.iter().any(|r| rule_matches(r, &subject)).then_some(())?;
         let kind = versions::kind_of(&other, attributes.subresource);
         invocation(kind, types.group, types.version, types.plural)
     })
@@ -91,7 +107,7 @@ fn labels_match(selector: &Selector, object: &Value) -> bool {
 }
 
 /// Whether the namespace of the request is selected; what is in no namespace is.
-async fn in_selected_namespace(
+pub async fn in_selected_namespace(
     selector: &Result<Selector, String>,
     attributes: &Attributes<'_>,
     server: &Inner,
@@ -115,6 +131,19 @@ async fn in_selected_namespace(
     Ok(selector.matches_with(|key| found.header().label(key)))
 }
 
+/// Whether the object, or what it was before, is selected; `Err` where the selector is none.
+pub fn object_selected<'s>(
+    selector: &'s Result<Selector, String>,
+    attributes: &Attributes<'_>,
+    object: &Value,
+) -> Result<bool, &'s String> {
+    selector.as_ref().map(|selector| {
+        selector.is_everything()
+            || labels_match(selector, object)
+            || attributes.old.is_some_and(|old| labels_match(selector, old))
+    })
+}
+
 /// Whether the webhook is to be called for the request; `object` is what it would see, before any conversion.
 pub async fn invocation(
     hook: &Hook,
@@ -126,46 +155,44 @@ pub async fn invocation(
     if matches!(namespace, Ok(false)) {
         return Ok(None);
     }
-    let selected = hook.objects.as_ref().map(|selector| {
-        selector.is_everything()
-            || labels_match(selector, object)
-            || attributes.old.is_some_and(|old| labels_match(selector, old))
-    });
+    let selected = object_selected(&hook.objects, attributes, object);
     if matches!(selected, Ok(false)) {
         return Ok(None);
     }
-    let Some(invocation) = by_rules(hook, attributes, server) else { return Ok(None) };
+    let rules: Vec<&Rule> = hook.rules.iter().collect();
+    let Some(invocation) = by_rules(&rules, hook.exact, attributes, server) else { return Ok(None) };
     // What does not concern the webhook must not fail because of it: so these come last.
     namespace?;
     selected.map_err(StatusError::internal)?;
-    Ok(Some(invocation))
+    let wanted = conditions_hold(hook, &invocation, attributes, object, server).await?;
+    Ok(wanted.then_some(invocation))
 }
 
-/// Whether the webhook's `matchConditions` hold for the request; `type_` names the webhook's kind in metrics.
-///
-/// There is nobody to ask for rights: a condition that uses `authorizer` is an error.
-pub fn conditions_hold(
+/// Whether the webhook's `matchConditions` hold. Where they cannot be evaluated, its failure policy decides: the
+/// webhook is left out, or the request refused.
+async fn conditions_hold(
     hook: &Hook,
     invocation: &Invocation,
     attributes: &Attributes<'_>,
     object: &Value,
-    type_: &str,
     server: &Inner,
 ) -> Result<bool, StatusError> {
     if hook.conditions.is_empty() {
         return Ok(true);
     }
     let old = presented(attributes, attributes.old.unwrap_or(&Value::Null));
-    let mut review = review::request(Version::V1, "", attributes, invocation, Value::Null, Value::Null);
-    let request = review["request"].take();
-    let variables = Variables { object, old: &old, request: &request, authorizer: None };
-    let holds = hook.conditions.hold(&variables, hook.ignores_failures);
-    let holds = holds.map_err(|why| attributes.forbidden(&why))?;
-    if !holds {
-        let metrics = &server.admission.metrics;
-        metrics.match_condition_exclusion(&hook.name, "webhook", type_, attributes.operation);
+    let object = versions::shown(object, invocation, attributes, server).await?;
+    let old = versions::shown(&old, invocation, attributes, server).await?;
+    match hook.conditions.hold_for(attributes, invocation, (&object, &old), server).await {
+        Ok(true) => Ok(true),
+        Ok(false) => {
+            let metrics = &server.admission.metrics;
+            metrics.match_condition_exclusion(&hook.name, "webhook", hook.sort, attributes.operation);
+            Ok(false)
+        }
+        Err(_) if hook.ignores_failures => Ok(false),
+        Err(why) => Err(attributes.forbidden(&why)),
     }
-    Ok(holds)
 }
 
 #[cfg(test)]

@@ -4,18 +4,20 @@
 
 mod call;
 mod configurations;
-mod matching;
+pub(super) mod matching;
 mod mutating;
 mod review;
 mod validating;
-mod versions;
+pub(super) mod versions;
 
 use knarr_apimachinery::status::StatusError;
 
 use super::Attributes;
 
-pub use configurations::Configurations;
+pub use configurations::{Configurations, Rule, selector};
+pub use matching::Invocation;
 pub use mutating::MutatingAdmissionWebhook;
+pub(super) use mutating::{presented, read, whole};
 pub use validating::ValidatingAdmissionWebhook;
 
 /// The group of webhook configurations and policies.
@@ -23,7 +25,7 @@ pub const GROUP: &str = "admissionregistration.k8s.io";
 
 /// Webhooks and policies look at everything but what they are themselves made of, lest nobody can repair them, and the
 /// reviews that authentication and authorization need.
-fn is_exempt(attributes: &Attributes<'_>) -> bool {
+pub(super) fn is_exempt(attributes: &Attributes<'_>) -> bool {
     match attributes.resource.group {
         GROUP => matches!(
             attributes.resource.plural,

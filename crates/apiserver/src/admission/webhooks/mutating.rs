@@ -52,7 +52,7 @@ impl Plugin for MutatingAdmissionWebhook {
 }
 
 /// The object as webhooks know it: of `scale` that is a Scale, whatever it belongs to.
-pub(super) fn presented(attributes: &Attributes<'_>, whole: &Value) -> Value {
+pub(in crate::admission) fn presented(attributes: &Attributes<'_>, whole: &Value) -> Value {
     if attributes.subresource == "scale" && attributes.kind().kind == "Scale" && whole.is_object() {
         return scale::of(whole);
     }
@@ -70,9 +70,6 @@ async fn one(
     let Some(invocation) = matching::invocation(hook, attributes, &object, server).await? else {
         return Ok(());
     };
-    if !matching::conditions_hold(hook, &invocation, attributes, &object, "admit", server)? {
-        return Ok(());
-    }
     // Nobody is called for the first time in the second round.
     if attributes.reinvoking && !memory.is_wanted(&hook.uid) {
         return Ok(());
@@ -148,7 +145,7 @@ async fn changed(
 }
 
 /// A patched object, read as a body would be.
-fn read(patched: Value, invocation: &Invocation) -> Result<Value, StatusError> {
+pub(in crate::admission) fn read(patched: Value, invocation: &Invocation) -> Result<Value, StatusError> {
     if knarr_apimachinery::schema::for_kind(&invocation.kind).is_none() {
         return Ok(patched);
     }
@@ -158,7 +155,7 @@ fn read(patched: Value, invocation: &Invocation) -> Result<Value, StatusError> {
 }
 
 /// What a changed object means for the whole.
-fn whole(attributes: &Attributes<'_>, mut new: Value) -> Value {
+pub(in crate::admission) fn whole(attributes: &Attributes<'_>, mut new: Value) -> Value {
     if attributes.subresource == "scale" && attributes.kind().kind == "Scale" {
         let mut whole = attributes.object.clone();
         scale::apply(&mut whole, &new);

@@ -35,10 +35,7 @@ impl Plugin for ValidatingAdmissionWebhook {
         let object = presented(attributes, &attributes.object);
         let mut relevant = Vec::new();
         for hook in hooks.iter() {
-            let invocation = matching::invocation(hook, attributes, &object, server).await?;
-            if let Some(invocation) = invocation
-                && matching::conditions_hold(hook, &invocation, attributes, &object, "validating", server)?
-            {
+            if let Some(invocation) = matching::invocation(hook, attributes, &object, server).await? {
                 relevant.push((hook, invocation));
             }
         }
