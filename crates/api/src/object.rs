@@ -106,9 +106,27 @@ impl fmt::Debug for Object {
 }
 
 fn decode_view<K: Kind>(json: &[u8]) -> Result<K, DecodeError> {
-    let mut view = K::decode(json)?;
+    let mut view = K::decode(json).or_else(|error| decode_without_nulls(json).ok_or(error))?;
     view.meta_mut().managed_fields = None;
     Ok(view)
+}
+
+/// A null means nothing wherever it stands, also where a type has a value in every case, as times do.
+fn decode_without_nulls<K: Kind>(json: &[u8]) -> Option<K> {
+    let mut value: serde_json::Value = serde_json::from_slice(json).ok()?;
+    drop_nulls(&mut value);
+    K::decode(&serde_json::to_vec(&value).ok()?).ok()
+}
+
+fn drop_nulls(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(drop_nulls);
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
 }
 
 /// Writes `"resourceVersion":"N"` at the start of the top-level `metadata` object.
@@ -188,5 +206,15 @@ mod tests {
         assert_eq!(a.metadata.resource_version.as_deref(), Some("3"));
         assert_eq!(object.header().field("spec.nodeName"), Some("n1"));
         assert_eq!(object.header().label("a"), Some("b"));
+    }
+
+    #[test]
+    fn nulls_are_nothing() {
+        let json =
+            br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c",
+            "ports":[{"containerPort":null}]}]}}"#;
+        let pod = Object::from_stored(json, 3, &[]).unwrap().typed::<Pod>().unwrap();
+        let ports = pod.spec.as_ref().unwrap().containers[0].ports.clone();
+        assert_eq!(ports.unwrap()[0].container_port, 0);
     }
 }

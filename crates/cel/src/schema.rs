@@ -40,12 +40,15 @@ enum Shape {
     /// JSON as it is.
     Dyn,
     IntOrString,
+    /// What only functions look into, such as a quantity.
+    Opaque,
     Scalar(Scalar),
     List {
         element: Arc<DeclType>,
         kind: ListKind,
     },
-    Map(Arc<DeclType>),
+    /// The type of its values, and of its keys where that is limited.
+    Map(Arc<DeclType>, Option<Arc<DeclType>>),
     Object(BTreeMap<Box<str>, Field>),
 }
 
@@ -113,7 +116,17 @@ impl DeclType {
     }
 
     pub fn map(element: DeclType, max_elements: i64) -> Self {
-        Self::new("map", Shape::Map(Arc::new(element)), max_elements, 2)
+        Self::new("map", Shape::Map(Arc::new(element), None), max_elements, 2)
+    }
+
+    /// A map whose keys have a limited size.
+    pub fn map_of(key: DeclType, element: DeclType, max_elements: i64) -> Self {
+        Self::new("map", Shape::Map(Arc::new(element), Some(Arc::new(key))), max_elements, 2)
+    }
+
+    /// A type of a function library, such as `kubernetes.Quantity`.
+    pub fn opaque(name: &str) -> Self {
+        Self::new(name, Shape::Opaque, 0, 8)
     }
 
     /// An object type of one's own: the name of the type, and its fields by their JSON names.
@@ -131,7 +144,7 @@ impl DeclType {
     /// Of a list or a map.
     pub fn element(&self) -> Option<&DeclType> {
         match &self.shape {
-            Shape::List { element, .. } | Shape::Map(element) => Some(element),
+            Shape::List { element, .. } | Shape::Map(element, _) => Some(element),
             _ => None,
         }
     }
@@ -141,7 +154,12 @@ impl DeclType {
     }
 
     pub fn is_map(&self) -> bool {
-        matches!(self.shape, Shape::Map(_))
+        matches!(self.shape, Shape::Map(..))
+    }
+
+    /// The type of a map's keys, where it says more than that they are strings.
+    pub fn key(&self) -> Option<&DeclType> {
+        if let Shape::Map(_, key) = &self.shape { key.as_deref() } else { None }
     }
 
     pub fn is_object(&self) -> bool {
@@ -169,7 +187,8 @@ impl DeclType {
             Shape::Scalar(Scalar::Duration) => Type::Duration,
             Shape::Scalar(Scalar::Date | Scalar::DateTime) => Type::Timestamp,
             Shape::List { element, .. } => Type::list(element.cel_type()),
-            Shape::Map(element) => Type::map(Type::String, element.cel_type()),
+            Shape::Map(element, _) => Type::map(Type::String, element.cel_type()),
+            Shape::Opaque => Type::Opaque(self.name.clone()),
             Shape::Object(_) => Type::Object(self.name.clone()),
         }
     }
@@ -185,7 +204,7 @@ impl DeclType {
                     f.decl = f.decl.named(&format!("{own}.{field}"));
                 }
             }
-            Shape::Map(element) => *element = Arc::new(element.named(&format!("{name}.@elem"))),
+            Shape::Map(element, _) => *element = Arc::new(element.named(&format!("{name}.@elem"))),
             Shape::List { element, .. } => *element = Arc::new(element.named(&format!("{name}.@idx"))),
             _ => {}
         }
@@ -199,7 +218,7 @@ impl DeclType {
                 found(self);
                 fields.values().for_each(|f| f.decl.each_object(found));
             }
-            Shape::Map(element) | Shape::List { element, .. } => element.each_object(found),
+            Shape::Map(element, _) | Shape::List { element, .. } => element.each_object(found),
             _ => {}
         }
     }
@@ -370,7 +389,7 @@ pub(crate) fn from_json<'a>(json: &'a Json, decl: Option<&'a DeclType>) -> Resul
     let wrong =
         |wanted: &str| EvalError::new(format!("invalid data, expected {wanted}, got {}", go_type(json)));
     match (&decl.shape, json) {
-        (Shape::Dyn, _) => Ok(dynamic(json)),
+        (Shape::Dyn | Shape::Opaque, _) => Ok(dynamic(json)),
         (_, Json::Null) if decl.nullable => Ok(Value::Null),
         (_, Json::Null) => Err(EvalError::new("invalid data, got null for schema with nullable=false")),
         (Shape::IntOrString, Json::String(s)) => Ok(Value::str(s)),
@@ -379,8 +398,8 @@ pub(crate) fn from_json<'a>(json: &'a Json, decl: Option<&'a DeclType>) -> Resul
             Err(EvalError::new("invalid data, expected XIntOrString value to be either a string or integer"))
         }
         (Shape::Object(_), Json::Object(fields)) => Ok(Value::Object(Object::Json { fields, decl })),
-        (Shape::Map(_), Json::Object(entries)) => Ok(Value::Map(Map::Json { entries, decl: Some(decl) })),
-        (Shape::Object(_) | Shape::Map(_), _) => {
+        (Shape::Map(..), Json::Object(entries)) => Ok(Value::Map(Map::Json { entries, decl: Some(decl) })),
+        (Shape::Object(_) | Shape::Map(..), _) => {
             Err(EvalError::new("invalid data, expected a map for the provided schema with type=object"))
         }
         (Shape::List { .. }, Json::Array(items)) => Ok(Value::List(List::of_json(items, Some(decl)))),

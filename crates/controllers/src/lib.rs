@@ -38,6 +38,7 @@ mod service_accounts;
 mod stateful_set;
 mod taint_eviction;
 mod ttl_after_finished;
+mod validating_admission_policy_status;
 
 pub use certificates::CertificateSigner;
 pub use manager::{ClientOf, Context, Options, run};

@@ -44,6 +44,7 @@ pub const ALL: &[Descriptor] = &[
     crate::stateful_set::DESCRIPTOR,
     crate::taint_eviction::DESCRIPTOR,
     crate::ttl_after_finished::DESCRIPTOR,
+    crate::validating_admission_policy_status::DESCRIPTOR,
 ];
 
 /// A controller at work; it ends with the context's stop.

@@ -8,6 +8,7 @@ pub mod mutatingadmissionpolicybinding;
 pub mod mutatingwebhookconfiguration;
 mod policies;
 mod rules;
+pub mod type_checking;
 pub mod validatingadmissionpolicy;
 pub mod validatingadmissionpolicybinding;
 pub mod validatingwebhookconfiguration;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::admissionregistration::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::jsonpath::JsonPath;
 use knarr_cel::Type;
 use serde_json::Value;
 
@@ -256,7 +257,12 @@ fn validate_status(policy: &api::ValidatingAdmissionPolicy) -> ErrorList {
     for (i, warning) in warnings.enumerate() {
         let path = path.child("typeChecking").child("expressionWarnings").index(i);
         validate::required(&mut errors, &path.child("warning"), &warning.warning);
-        validate::required(&mut errors, &path.child("fieldRef"), warning.field_ref.trim());
+        let (at, place) = (path.child("fieldRef"), warning.field_ref.trim());
+        if validate::required(&mut errors, &at, place)
+            && let Err(problem) = JsonPath::parse(place)
+        {
+            errors.push(Error::invalid(&at, place, problem.to_string()));
+        }
     }
     let listed = status.conditions.as_deref().unwrap_or_default();
     conditions::validate(&mut errors, &path.child("conditions"), listed);

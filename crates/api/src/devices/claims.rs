@@ -7,7 +7,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use super::lists::{bounded, set};
-use super::{configuration, identifiers, taints};
+use super::{configuration, expressions, identifiers, taints};
 use crate::defaults::{Fields, blank, existing, items, text};
 use crate::validate;
 
@@ -17,7 +17,6 @@ pub const CONFIGURATIONS_MAX: usize = 32;
 pub const SELECTORS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
 const TOLERATIONS_MAX: usize = 16;
-const EXPRESSION_MAX_BYTES: usize = 10 * 1024;
 
 /// One device unless the request says otherwise.
 pub fn default_spec(spec: &mut Fields) {
@@ -165,7 +164,7 @@ fn validate_what(errors: &mut ErrorList, path: &Path, what: &What<'_>) {
     if validate::required(errors, &at, what.class) {
         validate::dns_subdomain(errors, &at, what.class);
     }
-    validate_selectors(errors, &path.child("selectors"), what.selectors);
+    validate_selectors(errors, &path.child("selectors"), what.selectors, false);
     let at = path.child("count");
     match what.mode {
         "All" if what.count != 0 => {
@@ -183,15 +182,21 @@ fn validate_what(errors: &mut ErrorList, path: &Path, what: &What<'_>) {
     bounded(errors, &at, what.tolerations, TOLERATIONS_MAX, taints::validate_toleration);
 }
 
-pub fn validate_selectors(errors: &mut ErrorList, path: &Path, selectors: &[api::DeviceSelector]) {
+/// Expressions that are stored as they are were right when they were written.
+pub fn validate_selectors(
+    errors: &mut ErrorList,
+    path: &Path,
+    selectors: &[api::DeviceSelector],
+    stored: bool,
+) {
     bounded(errors, path, selectors, SELECTORS_MAX, |errors, path, selector| match &selector.cel {
         None => errors.push(Error::required(&path.child("cel"), "")),
         Some(cel) => {
             let path = path.child("cel").child("expression");
-            if cel.expression.len() > EXPRESSION_MAX_BYTES {
-                errors.push(Error::too_long(&path, EXPRESSION_MAX_BYTES));
-            }
             validate::required(errors, &path, &cel.expression);
+            if !stored {
+                expressions::check(errors, &path, &cel.expression);
+            }
         }
     });
 }

@@ -40,11 +40,12 @@ impl Strategy for Rules {
     }
 
     fn validate(&self, object: &Object) -> ErrorList {
-        object.typed::<api::DeviceClass>().map(|o| validate_own(&o)).unwrap_or_default()
+        object.typed::<api::DeviceClass>().map(|o| validate_own(&o, None)).unwrap_or_default()
     }
 
-    fn validate_update(&self, new: &Object, _: &Object, _: Option<&str>) -> ErrorList {
-        new.typed::<api::DeviceClass>().map(|o| validate_own(&o)).unwrap_or_default()
+    fn validate_update(&self, new: &Object, old: &Object, _: Option<&str>) -> ErrorList {
+        let old = old.typed::<api::DeviceClass>().unwrap_or_default();
+        new.typed::<api::DeviceClass>().map(|o| validate_own(&o, Some(&old))).unwrap_or_default()
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
@@ -52,11 +53,13 @@ impl Strategy for Rules {
     }
 }
 
-fn validate_own(class: &api::DeviceClass) -> ErrorList {
+fn validate_own(class: &api::DeviceClass, old: Option<&api::DeviceClass>) -> ErrorList {
     let mut errors = ErrorList::new();
     let (path, spec) = (Path::new("spec"), class.spec.clone().unwrap_or_default());
     let selectors = spec.selectors.as_deref().unwrap_or_default();
-    claims::validate_selectors(&mut errors, &path.child("selectors"), selectors);
+    let before = old.and_then(|o| o.spec.as_ref());
+    let stored = before.is_some_and(|b| b.selectors.as_deref().unwrap_or_default() == selectors);
+    claims::validate_selectors(&mut errors, &path.child("selectors"), selectors, stored);
     let config = spec.config.as_deref().unwrap_or_default();
     bounded(&mut errors, &path.child("config"), config, CONFIGURATIONS_MAX, |errors, path, config| {
         configuration::validate(errors, path, config.opaque.as_ref());

@@ -8,6 +8,7 @@ mod counters;
 mod device;
 pub mod deviceclass;
 pub mod devicetaintrule;
+pub mod expressions;
 mod identifiers;
 mod lists;
 pub mod resourceclaim;

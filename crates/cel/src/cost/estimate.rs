@@ -230,7 +230,7 @@ impl Estimator<'_> {
         for step in steps {
             at = match &**step {
                 "@items" | "@values" => at.element()?,
-                "@keys" if at.is_map() => &self.keys,
+                "@keys" if at.is_map() => at.key().unwrap_or(&self.keys),
                 "@keys" => return None,
                 field => &at.field(field)?.decl,
             };
