@@ -4,6 +4,7 @@
 //! seed is the same run. The tests do a bounded number of rounds; `cargo xtask fuzz NAME --seconds N` goes on for longer.
 
 mod decoders;
+mod expressions;
 pub mod memory;
 mod mutate;
 mod requests;
@@ -35,6 +36,7 @@ pub struct Target {
 /// All of them, in the order of their names.
 pub fn targets() -> Vec<Target> {
     let mut all = decoders::all();
+    all.extend(expressions::all());
     all.extend(requests::all());
     all.sort_by_key(|t| t.name);
     all

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use knarr_apimachinery::schema::{self, Type};
 use serde::Deserialize;
 
 use crate::header::Header;
@@ -111,23 +112,41 @@ fn decode_view<K: Kind>(json: &[u8]) -> Result<K, DecodeError> {
     Ok(view)
 }
 
-/// A null means nothing wherever it stands, also where a type has a value in every case, as times do.
+/// A null means nothing wherever it stands. Times have to be there for some types all the same: they are then the
+/// beginning of the epoch.
 fn decode_without_nulls<K: Kind>(json: &[u8]) -> Option<K> {
     let mut value: serde_json::Value = serde_json::from_slice(json).ok()?;
-    drop_nulls(&mut value);
+    let of = schema::for_kind(&K::RESOURCE.gvk()).map(Type::Struct);
+    drop_nulls(&mut value, of.unwrap_or(Type::Any));
     K::decode(&serde_json::to_vec(&value).ok()?).ok()
 }
 
-fn drop_nulls(value: &mut serde_json::Value) {
-    match value {
-        serde_json::Value::Object(members) => {
+fn drop_nulls(value: &mut serde_json::Value, of: Type) {
+    match (value, of) {
+        (serde_json::Value::Object(members), Type::Struct(s)) => {
             members.retain(|_, member| !member.is_null());
-            members.values_mut().for_each(drop_nulls);
+            for field in s.fields {
+                match members.get_mut(field.name) {
+                    Some(member) => drop_nulls(member, field.ty),
+                    None if field.always && matches!(field.ty, Type::Time | Type::MicroTime) => {
+                        members.insert(field.name.to_owned(), EPOCH.into());
+                    }
+                    None => {}
+                }
+            }
         }
-        serde_json::Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        (serde_json::Value::Object(members), Type::Map(map)) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(|member| drop_nulls(member, map.value));
+        }
+        (serde_json::Value::Array(items), Type::List(list)) => {
+            items.iter_mut().for_each(|item| drop_nulls(item, list.element));
+        }
         _ => {}
     }
 }
+
+const EPOCH: &str = "1970-01-01T00:00:00Z";
 
 /// Writes `"resourceVersion":"N"` at the start of the top-level `metadata` object.
 ///

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use knarr_api::admissionregistration::type_checking;
+use knarr_api::kind::Kind;
 use knarr_client::client::Patch;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Lister, Result};

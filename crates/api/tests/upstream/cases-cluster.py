@@ -93,7 +93,7 @@ add("reinvocation", hooks("MutatingWebhookConfiguration", merge(HOOK, {"reinvoca
 
 MC = {"resourceRules": [RULE]}
 VAP = O("ValidatingAdmissionPolicy", A, {"matchConstraints": MC, "validations": [{"expression": "true"}]})
-MAP = O("MutatingAdmissionPolicy", A, {"matchConstraints": MC, "reinvocationPolicy": "Never", "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}}]})
+MAP = O("MutatingAdmissionPolicy", A, {"matchConstraints": MC, "reinvocationPolicy": "Never", "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'test', path: '/x'}]"}}]})
 for base in (VAP, MAP):
     K = base["kind"]
     add(K + " fine", base)
@@ -120,7 +120,7 @@ upd("vap status", VAP, {"metadata": {"labels": {"x": "y"}}, "spec": {"failurePol
     {"type": "A", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2024-01-01T00:00:00Z"},
     {"type": "A", "status": "x", "reason": "1", "message": "", "lastTransitionTime": "2024-01-01T00:00:00Z", "observedGeneration": -1},
     {"type": "", "status": "", "reason": "", "message": "", "lastTransitionTime": None}]}}, "status")
-add("map patches", merge(MAP, {"spec": {"reinvocationPolicy": "x", "mutations": [{"patchType": ""}, {"patchType": "x"}, {"patchType": "JSONPatch"}, {"patchType": "ApplyConfiguration", "jsonPatch": {"expression": "[]"}}, {"patchType": "JSONPatch", "jsonPatch": {"expression": " "}, "applyConfiguration": {"expression": "x"}}, {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": ""}}]}}))
+add("map patches", merge(MAP, {"spec": {"reinvocationPolicy": "x", "mutations": [{"patchType": ""}, {"patchType": "x"}, {"patchType": "JSONPatch"}, {"patchType": "ApplyConfiguration", "jsonPatch": {"expression": "[JSONPatch{op: 'test', path: '/x'}]"}}, {"patchType": "JSONPatch", "jsonPatch": {"expression": " "}, "applyConfiguration": {"expression": "x"}}, {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": ""}}]}}))
 
 VAPB = O("ValidatingAdmissionPolicyBinding", A, {"policyName": "p", "validationActions": ["Deny"]})
 MAPB = O("MutatingAdmissionPolicyBinding", A, {"policyName": "p"})

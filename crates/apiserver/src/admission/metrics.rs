@@ -188,6 +188,22 @@ impl Metrics {
         self.count("apiserver_admission_match_condition_exclusions_total", labels);
     }
 
+    /// One decision of a validating policy: `allow` in spite of an error, `deny`, `audit`, `warn`.
+    pub fn validating_policy(&self, policy: &str, binding: &str, why: Option<&str>, action: &str) {
+        let error = why.map_or("no_error", error_type);
+        let labels = format!(
+            "enforcement_action=\"{action}\",error_type=\"{error}\",policy=\"{policy}\",policy_binding=\"{binding}\""
+        );
+        self.count("apiserver_validating_admission_policy_check_total", labels);
+    }
+
+    /// One mutation by a policy, or why there was none.
+    pub fn mutating_policy(&self, policy: &str, binding: &str, why: Option<&str>) {
+        let error = why.map_or("no_error", error_type);
+        let labels = format!("error_type=\"{error}\",policy=\"{policy}\",policy_binding=\"{binding}\"");
+        self.count("apiserver_mutating_admission_policy_check_total", labels);
+    }
+
     fn count(&self, metric: &'static str, labels: String) {
         let mut webhooks = self.webhooks.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (metric, labels);
@@ -225,6 +241,17 @@ impl Metrics {
     }
 }
 
+/// The sort of an expression's failure.
+fn error_type(why: &str) -> &'static str {
+    if why.starts_with("compilation") {
+        "compile_error"
+    } else if why.starts_with("validation failed due to running out of cost budget") {
+        "out_of_budget"
+    } else {
+        "invalid_error"
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,8 +274,12 @@ mod tests {
         metrics.webhook_rejection(&call, "no_error");
         metrics.webhook_fail_open("w", "validating");
         metrics.match_condition_exclusion("w", "webhook", "admit", Operation::Create);
+        metrics.validating_policy("p", "b", Some("expression 'x' resulted in error: y"), "deny");
+        metrics.mutating_policy("p", "b", None);
         let text = metrics.text();
         for line in [
+            "apiserver_validating_admission_policy_check_total{enforcement_action=\"deny\",error_type=\"invalid_error\",policy=\"p\",policy_binding=\"b\"} 1",
+            "apiserver_mutating_admission_policy_check_total{error_type=\"no_error\",policy=\"p\",policy_binding=\"b\"} 1",
             "apiserver_admission_step_admission_duration_seconds_bucket{operation=\"CREATE\",rejected=\"false\",type=\"admit\",le=\"0.025\"} 1",
             "apiserver_admission_controller_admission_duration_seconds_count{name=\"A\",operation=\"DELETE\",rejected=\"true\",type=\"validate\"} 1",
             "apiserver_admission_webhook_admission_duration_seconds_sum{name=\"w\",operation=\"UPDATE\",rejected=\"true\",type=\"admit\"} 0.01",

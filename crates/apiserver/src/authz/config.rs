@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::Step;
+use super::conditions::Conditions;
 use super::options::{Authorization, Mode};
 use super::webhook::{Settings, Webhook};
 use crate::config::ConfigError;
@@ -53,13 +53,19 @@ struct WebhookFile {
     #[serde(default)]
     subject_access_review_version: String,
     #[serde(default)]
-    #[allow(dead_code, reason = "goes with conditions")]
     match_condition_subject_access_review_version: String,
     #[serde(default)]
     failure_policy: String,
     connection_info: ConnectionFile,
     #[serde(default)]
-    match_conditions: Vec<Value>,
+    match_conditions: Vec<ConditionFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConditionFile {
+    #[serde(default)]
+    expression: String,
 }
 
 #[derive(Deserialize)]
@@ -94,7 +100,7 @@ pub fn steps(options: &Authorization) -> Result<Reloaded<Vec<Step>>, ConfigError
                 timeout: LONGEST_TIMEOUT,
                 denies_on_failure: false,
             };
-            Webhook::new(file, settings).map(|w| Step::Webhook(Arc::new(w)))
+            Webhook::new(file, settings, Conditions::default()).map(|w| Step::Webhook(Arc::new(w)))
         }
     };
     options.modes.iter().map(step).collect::<Result<Vec<_>, _>>().map(Reloaded::fixed).map_err(unusable)
@@ -171,9 +177,6 @@ impl WebhookFile {
         if self.subject_access_review_version.is_empty() {
             return Err(format!("{path}.subjectAccessReviewVersion: Required value"));
         }
-        if !self.match_conditions.is_empty() {
-            return Err(format!("{path}.matchConditions: Forbidden: CEL expressions are not supported here"));
-        }
         let file = match (self.connection_info.kind.as_str(), &self.connection_info.kube_config_file) {
             ("KubeConfigFile", Some(file)) => file.clone(),
             ("KubeConfigFile", None) => {
@@ -185,6 +188,13 @@ impl WebhookFile {
                 ));
             }
         };
+        let texts: Vec<String> = self.match_conditions.into_iter().map(|c| c.expression).collect();
+        let conditions = Conditions::compile(&texts, path)?;
+        if !texts.is_empty() && self.match_condition_subject_access_review_version != "v1" {
+            return Err(format!(
+                "{path}.matchConditionSubjectAccessReviewVersion: Required value: required if match conditions are specified"
+            ));
+        }
         let kept =
             |wanted: Option<bool>, ttl: Duration| if wanted.unwrap_or(true) { ttl } else { Duration::ZERO };
         let settings = Settings {
@@ -201,7 +211,7 @@ impl WebhookFile {
             timeout,
             denies_on_failure,
         };
-        Webhook::new(&file, settings)
+        Webhook::new(&file, settings, conditions)
             .map_err(|e| format!("{path}.connectionInfo.kubeConfigFile: Invalid value: {e}"))
     }
 }
@@ -255,7 +265,11 @@ mod tests {
             ("- {type: Node, name: a}\n- {type: RBAC, name: a}".to_owned(), "name: Duplicate value"),
             ("- {type: Webhook, name: a}".to_owned(), "required when type=Webhook"),
             (webhook(""), "/nowhere"),
-            (webhook(", matchConditions: [{expression: 'true'}]"), "CEL expressions are not supported"),
+            (webhook(", matchConditions: [{expression: request.nope}]"), "undefined field 'nope'"),
+            (
+                webhook(", matchConditions: [{expression: 'true'}]"),
+                "required if match conditions are specified",
+            ),
             (webhook(", timeout: 40s").replace("timeout: 3s, ", ""), "must be > 0s and <= 30s"),
         ] {
             let error = file(&text).err().unwrap();

@@ -1,5 +1,6 @@
 //! Who may do what: the `system:masters` shortcut, the Node authorizer, RBAC.
 
+mod conditions;
 pub mod config;
 pub mod escalation;
 pub mod node;

@@ -10,6 +10,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::selector::{FieldSelector, Operator, Selector};
 use serde_json::{Map, Value, json};
 
+use super::conditions::Conditions;
 use super::{Attributes, Decision};
 use crate::authn::UserInfo;
 use crate::outbound::Outbound;
@@ -34,20 +35,29 @@ pub struct Settings {
 pub struct Webhook {
     pub settings: Settings,
     outbound: Outbound,
+    conditions: Conditions,
     kept: Mutex<HashMap<String, (Duration, Decision)>>,
 }
 
 impl Webhook {
-    pub fn new(kubeconfig: &Path, settings: Settings) -> Result<Self, String> {
+    pub fn new(kubeconfig: &Path, settings: Settings, conditions: Conditions) -> Result<Self, String> {
         if !matches!(settings.version.as_str(), "v1" | "v1beta1") {
             return Err(format!("unsupported webhook authorizer version {:?}", settings.version));
         }
         let outbound = Outbound::from_kubeconfig(kubeconfig, settings.timeout).map_err(|e| e.to_string())?;
-        Ok(Self { settings, outbound, kept: Mutex::default() })
+        Ok(Self { settings, outbound, conditions, kept: Mutex::default() })
     }
 
     pub async fn authorize(&self, user: &UserInfo, wanted: &Attributes, clock: &dyn Clock) -> Decision {
         let spec = spec(user, wanted);
+        match self.conditions.hold(&spec) {
+            Ok(true) => {}
+            Ok(false) => return Decision::NoOpinion { reason: String::new() },
+            Err(error) => {
+                tracing::warn!(webhook = self.settings.name, error, "conditions cannot be evaluated");
+                return self.failed(String::new());
+            }
+        }
         let key = spec.to_string();
         let now = clock.monotonic();
         {
@@ -62,11 +72,7 @@ impl Webhook {
             Err(error) => {
                 tracing::warn!(webhook = self.settings.name, error, "an authorization webhook failed");
                 let reason = format!("webhook {:?}: {error}", self.settings.name);
-                return if self.settings.denies_on_failure {
-                    Decision::Denied { reason }
-                } else {
-                    Decision::NoOpinion { reason: String::new() }
-                };
+                return self.failed(reason);
             }
         };
         let ttl =
@@ -81,6 +87,15 @@ impl Webhook {
             }
         }
         decision
+    }
+
+    /// What a failure comes to.
+    fn failed(&self, reason: String) -> Decision {
+        if self.settings.denies_on_failure {
+            Decision::Denied { reason }
+        } else {
+            Decision::NoOpinion { reason: String::new() }
+        }
     }
 
     async fn ask(&self, spec: Value, clock: &dyn Clock) -> Result<Value, String> {

@@ -269,7 +269,10 @@ async fn run(
         }
         let inputs = around.inputs(&object);
         let evaluate = || mutated(mutation, &mutations.variables, &inputs, &schemas);
-        match questions.settle(attributes, server, evaluate).await {
+        let outcome = questions.settle(attributes, server, evaluate).await;
+        let why = outcome.as_ref().err().map(String::as_str);
+        server.admission.metrics.mutating_policy(&task.policy.name, task.binding, why);
+        match outcome {
             Ok(new) => {
                 let mut new = read(new, &task.invocation)?;
                 if task.invocation.kind == attributes.resource.gvk() {

@@ -110,6 +110,7 @@ impl Review<'_, '_> {
             };
             for outcome in outcomes {
                 self.verdict.take(&policy.name, binding, &outcome, self.attributes);
+                self.count(&policy.name, binding, &outcome);
                 for (key, value) in outcome.annotations {
                     collect(&mut annotations, key, value);
                 }
@@ -119,6 +120,22 @@ impl Review<'_, '_> {
             self.attributes.annotate(format!("{}/{key}", policy.name), values.join(", "));
         }
         Ok(())
+    }
+
+    fn count(&self, policy: &str, binding: &Binding, outcome: &Outcome) {
+        let metrics = &self.server.admission.metrics;
+        for denial in &outcome.denials {
+            for action in &binding.actions {
+                let why = Some(denial.message.as_str());
+                metrics.validating_policy(policy, &binding.name, why, &action.to_lowercase());
+            }
+        }
+        for why in &outcome.failed_annotations {
+            metrics.validating_policy(policy, &binding.name, Some(why), "deny");
+        }
+        for why in &outcome.ignored {
+            metrics.validating_policy(policy, &binding.name, Some(why), "allow");
+        }
     }
 
     async fn binding(

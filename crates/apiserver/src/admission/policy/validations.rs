@@ -46,6 +46,8 @@ pub struct Outcome {
     pub denials: Vec<Denial>,
     /// Refusals that no binding softens: audit annotations that could not be made.
     pub failed_annotations: Vec<String>,
+    /// What failed without a consequence.
+    pub ignored: Vec<String>,
     pub annotations: Vec<(String, String)>,
 }
 
@@ -86,9 +88,10 @@ impl Compiled for Validations {
 impl Validations {
     /// Looks at an object; `ignores` is the failure policy.
     pub fn look(&self, inputs: &Inputs<'_>, ignores: bool) -> Outcome {
-        let failed = |message: String| Outcome {
-            denials: if ignores { Vec::new() } else { vec![Denial::new(0, message)] },
-            ..Outcome::default()
+        let failed = |message: String| {
+            let mut outcome = Outcome::default();
+            outcome.fail(0, message, ignores);
+            outcome
         };
         match self.conditions.hold(&inputs.without_namespace()) {
             Ok(true) => {}
@@ -106,20 +109,19 @@ impl Validations {
         let messages = self.evaluate(&own, messages, &mut budget);
         let mut outcome = Outcome::default();
         for (index, (validation, result)) in self.list.iter().zip(results).enumerate() {
-            let denial = match (result, &messages) {
-                (Some(Err(why)), _) => (!ignores).then(|| Denial::new(index, why)),
+            match (result, &messages) {
+                (Some(Err(why)), _) => outcome.fail(index, why, ignores),
                 (_, Err(spent)) => {
-                    (!ignores).then(|| Denial::new(index, format!("failed messageExpression: {spent}")))
+                    outcome.fail(index, format!("failed messageExpression: {spent}"), ignores);
                 }
-                (Some(Ok(Value::Bool(true))), _) => None,
+                (Some(Ok(Value::Bool(true))), _) => {}
                 (_, Ok(messages)) => {
                     let own = messages.get(index).and_then(Option::as_ref);
                     let own = own.and_then(|m| m.as_ref().ok()).and_then(Value::as_str);
                     let message = validation.message(own.unwrap_or(""));
-                    Some(Denial { index, message, reason: validation.reason.clone() })
+                    outcome.denials.push(Denial { index, message, reason: validation.reason.clone() });
                 }
-            };
-            outcome.denials.extend(denial);
+            }
         }
         let annotations = self.annotations.iter().map(|a| Some(&a.value));
         let values = match self.evaluate(&own, annotations, &mut Budget::default()) {
@@ -152,9 +154,13 @@ impl Validations {
     }
 }
 
-impl Denial {
-    fn new(index: usize, message: String) -> Self {
-        Self { index, message, reason: String::new() }
+impl Outcome {
+    fn fail(&mut self, index: usize, message: String, ignores: bool) {
+        if ignores {
+            self.ignored.push(message);
+        } else {
+            self.denials.push(Denial { index, message, reason: String::new() });
+        }
     }
 }
 

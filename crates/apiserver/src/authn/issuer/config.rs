@@ -1,7 +1,12 @@
 //! `AuthenticationConfiguration`, and the same from `--oidc-*` flags.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use knarr_apimachinery::names;
 use serde::Deserialize;
 
+use super::expressions::Expressions;
 use crate::authn::options::{Anonymous, Oidc};
 use crate::reload;
 
@@ -48,6 +53,8 @@ pub struct Jwt {
     pub user_validation_rules: Vec<UserRule>,
     #[serde(skip)]
     pub signing_algs: Vec<String>,
+    #[serde(skip)]
+    pub expressions: Arc<Expressions>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -77,7 +84,6 @@ pub struct ClaimRule {
     #[serde(default)]
     pub expression: String,
     #[serde(default)]
-    #[allow(dead_code, reason = "goes with an expression")]
     pub message: String,
 }
 
@@ -87,7 +93,6 @@ pub struct UserRule {
     #[serde(default)]
     pub expression: String,
     #[serde(default)]
-    #[allow(dead_code, reason = "goes with an expression")]
     pub message: String,
 }
 
@@ -118,10 +123,8 @@ pub struct Mapping {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Extra {
-    #[allow(dead_code, reason = "goes with an expression")]
     pub key: String,
     #[serde(default)]
-    #[allow(dead_code, reason = "goes with an expression")]
     pub value_expression: String,
 }
 
@@ -153,12 +156,12 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, String> {
             return Err(format!("jwt[{at}].issuer.url: Duplicate value: {url:?}"));
         }
         issuers[at].signing_algs = ALGORITHMS.map(str::to_owned).to_vec();
-        check(&issuers[at], &format!("jwt[{at}]"))?;
+        check(&mut issuers[at], &format!("jwt[{at}]"))?;
     }
     Ok(Parsed { issuers, anonymous })
 }
 
-fn check(jwt: &Jwt, path: &str) -> Result<(), String> {
+fn check(jwt: &mut Jwt, path: &str) -> Result<(), String> {
     check_url(&jwt.issuer.url, &format!("{path}.issuer.url"))?;
     if let Some(url) = &jwt.issuer.discovery_url {
         check_url(url, &format!("{path}.issuer.discoveryURL"))?;
@@ -182,46 +185,124 @@ fn check(jwt: &Jwt, path: &str) -> Result<(), String> {
     if !jwt.issuer.egress_selector_type.is_empty() {
         return Err(format!("{path}.issuer.egressSelectorType: Invalid value: there is no egress selector"));
     }
-    let mappings = &jwt.claim_mappings;
+    check_mappings(&jwt.claim_mappings, path)?;
+    check_rules(jwt, path)?;
+    jwt.expressions = Arc::new(Expressions::of(jwt, path)?);
+    Ok(())
+}
+
+fn check_mappings(mappings: &Mappings, path: &str) -> Result<(), String> {
     let named = [("username", &mappings.username), ("groups", &mappings.groups), ("uid", &mappings.uid)];
     for (name, mapping) in named {
         let path = format!("{path}.claimMappings.{name}");
-        if !mapping.claim.is_empty() && !mapping.expression.is_empty() {
-            return Err(format!("{path}: Invalid value: \"\": claim and expression can't both be set"));
-        }
-        no_expression(&mapping.expression, &path)?;
-        if !mapping.claim.is_empty() && mapping.prefix.is_none() && name != "uid" {
-            return Err(format!(
-                "{path}.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing"
-            ));
-        }
-    }
-    if mappings.username.claim.is_empty() {
-        return Err(format!(
-            "{path}.claimMappings.username: Required value: claim or expression is required"
-        ));
-    }
-    if !mappings.extra.is_empty() {
-        no_expression("extra", &format!("{path}.claimMappings.extra"))?;
-    }
-    for (at, rule) in jwt.claim_validation_rules.iter().enumerate() {
-        let path = format!("{path}.claimValidationRules[{at}]");
-        no_expression(&rule.expression, &path)?;
-        if rule.claim.is_empty() {
-            return Err(format!("{path}: Required value: claim or expression is required"));
+        match (mapping.claim.is_empty(), mapping.expression.is_empty()) {
+            (false, false) => {
+                return Err(format!("{path}: Invalid value: \"\": claim and expression can't both be set"));
+            }
+            (true, true) if name == "username" => {
+                return Err(format!("{path}: Required value: claim or expression is required"));
+            }
+            (true, false) => {
+                if let Some(prefix) = &mapping.prefix {
+                    return Err(format!(
+                        "{path}.prefix: Invalid value: {prefix:?}: may not be specified when expression is set"
+                    ));
+                }
+            }
+            (false, true) if mapping.prefix.is_none() && name != "uid" => {
+                return Err(format!(
+                    "{path}.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing"
+                ));
+            }
+            _ => {}
         }
     }
-    for (at, rule) in jwt.user_validation_rules.iter().enumerate() {
-        no_expression(&rule.expression, &format!("{path}.userValidationRules[{at}]"))?;
+    let mut seen = BTreeSet::new();
+    for (at, extra) in mappings.extra.iter().enumerate() {
+        let path = format!("{path}.claimMappings.extra[{at}]");
+        check_extra_key(&extra.key).map_err(|why| format!("{path}.key: {why}"))?;
+        if !seen.insert(&extra.key) {
+            return Err(format!("{path}.key: Duplicate value: {:?}", extra.key));
+        }
+        if extra.value_expression.is_empty() {
+            return Err(format!("{path}.valueExpression: Required value"));
+        }
     }
     Ok(())
 }
 
-fn no_expression(expression: &str, path: &str) -> Result<(), String> {
-    if expression.is_empty() {
-        return Ok(());
+/// A path in a domain that is not Kubernetes' own.
+fn check_extra_key(key: &str) -> Result<(), String> {
+    let invalid = |why: &str| Err(format!("Invalid value: {key:?}: {why}"));
+    if key.is_empty() {
+        return Err("Required value".to_owned());
     }
-    Err(format!("{path}: Forbidden: CEL expressions are not supported here"))
+    let Some((domain, rest)) = key.split_once('/').filter(|(d, r)| !d.is_empty() && !r.is_empty()) else {
+        return invalid("must be a domain-prefixed path (such as \"acme.io/foo\")");
+    };
+    let problems = names::dns1123_subdomain(domain);
+    if let Some(problem) = problems.first() {
+        return invalid(problem);
+    }
+    if !rest.bytes().all(|c| c.is_ascii_alphanumeric() || b"/_-.~!$&'()*+,;=%:@".contains(&c)) {
+        return invalid("Invalid path");
+    }
+    if key.to_lowercase() != key {
+        return invalid("must be lowercase");
+    }
+    let reserved = ["k8s.io", "kubernetes.io"];
+    if reserved.iter().any(|r| domain.strip_suffix(r).is_some_and(|d| d.is_empty() || d.ends_with('.'))) {
+        return invalid("k8s.io, kubernetes.io and their subdomains are reserved for Kubernetes use");
+    }
+    Ok(())
+}
+
+fn check_rules(jwt: &Jwt, path: &str) -> Result<(), String> {
+    let (mut claims, mut expressions) = (BTreeSet::new(), BTreeSet::new());
+    for (at, rule) in jwt.claim_validation_rules.iter().enumerate() {
+        let path = format!("{path}.claimValidationRules[{at}]");
+        match (rule.claim.as_str(), rule.expression.as_str()) {
+            ("", "") => return Err(format!("{path}: Required value: claim or expression is required")),
+            ("", expression) => {
+                if !rule.required_value.is_empty() {
+                    let value = &rule.required_value;
+                    return Err(format!(
+                        "{path}.requiredValue: Invalid value: {value:?}: may not be specified when expression is set"
+                    ));
+                }
+                if !expressions.insert(expression) {
+                    return Err(format!("{path}.expression: Duplicate value: {expression:?}"));
+                }
+            }
+            (claim, "") => {
+                if !rule.message.is_empty() {
+                    let message = &rule.message;
+                    return Err(format!(
+                        "{path}.message: Invalid value: {message:?}: may not be specified when claim is set"
+                    ));
+                }
+                if !claims.insert(claim) {
+                    return Err(format!("{path}.claim: Duplicate value: {claim:?}"));
+                }
+            }
+            (claim, _) => {
+                return Err(format!(
+                    "{path}: Invalid value: {claim:?}: claim and expression can't both be set"
+                ));
+            }
+        }
+    }
+    let mut expressions = BTreeSet::new();
+    for (at, rule) in jwt.user_validation_rules.iter().enumerate() {
+        let path = format!("{path}.userValidationRules[{at}].expression");
+        if rule.expression.is_empty() {
+            return Err(format!("{path}: Required value"));
+        }
+        if !expressions.insert(&rule.expression) {
+            return Err(format!("{path}: Duplicate value: {:?}", rule.expression));
+        }
+    }
+    Ok(())
 }
 
 fn check_url(url: &str, path: &str) -> Result<(), String> {
@@ -259,7 +340,7 @@ pub fn of_flags(flags: &Oidc) -> Result<Jwt, String> {
         _ if claim == "email" => String::new(),
         _ => format!("{}#", flags.issuer_url),
     };
-    let jwt = Jwt {
+    let mut jwt = Jwt {
         issuer: IssuerFile {
             url: flags.issuer_url.clone(),
             certificate_authority: ca,
@@ -290,7 +371,8 @@ pub fn of_flags(flags: &Oidc) -> Result<Jwt, String> {
         } else {
             flags.signing_algs.clone()
         },
+        expressions: Arc::default(),
     };
-    check(&jwt, "oidc")?;
+    check(&mut jwt, "oidc")?;
     Ok(jwt)
 }

@@ -2,6 +2,7 @@
 
 pub mod claims;
 pub mod config;
+mod expressions;
 mod jwk;
 mod provider;
 

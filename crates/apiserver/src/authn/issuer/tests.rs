@@ -62,8 +62,21 @@ fn wrong_configurations_say_what_is_wrong() {
         ("audienceMatchPolicy: MatchAny", "audienceMatchPolicy: \"\"", "must be MatchAny"),
         (
             "{claim: email, prefix: \"oidc:\"}",
-            "{expression: claims.sub}",
-            "CEL expressions are not supported",
+            "{expression: claims.email}",
+            "claims.email_verified must be used",
+        ),
+        (
+            "{claim: email, prefix: \"oidc:\"}",
+            "{expression: user.name}",
+            "jwt[0].claimMappings.username.expression: Invalid value: \"user.name\": compilation failed: ERROR: \
+             <input>:1:1: undeclared reference to 'user'",
+        ),
+        ("{claim: sub}", "{claim: sub, expression: claims.sub}", "can't both be set"),
+        ("{claim: hd, requiredValue: example.com}", "{expression: claims.hd}", "must evaluate to bool"),
+        (
+            "uid: {claim: sub}",
+            "extra: [{key: a.kubernetes.io/b, valueExpression: claims.sub}]",
+            "are reserved for Kubernetes use",
         ),
         ("{claim: email, prefix: \"oidc:\"}", "{claim: email}", "prefix is required"),
         ("{enabled: true, ", "{enabled: false, ", "enabled should be set to true"),
@@ -81,6 +94,49 @@ fn wrong_configurations_say_what_is_wrong() {
     let jwt = config::of_flags(&flags).unwrap();
     assert_eq!(jwt.claim_mappings.username.prefix.as_deref(), Some("https://issuer.example#"));
     assert_eq!(jwt.signing_algs, ["RS256"]);
+}
+
+#[test]
+fn expressions_make_users() {
+    let text = CONFIG
+        .replace("{claim: email, prefix: \"oidc:\"}", "{expression: \"'o:' + claims.name\"}")
+        .replace("{claim: roles, prefix: \"g:\"}", "{expression: \"claims.roles.map(r, 'g-' + r)\"}")
+        .replace(
+            "uid: {claim: sub}",
+            "uid: {expression: claims.sub}\n    extra: [{key: example.com/team, valueExpression: claims.?team.orValue('')}]",
+        )
+        .replace(
+            "[{claim: hd, requiredValue: example.com}]",
+            "[{expression: claims.level > 2.0, message: too low}]\n  userValidationRules: \
+             [{expression: \"!user.username.startsWith('o:system')\", message: reserved}]",
+        );
+    let rules = config::parse(text.as_bytes()).unwrap().issuers.remove(0);
+    let usual = json!({"name": "ann", "roles": ["a"], "sub": "7", "level": 3, "team": "x"});
+    let user = claims::user(&rules, &usual).unwrap();
+    assert_eq!((user.name.as_str(), user.uid.as_str()), ("o:ann", "7"));
+    assert_eq!(user.groups, ["g-a", "system:authenticated"]);
+    assert_eq!(user.extra["example.com/team"], ["x"]);
+    for (field, value, why) in [
+        (
+            "level",
+            json!(1),
+            "oidc: error evaluating claim validation expression: validation expression \
+            'claims.level > 2.0' failed: too low",
+        ),
+        ("name", json!("system:x"), "failed: reserved"),
+        (
+            "name",
+            json!(7),
+            "oidc: error evaluating username claim expression: expression ''o:' + claims.name' \
+            resulted in error: no such overload",
+        ),
+        ("sub", json!(7), "uid claim expression must return a string"),
+    ] {
+        let mut claims = usual.clone();
+        claims[field] = value;
+        let error = claims::user(&rules, &claims).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[tokio::test]
