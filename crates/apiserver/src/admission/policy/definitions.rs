@@ -11,6 +11,7 @@ use super::matching::MatchResources;
 use super::params::{ParamKind, ParamRef};
 use crate::admission::webhooks::GROUP;
 use crate::server::Inner;
+use crate::thread_safe::ThreadSafe;
 
 /// What a policy's expressions are compiled to.
 pub trait Compiled: Sized + Send + Sync {
@@ -30,7 +31,7 @@ pub struct Policy<C> {
     pub ignores_failures: bool,
     pub constraints: MatchResources,
     pub param_kind: Option<ParamKind>,
-    pub compiled: C,
+    pub compiled: ThreadSafe<C>,
 }
 
 /// One binding of a policy.
@@ -116,7 +117,7 @@ fn policy<C: Compiled>(value: &Value, identity: (String, String)) -> Policy<C> {
         ignores_failures: spec["failurePolicy"] == "Ignore",
         constraints: MatchResources::read(&spec["matchConstraints"]),
         param_kind: ParamKind::read(&spec["paramKind"]),
-        compiled: C::compile(spec),
+        compiled: ThreadSafe::new(C::compile(spec)),
     }
 }
 

@@ -238,7 +238,7 @@ async fn run(
     complaints: &mut Complaints,
     server: &Inner,
 ) -> Result<(), StatusError> {
-    let mutations = &task.policy.compiled;
+    let mutations: &Mutations = &task.policy.compiled;
     let old = presented(attributes, attributes.old.unwrap_or(&Value::Null));
     let old = versions::shown(&old, &task.invocation, attributes, server).await?;
     let mut object = presented(attributes, &attributes.object);

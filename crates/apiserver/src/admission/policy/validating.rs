@@ -165,7 +165,8 @@ impl Review<'_, '_> {
         let old = shown(&self.old).await.map_err(convert)?;
         let namespace = inputs::namespace(self.attributes, self.server).await.map_err(Misfit::Status)?;
         let request = inputs::request(self.attributes, invocation);
-        let (compiled, ignores) = (&bound.policy.compiled, bound.policy.ignores_failures);
+        let compiled: &Validations = &bound.policy.compiled;
+        let ignores = bound.policy.ignores_failures;
         let mut outcomes = Vec::with_capacity(params.len());
         for params in &params {
             let inputs = Inputs {

@@ -14,6 +14,7 @@ use super::GROUP;
 use crate::admission::match_conditions::MatchConditions;
 use crate::admission::policy::definitions::named;
 use crate::server::Inner;
+use crate::thread_safe::ThreadSafe;
 use crate::webhook::Target;
 
 const DEFAULT_TIMEOUT: u64 = 10;
@@ -61,7 +62,7 @@ pub struct Hook {
     pub versions: Vec<String>,
     /// `reinvocationPolicy: IfNeeded`.
     pub reinvoke: bool,
-    pub conditions: MatchConditions,
+    pub conditions: ThreadSafe<MatchConditions>,
     /// `admit` or `validating`, as metrics tell them apart.
     pub sort: &'static str,
 }
@@ -128,7 +129,7 @@ fn hook(configuration: &str, webhook: &Value, count: usize) -> Hook {
     let text = |field: &str| webhook[field].as_str().unwrap_or("").to_owned();
     let name = text("name");
     let rules = webhook["rules"].as_array().into_iter().flatten().map(Rule::read);
-    let conditions = MatchConditions::compile(&named(&webhook["matchConditions"]));
+    let conditions = ThreadSafe::new(MatchConditions::compile(&named(&webhook["matchConditions"])));
     Hook {
         uid: format!("{configuration}/{name}/{count}"),
         configuration: configuration.to_owned(),
