@@ -169,13 +169,14 @@ async fn mutations_apply_and_patch() {
             "Object{metadata: Object.metadata{labels: {'added': 'yes'}}, spec: Object.spec{containers: [\
              Object.spec.containers{name: 'side', image: 'busybox'}]}}"}},
         {"patchType": "JSONPatch", "jsonPatch": {"expression":
-            "[JSONPatch{op: 'add', path: '/metadata/annotations', value: {'by/' + jsonpatch.escapeKey('a/b'): 'patch'}},\
+            "[JSONPatch{op: 'add', path: '/metadata/annotations', value: {'plain': 'patch'}},\
+             JSONPatch{op: 'add', path: '/metadata/annotations/' + jsonpatch.escapeKey('a/b'), value: 'c'},\
              JSONPatch{op: 'test', path: '/metadata/labels/added', value: 'yes'}]"}},
     ]});
     policy(&admin, "Mutating", "sidecars", "pods", spec, json!({})).await;
     let created = admin.post(PODS, &pod("p")).await.expect(201);
     assert_eq!(created["metadata"]["labels"], json!({"app": "p", "added": "yes"}));
-    assert_eq!(created["metadata"]["annotations"], json!({"by/a~1b": "patch"}));
+    assert_eq!(created["metadata"]["annotations"], json!({"plain": "patch", "a/b": "c"}));
     let names: Vec<_> =
         created["spec"]["containers"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
     assert_eq!(names, [&json!("c"), &json!("side")]);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
 use knarr_api::admissionregistration::expressions::{Offers, declarations};
+use knarr_apimachinery::schema::{self, validate::decode_request};
 use knarr_apimachinery::status::StatusError;
 use knarr_cel::library::authz::Check;
 use serde_json::Value;
@@ -17,7 +18,7 @@ use super::patches::{Mutation, MutationKind, Schemas, mutated};
 use super::questions::Questions;
 use super::variables::Variables;
 use crate::admission::match_conditions::MatchConditions;
-use crate::admission::webhooks::{Invocation, is_exempt, presented, read, versions, whole};
+use crate::admission::webhooks::{Invocation, is_exempt, presented, versions, whole};
 use crate::admission::{Attributes, Operation, Plugin, Reinvocation};
 use crate::registry::served::Served;
 use crate::server::Inner;
@@ -230,6 +231,23 @@ impl Around<'_> {
     }
 }
 
+/// A mutated object, read as strictly as a body can be.
+fn decoded(mutated: Value, invocation: &Invocation) -> Result<Value, StatusError> {
+    if schema::for_kind(&invocation.kind).is_none() {
+        return Ok(mutated);
+    }
+    let text = crate::http::output::to_json(&mutated);
+    let decoded = decode_request(&text, &invocation.kind, true).map_err(|error| {
+        let why = error.message();
+        let own = why.split_once(" cannot be handled as a ").and_then(|(_, rest)| rest.split_once(": "));
+        StatusError::internal(own.map_or(why, |(_, own)| own))
+    })?;
+    match decoded.strict_errors.as_slice() {
+        [] => Ok(decoded.value),
+        wrong => Err(StatusError::internal(format!("strict decoding error: {}", wrong.join(", ")))),
+    }
+}
+
 async fn run(
     task: &Task<'_>,
     attributes: &mut Attributes<'_>,
@@ -274,7 +292,7 @@ async fn run(
         server.admission.metrics.mutating_policy(&task.policy.name, task.binding, why);
         match outcome {
             Ok(new) => {
-                let mut new = read(new, &task.invocation)?;
+                let mut new = decoded(new, &task.invocation)?;
                 if task.invocation.kind == attributes.resource.gvk() {
                     attributes.served.resource.strategy().default(&mut new);
                 }

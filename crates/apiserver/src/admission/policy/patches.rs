@@ -98,11 +98,12 @@ fn applied(value: &Value<'_>, object: &Json, schemas: &Schemas) -> Result<Json, 
         .map_err(|why| format!("error applying patch: {why}"))
 }
 
-/// Every object in it must be of the type that its place says: `Object.spec` at `spec`.
+/// Every object in it must be of the type that its place below the outermost one says: `Object.spec` at `spec`.
 fn check_names(object: &Object<'_>) -> Result<(), String> {
+    let Object::Owned { name, .. } = object else { return Ok(()) };
     let mut problems = Vec::new();
     let mut left = MOST_PARTS;
-    check_object(object, "Object", &mut problems, &mut left);
+    check_object(object, name, &mut problems, &mut left);
     if problems.is_empty() { Ok(()) } else { Err(format!("type mismatch: {}", problems.join("\n"))) }
 }
 

@@ -17,7 +17,7 @@ use super::Attributes;
 pub use configurations::{Configurations, Rule, selector};
 pub use matching::Invocation;
 pub use mutating::MutatingAdmissionWebhook;
-pub(super) use mutating::{presented, read, whole};
+pub(super) use mutating::{presented, whole};
 pub use validating::ValidatingAdmissionWebhook;
 
 /// The group of webhook configurations and policies.

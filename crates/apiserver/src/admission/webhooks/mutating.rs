@@ -145,7 +145,7 @@ async fn changed(
 }
 
 /// A patched object, read as a body would be.
-pub(in crate::admission) fn read(patched: Value, invocation: &Invocation) -> Result<Value, StatusError> {
+fn read(patched: Value, invocation: &Invocation) -> Result<Value, StatusError> {
     if knarr_apimachinery::schema::for_kind(&invocation.kind).is_none() {
         return Ok(patched);
     }
