@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::framework::{Action, Changed, ClusterEvent, Code, CycleState, PodInfo, Profile, Resource, Status};
-use crate::scheduler::{Eviction, Scheduler};
+use crate::scheduler::{Eviction, Nomination, Scheduler};
 
 /// A pod with its node, reserved.
 pub(crate) struct Bound {
@@ -54,7 +54,7 @@ impl Scheduler {
                     let gone = Changed::of::<Pod>(Some(Arc::new(pod.pod().clone())), None);
                     state.queue.on_event(&self.profiles, freed, &gone, self.now());
                 }
-                self.turn_down(&pod, plugins, reason, error, None);
+                self.turn_down(&pod, plugins, reason, error, Nomination::Keep);
             }
         }
     }
@@ -98,7 +98,7 @@ impl Scheduler {
         plugins: BTreeSet<&'static str>,
         reason: &'static str,
         message: String,
-        room: Option<Box<Eviction>>,
+        nomination: Nomination,
     ) {
         {
             let now = self.now();
@@ -107,35 +107,28 @@ impl Scheduler {
         self.wake.notify_one();
         self.recorder.event_about(pod.reference(), EventType::Warning, "FailedScheduling", message.clone());
         let says_so = pod.said.as_deref().is_some_and(|(r, m)| r == reason && *m == message);
-        let nominated = room.as_ref().map(|r| r.node.clone());
-        let withdrawn = room.is_none() && pod.nominated_node.is_some();
-        if says_so && room.is_none() && !withdrawn {
+        if says_so && matches!(nomination, Nomination::Keep) {
             return;
         }
         let scheduler = Arc::clone(self);
         let pod = Arc::clone(pod);
         tokio::spawn(async move {
-            scheduler.write_condition(&pod, reason, &message, nominated.as_deref(), withdrawn).await;
-            if let Some(room) = room {
+            scheduler.write_condition(&pod, reason, &message, &nomination).await;
+            if let Nomination::Make(room) = nomination {
                 scheduler.evict(&pod, &room).await;
             }
         });
     }
 
-    async fn write_condition(
-        &self,
-        pod: &PodInfo,
-        reason: &str,
-        message: &str,
-        nominated: Option<&str>,
-        withdrawn: bool,
-    ) {
+    async fn write_condition(&self, pod: &PodInfo, reason: &str, message: &str, nomination: &Nomination) {
         let now = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.client.clock().now()));
         let condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message,
             "lastProbeTime": null, "lastTransitionTime": now});
         let mut status = json!({"conditions": [condition]});
-        if nominated.is_some() || withdrawn {
-            status["nominatedNodeName"] = json!(nominated);
+        match nomination {
+            Nomination::Keep => {}
+            Nomination::Withdraw => status["nominatedNodeName"] = json!(null),
+            Nomination::Make(room) => status["nominatedNodeName"] = json!(room.node),
         }
         let patch = Patch::Strategic(json!({ "status": status }));
         let sent = self.client.patch::<Pod>(pod.namespace(), &pod.name, Some("status"), &patch).await;

@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use crate::binding::Bound;
 use crate::cache::Cache;
 use crate::config::{ConfigError, Configuration};
-use crate::framework::{Attempt, Catalog, Code, CycleState, PodInfo, Profile, Profiles, Room, Status};
+use crate::framework::{
+    Attempt, Catalog, Code, CycleState, NoRoom, PodInfo, Profile, Profiles, Room, Status,
+};
 use crate::queue::Queue;
 use crate::schedule_one::{Cycles, Outcome};
 use crate::waiting::WaitingPods;
@@ -57,8 +59,15 @@ enum Next {
         plugins: BTreeSet<&'static str>,
         reason: &'static str,
         message: String,
-        room: Option<Box<Eviction>>,
+        nomination: Nomination,
     },
+}
+
+/// What becomes of the node that a pod is nominated to.
+pub(crate) enum Nomination {
+    Keep,
+    Withdraw,
+    Make(Box<Eviction>),
 }
 
 /// Pods to remove from a node so that another one fits.
@@ -153,7 +162,7 @@ impl Scheduler {
                 self.reserve(cache, profile, pod, node)
             }
             Outcome::NoFit(mut diagnosis) => {
-                let mut room = None;
+                let (mut room, mut withdraw) = (None, false);
                 let work = cycles.work(at, pod.shape.id).filter(|_| diagnosis.nodes > 0);
                 if let Some(work) = work {
                     let attempt =
@@ -164,12 +173,16 @@ impl Scheduler {
                             diagnosis.post_filter = Some(found.words);
                             room = Some(Box::new(Eviction { node, victims: found.victims }));
                         }
-                        Err(words) => diagnosis.post_filter = words,
+                        Err(None) => {}
+                        Err(Some(none)) => {
+                            withdraw = none.withdraw && pod.nominated_node.is_some();
+                            diagnosis.post_filter = Some(none.words);
+                        }
                     }
                 }
                 if let Some(room) = &room {
                     cache.nominate(&pod, Some(&room.node));
-                } else if pod.nominated_node.is_some() {
+                } else if withdraw {
                     cache.nominate(&pod, None);
                 }
                 let message = diagnosis.message();
@@ -179,14 +192,16 @@ impl Scheduler {
                 } else {
                     diagnosis.plugins
                 };
-                Next::TurnDown { pod, plugins, reason: "Unschedulable", message, room }
+                let nomination = room
+                    .map_or(if withdraw { Nomination::Withdraw } else { Nomination::Keep }, Nomination::Make);
+                Next::TurnDown { pod, plugins, reason: "Unschedulable", message, nomination }
             }
             Outcome::Failed(message) => Next::TurnDown {
                 pod,
                 plugins: BTreeSet::new(),
                 reason: "SchedulerError",
                 message,
-                room: None,
+                nomination: Nomination::Keep,
             },
         }
     }
@@ -224,7 +239,13 @@ impl Scheduler {
             let rejected = status.is_rejected();
             let plugins = if rejected { BTreeSet::from([plugin]) } else { BTreeSet::new() };
             let reason = if rejected { "Unschedulable" } else { "SchedulerError" };
-            return Next::TurnDown { pod, plugins, reason, message: status.message(), room: None };
+            return Next::TurnDown {
+                pod,
+                plugins,
+                reason,
+                message: status.message(),
+                nomination: Nomination::Keep,
+            };
         }
         let permit = (!waits.is_empty()).then(|| (self.waiting.wait(pod.uid(), waits), patience));
         Next::Bind(Box::new(Bound { pod, node, state, permit }))
@@ -245,8 +266,8 @@ impl Scheduler {
                     drop(permit);
                 });
             }
-            Next::TurnDown { pod, plugins, reason, message, room } => {
-                self.turn_down(&pod, plugins, reason, message, room);
+            Next::TurnDown { pod, plugins, reason, message, nomination } => {
+                self.turn_down(&pod, plugins, reason, message, nomination);
             }
         }
     }
@@ -260,15 +281,14 @@ impl Scheduler {
     }
 }
 
-/// The first room that a PostFilter plugin finds; otherwise the words of the last one that has some.
-fn make_room(profile: &Profile, attempt: &Attempt) -> Result<Room, Option<String>> {
-    let mut words = None;
+/// The first room that a PostFilter plugin finds; otherwise what the last one of them said.
+fn make_room(profile: &Profile, attempt: &Attempt) -> Result<Room, Option<NoRoom>> {
+    let mut said = None;
     for plugin in &profile.points.post_filter {
         match plugin.post_filter(attempt) {
             Ok(room) => return Ok(room),
-            Err(status) if status.reasons.is_empty() => {}
-            Err(status) => words = Some(status.message()),
+            Err(none) => said = Some(none),
         }
     }
-    Err(words)
+    Err(said)
 }

@@ -9,6 +9,7 @@ mod list;
 mod pod_start;
 mod process;
 mod report;
+mod scheduler;
 mod size;
 mod start;
 
@@ -32,6 +33,9 @@ pub struct Args {
     /// Objects that `list` and `apiserver` hold
     #[arg(long, default_value_t = 10_000)]
     objects: usize,
+    /// Nodes that `scheduler` places pods on
+    #[arg(long, default_value_t = 5_000)]
+    nodes: usize,
     /// Print the line of JSON alone
     #[arg(long)]
     json: bool,
@@ -51,6 +55,8 @@ enum Name {
     Apiserver,
     /// One LIST of many pods
     List,
+    /// The scheduler's core: pods a second on `--nodes` nodes, by the shape of the pods
+    Scheduler,
     /// The binary's size
     Size,
 }
@@ -62,8 +68,21 @@ pub fn run(args: &Args) -> Result<()> {
         command.args(std::env::args_os().skip(1));
         return crate::run(command);
     }
-    let binary = crate::release_binary()?;
     let report = match args.name {
+        Name::Scheduler => scheduler::measure(args.nodes, args.runs.unwrap_or(10_000))?,
+        _ => of_binary(args)?,
+    };
+    if !args.json {
+        print!("{}", report.table());
+    }
+    println!("{}", report.json());
+    Ok(())
+}
+
+/// The benches that measure the release binary.
+fn of_binary(args: &Args) -> Result<report::Report> {
+    let binary = crate::release_binary()?;
+    Ok(match args.name {
         Name::Start => start::measure(&binary, args.runs.unwrap_or(10))?,
         Name::Idle => idle::measure(&binary, args.runs.unwrap_or(30))?,
         Name::PodStart => pod_start::measure(&binary, args.runs.unwrap_or(100))?,
@@ -73,10 +92,6 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Name::List => list::measure(&binary, args.runs.unwrap_or(10), args.objects)?,
         Name::Size => size::measure(&binary)?,
-    };
-    if !args.json {
-        print!("{}", report.table());
-    }
-    println!("{}", report.json());
-    Ok(())
+        Name::Scheduler => scheduler::measure(args.nodes, args.runs.unwrap_or(10_000))?,
+    })
 }

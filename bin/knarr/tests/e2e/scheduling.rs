@@ -165,3 +165,61 @@ fn d2_scheduling_is_explained_and_tried_out() {
     let table = ask(&["simulate", "-f", &file, "--snapshot", &saved.to_string_lossy()]);
     assert!(table.contains("3 placed, 0 without a node, 0 preempted"), "{table}");
 }
+
+fn labelled(name: &str, app: &str, affinity: Value) -> Value {
+    let mut pod = with(name, "affinity", affinity);
+    pod["metadata"]["labels"] = json!({"app": app});
+    pod
+}
+
+#[test]
+fn d6_pods_near_to_and_away_from_others() {
+    let kubectl = shared().namespace("d6");
+    let term = |app: &str| {
+        json!({"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": {"app": app}}}]})
+    };
+    kubectl.apply(&labelled("lonely", "x", json!({"podAffinity": term("store")})));
+    let message = kubectl.event("lonely", "FailedScheduling");
+    assert!(
+        message.starts_with("0/1 nodes are available: 1 node(s) didn't match pod affinity rules."),
+        "{message}"
+    );
+    kubectl.apply(&labelled("store-1", "store", json!({"podAntiAffinity": term("store")})));
+    kubectl.ready("store-1");
+    kubectl.ready("lonely");
+    kubectl.apply(&labelled("store-2", "store", json!({"podAntiAffinity": term("store")})));
+    let message = kubectl.event("store-2", "FailedScheduling");
+    assert!(
+        message.starts_with("0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."),
+        "{message}"
+    );
+    kubectl.run("delete pod store-1 --wait=false");
+    kubectl.ready("store-2");
+}
+
+#[test]
+fn d9_a_pod_of_higher_priority_takes_the_place_of_a_lower_one() {
+    let kubectl = shared().namespace("d9-room");
+    let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+        "metadata": {"name": "d9-urgent"}, "value": 1000});
+    kubectl.apply(&class);
+    let holds = |name: &str| {
+        let mut pod = sleeper(name);
+        pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "hostPort": 18100}]);
+        pod
+    };
+    kubectl.apply(&holds("low"));
+    kubectl.ready("low");
+    let mut urgent = holds("urgent");
+    urgent["spec"]["priorityClassName"] = json!("d9-urgent");
+    kubectl.apply(&urgent);
+    kubectl.ready("urgent");
+    let message = kubectl.event("low", "Preempted");
+    assert!(message.starts_with("Preempted by pod ") && message.contains(" on node knarr-test"), "{message}");
+    let message = kubectl.event("urgent", "FailedScheduling");
+    assert!(
+        message.contains("preemption: found a potential placement for pod on node knarr-test"),
+        "{message}"
+    );
+}

@@ -116,8 +116,16 @@ pub struct Room {
 
 /// Looks for room when no node passed the filters. The scheduler removes the victims and nominates the node.
 pub trait PostFilter: Plugin {
-    /// Without room, an `Unschedulable` status with the words for people.
-    fn post_filter(&self, attempt: &Attempt) -> Result<Room, Status>;
+    fn post_filter(&self, attempt: &Attempt) -> Result<Room, NoRoom>;
+}
+
+/// No room was found.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoRoom {
+    /// For people.
+    pub words: String,
+    /// An earlier nomination of the pod is of no use any more.
+    pub withdraw: bool,
 }
 
 /// A cycle that found no node.

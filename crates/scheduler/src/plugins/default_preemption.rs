@@ -13,7 +13,7 @@ use knarr_apimachinery::selector::Selector;
 use serde::Deserialize;
 
 use crate::diagnosis::Diagnosis;
-use crate::framework::{Attempt, Catalog, Code, Descriptor, Parts, Plugin, PostFilter, Room, Status};
+use crate::framework::{Attempt, Catalog, Code, Descriptor, NoRoom, Parts, Plugin, PostFilter, Room, Status};
 use crate::schedule_one::nominated_before;
 use crate::snapshot::{NodeIdx, PlacedPod};
 use crate::trial::Trial;
@@ -83,9 +83,9 @@ impl Plugin for DefaultPreemption {
 }
 
 impl PostFilter for DefaultPreemption {
-    fn post_filter(&self, attempt: &Attempt) -> Result<Room, Status> {
+    fn post_filter(&self, attempt: &Attempt) -> Result<Room, NoRoom> {
         if let Some(words) = not_eligible(attempt) {
-            return Err(Status::unschedulable(format!("preemption: {words}")));
+            return Err(NoRoom { words: format!("preemption: {words}"), withdraw: false });
         }
         let possible: Vec<NodeIdx> = attempt
             .diagnosis
@@ -95,10 +95,8 @@ impl PostFilter for DefaultPreemption {
             .collect();
         let (candidates, failures) = self.candidates(attempt, &possible);
         let Some(best) = pick(candidates) else {
-            return Err(Status::unschedulable(format!(
-                "preemption: {}",
-                unhelpful(attempt, failures).message()
-            )));
+            let words = format!("preemption: {}", unhelpful(attempt, failures).message());
+            return Err(NoRoom { words, withdraw: true });
         };
         let node = attempt.cluster.row(best.node).name();
         let words = format!(
@@ -307,7 +305,7 @@ mod tests {
                 let names: Vec<&str> = room.victims.iter().map(|v| &*v.name).collect();
                 format!("{}: {}", cluster.row(room.node).name(), names.join(" "))
             }
-            Err(status) => status.message(),
+            Err(none) => none.words,
         }
     }
 

@@ -39,27 +39,34 @@ fn with_tag(image: &str) -> String {
     if tagged { image.to_owned() } else { format!("{image}:latest") }
 }
 
+/// The images of containers and of volumes.
+fn images(shape: &Shape) -> impl Iterator<Item = &String> {
+    let spec = shape.spec().into_iter();
+    spec.flat_map(|s| {
+        let containers =
+            s.init_containers.iter().flatten().chain(&s.containers).filter_map(|c| c.image.as_ref());
+        containers.chain(s.volumes.iter().flatten().filter_map(|v| v.image.as_ref()?.reference.as_ref()))
+    })
+}
+
 impl Score for ImageLocality {
     fn scope(&self) -> Scope {
         Scope::Row
     }
 
     /// Images come to nodes one by one; how many nodes there are changes the structure, which is told otherwise.
-    fn version(&self, cluster: &Snapshot, _: &Shape) -> u64 {
-        cluster.image_version()
+    fn version(&self, cluster: &Snapshot, shape: &Shape) -> u64 {
+        images(shape).filter_map(|image| cluster.image(&with_tag(image))).map(|image| image.version).sum()
     }
 
     fn pre_score(&self, cluster: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
-        let spec = shape.spec()?;
-        let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-        let in_volumes = spec.volumes.iter().flatten().filter_map(|v| v.image.as_ref()?.reference.as_ref());
-        let images: Vec<&String> = containers.filter_map(|c| c.image.as_ref()).chain(in_volumes).collect();
+        let images: Vec<&String> = images(shape).collect();
         let total = cluster.len().max(1) as f64;
         let mut sums: HashMap<NodeIdx, i64> = HashMap::new();
-        for nodes in images.iter().filter_map(|image| cluster.nodes_with_image(&with_tag(image))) {
+        for image in images.iter().filter_map(|image| cluster.image(&with_tag(image))) {
             // An image that few nodes have counts less, so that these do not attract every pod.
-            let spread = nodes.len() as f64 / total;
-            for (node, size) in nodes {
+            let spread = image.sizes.len() as f64 / total;
+            for (node, size) in &image.sizes {
                 *sums.entry(*node).or_insert(0) += (*size as f64 * spread) as i64;
             }
         }

@@ -30,6 +30,15 @@ pub struct Counted {
     pub by_node: BTreeMap<NodeIdx, u32>,
 }
 
+/// Where an image is.
+#[derive(Clone, Default)]
+pub struct ImageNodes {
+    /// Its size in bytes by node.
+    pub sizes: BTreeMap<NodeIdx, i64>,
+    /// Goes up whenever the image comes to a node or goes.
+    pub version: u64,
+}
+
 /// Everything that plugins look at. A clone shares nodes and pods with the original and can be scheduled on alone.
 #[derive(Clone, Default)]
 pub struct Snapshot {
@@ -41,8 +50,8 @@ pub struct Snapshot {
     columns: Vec<Column>,
     column_of: HashMap<Box<str>, ColumnIdx>,
     free_columns: Vec<ColumnIdx>,
-    /// By image name: the nodes that have it, with its size in bytes there.
-    images: HashMap<Box<str>, BTreeMap<NodeIdx, i64>>,
+    /// By image name.
+    images: HashMap<Box<str>, ImageNodes>,
     image_version: u64,
     /// By footprint id.
     counted: BTreeMap<u64, Counted>,
@@ -108,14 +117,9 @@ impl Snapshot {
         self.columns.get(column as usize).map_or(0, Column::bound)
     }
 
-    /// The nodes that have an image, with its size there.
-    pub fn nodes_with_image(&self, name: &str) -> Option<&BTreeMap<NodeIdx, i64>> {
+    /// The nodes that have an image.
+    pub fn image(&self, name: &str) -> Option<&ImageNodes> {
         self.images.get(name)
-    }
-
-    /// Goes up whenever some node's images change.
-    pub fn image_version(&self) -> u64 {
-        self.image_version
     }
 
     /// All pods on nodes, by footprint.

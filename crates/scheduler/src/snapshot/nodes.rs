@@ -151,15 +151,20 @@ impl Snapshot {
         }
         self.image_version += 1;
         for name in old.keys().filter(|name| !new.contains_key(*name)) {
-            if let Some(nodes) = self.images.get_mut(name) {
-                nodes.remove(&at);
-                if nodes.is_empty() {
+            if let Some(image) = self.images.get_mut(name) {
+                image.sizes.remove(&at);
+                image.version = self.image_version;
+                if image.sizes.is_empty() {
                     self.images.remove(name);
                 }
             }
         }
         for (name, size) in new {
-            self.images.entry(name.clone()).or_default().insert(at, *size);
+            if old.get(name) != Some(size) {
+                let image = self.images.entry(name.clone()).or_default();
+                image.sizes.insert(at, *size);
+                image.version = self.image_version;
+            }
         }
     }
 }
@@ -201,7 +206,7 @@ mod tests {
         cluster.add_pod(b, placed(pod("q").cpu("1")));
         assert_eq!(cluster.row(b).requested.milli_cpu, 2000);
         assert_eq!(cluster.counted().map(|c| c.by_node[&b]).sum::<u32>(), 2);
-        assert_eq!(cluster.nodes_with_image("web").unwrap().len(), 3);
+        assert_eq!(cluster.image("web").unwrap().sizes.len(), 3);
         let pods = cluster.remove_node("b");
         assert_eq!((pods.len(), cluster.len(), cluster.counted().count()), (2, 2, 0));
         assert_eq!(cluster.column("zone").unwrap().domain("b"), None);
