@@ -318,14 +318,14 @@ impl Queue {
             if entry.key().0 > now {
                 break;
             }
-            let uid = entry.get().clone();
+            let uid = entry.remove();
             self.activate(profiles, &uid);
         }
-        while let Some((key, uid)) = self.parked.first_key_value() {
-            if key.0 + MAX_UNSCHEDULABLE > now {
+        while let Some(entry) = self.parked.first_entry() {
+            if entry.key().0 + MAX_UNSCHEDULABLE > now {
                 break;
             }
-            let uid = uid.clone();
+            let uid = entry.remove();
             self.release(profiles, &uid, now);
         }
     }
