@@ -259,7 +259,7 @@ fn make_room(profile: &Profile, attempt: &Attempt) -> Result<Option<Room>, Strin
     for plugin in &profile.points.post_filter {
         match plugin.post_filter(attempt) {
             Ok(room) => return Ok(Some(room)),
-            Err(status) => words = Some(status.message()),
+            Err(none) => words = Some(none.words),
         }
     }
     words.map_or(Ok(None), Err)
