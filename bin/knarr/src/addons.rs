@@ -1,16 +1,22 @@
-//! What every cluster starts with beside the API server's own objects: the Service of the cluster DNS.
+//! What every cluster starts with beside the API server's own objects: the Service of the cluster DNS, the storage
+//! class of the built-in provisioner.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_api::kind::Kind;
+use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Result};
 
 /// Tells every service proxy, ours and foreign ones, to leave the Service alone: each node's name server answers on
 /// the address itself.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// Marks the class of claims that name none.
+const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// Makes the `kube-dns` Service unless it is there.
 pub async fn ensure_dns_service(client: &Client, address: Ipv4Addr) -> Result<()> {
@@ -25,6 +31,33 @@ pub async fn ensure_dns_service(client: &Client, address: Ipv4Addr) -> Result<()
 async fn is_taken_by_it(client: &Client, error: &knarr_client::Error, service: &Service) -> bool {
     let invalid = error.status().is_some_and(|s| s.reason() == "Invalid");
     invalid && client.get::<Service>(service.namespace(), service.name()).await.is_ok()
+}
+
+/// Makes the storage class `local-path` unless it is there; it is the default one unless there is another.
+pub async fn ensure_storage_class(client: &Client) -> Result<()> {
+    let (known, _) = client.list::<StorageClass>(None, &ListOptions::default()).await?;
+    let is_default = |c: &Arc<StorageClass>| {
+        let annotations = c.metadata.annotations.as_ref();
+        annotations.and_then(|a| a.get(DEFAULT_CLASS)).is_some_and(|v| v == "true")
+    };
+    match client.create(&storage_class(!known.iter().any(is_default))).await {
+        Err(e) if !e.is_already_exists() => Err(e),
+        _ => Ok(()),
+    }
+}
+
+fn storage_class(default: bool) -> StorageClass {
+    StorageClass {
+        metadata: ObjectMeta {
+            name: Some("local-path".to_owned()),
+            annotations: default.then(|| [(DEFAULT_CLASS.to_owned(), "true".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
+        provisioner: "rancher.io/local-path".to_owned(),
+        reclaim_policy: Some("Delete".to_owned()),
+        volume_binding_mode: Some("WaitForFirstConsumer".to_owned()),
+        ..StorageClass::default()
+    }
 }
 
 fn dns_service(address: Ipv4Addr) -> Service {

@@ -61,6 +61,11 @@ impl Layout {
         self.root.join("network")
     }
 
+    /// The folders of volumes that the built-in provisioner made.
+    pub fn local_path(&self) -> PathBuf {
+        self.root.join("storage")
+    }
+
     /// Pod folders and container logs.
     pub fn kubelet(&self) -> PathBuf {
         self.root.join("kubelet")

@@ -355,6 +355,7 @@ async fn bind_kubelet_server(
         client_ca_pem: access.client_ca.clone(),
         node_name: options.name.clone(),
         configz: kubelet_config(options).configz(),
+        local_path: options.layout.local_path(),
     };
     let (pods, runtime) = (Arc::<Kubelet>::clone(kubelet), Arc::<Embedded>::clone(runtime));
     kubelet_server::bind(server_options, pods, runtime, access.kubelet.clone())

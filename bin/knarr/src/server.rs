@@ -133,6 +133,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
             let client =
                 control_plane::client(&server, &clock, "system:knarr:addons", &["system:masters"], "knarr");
             addons::ensure_dns_service(&client, options.service_ip(10)).await?;
+            addons::ensure_storage_class(&client).await?;
             Ok(((), String::new()))
         })
         .await?;

@@ -11,6 +11,7 @@ mod authn;
 mod authz;
 mod bootstrap;
 mod cache;
+mod cluster_ips;
 mod config;
 mod custom_resources;
 mod discovery;

@@ -21,6 +21,7 @@ use crate::authz::rbac::{Rbac, Sources};
 use crate::authz::{self, Authorizer};
 use crate::bootstrap;
 use crate::cache::{Caches, LoadError};
+use crate::cluster_ips;
 use crate::config::{Config, ConfigError};
 use crate::custom_resources::{self, CustomResources};
 use crate::discovery::Discovery;
@@ -188,6 +189,7 @@ impl ApiServer {
         tokio::spawn(compact(Arc::clone(&inner)));
         tokio::spawn(aggregator::run(Arc::clone(&inner)));
         tokio::spawn(aggregator::follow_custom(Arc::clone(&inner)));
+        tokio::spawn(cluster_ips::run(Arc::clone(&inner)));
         Ok(Self { inner, leaving })
     }
 

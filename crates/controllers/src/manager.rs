@@ -28,6 +28,7 @@ pub const ALL: &[Descriptor] = &[
     crate::endpoints::DESCRIPTOR,
     crate::garbage_collector::DESCRIPTOR,
     crate::job::DESCRIPTOR,
+    crate::local_path::DESCRIPTOR,
     crate::namespace::DESCRIPTOR,
     crate::node_ipam::DESCRIPTOR,
     crate::node_lifecycle::DESCRIPTOR,
@@ -41,6 +42,7 @@ pub const ALL: &[Descriptor] = &[
     crate::root_ca_publisher::DESCRIPTOR,
     crate::service_account_tokens::DESCRIPTOR,
     crate::service_accounts::DESCRIPTOR,
+    crate::service_cidr::DESCRIPTOR,
     crate::stateful_set::DESCRIPTOR,
     crate::taint_eviction::DESCRIPTOR,
     crate::ttl_after_finished::DESCRIPTOR,
@@ -94,6 +96,7 @@ fn service_account(controller: &'static str) -> &'static str {
         "daemonset-controller" => "daemon-set-controller",
         "endpoints-controller" => "endpoint-controller",
         "replicationcontroller-controller" => "replication-controller",
+        "service-cidr-controller" => "service-cidrs-controller",
         "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
         "node-ipam-controller" | "node-lifecycle-controller" | "taint-eviction-controller" => {
             "node-controller"

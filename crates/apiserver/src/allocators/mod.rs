@@ -8,6 +8,8 @@ use crate::registry::served::Served;
 use crate::registry::store::Extra;
 use crate::server::Inner;
 
+pub mod addresses;
+pub mod ranges;
 pub mod service;
 
 /// How often a choice that somebody else made at the same time is made anew.

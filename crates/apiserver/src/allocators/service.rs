@@ -10,12 +10,14 @@ use knarr_storage::{Compare, Op, Precondition, RangeRequest};
 use serde_json::{Value, json};
 
 use super::Allocated;
+use super::addresses;
+use super::ranges::{self, Range};
 use crate::registry::metadata;
 use crate::registry::served::Served;
 use crate::registry::store::{Extra, status_of};
 use crate::server::Inner;
 
-const IPS: &str = "/allocations/clusterips/";
+const IPS: &str = addresses::PREFIX;
 const PORTS: &str = "/allocations/nodeports/";
 /// Random picks before all that is taken is looked at.
 const PICKS: usize = 8;
@@ -88,44 +90,67 @@ pub async fn plan(
     let mut after = BTreeSet::new();
     if let Some(new) = new {
         let explicit = held(new);
-        check_ranges(server, new, &explicit, &before)?;
-        choose_ip(server, new).await?;
+        let wanted: BTreeSet<Bytes> = explicit.difference(&before).cloned().collect();
+        // Nothing is read for the many writes that leave addresses alone.
+        let ranges = match wanted.iter().any(is_ip) || lacks_ip(new) {
+            true => ranges::ready(server).await?,
+            false => Vec::new(),
+        };
+        check_ranges(server, new, &wanted, &ranges)?;
+        choose_ip(server, new, &ranges).await?;
         choose_ports(server, new).await?;
         after = held(new);
-        let owner =
-            Bytes::from(format!("{}/{}", metadata::text(new, "namespace"), metadata::text(new, "name")));
         for key in after.difference(&before) {
             extra.compares.push(Compare { key: key.clone(), condition: Precondition::NotExists });
-            extra.ops.push(Op::Put { key: key.clone(), value: owner.clone(), lease: None });
+            extra.ops.push(take(server, key, new).await?);
             if !explicit.contains(key) {
                 allocated.chosen.push(Choice { key: key.clone() });
             }
         }
     }
     for key in before.difference(&after) {
-        extra.ops.push(Op::Delete { key: key.clone() });
+        match old.filter(|_| is_ip(key)) {
+            Some(old) => extra.ops.extend(addresses::release(server, key, old).await?),
+            None => extra.ops.push(Op::Delete { key: key.clone() }),
+        }
     }
     Ok((extra, allocated))
+}
+
+fn is_ip(key: &Bytes) -> bool {
+    key.starts_with(IPS.as_bytes())
+}
+
+/// Writes down whose an address or port is.
+async fn take(server: &Inner, key: &Bytes, service: &Value) -> Result<Op, StatusError> {
+    if is_ip(key) {
+        return addresses::take(server, key, service).await;
+    }
+    let owner = format!("{}/{}", metadata::text(service, "namespace"), metadata::text(service, "name"));
+    Ok(Op::Put { key: key.clone(), value: Bytes::from(owner), lease: None })
+}
+
+/// Whether the server has an address to choose.
+fn lacks_ip(service: &Value) -> bool {
+    let spec = &service["spec"];
+    spec["type"] != "ExternalName" && spec["clusterIP"].as_str().unwrap_or("").is_empty()
 }
 
 /// What the client asked for must be in range.
 fn check_ranges(
     server: &Inner,
     service: &Value,
-    explicit: &BTreeSet<Bytes>,
-    before: &BTreeSet<Bytes>,
+    wanted: &BTreeSet<Bytes>,
+    ranges: &[Range],
 ) -> Result<(), StatusError> {
-    let (network, length) = server.config.service_cidr;
     let ports = &server.config.node_ports;
-    for key in explicit.difference(before) {
+    for key in wanted {
         let text = String::from_utf8_lossy(key);
         if let Some(ip) = text.strip_prefix(IPS) {
-            let why = format!(
-                "the provided network does not match the current range. The range of valid IPs is {network}/{length}"
-            );
-            let fits = ip.parse().is_ok_and(|ip: Ipv4Addr| offset(server, ip).is_some());
-            if !fits {
-                return Err(refuse_ip(service, ip, &why));
+            let fits = |ip: Ipv4Addr| ranges.iter().any(|r| r.contains(ip));
+            if !ip.parse().is_ok_and(fits) {
+                let why = "the provided network does not match the current range";
+                return Err(refuse_ip(service, ip, why));
             }
         } else if let Some(port) = text.strip_prefix(PORTS).and_then(|p| p.parse::<i64>().ok()) {
             let fits = u16::try_from(port).is_ok_and(|p| ports.contains(&p));
@@ -142,33 +167,32 @@ fn check_ranges(
     Ok(())
 }
 
-/// The place of an address among those that services may have; network and broadcast addresses have none.
-fn offset(server: &Inner, ip: Ipv4Addr) -> Option<u32> {
-    let (base, size) = range(server);
-    u32::from(ip).checked_sub(base).filter(|o| *o > 0 && *o + 1 < size)
+/// An address that nobody has, from the first range that has one.
+async fn free_ip(server: &Inner, ranges: &[Range]) -> Result<Option<String>, StatusError> {
+    for range in ranges.iter().filter(|r| r.size > 2) {
+        // The lower part is left to those who ask for an address, as long as there is another one.
+        let reserved = (range.size / 16).clamp(16, 256).min((range.size - 2) / 2);
+        let show = |o| range.address(o).to_string();
+        if let Some(ip) = free(server, IPS, 1..range.size - 1, reserved, show).await? {
+            return Ok(Some(ip));
+        }
+    }
+    Ok(None)
 }
 
-/// The first address and how many there are.
-fn range(server: &Inner) -> (u32, u32) {
-    let (network, length) = server.config.service_cidr;
-    let bits = 32 - u32::from(length.clamp(8, 30));
-    let mask = u32::MAX << bits;
-    (u32::from(network) & mask, 1 << bits)
-}
-
-async fn choose_ip(server: &Inner, service: &mut Value) -> Result<(), StatusError> {
+async fn choose_ip(server: &Inner, service: &mut Value, ranges: &[Range]) -> Result<(), StatusError> {
+    let name = metadata::text(service, "name").to_owned();
     let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else { return Ok(()) };
     if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
         return Ok(());
     }
     let mut ip = spec.get("clusterIP").and_then(Value::as_str).unwrap_or("").to_owned();
     if ip.is_empty() {
-        let (base, size) = range(server);
-        // The lower part is left to those who ask for an address, as long as there is another one.
-        let reserved = (size / 16).clamp(16, 256).min(size / 2);
-        let found =
-            free(server, IPS, 1..size - 1, reserved, |o| Ipv4Addr::from(base + o).to_string()).await?;
-        ip = found.ok_or_else(|| StatusError::internal("failed to allocate a serviceIP: range is full"))?;
+        let found = free_ip(server, ranges).await?;
+        ip = found.ok_or_else(|| {
+            let why = format!("failed to allocate a serviceIP for Service {name:?}: range is full");
+            StatusError::internal(why)
+        })?;
         spec.insert("clusterIP".into(), ip.clone().into());
     }
     if spec.get("clusterIPs").and_then(Value::as_array).is_none_or(Vec::is_empty) {

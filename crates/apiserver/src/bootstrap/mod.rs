@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::aggregator;
 use crate::authn::{MASTERS, UserInfo};
+use crate::cluster_ips;
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 use crate::registry::options::{FieldValidation, WriteParams};
@@ -51,6 +52,7 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
     roles::reconcile(server, &request).await?;
     fairness::reconcile(server, &request).await?;
     extension_authentication::reconcile(server, &request).await?;
+    cluster_ips::ensure_default(server).await?;
     kubernetes_service::reconcile(server, &request).await
 }
 
@@ -119,7 +121,7 @@ pub async fn ensure_namespace(server: &Inner, name: &str) -> Result<(), StatusEr
 }
 
 /// Creates the object if it is not there.
-async fn ensure(
+pub async fn ensure(
     server: &Inner,
     request: &Request,
     served: &Served,

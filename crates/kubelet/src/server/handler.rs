@@ -1,5 +1,6 @@
 //! One request: who, whether, what.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::{Method, Request, StatusCode};
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{self, Answer};
 use super::auth::{Auth, AuthError, UserInfo};
 use super::route::{self, Route, Target};
-use super::{exec, logs, metrics, port_forward, stats};
+use super::{exec, local_path, logs, metrics, port_forward, stats};
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
 
@@ -26,6 +27,8 @@ pub struct Handler {
     pub rates: stats::Rates,
     auth: Auth,
     configz: Value,
+    /// Below it lie the folders of provisioned volumes.
+    local_path: PathBuf,
 }
 
 impl Handler {
@@ -35,10 +38,11 @@ impl Handler {
         pods: Arc<dyn PodLookup>,
         runtime: Arc<dyn ContainerRuntime>,
         client: Client,
+        local_path: PathBuf,
     ) -> Self {
         let auth = Auth::new(client.clone(), node_name);
         let rates = stats::Rates::default();
-        Self { node_name: node_name.to_owned(), pods, runtime, client, rates, auth, configz }
+        Self { node_name: node_name.to_owned(), pods, runtime, client, rates, auth, configz, local_path }
     }
 
     /// `certificate` is whom the connection's client certificate names; `stop` ends what upgrades.
@@ -59,8 +63,9 @@ impl Handler {
         let Some(route) = route::route(request.uri().path()) else {
             return answer::text(StatusCode::NOT_FOUND, "404 page not found\n");
         };
+        let changes = matches!(route, Route::LocalPath(_));
         let upgrades = matches!(route, Route::Exec(_) | Route::Attach(_) | Route::PortForward(_));
-        if request.method() != Method::GET && !(upgrades && request.method() == Method::POST) {
+        if request.method() != Method::GET && !changes && !(upgrades && request.method() == Method::POST) {
             return answer::text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
         }
         match route {
@@ -74,6 +79,7 @@ impl Handler {
             Route::ContainerLogs(target) => logs::container_logs(self, &target, request.uri().query()).await,
             Route::Exec(target) => exec::exec(self, &target, request, stop).await,
             Route::Attach(target) => exec::attach(self, &target, request, stop).await,
+            Route::LocalPath(name) => local_path::answer(&self.local_path, name, request.method()).await,
             Route::PortForward(target) => port_forward::port_forward(self, &target, request, stop).await,
         }
     }

@@ -10,6 +10,7 @@ mod channels;
 mod exec;
 mod exec_result;
 mod handler;
+mod local_path;
 mod log_line;
 mod log_options;
 mod log_stream;

@@ -23,6 +23,8 @@ pub enum Route {
     Exec(Target),
     Attach(Target),
     PortForward(Target),
+    /// The folder of a provisioned volume.
+    LocalPath(String),
 }
 
 /// `None` for a path that nothing answers.
@@ -50,6 +52,7 @@ pub fn route(path: &str) -> Option<Route> {
         ["attach", ns, pod, uid, name] => Route::Attach(container(ns, pod, Some(uid), name)),
         ["portForward", ns, pod] => Route::PortForward(container(ns, pod, None, "")),
         ["portForward", ns, pod, uid] => Route::PortForward(container(ns, pod, Some(uid), "")),
+        ["volumes", "local-path", name] => Route::LocalPath((*name).to_owned()),
         _ => return None,
     })
 }
@@ -144,6 +147,7 @@ mod tests {
             ("/exec/ns/p/c", Some(Route::Exec(target(None, "c")))),
             ("/exec/ns/p/u/c%2Fd", Some(Route::Exec(target(Some("u"), "c/d")))),
             ("/portForward/ns/p", Some(Route::PortForward(target(None, "")))),
+            ("/volumes/local-path/pvc-1", Some(Route::LocalPath("pvc-1".into()))),
             ("/exec/ns/p", None),
             ("/", None),
             ("/run/ns/p/c", None),

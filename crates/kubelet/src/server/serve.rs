@@ -1,6 +1,7 @@
 //! Accepts connections: TLS, the client's certificate, HTTP/1.1 and HTTP/2.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ pub struct Options {
     pub node_name: String,
     /// What /configz shows.
     pub configz: Value,
+    /// Where the folders of provisioned volumes are made.
+    pub local_path: PathBuf,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +81,14 @@ pub async fn bind(
     let address = options.address;
     let listener =
         TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })?;
-    let handler = Arc::new(Handler::new(&options.node_name, options.configz, pods, runtime, client));
+    let handler = Arc::new(Handler::new(
+        &options.node_name,
+        options.configz,
+        pods,
+        runtime,
+        client,
+        options.local_path,
+    ));
     Ok(BoundServer { listener, tls, handler })
 }
 

@@ -103,7 +103,14 @@ impl Lab {
             FakeApi::new(Arc::new(SystemClock), &[TokenReview::RESOURCE, SubjectAccessReview::RESOURCE]);
         let pods = OnePod { pod: Arc::new(pod), log: log.clone(), tty };
         let configz = json!({"kubeletconfig": {"maxPods": 110}});
-        let handler = Handler::new("n1", configz, Arc::new(pods), Arc::new(runtime), api.client());
+        let handler = Handler::new(
+            "n1",
+            configz,
+            Arc::new(pods),
+            Arc::new(runtime),
+            api.client(),
+            std::env::temp_dir(),
+        );
         Self { handler: Arc::new(handler), runtime: fake, log }
     }
 
@@ -535,6 +542,7 @@ async fn certificates_over_tls() {
         client_ca_pem: pki.ca.pem(),
         node_name: "n1".into(),
         configz: json!({}),
+        local_path: std::env::temp_dir(),
     };
     let handler = &lab.handler;
     let (pods, runtime) = (Arc::clone(&handler.pods), Arc::clone(&handler.runtime));

@@ -18,6 +18,7 @@ mod scoring_strategy;
 pub mod taint_toleration;
 #[cfg(test)]
 pub mod testing;
+pub mod volume_binding;
 
 use crate::framework::profile::Descriptor;
 
@@ -36,5 +37,6 @@ pub const ALL: &[Descriptor] = &[
     default_preemption::DESCRIPTOR,
     balanced_allocation::DESCRIPTOR,
     image_locality::DESCRIPTOR,
+    volume_binding::DESCRIPTOR,
     default_binder::DESCRIPTOR,
 ];
