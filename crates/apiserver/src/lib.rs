@@ -26,6 +26,7 @@ mod pipeline;
 mod proxy;
 mod registry;
 mod reload;
+mod resource_metrics;
 mod server;
 mod table;
 mod thread_safe;

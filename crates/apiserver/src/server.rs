@@ -36,6 +36,7 @@ use crate::registry::event_leases::{self, EventLeases};
 use crate::registry::served::{storage_name, stored_form};
 use crate::registry::table::LiveTable;
 use crate::reload::Reloaded;
+use crate::resource_metrics::ResourceMetrics;
 use crate::thread_safe::ThreadSafe;
 use crate::webhook::Webhooks;
 
@@ -75,6 +76,7 @@ pub struct State {
     pub webhooks: Webhooks,
     pub discovery: Discovery,
     pub aggregator: Aggregator,
+    pub resource_metrics: ResourceMetrics,
     pub metrics: Arc<Metrics>,
     pub admission: Admission,
     pub events: EventLeases,
@@ -148,6 +150,7 @@ impl ApiServer {
             webhooks: Webhooks::new(Arc::clone(&clock)),
             discovery: Discovery::new(&config),
             aggregator: Aggregator::new(&config)?,
+            resource_metrics: ResourceMetrics::default(),
             metrics,
             admission: Admission::new(&config.admission.enabled, &config.admission.disabled)?,
             events: EventLeases::default(),

@@ -15,6 +15,7 @@ mod service_pods;
 mod testing;
 mod written;
 
+mod bootstrap_tokens;
 mod certificates;
 mod cluster_role_aggregation;
 mod cron_job;
@@ -24,7 +25,9 @@ mod disruption;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;
 mod endpoints;
+mod ephemeral_volume;
 mod garbage_collector;
+mod horizontal_pod_autoscaler;
 mod job;
 mod local_path;
 mod namespace;
@@ -43,5 +46,5 @@ mod ttl_after_finished;
 mod validating_admission_policy_status;
 
 pub use certificates::CertificateSigner;
-pub use manager::{ClientOf, Context, Options, run};
+pub use manager::{ClientOf, Context, Options, run, run_chosen};
 pub use service_account_tokens::TokenSigner;

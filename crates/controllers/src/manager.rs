@@ -15,6 +15,8 @@ use crate::service_account_tokens::TokenSigner;
 
 /// The controllers of this build, in alphabetical order.
 pub const ALL: &[Descriptor] = &[
+    crate::bootstrap_tokens::cleaner::DESCRIPTOR,
+    crate::bootstrap_tokens::signer::DESCRIPTOR,
     crate::certificates::approver::DESCRIPTOR,
     crate::certificates::cleaner::DESCRIPTOR,
     crate::certificates::signer::DESCRIPTOR,
@@ -26,7 +28,9 @@ pub const ALL: &[Descriptor] = &[
     crate::endpoint_slice::DESCRIPTOR,
     crate::endpoint_slice_mirroring::DESCRIPTOR,
     crate::endpoints::DESCRIPTOR,
+    crate::ephemeral_volume::DESCRIPTOR,
     crate::garbage_collector::DESCRIPTOR,
+    crate::horizontal_pod_autoscaler::DESCRIPTOR,
     crate::job::DESCRIPTOR,
     crate::local_path::DESCRIPTOR,
     crate::namespace::DESCRIPTOR,
@@ -93,6 +97,9 @@ pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 /// The service account of a controller: its own name, save where upstream gave it another.
 fn service_account(controller: &'static str) -> &'static str {
     match controller {
+        "bootstrap-signer-controller" => "bootstrap-signer",
+        "token-cleaner-controller" => "token-cleaner",
+        "horizontal-pod-autoscaler-controller" => "horizontal-pod-autoscaler",
         "daemonset-controller" => "daemon-set-controller",
         "endpoints-controller" => "endpoint-controller",
         "replicationcontroller-controller" => "replication-controller",
@@ -120,10 +127,22 @@ pub async fn run(
     options: Options,
     stop: CancellationToken,
 ) {
+    run_chosen(|_| true, client_of, shared, clock, options, stop).await;
+}
+
+/// As [`run`], of the controllers whose names are chosen.
+pub async fn run_chosen(
+    chosen: impl Fn(&str) -> bool,
+    client_of: ClientOf,
+    shared: Client,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    stop: CancellationToken,
+) {
     let tracker = TaskTracker::new();
     let informers = Arc::new(Informers::new(shared.clone(), stop.clone()));
     let options = Arc::new(options);
-    for descriptor in ALL {
+    for descriptor in ALL.iter().filter(|d| chosen(d.name)) {
         let account = service_account(descriptor.name);
         // Tokens are handed out under the manager's own identity, as upstream does: no account could be used before.
         let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;

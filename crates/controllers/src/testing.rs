@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
-use knarr_client::Informers;
 use knarr_client::clock::TokioClock;
 use knarr_client::events::EventRecorder;
+use knarr_client::{Client, Informers};
 use knarr_testing::FakeApi;
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +37,11 @@ impl World {
     }
 
     pub fn start(&self, descriptor: &Descriptor) {
-        let client = self.api.client();
+        self.start_with(descriptor, self.api.client());
+    }
+
+    /// As `start`, with a way in of one's own.
+    pub fn start_with(&self, descriptor: &Descriptor, client: Client) {
         let options = Options {
             cluster_cidr: "10.42.0.0/16".into(),
             node_cidr_mask_size: 24,

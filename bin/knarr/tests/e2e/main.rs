@@ -5,10 +5,12 @@
 //! built with them, or the one that `KNARR_BIN` names.
 
 mod access;
+mod autoscaling;
 mod bad_input;
 mod cluster;
 mod custom_resources;
 mod deletion;
+mod draining;
 mod edits;
 mod images;
 mod kubectl;
@@ -26,6 +28,7 @@ mod sandbox;
 mod scheduling;
 mod services;
 mod simulated;
+mod storage;
 mod two_nodes;
 mod two_servers;
 mod volumes;

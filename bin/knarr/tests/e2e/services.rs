@@ -156,3 +156,31 @@ fn f1_pods_reach_pods_and_the_node() {
     kubectl.run(&format!("exec client -- ping -c 1 -W 3 {NODE_IP}"));
     kubectl.run("exec client -- ping -c 1 -W 3 127.0.0.1");
 }
+
+#[test]
+fn f7_every_cluster_address_is_an_object_and_more_ranges_can_be_had() {
+    let kubectl = shared().namespace("f7-addresses");
+    assert_eq!(kubectl.path("servicecidr kubernetes", "{.status.conditions[0].status}"), "True");
+    kubectl.apply(&service("web"));
+    let ip = kubectl.path("service web", "{.spec.clusterIP}");
+    let parent = "{.spec.parentRef.resource}/{.spec.parentRef.namespace}/{.spec.parentRef.name}";
+    assert_eq!(kubectl.path(&format!("ipaddress {ip}"), parent), "services/f7-addresses/web");
+    let mut taken = service("taken");
+    taken["spec"]["clusterIP"] = json!(ip);
+    let why = kubectl.with_fails("apply -f -", &taken.to_string());
+    assert!(why.contains("provided IP is already allocated"), "{why}");
+    let mut outside = service("outside");
+    outside["spec"]["clusterIP"] = json!("10.211.0.7");
+    let why = kubectl.with_fails("apply -f -", &outside.to_string());
+    assert!(why.contains("the provided network does not match the current range"), "{why}");
+
+    kubectl.apply(&json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "more"}, "spec": {"cidrs": ["10.211.0.0/24"]}}));
+    kubectl.until("servicecidr more", "{.status.conditions[?(@.type=='Ready')].status}", "True");
+    kubectl.apply(&outside);
+    kubectl.run("delete servicecidr more --wait=false");
+    kubectl.until("servicecidr more", "{.status.conditions[?(@.type=='Ready')].reason}", "Terminating");
+    kubectl.run("delete service outside web");
+    kubectl.run("wait --for=delete servicecidr/more --timeout=60s");
+    assert!(kubectl.fails(&format!("get ipaddress {ip}")).contains("not found"));
+}

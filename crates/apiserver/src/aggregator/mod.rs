@@ -16,6 +16,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::Value;
 
 use crate::config::{Config, ConfigError};
+use crate::resource_metrics;
 use crate::server::Inner;
 
 pub use availability::run;
@@ -34,6 +35,9 @@ pub struct Aggregator {
     generation: AtomicU64,
 }
 
+/// The APIService of the resource metrics, which this server answers itself unless another one does.
+const METRICS: &str = "v1beta1.metrics.k8s.io";
+
 /// What a server said of its group version when it was last asked.
 #[derive(Default, PartialEq)]
 pub struct Remote {
@@ -48,11 +52,24 @@ pub struct Remote {
     stale: bool,
 }
 
+impl Remote {
+    fn metrics() -> Self {
+        let (group, version) = (resource_metrics::GROUP, resource_metrics::VERSION);
+        let list = resource_metrics::resources().to_string();
+        Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resources: documents::resources(group, version, list.as_bytes()),
+            ..Self::default()
+        }
+    }
+}
+
 impl Aggregator {
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
         Ok(Self {
             identity: Identity::new(config)?,
-            remotes: Mutex::default(),
+            remotes: Mutex::new(BTreeMap::from([(METRICS.to_owned(), Arc::new(Remote::metrics()))])),
             generation: AtomicU64::new(0),
         })
     }
@@ -69,6 +86,10 @@ impl Aggregator {
     fn set(&self, name: &str, remote: Option<Remote>) {
         let mut remotes = self.remotes.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = match remote {
+            None if name == METRICS => {
+                remotes.insert(name.to_owned(), Arc::new(Remote::metrics()));
+                true
+            }
             None => remotes.remove(name).is_some(),
             Some(remote) if remotes.get(name).is_some_and(|old| **old == remote) => false,
             Some(remote) => {

@@ -25,6 +25,7 @@ use crate::http::output::{Answer, raw, to_json};
 use crate::metrics::Metric;
 use crate::registry::Request;
 use crate::registry::table::Table;
+use crate::resource_metrics;
 use crate::server::Inner;
 
 /// What discovery answers, made once for each state of the table of resources.
@@ -158,6 +159,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
                 None => Ok(Answer::text(404, "404 page not found\n")),
             }
         }
+        ["apis", resource_metrics::GROUP, resource_metrics::VERSION] => value(resource_metrics::resources()),
         ["apis", group, version] if table.has_group_version(group, version) => {
             value(legacy::resources(table, group, version))
         }

@@ -11,13 +11,17 @@ use super::served::Served;
 use super::{Request, create, delete, list, patch, subresources, update, watch};
 use crate::http::negotiate::{self, Format};
 use crate::http::output::{Answer, ListAnswer};
+use crate::resource_metrics;
 use crate::server::Inner;
 
 /// Answers an authorized request about a resource.
 pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
     let info = &request.info;
     let Some(served) = server.table.find(&info.group, &info.version, &info.resource) else {
-        return Err(StatusError::path_not_found());
+        return match info.group == resource_metrics::GROUP {
+            true => resource_metrics::answer(server, request).await,
+            false => Err(StatusError::path_not_found()),
+        };
     };
     if let Some(warning) = served.resource.custom().and_then(|c| c.deprecation.as_deref()) {
         request.warn(warning);

@@ -9,17 +9,16 @@ use knarr_api::kind::Kind;
 use knarr_client::{Client, Patch, Result};
 use serde_json::json;
 
-use crate::framework::profile::Descriptor;
-use crate::framework::{Plugin, PodInfo, PreBind, Status};
+use crate::framework::shape::claims;
+use crate::framework::{CycleState, Descriptor, Parts, Plugin, PodInfo, PreBind, Status};
 
 pub const NAME: &str = "VolumeBinding";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
-    register: |points, _| {
+    build: |_| {
         let plugin = Arc::new(VolumeBinding);
-        points.all.push(plugin.clone());
-        points.pre_bind.push(plugin);
+        Ok(Parts { pre_bind: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
 
@@ -31,16 +30,6 @@ impl Plugin for VolumeBinding {
     fn name(&self) -> &'static str {
         NAME
     }
-}
-
-/// The claims of a pod's volumes; a generic ephemeral volume has one named after both.
-fn claims(pod: &PodInfo) -> Vec<String> {
-    let volumes = pod.spec().and_then(|s| s.volumes.as_ref());
-    let claim = |v: &k8s_openapi::api::core::v1::Volume| match &v.persistent_volume_claim {
-        Some(source) => Some(source.claim_name.clone()),
-        None => v.ephemeral.as_ref().map(|_| format!("{}-{}", pod.pod.name(), v.name)),
-    };
-    volumes.into_iter().flatten().filter_map(claim).collect()
 }
 
 /// Sets the annotation where the claim waits for its first consumer.
@@ -62,9 +51,9 @@ async fn select(client: &Client, namespace: &str, claim: &str, node: &str) -> Re
 
 #[async_trait]
 impl PreBind for VolumeBinding {
-    async fn pre_bind(&self, client: &Client, pod: &PodInfo, node: &str) -> Status {
-        for claim in claims(pod) {
-            if let Err(error) = select(client, pod.pod.namespace(), &claim, node).await {
+    async fn pre_bind(&self, client: &Client, _: &CycleState, pod: &PodInfo, node: &str) -> Status {
+        for claim in claims(pod.pod()) {
+            if let Err(error) = select(client, pod.namespace(), &claim, node).await {
                 return Status::error(error.to_string());
             }
         }
@@ -74,18 +63,41 @@ impl PreBind for VolumeBinding {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::plugins::testing::pod;
+    use knarr_client::clock::SystemClock;
+    use knarr_testing::FakeApi;
 
-    #[test]
-    fn a_pod_waits_for_its_claims() {
-        let mut web = pod("web").build();
-        web.spec.as_mut().unwrap().volumes = serde_json::from_value(json!([
-            {"name": "data", "persistentVolumeClaim": {"claimName": "data-0"}},
-            {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
-            {"name": "tmp", "emptyDir": {}},
-        ]))
-        .unwrap();
-        assert_eq!(claims(&PodInfo::new(Arc::new(web))), ["data-0", "web-scratch"]);
+    use super::*;
+
+    fn of<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[tokio::test]
+    async fn only_a_claim_that_waits_is_told() {
+        let kinds = [PersistentVolumeClaim::RESOURCE, StorageClass::RESOURCE];
+        let api = FakeApi::new(Arc::new(SystemClock), &kinds);
+        for (name, mode) in [("late", "WaitForFirstConsumer"), ("early", "Immediate")] {
+            let class = json!({"metadata": {"name": name}, "provisioner": "x", "volumeBindingMode": mode});
+            api.add::<StorageClass>(&of(class));
+        }
+        for (name, class, volume) in [("a", "late", ""), ("b", "late", "pv"), ("c", "early", ""), ("d", "", "")] {
+            api.add::<PersistentVolumeClaim>(&of(json!({"metadata": {"name": name, "namespace": "ns"},
+                "spec": {"storageClassName": class, "volumeName": volume}})));
+        }
+        let volumes: Vec<_> = ["a", "b", "c", "d"]
+            .map(|c| json!({"name": c, "persistentVolumeClaim": {"claimName": c}}))
+            .into();
+        let pod = of(json!({"metadata": {"name": "p", "namespace": "ns"},
+            "spec": {"containers": [], "volumes": volumes}}));
+        let pod = PodInfo::new(&pod);
+        for node in ["n1", "n2"] {
+            let status = VolumeBinding.pre_bind(&api.client(), &CycleState::default(), &pod, node).await;
+            assert!(status.is_success(), "{status:?}");
+        }
+        let node = |claim: &str| {
+            let claim = api.get::<PersistentVolumeClaim>("ns", claim).unwrap();
+            claim.metadata.annotations.and_then(|a| a.get(SELECTED_NODE).cloned())
+        };
+        assert_eq!(["a", "b", "c", "d"].map(node), [Some("n1".to_owned()), None, None, None]);
     }
 }

@@ -1,0 +1,210 @@
+//! metrics.k8s.io: what nodes and pods use, asked of the kubelets when somebody wants to know.
+//!
+//! An APIService of this name with a Service behind it, such as metrics-server's, takes the place of this.
+//! Source: the API and the answers of `sigs.k8s.io/metrics-server`.
+
+mod samples;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::{self, StreamExt};
+use http::Method;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use knarr_api::kind::Kind;
+use knarr_apimachinery::gvk::GroupResource;
+use knarr_apimachinery::selector::{FieldSelector, Selector};
+use knarr_apimachinery::status::StatusError;
+use knarr_client::{Client, Error};
+use serde_json::{Value, json};
+
+use crate::authn::{MASTERS, UserInfo};
+use crate::http::output::Answer;
+use crate::in_process::InProcess;
+use crate::registry::Request;
+use crate::server::Inner;
+use samples::{Pair, Snapshot};
+
+pub const GROUP: &str = "metrics.k8s.io";
+pub const VERSION: &str = "v1beta1";
+const GROUP_VERSION: &str = "metrics.k8s.io/v1beta1";
+/// Kubelets asked at a time, and how long one may take.
+const AT_ONCE: usize = 32;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A measurement serves for this long; one older than `STALE` says nothing about now.
+const FRESH: Duration = Duration::from_secs(10);
+const STALE: Duration = Duration::from_secs(60);
+/// The shortest time over which a processor's use is told.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The last two measurements of each node.
+#[derive(Default)]
+pub struct ResourceMetrics(Mutex<BTreeMap<String, Pair>>);
+
+/// As legacy discovery lists them.
+pub fn resources() -> Value {
+    let resource = |name: &str, kind: &str, namespaced: bool| json!({"name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"]});
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": GROUP_VERSION,
+        "resources": [resource("nodes", "NodeMetrics", false), resource("pods", "PodMetrics", true)],
+    })
+}
+
+/// Answers an authorized request about the group.
+pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+    let info = &request.info;
+    if info.version != VERSION || !info.subresource.is_empty() {
+        return Err(StatusError::path_not_found());
+    }
+    if !matches!(info.verb.as_str(), "get" | "list") {
+        return Err(StatusError::no_such_method());
+    }
+    let (kind, items) = match info.resource.as_str() {
+        "nodes" if info.namespace.is_empty() => ("NodeMetrics", nodes(server, request).await?),
+        "pods" if info.name.is_empty() || !info.namespace.is_empty() => {
+            ("PodMetrics", pods(server, request).await?)
+        }
+        _ => return Err(StatusError::path_not_found()),
+    };
+    let name = info.name.as_str();
+    if name.is_empty() {
+        let value = json!({"kind": format!("{kind}List"), "apiVersion": GROUP_VERSION, "metadata": {}, "items": items});
+        return Ok(Answer::Value { code: 200, value });
+    }
+    let Some(mut value) = items.into_iter().next() else {
+        let shown =
+            if info.namespace.is_empty() { name.to_owned() } else { format!("{}/{name}", info.namespace) };
+        return Err(StatusError::not_found(&GroupResource::new(GROUP, &info.resource), &shown));
+    };
+    value["kind"] = kind.into();
+    value["apiVersion"] = GROUP_VERSION.into();
+    Ok(Answer::Value { code: 200, value })
+}
+
+/// Which objects are asked for.
+struct Wanted {
+    labels: Selector,
+    fields: FieldSelector,
+    name: Option<String>,
+}
+
+impl Wanted {
+    fn parse(request: &Request) -> Result<Self, StatusError> {
+        let text = |name| request.query.get(name).unwrap_or("");
+        Ok(Self {
+            labels: Selector::parse(text("labelSelector"))
+                .map_err(|e| StatusError::bad_request(e.to_string()))?,
+            fields: FieldSelector::parse(text("fieldSelector"))
+                .map_err(|e| StatusError::bad_request(e.to_string()))?,
+            name: (!request.info.name.is_empty()).then(|| request.info.name.clone()),
+        })
+    }
+
+    fn has<K: Kind>(&self, object: &K) -> bool {
+        let field = |path: &str| match path {
+            "metadata.name" => Some(object.name()),
+            "metadata.namespace" => Some(object.namespace()),
+            _ => None,
+        };
+        self.name.as_deref().is_none_or(|n| n == object.name())
+            && self.labels.matches_optional(object.meta().labels.as_ref())
+            && self.fields.matches(field)
+    }
+}
+
+fn cached<K: Kind>(server: &Inner, name: &'static str, namespace: Option<&str>) -> Vec<Arc<K>> {
+    let all = server.caches.get(name).map(|c| c.list(namespace)).unwrap_or_default();
+    all.iter().filter_map(|o| o.typed::<K>().ok()).collect()
+}
+
+async fn nodes(server: &Arc<Inner>, request: &Request) -> Result<Vec<Value>, StatusError> {
+    let wanted = Wanted::parse(request)?;
+    let nodes: Vec<Arc<Node>> = cached(server, "core/nodes", None);
+    let nodes: Vec<_> = nodes.into_iter().filter(|n| wanted.has(&**n)).collect();
+    let measured = measure(server, nodes.iter().map(|n| n.name().to_owned()).collect()).await;
+    let usage = |n: &Arc<Node>| measured.get(n.name())?.node(n);
+    Ok(nodes.iter().filter_map(usage).collect())
+}
+
+async fn pods(server: &Arc<Inner>, request: &Request) -> Result<Vec<Value>, StatusError> {
+    let wanted = Wanted::parse(request)?;
+    let namespace = Some(request.info.namespace.as_str()).filter(|n| !n.is_empty());
+    let pods: Vec<Arc<Pod>> = cached(server, "core/pods", namespace);
+    let node = |p: &Arc<Pod>| p.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty());
+    let pods: Vec<_> =
+        pods.into_iter().filter(|p| wanted.has(&**p)).filter_map(|p| Some((node(&p)?, p))).collect();
+    let measured = measure(server, pods.iter().map(|(node, _)| node.clone()).collect()).await;
+    let usage = |(node, p): &(String, Arc<Pod>)| measured.get(node)?.pod(p);
+    Ok(pods.iter().filter_map(usage).collect())
+}
+
+/// What these nodes use; those that do not answer are left out.
+async fn measure(server: &Arc<Inner>, nodes: BTreeSet<String>) -> BTreeMap<String, Pair> {
+    let user = UserInfo::new("system:apiserver", &[MASTERS]);
+    let transport = Arc::new(InProcess::new(Arc::clone(server), user));
+    let client = Client::new(transport, Arc::clone(&server.clock), "kube-apiserver");
+    let measured = stream::iter(nodes)
+        .map(|node| {
+            let (server, client) = (Arc::clone(server), client.clone());
+            async move {
+                let pair = measure_node(&server, &client, &node).await;
+                pair.inspect_err(|error| tracing::debug!(node, %error, "a kubelet tells no usage"))
+                    .ok()
+                    .map(|pair| (node, pair))
+            }
+        })
+        .buffer_unordered(AT_ONCE)
+        .filter_map(|found| async { found });
+    measured.collect().await
+}
+
+async fn measure_node(server: &Inner, client: &Client, node: &str) -> Result<Pair, Error> {
+    let known = server.resource_metrics.get(node);
+    let age =
+        |s: &Snapshot| Duration::try_from(server.clock.now().duration_since(s.at)).unwrap_or(Duration::MAX);
+    if let Some(known) = known.as_ref().filter(|k| age(&k.new) < FRESH) {
+        return Ok(known.clone());
+    }
+    let mut new = Arc::new(ask(server, client, node).await?);
+    let old = match known {
+        Some(known) if (SHORTEST..STALE).contains(&age(&known.new)) => known.new,
+        // Nothing that one could measure against: a second look gives a rate.
+        _ => {
+            let first = new;
+            server.clock.sleep(SHORTEST).await;
+            new = Arc::new(ask(server, client, node).await?);
+            first
+        }
+    };
+    let pair = Pair { old, new };
+    server.resource_metrics.put(node, pair.clone(), |name| {
+        server.caches.get("core/nodes").is_some_and(|c| c.get(name).is_some())
+    });
+    Ok(pair)
+}
+
+async fn ask(server: &Inner, client: &Client, node: &str) -> Result<Snapshot, Error> {
+    let path = format!("{}/proxy/stats/summary", Node::RESOURCE.path(None, Some(node)));
+    let body = tokio::select! {
+        body = client.call(Method::GET, path, None, Bytes::new()) => body?,
+        () = server.clock.sleep(PATIENCE) => return Err(Error::Protocol("the kubelet does not answer".into())),
+    };
+    let summary: Value =
+        serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("the kubelet's summary: {e}")))?;
+    Ok(Snapshot::parse(&summary, server.clock.now()))
+}
+
+impl ResourceMetrics {
+    fn get(&self, node: &str) -> Option<Pair> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+    }
+
+    /// Keeps the measurement, and forgets nodes that are no more.
+    fn put(&self, node: &str, pair: Pair, exists: impl Fn(&str) -> bool) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.insert(node.to_owned(), pair);
+        held.retain(|name, _| name == node || exists(name));
+    }
+}

@@ -1,0 +1,212 @@
+//! A way to the API server on which everything goes wrong that can: late, broken and replayed watches, lost answers,
+//! refused and conflicting writes, and a component that dies between two writes.
+//!
+//! All chance comes from one seeded generator.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{StreamExt, future, stream};
+use http::Method;
+use knarr_api::kind::ResourceType;
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::gvk::GroupResource;
+use knarr_apimachinery::status::StatusError;
+use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
+use knarr_client::{Error, Result};
+use tokio::sync::Notify;
+
+/// How often what goes wrong: chances between 0 and 1, delays at most.
+#[derive(Debug, Clone, Copy)]
+pub struct Rates {
+    /// A request takes up to this long to arrive, and its answer again.
+    pub latency: Duration,
+    /// An event of a watch is up to this much late.
+    pub staleness: Duration,
+    /// A write is refused before it is carried out.
+    pub refused: f64,
+    /// A write is carried out and its answer lost.
+    pub lost: f64,
+    /// A change meets a conflict that the next try does not.
+    pub conflict: f64,
+    /// A watch breaks after an event.
+    pub broken: f64,
+    /// A broken watch cannot go on from where it was.
+    pub expired: f64,
+    /// The component dies after a write, before it learns of it.
+    pub crash: f64,
+}
+
+impl Rates {
+    /// Nothing goes wrong.
+    pub const NONE: Self = Self {
+        latency: Duration::ZERO,
+        staleness: Duration::ZERO,
+        refused: 0.0,
+        lost: 0.0,
+        conflict: 0.0,
+        broken: 0.0,
+        expired: 0.0,
+        crash: 0.0,
+    };
+}
+
+/// The chance that all ways of one test share.
+#[derive(Clone)]
+pub struct Chance(Arc<Mutex<(fastrand::Rng, Rates)>>);
+
+impl Chance {
+    pub fn new(seed: u64, rates: Rates) -> Self {
+        Self(Arc::new(Mutex::new((fastrand::Rng::with_seed(seed), rates))))
+    }
+
+    /// From now on this much goes wrong.
+    pub fn set(&self, rates: Rates) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = rates;
+    }
+
+    fn draw<T>(&self, of: impl FnOnce(&mut fastrand::Rng, &Rates) -> T) -> T {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (rng, rates) = &mut *inner;
+        of(rng, rates)
+    }
+
+    fn happens(&self, chance: impl FnOnce(&Rates) -> f64) -> bool {
+        self.draw(|rng, rates| {
+            let chance = chance(rates);
+            chance > 0.0 && rng.f64() < chance
+        })
+    }
+
+    fn up_to(&self, most: impl FnOnce(&Rates) -> Duration) -> Duration {
+        self.draw(|rng, rates| most(rates).mul_f64(rng.f64()))
+    }
+}
+
+/// The way of one life of a component: once it has crashed, nothing comes back any more.
+pub struct Faulty {
+    inner: Arc<dyn Transport>,
+    clock: Arc<dyn Clock>,
+    chance: Chance,
+    crashed: AtomicBool,
+    crash: Notify,
+}
+
+impl Faulty {
+    pub fn new(inner: Arc<dyn Transport>, clock: Arc<dyn Clock>, chance: Chance) -> Arc<Self> {
+        Arc::new(Self { inner, clock, chance, crashed: AtomicBool::new(false), crash: Notify::new() })
+    }
+
+    /// Returns when this life has ended.
+    pub async fn crashed(&self) {
+        loop {
+            let notified = self.crash.notified();
+            if self.crashed.load(Ordering::SeqCst) {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Ends this life.
+    pub fn kill(&self) {
+        self.crashed.store(true, Ordering::SeqCst);
+        self.crash.notify_waiters();
+    }
+
+    /// What a dead component gets: nothing, ever.
+    async fn unless_dead(&self) {
+        if self.crashed.load(Ordering::SeqCst) {
+            future::pending::<()>().await;
+        }
+    }
+
+    async fn travel(&self) {
+        let wait = self.chance.up_to(|r| r.latency);
+        if !wait.is_zero() {
+            self.clock.sleep(wait).await;
+        }
+        self.unless_dead().await;
+    }
+}
+
+fn lost() -> Error {
+    let source = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    Error::Connection { server: "the server of the test".into(), source: source.into() }
+}
+
+#[async_trait]
+impl Transport for Faulty {
+    async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+        self.travel().await;
+        let writes = request.method() != Method::GET;
+        // Events are not what is tested, and would use up the chances.
+        let writes = writes && !request.uri().path().contains("/events");
+        if writes && self.chance.happens(|r| r.refused) {
+            return Err(Error::Status(StatusError::unavailable(
+                "the server is currently unable to handle it",
+            )));
+        }
+        let changes = matches!(*request.method(), Method::PUT | Method::PATCH);
+        if writes && changes && self.chance.happens(|r| r.conflict) {
+            return Err(Error::Status(StatusError::modified(&GroupResource::new("", "objects"), "it")));
+        }
+        let answer = self.inner.send(request).await;
+        if writes && self.chance.happens(|r| r.crash) {
+            self.kill();
+        }
+        self.travel().await;
+        if writes && self.chance.happens(|r| r.lost) {
+            return Err(lost());
+        }
+        answer
+    }
+
+    async fn list(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<List> {
+        let list = self.inner.list(resource, namespace, options).await;
+        // What arrives late shows an old state.
+        let wait = self.chance.up_to(|r| r.staleness);
+        self.clock.sleep(wait).await;
+        self.unless_dead().await;
+        if self.chance.happens(|r| r.refused) {
+            return Err(lost());
+        }
+        list
+    }
+
+    async fn watch(
+        &self,
+        resource: &ResourceType,
+        namespace: Option<&str>,
+        options: &ListOptions,
+    ) -> Result<WatchStream> {
+        self.travel().await;
+        if self.chance.happens(|r| r.expired) {
+            return Err(Error::Status(StatusError::expired("too old resource version")));
+        }
+        let events = self.inner.watch(resource, namespace, options).await?;
+        let (chance, clock) = (self.chance.clone(), Arc::clone(&self.clock));
+        let late = stream::unfold(Some(events), move |events| {
+            let (chance, clock) = (chance.clone(), Arc::clone(&clock));
+            async move {
+                let mut events = events?;
+                let event = events.next().await?;
+                let wait = chance.up_to(|r| r.staleness);
+                if !wait.is_zero() {
+                    clock.sleep(wait).await;
+                }
+                let broken = chance.happens(|r| r.broken);
+                Some((event, (!broken).then_some(events)))
+            }
+        });
+        Ok(Box::pin(late))
+    }
+}
