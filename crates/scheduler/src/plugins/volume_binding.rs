@@ -80,7 +80,9 @@ mod tests {
             let class = json!({"metadata": {"name": name}, "provisioner": "x", "volumeBindingMode": mode});
             api.add::<StorageClass>(&of(class));
         }
-        for (name, class, volume) in [("a", "late", ""), ("b", "late", "pv"), ("c", "early", ""), ("d", "", "")] {
+        for (name, class, volume) in
+            [("a", "late", ""), ("b", "late", "pv"), ("c", "early", ""), ("d", "", "")]
+        {
             api.add::<PersistentVolumeClaim>(&of(json!({"metadata": {"name": name, "namespace": "ns"},
                 "spec": {"storageClassName": class, "volumeName": volume}})));
         }
