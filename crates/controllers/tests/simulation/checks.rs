@@ -131,7 +131,7 @@ impl Checks {
         })?;
         ensure(of("db").iter().all(|p| image(p) == wanted), || "old pods of the StatefulSet".to_owned())?;
         let agent = api.get::<DaemonSet>(NAMESPACE, "agent").ok_or("the DaemonSet is gone")?;
-        let wanted = agent.spec.as_ref().and_then(|s| s.template.spec.as_ref()?.containers[0].image.clone());
+        let wanted = agent.spec.template.spec.as_ref().and_then(|s| s.containers[0].image.clone());
         ensure(of("agent").len() == NODES.len(), || format!("{} pods of the DaemonSet", of("agent").len()))?;
         ensure(of("agent").iter().all(|p| image(p) == wanted), || "old pods of the DaemonSet".to_owned())?;
         ensure(of("guarded").len() == 3, || format!("{} guarded pods", of("guarded").len()))?;

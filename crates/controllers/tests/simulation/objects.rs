@@ -19,7 +19,7 @@ pub const UNAVAILABLE: i32 = 1;
 pub const KEPT: usize = 2;
 
 fn add<K: Kind>(api: &FakeApi, value: Value) {
-    let object: K = serde_json::from_value(value).expect("the objects of the test are well-formed");
+    let object = K::decode(value.to_string().as_bytes()).expect("the objects of the test are well-formed");
     api.add(&object);
 }
 

@@ -109,10 +109,11 @@ impl User {
         let Ok(mut budget) = client.get::<PodDisruptionBudget>(NAMESPACE, "guarded").await else { return };
         let observed = budget.metadata.generation;
         let Some(status) = &mut budget.status else { return };
-        if status.observed_generation != observed || status.disruptions_allowed < 1 {
+        let allowed = status.disruptions_allowed.unwrap_or(0);
+        if status.observed_generation != observed || allowed < 1 {
             return;
         }
-        status.disruptions_allowed -= 1;
+        status.disruptions_allowed = Some(allowed - 1);
         let disrupted = status.disrupted_pods.get_or_insert_default();
         disrupted.insert(pod.name().to_owned(), Time(client.clock().now()));
         if client.update_status(&budget).await.is_ok() {
