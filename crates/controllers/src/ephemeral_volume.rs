@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::status::StatusError;
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Lister, Result};
@@ -72,7 +73,7 @@ async fn reconcile(
         let name = claim_name(&pod, volume);
         let made = match claims.get(pod.namespace(), &name) {
             Some(claim) if is_of(&claim, &pod) => Ok(()),
-            Some(_) => Err(Error::Protocol(format!(
+            Some(_) => Err(failure(format!(
                 "PVC {0}/{name} was not created for pod {0}/{1} (pod is not owner)",
                 pod.namespace(),
                 pod.name()
@@ -86,6 +87,11 @@ async fn reconcile(
         }
     }
     Ok(())
+}
+
+/// What the pod's event says; it is tried again.
+fn failure(text: String) -> Error {
+    Error::Status(StatusError::new(500, "", text))
 }
 
 fn is_of(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
@@ -115,7 +121,7 @@ async fn create(cx: &Context, pod: &Pod, volume: &Volume, name: String) -> Resul
     let claim = PersistentVolumeClaim { metadata, spec: Some(template.spec), status: None };
     match cx.client.create(&claim).await {
         Err(error) if namespace_is_terminating(&error) => Ok(()),
-        Err(error) => Err(Error::Protocol(format!("create PVC {name}: {error}"))),
+        Err(error) => Err(failure(format!("create PVC {name}: {error}"))),
         Ok(_) => Ok(()),
     }
 }
