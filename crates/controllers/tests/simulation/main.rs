@@ -42,7 +42,7 @@ const BAD: Duration = Duration::from_secs(120);
 const REST: Duration = Duration::from_secs(400);
 const TICK: Duration = Duration::from_millis(200);
 /// Seeds of an ordinary test run.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 2;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
