@@ -230,7 +230,7 @@ mod tests {
     fn what_is_read() {
         for (source, expected) in [
             ("claims.email", true),
-            ("claims . ?email.orValue('')", true),
+            ("claims .?email.orValue('')", true),
             ("claims.email_verified", false),
             ("'claims.email'", false),
             ("x.claims.email", false),
