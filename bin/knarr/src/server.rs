@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use knarr_apimachinery::clock::Clock;
-use knarr_apiserver::AdmissionConfig;
+use knarr_apiserver::{AdmissionConfig, ApiServer};
 use knarr_client::clock::SystemClock;
 use knarr_scheduler::config::Configuration;
 use tokio_util::sync::CancellationToken;
@@ -23,6 +23,7 @@ use crate::{addons, control_plane, kubeconfig, leading, node, preflight, signals
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr server\n  knarr server --data-dir /srv/knarr --port 7443\n  \
     knarr server --disable-node\n  \
+    knarr server --disable-scheduler --disable-controller-manager\n  \
     knarr server --etcd-servers http://10.0.0.5:2379,http://10.0.0.6:2379")]
 pub struct ServerArgs {
     /// Where the cluster lives
@@ -55,6 +56,12 @@ pub struct ServerArgs {
     /// Run the control plane alone, without a node on this machine
     #[arg(long)]
     disable_node: bool,
+    /// Leave scheduling to another scheduler, such as upstream's own
+    #[arg(long)]
+    disable_scheduler: bool,
+    /// Leave the controllers to another controller manager, such as upstream's own
+    #[arg(long)]
+    disable_controller_manager: bool,
     /// Admission plugins to run beside those that run by default
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     enable_admission_plugins: Vec<String>,
@@ -117,17 +124,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         let server = server.clone();
         async move { server.serve(listener).await }
     });
-    let identity = leading::identity(&options.node_name);
-    tokio::spawn({
-        let (server, clock, stop) = (server.clone(), Arc::clone(&clock), stop.clone());
-        let (options, identity) = (options.clone(), identity.clone());
-        async move { control_plane::scheduler(&server, &clock, &options, &identity, stop).await }
-    });
-    tokio::spawn({
-        let (server, clock, pki) = (server.clone(), Arc::clone(&clock), Arc::clone(&pki));
-        let (options, stop) = (options.clone(), stop.clone());
-        async move { control_plane::controllers(&server, &clock, pki, &options, &identity, stop).await }
-    });
+    start_components(&args, &server, &clock, &pki, &options, &stop);
     progress
         .step("scheduler, controllers", async {
             let client =
@@ -157,6 +154,32 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     server.shut_down().await;
     serving.await.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
     store.close().await.context("the store was not closed cleanly")
+}
+
+/// Starts what works on the cluster in the background, as far as it is not left to others.
+fn start_components(
+    args: &ServerArgs,
+    server: &ApiServer,
+    clock: &Arc<dyn Clock>,
+    pki: &Arc<Pki>,
+    options: &control_plane::Options,
+    stop: &CancellationToken,
+) {
+    let identity = leading::identity(&options.node_name);
+    if !args.disable_scheduler {
+        let (server, clock, stop) = (server.clone(), Arc::clone(clock), stop.clone());
+        let (options, identity) = (options.clone(), identity.clone());
+        tokio::spawn(async move {
+            control_plane::scheduler(&server, &clock, &options, &identity, stop).await;
+        });
+    }
+    if !args.disable_controller_manager {
+        let (server, clock, pki) = (server.clone(), Arc::clone(clock), Arc::clone(pki));
+        let (options, stop) = (options.clone(), stop.clone());
+        tokio::spawn(async move {
+            control_plane::controllers(&server, &clock, pki, &options, &identity, stop).await;
+        });
+    }
 }
 
 fn options(args: &ServerArgs) -> Result<control_plane::Options> {

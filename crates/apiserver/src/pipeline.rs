@@ -323,11 +323,23 @@ async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, Stat
         return Ok(Answer::text(404, "404 page not found\n"));
     }
     // What cannot be written must not be carried out.
-    negotiate::negotiate(&request.headers, &request.query, true)?;
+    negotiate::negotiate(&request.headers, &request.query, has_forms(server, &request.info))?;
     if IncludeObject::parse(request.query.get("includeObject")).is_none() {
         return Err(StatusError::bad_request("unrecognized includeObject value"));
     }
     dispatch::dispatch(server, request).await
+}
+
+/// Whether the answer can be had as a table or as metadata: what a request gives birth to without being stored cannot.
+fn has_forms(server: &Inner, info: &RequestInfo) -> bool {
+    match info.subresource.as_str() {
+        "" if info.verb != "create" => true,
+        "" => server
+            .table
+            .find(&info.group, &info.version, &info.resource)
+            .is_none_or(|served| served.resource.is_stored()),
+        subresource => !matches!(subresource, "binding" | "eviction" | "token"),
+    }
 }
 
 fn write(server: &Inner, request: &Request, answer: Answer) -> Result<Response<Body>, StatusError> {

@@ -117,6 +117,26 @@ async fn the_client_gets_what_can_be_had() {
 }
 
 #[tokio::test]
+async fn what_is_not_stored_has_no_table() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    let group = "/apis/authorization.k8s.io/v1";
+    for (uri, kind) in [
+        (format!("{group}/selfsubjectaccessreviews"), "SelfSubjectAccessReview"),
+        ("/api/v1/namespaces/default/serviceaccounts/default/token".to_owned(), "TokenRequest"),
+    ] {
+        let body = json!({"kind": kind, "spec": {}}).to_string();
+        let request = http::Request::builder().method(Method::POST).uri(&uri);
+        let request = request.header("accept", format!("application/json;{TABLE}"));
+        let request = request.header("content-type", "application/json");
+        let response = u.0.send(request.body(body.into()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 406, "{uri}");
+    }
+    u.get_as("/api/v1/componentstatuses", &format!("application/json;{TABLE}")).await.expect(200);
+}
+
+#[tokio::test]
 async fn bad_bodies_are_explained() {
     let h = Harness::new().await;
     let u = h.admin();
