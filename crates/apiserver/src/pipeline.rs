@@ -32,6 +32,7 @@ use crate::http::negotiate::{self, Form, Format, Negotiated};
 use crate::http::output::{self, Answer};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
+use crate::http::yaml::Yaml;
 use crate::metrics::{Metric, Observed};
 use crate::registry::{Request, RequestParts, dispatch};
 use crate::server::Inner;
@@ -383,7 +384,7 @@ fn requested(server: &Inner, info: &RequestInfo, headers: &HeaderMap, body: &Byt
             let served = server.table.find(&info.group, &info.version, &info.resource)?;
             input::decode(headers, body, &served.resource.types.gvk(), false).ok().map(|d| d.value)
         }
-        _ => serde_json::from_slice(body).ok().or_else(|| input::parse_yaml(body).ok()),
+        _ => serde_json::from_slice(body).ok().or_else(|| Yaml::read(body).ok().map(|y| y.value)),
     }
 }
 

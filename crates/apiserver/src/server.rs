@@ -1,6 +1,7 @@
 //! The server itself: what all requests share, how it starts, serves and stops.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
@@ -67,6 +68,8 @@ pub struct State {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub caches: Arc<Caches>,
+    /// What was before this revision has been forgotten by the store.
+    pub compacted: AtomicU64,
     pub table: LiveTable,
     pub authorizer: Authorizer,
     pub tls: Reloaded<Tls>,
@@ -166,6 +169,7 @@ impl ApiServer {
             store,
             clock,
             caches,
+            compacted: AtomicU64::new(0),
             table,
             authorizer,
             stop,
@@ -284,7 +288,10 @@ async fn compact(server: Arc<Inner>) {
         }
         let done = match server.store.current_revision().await {
             Ok(revision) => match window.tick(revision) {
-                Some(old) => server.store.compact(old).await,
+                Some(old) => {
+                    let done = server.store.compact(old).await;
+                    done.map(|()| server.compacted.store(old, Ordering::Release))
+                }
                 None => Ok(()),
             },
             Err(error) => Err(error),

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 pub use feed::{Caches, LoadError};
 pub use selection::Selection;
-pub use watcher::{Change, Kind, Watcher};
+pub use watcher::{Change, Kind, Watcher, left};
 
 /// Recent events kept per resource, by number and by the bytes of the objects they keep alive.
 const RING_EVENTS: usize = 8192;

@@ -22,6 +22,8 @@ pub struct Change {
     pub object: Arc<Object>,
     /// Encodings of the object that other watchers use too.
     pub wire: Option<Arc<Wire>>,
+    /// What was selected before.
+    pub previous: Option<Arc<Object>>,
 }
 
 /// A running watch. Dropping it ends it.
@@ -71,7 +73,7 @@ impl Watcher {
     /// The next change that is there already.
     pub fn try_next(&mut self) -> Option<Change> {
         if let Some(object) = self.state.pop_front() {
-            return Some(Change { kind: Kind::Added, object, wire: None });
+            return Some(Change { kind: Kind::Added, object, wire: None, previous: None });
         }
         while let Some(event) = self.initial.pop_front() {
             if let Some(change) = self.change(&event) {
@@ -121,11 +123,13 @@ impl Watcher {
             (Some(_), false) if event.deleted => Kind::Deleted,
             (Some(before), false) => {
                 let object = left(before, event.revision());
-                return Some(Change { kind: Kind::Deleted, object, wire: None });
+                let previous = Some(Arc::clone(before));
+                return Some(Change { kind: Kind::Deleted, object, wire: None, previous });
             }
             (None, false) => return None,
         };
-        Some(Change { kind, object: Arc::clone(&event.object), wire: Some(Arc::clone(&event.wire)) })
+        let (object, wire) = (Arc::clone(&event.object), Some(Arc::clone(&event.wire)));
+        Some(Change { kind, object, wire, previous: before.cloned() })
     }
 
     /// The last revision that this watch has seen an event of.
@@ -135,7 +139,7 @@ impl Watcher {
 }
 
 /// The last state that was selected, under the revision by which the object left the selection.
-fn left(before: &Arc<Object>, revision: u64) -> Arc<Object> {
+pub fn left(before: &Arc<Object>, revision: u64) -> Arc<Object> {
     let old = format!("\"resourceVersion\":\"{}\"", before.resource_version());
     let new = format!("\"resourceVersion\":\"{revision}\"");
     let json = before.json();

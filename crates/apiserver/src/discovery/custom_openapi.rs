@@ -7,6 +7,16 @@ use serde_json::{Map, Value, json};
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
+/// Kinds whose fields for kind, version and metadata are described as those of custom resources and lists are.
+const OBJECT: &str = "io.k8s.api.core.v1.ConfigMap";
+const LIST: &str = "io.k8s.api.core.v1.PodList";
+
+/// Whether documents of custom resources say something of this built-in definition.
+pub fn mentions(name: &str) -> bool {
+    name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.")
+        || name.starts_with("io.k8s.api.autoscaling.v1.Scale")
+        || [OBJECT, LIST].contains(&name)
+}
 
 /// `com.example.stable.v1.CronTab`.
 fn definition_name(group: &str, version: &str, kind: &str) -> String {
@@ -36,8 +46,8 @@ pub fn document(group: &str, version: &str, customs: &[&CustomResource], describ
         let name = definition_name(group, version, types.kind);
         let list_name = definition_name(group, version, custom.resource.list_kind);
         refer(&mut document["paths"], types.kind, &name, &list_name);
-        schemas.insert(list_name, list(custom, &name));
-        schemas.insert(name, schema(custom));
+        schemas.insert(list_name, list(custom, &name, describe));
+        schemas.insert(name, schema(custom, describe));
     }
     leave_out_media_types(&mut document["paths"]);
     if let Some(all) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) {
@@ -113,55 +123,75 @@ fn gvk(custom: &CustomResource, kind: &str) -> Value {
     json!([{"group": types.group, "kind": kind, "version": types.version}])
 }
 
-fn type_meta(properties: &mut Map<String, Value>, meta: &str) {
-    let api_version = "The version of the schema that this object is written in, as group/version.";
-    let kind = "The kind of this object, in CamelCase.";
-    properties.insert("apiVersion".into(), json!({"type": "string", "description": api_version}));
-    properties.insert("kind".into(), json!({"type": "string", "description": kind}));
+/// The fields that every object has, described as those of `model`.
+fn type_meta(properties: &mut Map<String, Value>, model: &str, meta: &str, describe: Describe<'_>) {
+    let model = describe(model).unwrap_or_default();
+    let described = |name: &str, mut property: Value| {
+        let text = model.pointer(&format!("/properties/{name}/description"));
+        if let Some(text) = text.or_else(|| model.pointer(&format!("/properties/{name}/allOf/0/description")))
+        {
+            property["description"] = text.clone();
+        }
+        property
+    };
     let reference = json!({"$ref": format!("#/components/schemas/{meta}")});
-    properties.insert("metadata".into(), json!({"allOf": [reference], "description": "Standard metadata."}));
+    for (name, property) in [
+        ("apiVersion", json!({"type": "string"})),
+        ("kind", json!({"type": "string"})),
+        ("metadata", json!({"allOf": [reference]})),
+    ] {
+        properties.insert(name.into(), described(name, property));
+    }
 }
 
 /// The definition of the objects.
-fn schema(custom: &CustomResource) -> Value {
+fn schema(custom: &CustomResource, describe: Describe<'_>) -> Value {
     let version = custom.definition.version(custom.resource.types.version);
     let own = version.and_then(|v| v.schema_json.clone()).filter(|_| !custom.preserve_unknown_fields);
     let mut schema = own.unwrap_or_else(|| json!({"type": "object"}));
     if custom.preserve_unknown_fields {
         schema["x-kubernetes-preserve-unknown-fields"] = true.into();
     }
-    embed(&mut schema);
+    embed(&mut schema, describe);
     if let Some(map) = schema.as_object_mut() {
         let properties = map.entry("properties").or_insert_with(|| json!({}));
         if let Some(properties) = properties.as_object_mut() {
-            type_meta(properties, OBJECT_META);
+            type_meta(properties, OBJECT, OBJECT_META, describe);
         }
         map.insert("x-kubernetes-group-version-kind".into(), gvk(custom, custom.resource.types.kind));
     }
     schema
 }
 
-/// Resources embedded in the schema have the metadata that all have.
-fn embed(schema: &mut Value) {
+/// Resources embedded in the schema have the metadata that all have, and have to say what they are.
+fn embed(schema: &mut Value, describe: Describe<'_>) {
     let Some(map) = schema.as_object_mut() else { return };
     let below = map.get_mut("properties").and_then(Value::as_object_mut);
-    below.into_iter().flat_map(Map::values_mut).for_each(embed);
+    below.into_iter().flat_map(Map::values_mut).for_each(|s| embed(s, describe));
     for name in ["items", "additionalProperties"] {
         if let Some(below) = map.get_mut(name) {
-            embed(below);
+            embed(below, describe);
         }
     }
-    if map.get("x-kubernetes-embedded-resource") == Some(&Value::Bool(true))
-        && let Some(properties) = map.entry("properties").or_insert_with(|| json!({})).as_object_mut()
-    {
-        type_meta(properties, OBJECT_META);
+    if map.get("x-kubernetes-embedded-resource") != Some(&Value::Bool(true)) {
+        return;
+    }
+    if let Some(properties) = map.entry("properties").or_insert_with(|| json!({})).as_object_mut() {
+        type_meta(properties, OBJECT, OBJECT_META, describe);
+    }
+    if let Some(required) = map.entry("required").or_insert_with(|| json!([])).as_array_mut() {
+        for name in ["kind", "apiVersion"] {
+            if !required.iter().any(|r| r == name) {
+                required.push(name.into());
+            }
+        }
     }
 }
 
-fn list(custom: &CustomResource, name: &str) -> Value {
+fn list(custom: &CustomResource, name: &str, describe: Describe<'_>) -> Value {
     let (kind, list_kind) = (custom.resource.types.kind, custom.resource.list_kind);
     let mut properties = Map::new();
-    type_meta(&mut properties, LIST_META);
+    type_meta(&mut properties, LIST, LIST_META, describe);
     properties.insert(
         "items".into(),
         json!({"type": "array", "description": format!("The {kind} objects."),
@@ -189,12 +219,17 @@ mod tests {
             "status": {"acceptedNames": {"plural": "crontabs", "kind": "CronTab", "listKind": "CronTabList"}},
         })));
         let custom = CustomResource::new(&definition, &definition.versions[0]).unwrap();
-        let document = document("stable.example.com", "v1", &[&custom], &|_| None);
+        let document = document("stable.example.com", "v1", &[&custom], &|name| {
+            (name == OBJECT).then(|| json!({"properties": {"kind": {"description": "The kind."}}}))
+        });
         let schemas = &document["components"]["schemas"];
         let own = &schemas["com.example.stable.v1.CronTab"];
         assert_eq!(own["description"], "A cron tab");
         assert_eq!(own["x-kubernetes-group-version-kind"][0]["kind"], "CronTab");
-        assert!(own.pointer("/properties/spec/properties/template/properties/metadata").is_some());
+        let template = &own["properties"]["spec"]["properties"]["template"];
+        assert!(template["properties"]["metadata"].is_object());
+        assert_eq!(template["required"], json!(["kind", "apiVersion"]));
+        assert_eq!(own["properties"]["kind"], json!({"type": "string", "description": "The kind."}));
         assert!(schemas[OBJECT_META]["properties"]["labels"].is_object());
         assert_eq!(
             schemas["com.example.stable.v1.CronTabList"]["properties"]["items"]["items"]["$ref"],

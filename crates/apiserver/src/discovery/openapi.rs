@@ -24,6 +24,8 @@ type Made = (Vec<Arc<CustomResource>>, Arc<Document>);
 #[derive(Default)]
 pub struct Documents {
     built_in: OnceLock<ByPath>,
+    /// What is said of built-in types in documents of custom resources.
+    descriptions: OnceLock<BTreeMap<String, Value>>,
     /// Of custom resources.
     custom: Mutex<BTreeMap<String, Made>>,
 }
@@ -53,13 +55,22 @@ impl Documents {
                 Some((before, document)) if same(&before) => document,
                 _ => {
                     let refs: Vec<&CustomResource> = customs.iter().map(|c| &**c).collect();
-                    Arc::new(Document::new(&custom_openapi::document(group, version, &refs, &|_| None)))
+                    let describe = |name: &str| self.descriptions().get(name).cloned();
+                    Arc::new(Document::new(&custom_openapi::document(group, version, &refs, &describe)))
                 }
             };
             kept.insert(path, (customs, document));
         }
         *made = kept;
         made.iter().map(|(path, (_, document))| (path.clone(), Arc::clone(document))).collect()
+    }
+
+    fn descriptions(&self) -> &BTreeMap<String, Value> {
+        self.descriptions.get_or_init(|| {
+            let mut all = knarr_api::descriptions::definitions();
+            all.retain(|name, _| custom_openapi::mentions(name));
+            all
+        })
     }
 
     /// `/openapi/v3`.

@@ -10,6 +10,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::negotiate::{Format, MEDIA_TYPES};
+use super::yaml::Yaml;
 
 /// The bare media type of the body, or the empty string.
 pub fn content_type(headers: &HeaderMap) -> &str {
@@ -37,8 +38,9 @@ pub fn decode(
     match format(headers)? {
         Format::Json => validate::decode_request(body, expected, strict),
         Format::Yaml => {
-            let value = parse_yaml(body).map_err(StatusError::bad_request)?;
-            validate::decode_request(&super::output::to_json(&value), expected, strict)
+            let yaml = Yaml::read(body).map_err(|e| validate::unrecognized(&expected.kind, &e, body))?;
+            let decoded = validate::decode_request(&super::output::to_json(&yaml.value), expected, false)?;
+            strictly(decoded, &yaml, expected, strict)
         }
         Format::Protobuf => protobuf::decode_request(body, expected),
     }
@@ -49,7 +51,7 @@ pub fn decode_options(headers: &HeaderMap, body: &Bytes, definition: &str) -> Re
     let bad = |e: &dyn std::fmt::Display| StatusError::bad_request(e.to_string());
     match format(headers)? {
         Format::Json => serde_json::from_slice(body).map_err(|e| bad(&e)),
-        Format::Yaml => parse_yaml(body).map_err(StatusError::bad_request),
+        Format::Yaml => Yaml::read(body).map(|y| y.value).map_err(StatusError::bad_request),
         Format::Protobuf => {
             let schema = knarr_apimachinery::schema::for_definition(definition)
                 .ok_or_else(|| StatusError::internal(format!("no schema {definition}")))?;
@@ -58,28 +60,30 @@ pub fn decode_options(headers: &HeaderMap, body: &Bytes, definition: &str) -> Re
     }
 }
 
-/// Reads YAML as kubectl does; the error is in upstream's words where those are not the parser's own.
-pub fn parse_yaml(body: &[u8]) -> Result<Value, String> {
-    let text = std::str::from_utf8(body).map_err(|e| format!("yaml: {e}"))?;
-    serde_saphyr::from_str(text).map_err(|e| {
-        let text = e.to_string();
-        let first = text.lines().next().unwrap_or("").trim();
-        format!("error converting YAML to JSON: yaml: {first}")
-    })
+/// Adds a YAML text's repeated keys to what its decoder complained about; with `strict`, any complaint is an error.
+pub fn strictly(
+    mut decoded: Decoded,
+    yaml: &Yaml,
+    expected: &GroupVersionKind,
+    strict: bool,
+) -> Result<Decoded, StatusError> {
+    let repeated = if strict { yaml.strict_error().into_iter().collect() } else { yaml.repeated.clone() };
+    decoded.strict_errors.splice(0..0, repeated);
+    if strict && !decoded.strict_errors.is_empty() {
+        return Err(cannot_be_handled(expected, &validate::strict_message(&decoded.strict_errors)));
+    }
+    Ok(decoded)
+}
+
+/// The answer to a body of the right kind that cannot be read as one.
+pub fn cannot_be_handled(expected: &GroupVersionKind, why: &str) -> StatusError {
+    let (kind, version) = (&expected.kind, validate::quote(&expected.version));
+    StatusError::bad_request(format!("{kind} in version {version} cannot be handled as a {kind}: {why}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn yaml_reads_as_kubectl_reads() {
-        assert_eq!(
-            parse_yaml(b"a: 1\nb: [x, true]\n").unwrap(),
-            serde_json::json!({"a": 1, "b": ["x", true]})
-        );
-        assert!(parse_yaml(b"a: [").is_err());
-    }
 
     #[test]
     fn only_known_formats_are_read() {

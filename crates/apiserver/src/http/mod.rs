@@ -8,3 +8,4 @@ pub mod output;
 pub mod query;
 pub mod request_info;
 pub mod tls;
+pub mod yaml;

@@ -10,9 +10,10 @@ use knarr_apimachinery::structural::{self, Coerced};
 use serde_json::Value;
 
 use super::served::Served;
-use crate::http::input;
+use crate::http::input::{self, cannot_be_handled};
 use crate::http::negotiate::Format;
 use crate::http::output::to_json;
+use crate::http::yaml::Yaml;
 
 /// The object in a body, in any format. With `strict`, unknown and duplicate fields are an error.
 pub fn decode(
@@ -28,8 +29,9 @@ pub fn decode(
     match input::format(headers)? {
         Format::Json => decode_json(served, body, strict),
         Format::Yaml => {
-            let value = input::parse_yaml(body).map_err(StatusError::bad_request)?;
-            decode_json(served, &to_json(&value), strict)
+            let yaml = Yaml::read(body).map_err(|e| validate::unrecognized(&expected.kind, &e, body))?;
+            let decoded = decode_json(served, &to_json(&yaml.value), false)?;
+            input::strictly(decoded, &yaml, &expected, strict)
         }
         Format::Protobuf => {
             let why = "object *unstructured.Unstructured does not implement the protobuf marshalling interface and \
@@ -46,11 +48,6 @@ pub fn decode_json(served: &Served, text: &[u8], strict: bool) -> Result<Decoded
         None => validate::decode_request(text, &expected, strict),
         Some(custom) => decode_custom(custom, &expected, text, strict),
     }
-}
-
-fn cannot_be_handled(expected: &GroupVersionKind, why: &str) -> StatusError {
-    let (kind, version) = (&expected.kind, validate::quote(&expected.version));
-    StatusError::bad_request(format!("{kind} in version {version} cannot be handled as a {kind}: {why}"))
 }
 
 fn decode_custom(

@@ -1,6 +1,7 @@
 //! Get and list: single objects from the store, collections from the watch cache, pages at one revision.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use base64::Engine;
@@ -149,9 +150,18 @@ pub async fn list(
     namespace: Option<&str>,
     params: &ListParams,
 ) -> Result<ListAnswer, StatusError> {
-    let page = page(server, served, namespace, params).await?;
-    let everything = params.selection.labels.is_everything() && params.selection.fields.is_everything();
-    let items = served.show_all(page.items).await?;
+    // What is selected is known only of what is shown, and so is where a page ends.
+    let limit = if params.shown.is_some() { 0 } else { params.limit };
+    let mut page = page(server, served, namespace, params, limit).await?;
+    let mut items = served.show_all(page.items).await?;
+    if let Some(shown) = &params.shown {
+        items.retain(|item| shown.matches(item));
+        page = cut(served, items, page.revision, params.limit);
+        items = std::mem::take(&mut page.items);
+    }
+    let selection = &params.selection;
+    let everything =
+        selection.labels.is_everything() && selection.fields.is_everything() && params.shown.is_none();
     let continue_token = page.last.map(|last| encode_continue(page.revision.cast_signed(), &last));
     let remaining = (continue_token.is_some() && everything).then_some(page.remaining);
     Ok(ListAnswer {
@@ -168,6 +178,7 @@ async fn page(
     served: &Served,
     namespace: Option<&str>,
     params: &ListParams,
+    limit: usize,
 ) -> Result<Page, StatusError> {
     if let Some(token) = &params.continue_token {
         if matches!(params.version, Version::At(_)) {
@@ -180,29 +191,29 @@ async fn page(
             return Err(invalid_continue(&token.start));
         }
         return match token.revision {
-            None => from_cache(server, served, namespace, params, Some(&token.start), params.limit).await,
+            None => from_cache(server, served, namespace, params, Some(&token.start), limit).await,
             Some(revision) => {
-                at_revision(server, served, namespace, params, revision, Some(&token.start)).await
+                at_revision(server, served, namespace, params, (revision, limit), Some(&token.start)).await
             }
         };
     }
     match (params.version, params.version_match) {
         (Version::At(revision), Some(VersionMatch::Exact)) => {
-            at_revision(server, served, namespace, params, revision, None).await
+            at_revision(server, served, namespace, params, (revision, limit), None).await
         }
         (Version::At(revision), _) if params.limit > 0 && params.version_match.is_none() => {
             // Upstream's oldest rule: with a limit and no match, the version is taken literally.
-            at_revision(server, served, namespace, params, revision, None).await
+            at_revision(server, served, namespace, params, (revision, limit), None).await
         }
         (Version::At(revision), _) => {
             wait_fresh(server, revision).await?;
-            from_cache(server, served, namespace, params, None, params.limit).await
+            from_cache(server, served, namespace, params, None, limit).await
         }
         // Whatever is there, at once and whole: pages are for those who want consistency.
         (Version::Any, _) => from_cache(server, served, namespace, params, None, 0).await,
         (Version::Unset, _) => {
             wait_current(server).await?;
-            from_cache(server, served, namespace, params, None, params.limit).await
+            from_cache(server, served, namespace, params, None, limit).await
         }
     }
 }
@@ -229,18 +240,20 @@ fn cut(served: &Served, mut items: Vec<Arc<Object>>, revision: u64, limit: usize
     Page { items, revision, last, remaining }
 }
 
-/// From the cache if nothing changed since, otherwise from the store's history.
+/// From the cache if nothing changed since, otherwise from the store's history. What is no longer in that is not
+/// served from the cache either: clients count on old pages to expire.
 async fn at_revision(
     server: &Inner,
     served: &Served,
     namespace: Option<&str>,
     params: &ListParams,
-    revision: u64,
+    (revision, limit): (u64, usize),
     after: Option<&str>,
 ) -> Result<Page, StatusError> {
     wait_fresh(server, revision).await?;
-    if served.cache()?.unchanged_since(revision) {
-        let mut page = from_cache(server, served, namespace, params, after, params.limit).await?;
+    let is_held = revision >= server.compacted.load(Ordering::Acquire);
+    if is_held && served.cache()?.unchanged_since(revision) {
+        let mut page = from_cache(server, served, namespace, params, after, limit).await?;
         if page.revision >= revision && served.cache()?.unchanged_since(revision) {
             page.revision = revision;
             return Ok(page);
@@ -267,7 +280,7 @@ async fn at_revision(
             items.push(object);
         }
     }
-    Ok(cut(served, items, revision, params.limit))
+    Ok(cut(served, items, revision, limit))
 }
 
 /// 410, with a token by which the list may go on at the present state.

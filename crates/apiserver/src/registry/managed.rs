@@ -2,7 +2,6 @@
 
 use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::patch::apply::{self as ssa, FieldSet, Manager};
-use knarr_apimachinery::schema::Type;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
@@ -10,7 +9,7 @@ use super::options::{FieldValidation, WriteParams};
 use super::served::Served;
 use super::update::Target;
 use super::{Request, metadata};
-use crate::http::input;
+use crate::http::yaml::Yaml;
 
 /// How an update came about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,31 +82,30 @@ pub fn updated(
     ssa::keep_times(old, new);
 }
 
-/// The body of an apply patch: YAML or JSON, pruned and checked by the schema.
-pub fn decode_applied(
-    request: &Request,
-    served: &Served,
-    params: &WriteParams,
-) -> Result<Value, StatusError> {
-    let value = input::parse_yaml(&request.body)
-        .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {e}")))?;
-    if let Some(what) = not_an_object(&value) {
+/// The body of an apply patch, YAML or JSON. Whether it fits the schema is seen when it is applied.
+pub fn decode_applied(request: &Request) -> Result<Yaml, StatusError> {
+    let mut yaml = Yaml::read(&request.body)
+        .map_err(|e| StatusError::bad_request(format!("error decoding patch: {e}")))?;
+    if let Some(what) = not_an_object(&yaml.value) {
         return Err(StatusError::bad_request(format!(
             "error decoding patch: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
         )));
     }
-    let text = crate::http::output::to_json(&value);
-    // Only what is there is applied: nothing may be dropped or normalized, so the decoder just looks for mistakes.
-    let strict = params.field_validation == FieldValidation::Strict;
-    let decoded = super::codec::decode_json(served, &text, strict)?;
-    if params.field_validation == FieldValidation::Warn {
-        decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
+    if yaml.value.is_null() {
+        yaml.value = Value::Object(serde_json::Map::new());
     }
-    let mut value = value;
-    if let Some(schema) = served.schema {
-        keep_known(&mut value, Type::Struct(schema));
+    Ok(yaml)
+}
+
+/// What is said of keys that an applied configuration repeats.
+pub fn check_repeated(applied: &Yaml, params: &WriteParams) -> Result<(), StatusError> {
+    match applied.strict_error() {
+        Some(error) if params.field_validation == FieldValidation::Strict => {
+            let why = format!("error strict decoding patch: error converting YAML to JSON: {error}");
+            Err(StatusError::bad_request(why))
+        }
+        _ => Ok(()),
     }
-    Ok(value)
 }
 
 fn not_an_object(value: &Value) -> Option<&'static str> {
@@ -117,25 +115,6 @@ fn not_an_object(value: &Value) -> Option<&'static str> {
         Value::Number(_) => Some("number"),
         Value::Bool(_) => Some("bool"),
         Value::Null | Value::Object(_) => None,
-    }
-}
-
-/// Takes out the fields that the schema does not know.
-fn keep_known(value: &mut Value, ty: Type) {
-    match (ty, value) {
-        (Type::Struct(schema), Value::Object(map)) => {
-            map.retain(|name, _| schema.field(name).is_some());
-            for (name, child) in map.iter_mut() {
-                if let Some(field) = schema.field(name) {
-                    keep_known(child, field.ty);
-                }
-            }
-        }
-        (Type::List(list), Value::Array(items)) => items.iter_mut().for_each(|i| keep_known(i, list.element)),
-        (Type::Map(map), Value::Object(entries)) => {
-            entries.values_mut().for_each(|v| keep_known(v, map.value))
-        }
-        _ => {}
     }
 }
 

@@ -1,7 +1,7 @@
 //! The query parameters of reads and writes, checked.
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
-use knarr_apimachinery::selector::{FieldSelector, Selector};
+use knarr_apimachinery::selector::{FieldSelector, FieldTerm, Selector};
 use knarr_apimachinery::status::StatusError;
 
 use super::Request;
@@ -12,6 +12,8 @@ use crate::http::query::Query;
 /// Parameters of a list or watch.
 pub struct ListParams {
     pub selection: Selection,
+    /// What of that can be told only once objects are in the form that is asked for.
+    pub shown: Option<Selection>,
     pub limit: usize,
     pub continue_token: Option<String>,
     pub version: Version,
@@ -64,8 +66,10 @@ impl ListParams {
             true => StatusError::new(500, "", e.message()),
             false => StatusError::bad_request(format!("invalid resource version: {}", e.message())),
         };
+        let (selection, shown) = in_both_forms(served, selection(served, query)?)?;
         Ok(Self {
-            selection: selection(served, query)?,
+            selection,
+            shown,
             limit: usize::try_from(query.number("limit")?.unwrap_or(0)).unwrap_or(0),
             continue_token: query.non_empty("continue").map(str::to_owned),
             version: Version::parse(query.get("resourceVersion")).map_err(wrong_version)?,
@@ -159,6 +163,31 @@ pub fn selection(served: &Served, query: &Query) -> Result<Selection, StatusErro
         }
     };
     Ok(Selection { resource: served.stored.clone(), labels, fields })
+}
+
+/// Parts a selection: fields of an object that is converted have their values only afterwards.
+fn in_both_forms(
+    served: &Served,
+    mut selection: Selection,
+) -> Result<(Selection, Option<Selection>), StatusError> {
+    let late = |term: &&FieldTerm| !term.field.starts_with("metadata.");
+    if served.shows_as_held() || served.resource.stored_as.is_some() {
+        return Ok((selection, None));
+    }
+    let (late, early): (Vec<_>, Vec<_>) = selection.fields.terms().iter().partition(late);
+    if late.is_empty() {
+        return Ok((selection, None));
+    }
+    let shown = Selection { fields: of_terms(&late)?, ..Selection::everything(served.resource.clone()) };
+    selection.fields = of_terms(&early)?;
+    Ok((selection, Some(shown)))
+}
+
+fn of_terms(terms: &[&FieldTerm]) -> Result<FieldSelector, StatusError> {
+    let text =
+        |t: &&FieldTerm| format!("{}{}{}", t.field, if t.negated { "!=" } else { "=" }, escaped(&t.value));
+    let texts: Vec<String> = terms.iter().map(text).collect();
+    FieldSelector::parse(&texts.join(",")).map_err(|e| StatusError::bad_request(e.to_string()))
 }
 
 /// A value as it is written in a field selector.

@@ -153,7 +153,11 @@ async fn apply(
     params: &WriteParams,
     target: Target<'_>,
 ) -> Result<(Arc<Object>, bool), StatusError> {
-    let applied = managed::decode_applied(request, served, params)?;
+    let yaml = managed::decode_applied(request)?;
+    let applied = &yaml.value;
+    if params.field_validation == FieldValidation::Warn {
+        yaml.repeated.iter().for_each(|r| request.warn(r.clone()));
+    }
     {
         let mut named = applied.clone();
         if metadata::text(&named, "name").is_empty() {
@@ -164,18 +168,23 @@ async fn apply(
     }
     let now = server.clock.now();
     let params = &WriteParams { applied: true, ..params.clone() };
-    let change = |old: &Value| managed::apply(served, Some(old), &applied, target, params, now);
+    let change = |old: &Value| {
+        let new = managed::apply(served, Some(old), applied, target, params, now)?;
+        managed::check_repeated(&yaml, params)?;
+        Ok(new)
+    };
     match modify(server, request, served, params, target, Change::Apply, &change).await {
         Err(error) if error.is_not_found() && target.subresource.is_none() => {
             update::may_create(server, request).await?;
-            let uid = metadata::text(&applied, "uid");
+            let uid = metadata::text(applied, "uid");
             if !uid.is_empty() {
                 let why = format!(
                     "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
                 );
                 return Err(StatusError::conflict(&served.group_resource(), target.name, &why));
             }
-            let mut new = managed::apply(served, None, &applied, target, params, now)?;
+            let mut new = managed::apply(served, None, applied, target, params, now)?;
+            managed::check_repeated(&yaml, params)?;
             knarr_api::prepare::metadata(&mut new).insert("name".into(), target.name.into());
             metadata::match_namespace(served, &mut new, target.namespace)?;
             Ok((create::create_value(server, request, served, params, new).await?, true))

@@ -12,7 +12,7 @@ use super::history;
 use super::list::{wait_current, wait_fresh};
 use super::options::{ListParams, Version};
 use super::served::Served;
-use crate::cache::{Change, Selection, WatchFrom, Watcher};
+use crate::cache::{Change, Kind, Selection, WatchFrom, Watcher, left};
 use crate::metrics::Metric;
 use crate::server::Inner;
 
@@ -37,6 +37,8 @@ pub struct Session {
     server: Arc<Inner>,
     served: Arc<Served>,
     watcher: Watcher,
+    /// What is selected in the form that is shown.
+    shown: Option<Selection>,
     bookmarks: bool,
     initial_end: bool,
     /// Changes that still have to be brought into the form of the resource, which may take a while.
@@ -70,12 +72,14 @@ pub async fn start(
         }
     };
     let watcher = watcher(server, served, namespace, params.selection, from).await?;
+    let shown = params.shown;
     let seconds =
         params.timeout_seconds.unwrap_or_else(|| SHORTEST_DEFAULT + fastrand::u64(0..SHORTEST_DEFAULT));
     Ok(Session {
         server: Arc::clone(server),
         served: Arc::clone(served),
         watcher,
+        shown,
         bookmarks: params.allow_bookmarks,
         initial_end: initial_end && params.allow_bookmarks,
         converting: None,
@@ -161,9 +165,12 @@ impl Session {
                 return Some(frame);
             }
             if let Some(change) = &self.converting {
-                let shown = converted(&self.served, change).await;
+                let shown = converted(&self.served, self.shown.as_ref(), change).await.transpose();
                 self.converting = None;
-                return Some(shown);
+                match shown {
+                    Some(shown) => return Some(shown),
+                    None => continue,
+                }
             }
             if self.closing {
                 return None;
@@ -194,9 +201,32 @@ impl Session {
     }
 }
 
-async fn converted(served: &Served, change: &Change) -> Result<Frame, StatusError> {
-    let object = served.show(&change.object).await?;
+/// A change in the form that is shown; `None` when nothing of it is selected there.
+async fn converted(
+    served: &Served,
+    shown: Option<&Selection>,
+    change: &Change,
+) -> Result<Option<Frame>, StatusError> {
+    let mut object = served.show(&change.object).await?;
+    let mut kind = change.kind;
+    if let Some(shown) = shown {
+        let now = kind != Kind::Deleted && shown.matches(&object);
+        let before = match &change.previous {
+            Some(previous) => shown.matches(&*served.show(previous).await?).then_some(previous),
+            None => None,
+        };
+        kind = match (before, now) {
+            (None, true) => Kind::Added,
+            (Some(_), true) => Kind::Modified,
+            (Some(_), false) if kind == Kind::Deleted => Kind::Deleted,
+            (Some(before), false) => {
+                object = served.show(&left(before, object.resource_version())).await?;
+                Kind::Deleted
+            }
+            (None, false) => return Ok(None),
+        };
+    }
     // What is shown in another form than it is held in is encoded for this watcher alone.
     let wire = change.wire.clone().filter(|_| Arc::ptr_eq(&object, &change.object));
-    Ok(Frame::Change(Change { kind: change.kind, object, wire }))
+    Ok(Some(Frame::Change(Change { kind, object, wire, previous: None })))
 }

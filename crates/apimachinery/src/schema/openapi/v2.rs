@@ -33,7 +33,14 @@ pub fn document(v3: impl IntoIterator<Item = Value>) -> Value {
 
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 
+const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
+const KIND: &str = "x-kubernetes-group-version-kind";
+
 fn definition(name: &str, body: Value) -> Value {
+    if body[PRESERVES] == true && body[KIND].is_array() {
+        // Clients of v2 would refuse all fields but those that are named.
+        return json!({"type": "object", KIND: body[KIND]});
+    }
     let mut body = schema(body);
     if name == QUANTITY {
         body["type"] = "string".into();
@@ -65,8 +72,18 @@ fn schema(value: Value) -> Value {
         map.remove("type");
         PARTS.iter().for_each(|part| drop(map.remove(*part)));
     }
-    if is_true(&map, "x-kubernetes-preserve-unknown-fields") {
+    if is_true(&map, PRESERVES) {
         PARTS.iter().for_each(|part| drop(map.remove(*part)));
+        // Clients of v2 understand no object that may hold anything.
+        if map.get("type").is_some_and(|t| t == "object") {
+            map.remove("type");
+        }
+        if is_true(&map, "x-kubernetes-embedded-resource") {
+            map.remove("required");
+        }
+    }
+    if map.get("type").is_some_and(|t| t == "array") && !map.contains_key("items") {
+        map.remove("type");
     }
     if is_true(&map, "x-kubernetes-int-or-string") {
         map.remove("type");
@@ -216,7 +233,7 @@ mod tests {
             (
                 json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
                     "properties": {"a": {"type": "string"}}}),
-                json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+                json!({"x-kubernetes-preserve-unknown-fields": true}),
             ),
             (
                 json!({"type": "array", "items": {"$ref": "#/components/schemas/x"}, "x-kubernetes-list-type": "set"}),
@@ -225,6 +242,13 @@ mod tests {
         ] {
             assert_eq!(schema(v3), v2);
         }
+    }
+
+    #[test]
+    fn a_custom_resource_that_takes_all_fields_names_none() {
+        let kind = json!([{"group": "g", "kind": "K", "version": "v1"}]);
+        let v3 = json!({"type": "object", PRESERVES: true, KIND: kind, "properties": {"kind": {"type": "string"}}});
+        assert_eq!(definition("g.v1.K", v3), json!({"type": "object", KIND: kind}));
     }
 
     #[test]

@@ -16,8 +16,8 @@ pub(super) mod time;
 pub(super) use decoder::dropped;
 pub use normalize::{apply_defaults, fill, prune};
 pub use quote::quote;
-pub use request::{TypeMeta, decode_request, interpret, strict_message};
-pub(super) use request::{finish_request, unrecognized};
+pub(super) use request::finish_request;
+pub use request::{TypeMeta, decode_request, interpret, strict_message, unrecognized};
 pub use syntax::{MAX_DEPTH, SyntaxError, check as check_syntax};
 
 use serde_json::Value;

@@ -9,10 +9,9 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{body_of, scale_managers};
-use crate::http::input;
 use crate::http::output::Answer;
-use crate::registry::managed::Change;
-use crate::registry::options::{FieldValidation, Version, WriteParams};
+use crate::registry::managed::{self, Change};
+use crate::registry::options::{Version, WriteParams};
 use crate::registry::patch::Format;
 use crate::registry::served::Served;
 use crate::registry::update::{self, Target, modify};
@@ -69,10 +68,9 @@ async fn applied(
 ) -> Result<Answer, StatusError> {
     let kind = GroupVersionKind::new("autoscaling", "v1", "Scale");
     let schema = schema::for_kind(&kind).ok_or_else(|| StatusError::internal("Scale has no schema"))?;
-    let mut body = input::parse_yaml(&request.body)
-        .map_err(|e| StatusError::bad_request(format!("error decoding YAML: {e}")))?;
-    let strict = params.field_validation == FieldValidation::Strict;
-    validate::decode_request(&crate::http::output::to_json(&body), &kind, strict)?;
+    let yaml = managed::decode_applied(request)?;
+    managed::check_repeated(&yaml, params)?;
+    let mut body = yaml.value;
     if metadata::text(&body, "name").is_empty() {
         knarr_api::prepare::metadata(&mut body).insert("name".into(), target.name.into());
     }
