@@ -4,6 +4,7 @@ pub mod endpoints;
 mod extension_authentication;
 mod fairness;
 mod kubernetes_service;
+mod legacy_tokens;
 mod roles;
 
 use std::collections::BTreeSet;
@@ -53,6 +54,7 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
     fairness::reconcile(server, &request).await?;
     extension_authentication::reconcile(server, &request).await?;
     cluster_ips::ensure_default(server).await?;
+    legacy_tokens::reconcile(server, &request).await?;
     kubernetes_service::reconcile(server, &request).await
 }
 

@@ -1,0 +1,33 @@
+//! The ConfigMap `kube-system/kube-apiserver-legacy-service-account-token-tracking`: since which day the use of tokens
+//! from Secrets is noted, which their cleaner has to know.
+
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use super::{ensure, served};
+use crate::registry::Request;
+use crate::server::Inner;
+
+pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
+    let Some(config_maps) = served(server, "", "configmaps") else { return Ok(()) };
+    ensure(server, request, &config_maps, since(server.clock.now())).await
+}
+
+fn since(now: jiff::Timestamp) -> Value {
+    let name = "kube-apiserver-legacy-service-account-token-tracking";
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "kube-system"},
+        "data": {"since": now.strftime("%Y-%m-%d").to_string()},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_day_is_written_as_the_cleaner_reads_it() {
+        let now = "2026-03-04T23:59:59Z".parse().unwrap();
+        assert_eq!(since(now)["data"], json!({"since": "2026-03-04"}));
+    }
+}
