@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
 
 use super::upstream::Programs;
 
@@ -63,11 +64,25 @@ pub enum Layer {
 }
 
 impl Layer {
+    /// Names what the layer is made of and by: a layer of another make is another file.
     fn file_name(self) -> String {
+        let name = match self {
+            Self::Program(name) => format!("program-{name}"),
+            Self::Pages(name) => format!("pages-{name}"),
+            other => format!("{other:?}").to_lowercase(),
+        };
+        let made_of = self.packages().map_or_else(|| include_str!("layers.rs").to_owned(), |p| p.join(" "));
+        let digest = Sha256::digest(made_of.as_bytes());
+        format!("{name}-{:02x}{:02x}{:02x}{:02x}.tar", digest[0], digest[1], digest[2], digest[3])
+    }
+
+    /// The Debian packages of a layer that is made of such.
+    fn packages(self) -> Option<&'static [&'static str]> {
         match self {
-            Self::Program(name) => format!("program-{name}.tar"),
-            Self::Pages(name) => format!("pages-{name}.tar"),
-            other => format!("{other:?}.tar").to_lowercase(),
+            Self::Debian => Some(DEBIAN_PACKAGES),
+            Self::Nginx => Some(&["nginx-light"]),
+            Self::Shell => Some(&["bash-static"]),
+            _ => None,
         }
     }
 
@@ -81,11 +96,9 @@ impl Layer {
         }
         println!("making {}", self.file_name());
         let unfinished = folder.join("unfinished.tar");
-        match self {
-            Self::Debian => packages(DEBIAN_PACKAGES, &unfinished)?,
-            Self::Nginx => packages(&["nginx-light"], &unfinished)?,
-            Self::Shell => packages(&["bash-static"], &unfinished)?,
-            _ => {
+        match self.packages() {
+            Some(names) => packages(names, &unfinished)?,
+            None => {
                 let tree = folder.join("tree");
                 let _ = fs::remove_dir_all(&tree);
                 fs::create_dir_all(&tree)?;
@@ -238,4 +251,18 @@ fn pages(tree: &Path, from: &Path) -> Result<()> {
         program(&entry.path(), &tree.join(entry.file_name()), 0o644)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_is_named_after_what_it_is_made_of() {
+        let (program, pages) = (Layer::Program("a"), Layer::Pages("a"));
+        assert!(program.file_name().starts_with("program-a-") && pages.file_name().starts_with("pages-a-"));
+        let digest = |name: String| name.rsplit_once('-').map(|(_, digest)| digest.to_owned());
+        assert_eq!(digest(program.file_name()), digest(pages.file_name()));
+        assert_ne!(digest(Layer::Debian.file_name()), digest(Layer::Shell.file_name()));
+    }
 }

@@ -115,9 +115,9 @@ mod tests {
 
     #[test]
     fn the_last_of_repeated_keys_counts_and_each_is_named() {
-        let text = "kind: A\nspec:\n  a: 1\n  a: 2\n  list:\n  - {b: x, b: y}\n  - 3\nkind: B\n";
+        let text = "kind: A\nspec:\n  a: 1\n  a: 2\n  list:\n  - {b: x, b: z}\n  - 3\nkind: B\n";
         let yaml = Yaml::read(text.as_bytes()).unwrap();
-        assert_eq!(yaml.value, json!({"kind": "B", "spec": {"a": 2, "list": [{"b": "y"}, 3]}}));
+        assert_eq!(yaml.value, json!({"kind": "B", "spec": {"a": 2, "list": [{"b": "z"}, 3]}}));
         assert_eq!(
             yaml.repeated,
             [

@@ -33,7 +33,10 @@ async fn selectors() {
         let list = u.get(&format!("{CONFIG_MAPS}?{query}")).await.expect(200);
         assert_eq!(names(&list), expected, "{query}");
         let everywhere = u.get(&format!("/api/v1/configmaps?{query}")).await.expect(200);
-        assert_eq!(names(&everywhere), expected, "{query}");
+        let mut found = names(&everywhere);
+        // The server has some of its own.
+        found.retain(|name| !name.starts_with("kube-"));
+        assert_eq!(found, expected, "{query}");
     }
     let unknown = u.get(&format!("{CONFIG_MAPS}?fieldSelector=data.k%3Dv")).await;
     assert_eq!(unknown.code, 400);
