@@ -131,8 +131,10 @@ mod tests {
         if rng.u8(..6) == 0 { pod.affinity(&[("app", app)], ZONE) } else { pod }
     }
 
+    type OfPlugin = (&'static str, Vec<i64>);
+
     /// What the kept work says, plugin by plugin.
-    fn kept(work: &mut Work, cluster: &Snapshot) -> (Vec<NodeIdx>, Vec<(&'static str, Vec<i64>)>, Vec<i64>) {
+    fn kept(work: &mut Work, cluster: &Snapshot) -> (Vec<NodeIdx>, Vec<OfPlugin>, Vec<i64>) {
         if work.rejected.is_some() {
             return Default::default();
         }

@@ -104,6 +104,7 @@ impl Changed {
     }
 
     /// The state after, if it is a `K`.
+    #[expect(clippy::new_ret_no_self, reason = "the new state, as against the old one")]
     pub fn new<K: Any>(&self) -> Option<&K> {
         self.new.as_deref().and_then(|n| (n as &dyn Any).downcast_ref())
     }
