@@ -1,11 +1,20 @@
 //! A bounded run over every target.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use knarr_client::clock::SystemClock;
 use knarr_fuzz::memory::Counting;
 use knarr_fuzz::{Target, check, fuzz, targets};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// What is held is counted for the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Inputs a target, few enough for every day; requests go through a whole server, so there are fewer.
 fn rounds(target: &Target) -> u64 {
@@ -14,6 +23,7 @@ fn rounds(target: &Target) -> u64 {
 
 #[test]
 fn nothing_panics_hangs_or_grows() {
+    let _alone = alone();
     for target in targets() {
         let most = rounds(&target);
         if let Err(failure) = fuzz(&target, 1, &SystemClock, |round| round < most) {
@@ -24,6 +34,7 @@ fn nothing_panics_hangs_or_grows() {
 
 #[test]
 fn what_went_wrong_is_told() {
+    let _alone = alone();
     let target = |run: fn(&[u8])| Target { name: "t", corpus: vec![b"x".to_vec()], run: Box::new(run) };
     let why = |run| check(&target(run), b"abc", &SystemClock).map_err(|f| f.why);
     assert_eq!(why(|_| ()), Ok(()));
@@ -34,6 +45,7 @@ fn what_went_wrong_is_told() {
 
 #[test]
 fn a_seed_is_a_run() {
+    let _alone = alone();
     let seen = || {
         let all = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
         let list = std::rc::Rc::clone(&all);

@@ -35,6 +35,7 @@ use crate::http::request_info::RequestInfo;
 use crate::http::yaml::Yaml;
 use crate::metrics::{Metric, Observed};
 use crate::registry::{Request, RequestParts, dispatch};
+use crate::resource_metrics;
 use crate::server::Inner;
 use crate::table::IncludeObject;
 
@@ -317,7 +318,8 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
 }
 
 async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
-    if !server.table.has_group_version(&request.info.group, &request.info.version) {
+    let measured = request.info.group == resource_metrics::GROUP;
+    if !measured && !server.table.has_group_version(&request.info.group, &request.info.version) {
         if request.info.group.is_empty() {
             return Err(StatusError::path_not_found());
         }

@@ -8,11 +8,11 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::selector::Selector;
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Event, Informer, Lister, Patch, Result};
+use knarr_client::{Error, Event, Informer, ListOptions, Lister, Patch, Result};
 
 use crate::manager::{Context, namespace_is_terminating};
 use crate::owners::{Claim, adopt_patch, claim, controller_of, controller_reference, release_patch};
-use crate::written::Written;
+use crate::written::{Written, may_be_done};
 
 /// The index of pods by the uid of their controller; those without one are under `orphans/NAMESPACE`.
 const BY_CONTROLLER: &str = "controllerUID";
@@ -60,8 +60,28 @@ impl PodControl {
     }
 
     /// Whether the informer still lacks a write made for this key: then it must not count pods yet.
-    pub fn is_pending(&self, key: &ObjectKey) -> bool {
+    pub async fn is_pending(&self, key: &ObjectKey) -> bool {
+        if self.written.is_doubtful(key) && self.settle(key).await.is_err() {
+            return true;
+        }
         self.written.is_pending(key, self.pods.observed_version())
+    }
+
+    /// After a write whose answer was lost: looks at what there is, past the informer.
+    async fn settle(&self, key: &ObjectKey) -> Result<()> {
+        let (pods, _) = self.cx.client.list::<Pod>(Some(&key.namespace), &ListOptions::default()).await?;
+        let own = pods.iter().filter(|p| controller_of(&p.metadata).is_some_and(|o| o.name == *key.name));
+        let versions = own.filter_map(|p| p.metadata.resource_version.as_deref()?.parse::<u64>().ok());
+        self.written.settle(key, versions.max().unwrap_or(0));
+        Ok(())
+    }
+
+    /// Passes on a failed write's error.
+    fn failed<K: Kind>(&self, owner: &K, error: Error) -> Error {
+        if may_be_done(&error) {
+            self.written.doubt(&owner.key());
+        }
+        error
     }
 
     /// A pod was written for this key; counting waits until the informer has seen that.
@@ -127,7 +147,7 @@ impl PodControl {
             }
             // Gone or replaced meanwhile: nothing to claim.
             Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.reason() == "Invalid") => Ok(None),
-            Err(e) => Err(e),
+            Err(e) => Err(self.failed(owner, e)),
         }
     }
 
@@ -167,7 +187,7 @@ impl PodControl {
             Err(e) if namespace_is_terminating(&e) => Ok(None),
             Err(e) => {
                 recorder.event(owner, EventType::Warning, "FailedCreate", format!("Error creating: {e}"));
-                Err(e)
+                Err(self.failed(owner, e))
             }
         }
     }
@@ -186,7 +206,7 @@ impl PodControl {
             Err(e) if e.is_not_found() || e.is_conflict() => Ok(()),
             Err(e) => {
                 recorder.event(owner, EventType::Warning, "FailedDelete", format!("Error deleting: {e}"));
-                Err(e)
+                Err(self.failed(owner, e))
             }
         }
     }

@@ -9,13 +9,22 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::ObjectKey;
+use knarr_client::Error;
 
 /// When to look again, should the event that wakes the key never come (after a relist).
 pub const CATCH_UP: Duration = Duration::from_secs(10);
 
+/// The version of a write whose answer was lost.
+const UNKNOWN: u64 = u64::MAX;
+
 /// The newest own write per key.
 #[derive(Default)]
 pub struct Written(Mutex<HashMap<ObjectKey, u64>>);
+
+/// Whether a write that ended like this may have been carried out all the same.
+pub fn may_be_done(error: &Error) -> bool {
+    error.status().is_none_or(|status| status.code() >= 500)
+}
 
 impl Written {
     pub fn note(&self, key: &ObjectKey, meta: &ObjectMeta) {
@@ -23,6 +32,20 @@ impl Written {
         let mut map = self.lock();
         let newest = map.entry(key.clone()).or_insert(0);
         *newest = (*newest).max(version);
+    }
+
+    /// A write for this key may or may not have been carried out: the key waits until [`Written::settle`].
+    pub fn doubt(&self, key: &ObjectKey) {
+        self.lock().insert(key.clone(), UNKNOWN);
+    }
+
+    pub fn is_doubtful(&self, key: &ObjectKey) -> bool {
+        self.lock().get(key) == Some(&UNKNOWN)
+    }
+
+    /// What is there was looked at: the newest write for this key has this version; 0 without any.
+    pub fn settle(&self, key: &ObjectKey, version: u64) {
+        self.lock().insert(key.clone(), version);
     }
 
     /// Whether the informer, which has come to `observed`, still lacks a write for this key.
@@ -59,5 +82,10 @@ mod tests {
         assert!(written.is_pending(&key, 11));
         assert!(!written.is_pending(&key, 12));
         assert!(!written.is_pending(&key, 0), "forgotten once seen");
+        written.doubt(&key);
+        written.note(&key, &meta("13"));
+        assert!(written.is_doubtful(&key) && written.is_pending(&key, 99), "a later write settles nothing");
+        written.settle(&key, 12);
+        assert!(!written.is_doubtful(&key) && written.is_pending(&key, 11) && !written.is_pending(&key, 12));
     }
 }

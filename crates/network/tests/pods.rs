@@ -153,7 +153,7 @@ fn what_is_set_is_what_is_listed() {
     let mut netlink = Netlink::netfilter().unwrap();
     assert_eq!(nft::tables(&mut netlink).unwrap(), ["knarr-pods"]);
     let listing = nft::list_table(&mut netlink, "knarr-pods").unwrap().unwrap();
-    assert_eq!(listing.chains["postrouting"].rules, 2);
+    assert_eq!(listing.chains["postrouting"].rules, 3, "to the outside, to itself, from loopback");
     let elements = nft::elements(&mut netlink, "knarr-pods", "host-ports").unwrap();
     assert_eq!(elements.len(), 1);
     assert_eq!(elements[0].key, nft::key::proto_port(6, 8080));

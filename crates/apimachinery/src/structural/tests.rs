@@ -79,7 +79,7 @@ fn values_are_refused_in_upstreams_words() {
         (
             json!({"properties": {"n": {"type": "integer"}}}),
             json!({"n": 1.5}),
-            r#"n: Invalid value: "number": n in body must be of type integer: "number""#,
+            r#"[n: Invalid value: "number": n in body must be of type integer: "number", <nil>: Invalid value: "": Checked value must be of type integer (default format) in n]"#,
         ),
         (json!({"properties": {"n": {"type": "integer"}}}), json!({"n": 2.0}), "[]"),
         (

@@ -116,7 +116,7 @@ impl Controller {
             self.cx.recorder.event(&*set, EventType::Warning, "SelectingAll", text);
             return Ok(());
         };
-        if self.pods.is_pending(&key) {
+        if self.pods.is_pending(&key).await {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
@@ -134,7 +134,7 @@ impl Controller {
         let view = View { set: &set, pod: &pod, nodes: &nodes, pods: by_node(&pods), hash: &hash, now };
         let mut result = self.carry_out(&view, view.manage()).await;
         // What managing has changed is seen at the next look; only then is it time to roll.
-        if result.is_ok() && !self.pods.is_pending(&key) && view.is_rolling() {
+        if result.is_ok() && !self.pods.is_pending(&key).await && view.is_rolling() {
             result = self.carry_out(&view, view.roll()).await;
         }
         self.drop_history(&set, &revisions, &current, &pods).await?;

@@ -105,7 +105,7 @@ impl Controller {
             self.written.forget(&key);
             return Ok(());
         };
-        if self.pods.is_pending(&key) || self.written.is_pending(&key, self.jobs.observed_version()) {
+        if self.pods.is_pending(&key).await || self.written.is_pending(&key, self.jobs.observed_version()) {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }

@@ -88,7 +88,7 @@ impl Controller {
             self.pods.forget(&key);
             return Ok(());
         };
-        if self.pods.is_pending(&key) {
+        if self.pods.is_pending(&key).await {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }

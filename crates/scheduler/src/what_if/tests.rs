@@ -1,3 +1,5 @@
+//! Questions about small clusters, and their answers.
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -60,6 +60,8 @@ async fn a_watch_survives_restarts_without_losing_or_repeating() {
         }
         server.kill();
         server.run();
+        // A read is tried again until the member is back; a write might have been carried out.
+        store.current_revision().await.unwrap();
         let next = put(&store, "k", "after").await;
         let expected: Vec<u64> = if round % 2 == 0 { vec![next] } else { (last - 19..=next).collect() };
         assert_eq!(revisions(&mut watch, next).await, expected);
