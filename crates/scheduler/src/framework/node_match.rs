@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
+use knarr_api::core::pod::placement::holds;
 
 use super::points::NodeView;
 use crate::snapshot::{ABSENT, ColumnIdx, Snapshot};
@@ -30,27 +31,6 @@ pub struct Term {
 pub struct NodeMatcher {
     selector: Option<Term>,
     terms: Option<Vec<Term>>,
-}
-
-fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let among = |v: &str| values.iter().any(|wanted| wanted == v);
-    let compared = |wanted: fn(i64, i64) -> bool| match (value, values) {
-        (Some(v), [bound]) => match (v.parse(), bound.parse()) {
-            (Ok(v), Ok(bound)) => wanted(v, bound),
-            _ => false,
-        },
-        _ => false,
-    };
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(among),
-        "NotIn" => !value.is_some_and(among),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared(|v, bound| v > bound),
-        "Lt" => compared(|v, bound| v < bound),
-        _ => false,
-    }
 }
 
 impl OnLabel {

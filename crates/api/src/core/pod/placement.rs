@@ -53,7 +53,8 @@ pub fn required_terms(pod: &Pod) -> Option<&[NodeSelectorTerm]> {
     Some(&required.node_selector_terms)
 }
 
-fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+/// Whether a label or field with this value, or without one, meets the requirement.
+pub fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     let among = |v: &str| values.iter().any(|wanted| wanted == v);
     let compared = |wanted: fn(i64, i64) -> bool| match (value, values) {
