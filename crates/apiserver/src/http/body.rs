@@ -10,6 +10,8 @@ use futures_util::Stream;
 use http_body::{Frame, SizeHint};
 use knarr_api::object::Object;
 
+use super::bare_items::TypeMembers;
+
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub type ByteStream = Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>;
 
@@ -26,7 +28,7 @@ pub enum Body {
 /// `head`, the items with commas between them, `tail`. The items' bytes are copied only as the body is read.
 pub struct ListBody {
     head: Bytes,
-    items: VecDeque<Arc<Object>>,
+    items: VecDeque<(Arc<Object>, TypeMembers)>,
     tail: Bytes,
     first: bool,
     left: usize,
@@ -34,16 +36,30 @@ pub struct ListBody {
 
 impl ListBody {
     pub fn new(head: Bytes, items: Vec<Arc<Object>>, tail: Bytes) -> Self {
+        Self::of(head, items.into_iter().map(|item| (item, TypeMembers::default())).collect(), tail)
+    }
+
+    /// A list whose items do not say what they are.
+    pub fn bare(head: Bytes, items: Vec<Arc<Object>>, tail: Bytes) -> Self {
+        let members = |item: Arc<Object>| {
+            let members = TypeMembers::of(item.json());
+            (item, members)
+        };
+        Self::of(head, items.into_iter().map(members).collect(), tail)
+    }
+
+    fn of(head: Bytes, items: VecDeque<(Arc<Object>, TypeMembers)>, tail: Bytes) -> Self {
         let commas = items.len().saturating_sub(1);
-        let left = head.len() + tail.len() + commas + items.iter().map(|o| o.json().len()).sum::<usize>();
-        Self { head, items: items.into(), tail, first: true, left }
+        let written = items.iter().map(|(item, left_out)| item.json().len() - left_out.len());
+        let left = head.len() + tail.len() + commas + written.sum::<usize>();
+        Self { head, items, tail, first: true, left }
     }
 
     fn next_chunk(&mut self) -> Bytes {
         let mut out = BytesMut::with_capacity(self.left.min(CHUNK + 8 * 1024));
         out.put(std::mem::take(&mut self.head));
         while out.len() < CHUNK {
-            let Some(item) = self.items.pop_front() else {
+            let Some((item, left_out)) = self.items.pop_front() else {
                 out.put(std::mem::take(&mut self.tail));
                 break;
             };
@@ -51,7 +67,9 @@ impl ListBody {
                 out.put_u8(b',');
             }
             self.first = false;
-            out.put_slice(item.json());
+            for part in left_out.around(item.json()) {
+                out.put_slice(part);
+            }
         }
         self.left -= out.len();
         out.freeze()

@@ -1,5 +1,6 @@
 //! The HTTP side: listening, reading requests, negotiating and writing answers.
 
+pub mod bare_items;
 pub mod body;
 pub mod input;
 pub mod listener;

@@ -249,7 +249,11 @@ fn write_list(
             let head = format!(
                 "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{meta},\"items\":["
             );
-            let body = Body::List(ListBody::new(head.into(), items, Bytes::from_static(b"]}\n")));
+            let tail = Bytes::from_static(b"]}\n");
+            let body = Body::List(match form == Form::Whole && resource.custom().is_none() {
+                true => ListBody::bare(head.into(), items, tail),
+                false => ListBody::new(head.into(), items, tail),
+            });
             if negotiated.format == Format::Json && !negotiated.pretty {
                 let mut response = Response::new(body);
                 response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -114,6 +114,22 @@ async fn tables_and_metadata() {
     assert_eq!(list["items"][0].get("spec"), None);
 }
 
+/// A list of a built-in kind says once what its items are; only custom resources say it themselves.
+#[tokio::test]
+async fn items_of_a_list_do_not_say_what_they_are() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    five(&u).await;
+    let list = u.get(CONFIG_MAPS).await.expect(200);
+    assert_eq!((list["kind"].as_str(), list["apiVersion"].as_str()), (Some("ConfigMapList"), Some("v1")));
+    for item in list["items"].as_array().unwrap() {
+        let members: Vec<&String> = item.as_object().unwrap().keys().collect();
+        assert_eq!(members, ["data", "metadata"]);
+    }
+    let one = u.get(&format!("{CONFIG_MAPS}/a")).await.expect(200);
+    assert_eq!((one["kind"].as_str(), one["apiVersion"].as_str()), (Some("ConfigMap"), Some("v1")));
+}
+
 #[tokio::test]
 async fn collections_are_deleted() {
     let h = Harness::new().await;
