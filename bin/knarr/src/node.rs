@@ -20,7 +20,7 @@ use knarr_kubelet::volumes::{self, ObjectSource, VolumeManager};
 use knarr_network::cidr::Ipv4Cidr;
 use knarr_network::{dns, pods, proxy, routes, source::ServiceSource};
 use knarr_runtime::containers::{Runtime, RuntimeOptions};
-use knarr_runtime::images::{ImageStore, PullOptions};
+use knarr_runtime::images::{ImageStore, Mirror, PullOptions};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -51,6 +51,10 @@ pub struct NodeArgs {
     /// Port of the kubelet's own server
     #[arg(long, default_value_t = 10250, value_name = "PORT")]
     kubelet_port: u16,
+    /// Look for a registry's images at another address first, `docker.io=https://mirror.example`; `*` stands for all
+    /// registries; may be given several times
+    #[arg(long, value_name = "REGISTRY=URL")]
+    registry_mirror: Vec<Mirror>,
 }
 
 impl NodeArgs {
@@ -86,6 +90,10 @@ impl NodeArgs {
         self.kubelet_port
     }
 
+    pub fn mirrors(&self) -> Vec<Mirror> {
+        self.registry_mirror.clone()
+    }
+
     pub fn labels(&self) -> Result<BTreeMap<String, String>> {
         let parse = |text: &String| {
             let (key, value) =
@@ -116,6 +124,7 @@ pub struct NodeOptions {
     pub labels: BTreeMap<String, String>,
     pub resolv_conf: PathBuf,
     pub kubelet_port: u16,
+    pub mirrors: Vec<Mirror>,
 }
 
 /// How a node's parts reach the API server, and how the API server reaches its kubelet.
@@ -269,7 +278,7 @@ async fn open_runtime(
         runtime,
         images,
         network,
-        PullOptions::default(),
+        PullOptions { mirrors: options.mirrors.clone(), ..PullOptions::default() },
         layout.runtime().join("sandbox-files"),
     )
     .await?;

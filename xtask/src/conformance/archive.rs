@@ -19,18 +19,25 @@ pub struct Image {
     pub user: &'static str,
 }
 
-/// Writes `images.tar` into the cache, unless it already holds just these.
-pub fn write(images: &[Image], cache: &Path) -> Result<PathBuf> {
-    let output = cache.join("images.tar");
-    let folder = cache.join("configs");
-    let mut digests = BTreeMap::new();
+/// Layers with their digests, `sha256:…`.
+pub type Digests = BTreeMap<PathBuf, String>;
+
+pub fn digests(images: &[Image]) -> Result<Digests> {
+    let mut digests = Digests::new();
     for layer in images.iter().flat_map(|image| &image.layers) {
         if !digests.contains_key(layer) {
             digests.insert(layer.clone(), digest(layer)?);
         }
     }
+    Ok(digests)
+}
+
+/// Writes `images.tar` into the cache, unless it already holds just these.
+pub fn write(images: &[Image], digests: &Digests, cache: &Path) -> Result<PathBuf> {
+    let output = cache.join("images.tar");
+    let folder = cache.join("configs");
     let manifest = manifest(images)?;
-    let configs: Vec<Value> = images.iter().map(|image| config(image, &digests)).collect();
+    let configs: Vec<Value> = images.iter().map(|image| config(image, digests)).collect();
     let whole = json!({"manifest": manifest, "configs": configs}).to_string();
     let stamp = cache.join("images.json");
     if output.exists() && fs::read_to_string(&stamp).is_ok_and(|text| text == whole) {
@@ -65,11 +72,19 @@ fn digest(path: &Path) -> Result<String> {
     let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut hash = Sha256::new();
     std::io::copy(&mut file, &mut hash)?;
+    Ok(name(&hash.finalize()))
+}
+
+pub fn digest_of(bytes: &[u8]) -> String {
+    name(&Sha256::digest(bytes))
+}
+
+fn name(hash: &[u8]) -> String {
     let mut text = "sha256:".to_owned();
-    for byte in hash.finalize() {
+    for byte in hash {
         let _ = write!(text, "{byte:02x}");
     }
-    Ok(text)
+    text
 }
 
 fn manifest(images: &[Image]) -> Result<Value> {
@@ -86,7 +101,7 @@ fn manifest(images: &[Image]) -> Result<Value> {
     Ok(Value::Array(entries))
 }
 
-fn config(image: &Image, digests: &BTreeMap<PathBuf, String>) -> Value {
+pub fn config(image: &Image, digests: &Digests) -> Value {
     let layers: Vec<&String> = image.layers.iter().filter_map(|layer| digests.get(layer)).collect();
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -135,7 +150,7 @@ mod tests {
         assert_eq!(manifest[1]["RepoTags"][0], "b:1");
         assert_eq!(manifest[0]["Layers"], manifest[1]["Layers"]);
         assert_ne!(manifest[0]["Config"], manifest[1]["Config"]);
-        let digests = BTreeMap::from([(PathBuf::from("/cache/layers/base.tar"), "sha256:00".to_owned())]);
+        let digests = Digests::from([(PathBuf::from("/cache/layers/base.tar"), "sha256:00".to_owned())]);
         let config = config(&images[1], &digests);
         assert_eq!(config["config"]["User"], "1234");
         assert_eq!(config["config"].get("Cmd"), None);

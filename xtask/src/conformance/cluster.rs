@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::images::Images;
+use super::registry;
 use crate::sandbox::{NODE_IP, Sandbox, log_to, only_child};
 
 const WORKER: &str = "knarr-worker";
@@ -18,29 +20,31 @@ pub struct Cluster {
     binary: PathBuf,
     pub server: Sandbox,
     worker: Sandbox,
-    /// The server's and the agent's processes.
+    /// The registry's, the server's and the agent's processes.
     children: Vec<Child>,
 }
 
 impl Cluster {
     /// Starts both machines and waits until both nodes are Ready.
-    pub fn start(binary: &Path, images: &Path) -> Result<Self> {
+    pub fn start(binary: &Path, images: &Images) -> Result<Self> {
         let (server, worker) = (Sandbox::new("conformance"), Sandbox::new("conformance-worker"));
         join(&server, &worker)?;
         let mut cluster = Self { binary: binary.to_owned(), server, worker, children: Vec::new() };
         for sandbox in [&cluster.server, &cluster.worker] {
             let mut import = cluster.knarr(sandbox, &["image", "import"]);
-            import.arg(images).stdout(std::process::Stdio::null());
+            import.arg(&images.archive).stdout(std::process::Stdio::null());
             crate::run(import)?;
         }
-        let command =
+        cluster.children.push(registry::start(&cluster.server, &images.registry)?);
+        let mut command =
             cluster.knarr(&cluster.server, &["server", "--cgroup-root", &cluster.server.cgroup_root]);
+        command.args(mirrors(images));
         let log = cluster.server.path("server.log");
         cluster.launch(command, &log)?;
         let kubeconfig = cluster.worker_kubeconfig()?;
         let mut command =
             cluster.knarr(&cluster.worker, &["agent", "--cgroup-root", &cluster.worker.cgroup_root]);
-        command.arg("--kubeconfig").arg(kubeconfig);
+        command.arg("--kubeconfig").arg(kubeconfig).args(mirrors(images));
         let log = cluster.worker.path("agent.log");
         cluster.launch(command, &log)?;
         Ok(cluster)
@@ -97,6 +101,11 @@ impl Cluster {
         std::fs::write(&path, output.stdout)?;
         Ok(path)
     }
+}
+
+/// The options that name the registry of the test images in place of their own.
+fn mirrors(images: &Images) -> impl Iterator<Item = String> {
+    images.hosts.iter().map(|host| format!("--registry-mirror={host}={}", registry::url()))
 }
 
 /// A cable between the uplinks of the two machines.

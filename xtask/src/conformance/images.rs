@@ -1,5 +1,6 @@
 //! The test images: which layers and which configuration each one has, under the names that the suite asks for.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use super::archive::{self, Image};
 use super::layers::Layer;
+use super::registry;
 use super::upstream::Programs;
 
 struct Recipe {
@@ -126,8 +128,17 @@ const RECIPES: &[Recipe] = &[
     },
 ];
 
-/// One archive with all images that there is a recipe for, under each name that the suite uses.
-pub fn archive(programs: &Programs, cache: &Path) -> Result<PathBuf> {
+/// All images that there is a recipe for, under each name that the suite uses.
+pub struct Images {
+    /// To be imported by each node.
+    pub archive: PathBuf,
+    /// The storage of a registry, for the specs that always pull.
+    pub registry: PathBuf,
+    /// The registries that the images are named after.
+    pub hosts: BTreeSet<String>,
+}
+
+pub fn make(programs: &Programs, cache: &Path) -> Result<Images> {
     let output = Command::new(programs.path("e2e.test")).arg("--list-images").output();
     let output = output.context("the suite does not run")?;
     if !output.status.success() {
@@ -144,7 +155,13 @@ pub fn archive(programs: &Programs, cache: &Path) -> Result<PathBuf> {
             user: recipe.user,
         });
     }
-    archive::write(&images, cache)
+    let digests = archive::digests(&images)?;
+    let host = |image: &Image| image.name.split_once('/').map(|(host, _)| host.to_owned());
+    Ok(Images {
+        archive: archive::write(&images, &digests, cache)?,
+        registry: registry::store(&images, &digests, cache)?,
+        hosts: images.iter().filter_map(host).collect(),
+    })
 }
 
 /// The listed names that a recipe makes. Two kinds have to stay absent: those that a test expects to be refused, and

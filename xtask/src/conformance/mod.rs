@@ -8,6 +8,7 @@ mod causes;
 mod cluster;
 mod images;
 mod layers;
+mod registry;
 mod report;
 mod suite;
 mod table;
@@ -63,7 +64,7 @@ pub fn run(args: &Args) -> Result<()> {
         return Ok(());
     }
     let binary = crate::release_binary()?;
-    let images = images::archive(&programs, &cache)?;
+    let images = images::make(&programs, &cache)?;
     let cluster = cluster::Cluster::start(&binary, &images)?;
     let specs = suite::run(&programs, &cluster, &cache, choice, args.nodes)?;
     cluster.keep_logs(&cache)?;

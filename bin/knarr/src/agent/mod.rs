@@ -189,6 +189,7 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
         labels: args.node.labels()?,
         resolv_conf: args.node.resolv_conf(),
         kubelet_port: args.node.kubelet_port(),
+        mirrors: args.node.mirrors(),
     })
 }
 

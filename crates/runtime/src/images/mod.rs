@@ -49,7 +49,7 @@ pub use error::{ContentError, ErrorKind, ImageError};
 pub use layers::LayerError;
 pub use oci::{DocumentError, Platform};
 pub use reference::{Reference, ReferenceError};
-pub use registry::{NetworkError, Progress, ProgressFn, PullOptions, RegistryError};
+pub use registry::{Mirror, MirrorError, NetworkError, Progress, ProgressFn, PullOptions, RegistryError};
 pub use snapshot::Snapshot;
 pub use store::{ImageStore, Removed};
 pub use usage::{DiskUsage, FsInfo};

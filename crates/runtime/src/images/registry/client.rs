@@ -15,6 +15,7 @@ use super::super::reference::Reference;
 use super::RegistryError;
 use super::auth::{authorize, parse_challenges};
 use super::http::{Call, HttpClient, read_body, server_message};
+use super::mirror::Mirror;
 
 /// Times that a request is sent before its failure counts.
 pub const MAX_ATTEMPTS: u32 = 4;
@@ -25,8 +26,10 @@ pub struct RegistryClient {
     http: HttpClient,
     reference: Reference,
     credential: Option<Credential>,
-    /// `scheme://host[:port]`.
+    /// `scheme://host[:port]`, of a mirror with its path.
     base: String,
+    /// Tells a mirror whose images are meant.
+    query: String,
     /// What answered the last challenge.
     authorization: Mutex<Option<HeaderValue>>,
 }
@@ -51,12 +54,23 @@ impl RegistryClient {
             reference: reference.clone(),
             credential,
             base,
+            query: String::new(),
             authorization: Mutex::default(),
         }
     }
 
+    /// Asks a mirror for the image instead. Credentials stay with the registry that they are for.
+    pub fn of_mirror(http: HttpClient, reference: &Reference, mirror: &Mirror) -> RegistryClient {
+        RegistryClient {
+            base: mirror.base().to_owned(),
+            query: format!("?ns={}", reference.host()),
+            ..RegistryClient::new(http, reference, None)
+        }
+    }
+
     fn url(&self, kind: &str, identifier: &str) -> Result<Uri, RegistryError> {
-        let text = format!("{}/v2/{}/{kind}/{identifier}", self.base, self.reference.path());
+        let (base, path, query) = (&self.base, self.reference.path(), &self.query);
+        let text = format!("{base}/v2/{path}/{kind}/{identifier}{query}");
         text.parse().map_err(|_| RegistryError::Protocol(format!("unusable address {text:?}")))
     }
 

@@ -3,6 +3,7 @@
 mod auth;
 mod client;
 mod http;
+mod mirror;
 mod pull;
 
 use std::io;
@@ -12,6 +13,7 @@ use ::http::StatusCode;
 use super::error::{ContentError, ErrorKind};
 use super::oci::DocumentError;
 
+pub use mirror::{Mirror, MirrorError};
 pub use pull::{Progress, ProgressFn, PullOptions};
 
 #[derive(Debug, thiserror::Error)]

@@ -17,6 +17,7 @@ use super::super::refs::Target;
 use super::super::store::{ImageStore, Inner};
 use super::client::{Fetched, MAX_ATTEMPTS, RegistryClient, pause};
 use super::http::{HttpClient, next_chunk};
+use super::mirror::Mirror;
 use super::{NetworkError, RegistryError};
 
 /// Chunks on their way from the network to the disk, per blob.
@@ -47,6 +48,8 @@ pub struct PullOptions {
     pub platform: Platform,
     /// `host` or `host:port` of registries to be spoken to in plain text, beside those on loopback.
     pub insecure_registries: Vec<String>,
+    /// Asked in this order before an image's own registry is.
+    pub mirrors: Vec<Mirror>,
     pub max_parallel_layers: usize,
     /// Largest compressed layer, in bytes.
     pub max_layer_bytes: u64,
@@ -59,6 +62,7 @@ impl Default for PullOptions {
             keyring: Keyring::new(),
             platform: Platform::host(),
             insecure_registries: Vec::new(),
+            mirrors: Vec::new(),
             max_parallel_layers: 3,
             max_layer_bytes: 256 << 30,
             progress: None,
@@ -70,6 +74,14 @@ impl ImageStore {
     /// Pulls and unpacks an image. What is here already is not fetched again; a layer that another call is
     /// fetching is waited for.
     pub async fn pull(&self, reference: &Reference, options: &PullOptions) -> Result<Image, ImageError> {
+        let http = HttpClient { insecure: options.insecure_registries.clone() };
+        for mirror in options.mirrors.iter().filter(|mirror| mirror.has(reference)) {
+            let client = RegistryClient::of_mirror(http.clone(), reference, mirror);
+            match self.pull_from(reference, options, client).await {
+                Ok(image) => return Ok(image),
+                Err(error) => tracing::info!(%reference, ?mirror, ?error, "not pulled from a mirror"),
+            }
+        }
         let mut credentials: Vec<Option<Credential>> =
             options.keyring.lookup(reference).into_iter().map(Some).collect();
         if credentials.is_empty() {
@@ -77,7 +89,8 @@ impl ImageStore {
         }
         let mut last = None;
         for credential in credentials {
-            match self.pull_with(reference, options, credential).await {
+            let client = RegistryClient::new(http.clone(), reference, credential);
+            match self.pull_from(reference, options, client).await {
                 Err(error) if error.kind() == ErrorKind::Unauthorized => last = Some(error),
                 result => return result.map_err(|error| pull_error(reference, error)),
             }
@@ -87,19 +100,14 @@ impl ImageStore {
         Err(pull_error(reference, error))
     }
 
-    async fn pull_with(
+    async fn pull_from(
         &self,
         reference: &Reference,
         options: &PullOptions,
-        credential: Option<Credential>,
+        client: RegistryClient,
     ) -> Result<Image, ImageError> {
-        let http = HttpClient { insecure: options.insecure_registries.clone() };
-        let pull = Pull {
-            store: self.clone(),
-            client: RegistryClient::new(http, reference, credential),
-            reference: reference.clone(),
-            options: options.clone(),
-        };
+        let pull =
+            Pull { store: self.clone(), client, reference: reference.clone(), options: options.clone() };
         let _lease = self.lease().await?;
         Arc::new(pull).run().await
     }

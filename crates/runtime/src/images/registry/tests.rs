@@ -563,3 +563,33 @@ async fn tls_is_verified() {
     let refused = pull(&strange);
     assert!(refused.contains("result: Network") && refused.contains("certificate"), "{refused}");
 }
+
+#[tokio::test]
+async fn a_mirror_is_asked_before_the_registry() {
+    if !is_root() {
+        return;
+    }
+    let registry = Registry::start(false).await;
+    let image = sample();
+    registry.push("team/app", "v1", &image).await;
+    let dir = TempDir::new();
+    let store = ImageStore::open(dir.path()).await.unwrap();
+    // The first has nothing, the second is not there, and the third is of another registry.
+    let empty = Registry::start(false).await;
+    let mirrors = [
+        format!("app.invalid=http://{}", empty.host),
+        "other.invalid=http://127.0.0.1:1".to_owned(),
+        format!("*=http://{}", registry.host),
+    ];
+    let mirrors: Vec<Mirror> = mirrors.iter().map(|text| text.parse().unwrap()).collect();
+    let options = PullOptions { mirrors, ..PullOptions::default() };
+    let reference: Reference = "app.invalid/team/app:v1".parse().unwrap();
+    let pulled = store.pull(&reference, &options).await.unwrap();
+    assert_eq!(pulled.repo_tags, ["app.invalid/team/app:v1"]);
+
+    // What no mirror has is asked for at the registry, whose error is the one that is told.
+    let reference: Reference = "app.invalid/team/app:v2".parse().unwrap();
+    let error = store.pull(&reference, &options).await.unwrap_err();
+    let text = format!("{error:?}");
+    assert!(text.contains("https://app.invalid/v2/team/app/manifests/v2\""), "{text}");
+}
