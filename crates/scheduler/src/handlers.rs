@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_api::kind::Kind;
-use knarr_client::Event;
+use knarr_client::{Event, Informers};
 
 use crate::cache::is_terminal;
 use crate::cluster_events::{node_update, pod_update};
@@ -66,6 +67,8 @@ impl Scheduler {
                 queue.remove(pod.uid());
                 cache.remove_pod(pod.uid());
                 self.waiting.reject(pod.uid(), "", Status::unschedulable("removed"));
+                // Whoever prepares its binding need not go on.
+                self.catalog.announce();
                 if is_assigned(pod) {
                     let gone = Changed::of::<Pod>(Some(Arc::clone(pod)), None);
                     let happened = ClusterEvent::new(Resource::AssignedPod, Action::DELETE);
@@ -116,6 +119,51 @@ impl Scheduler {
         let events = old.map(|old| pod_update(Resource::TargetPod, old, pod)).unwrap_or_default();
         let change = Changed::of(old.cloned(), Some(Arc::clone(pod)));
         queue.set(&self.profiles, info, &events, &change, now);
+    }
+}
+
+/// The kinds besides nodes and pods whose changes may let a waiting pod fit.
+type Watch = fn(&Arc<Scheduler>, &Informers);
+const WATCHED: &[(Resource, Watch)] = &[
+    (Resource::PersistentVolume, |s, i| s.watch::<PersistentVolume>(i, Resource::PersistentVolume)),
+    (Resource::PersistentVolumeClaim, |s, i| {
+        s.watch::<PersistentVolumeClaim>(i, Resource::PersistentVolumeClaim);
+    }),
+    (Resource::StorageClass, |s, i| s.watch::<StorageClass>(i, Resource::StorageClass)),
+    (Resource::CsiNode, |s, i| s.watch::<CSINode>(i, Resource::CsiNode)),
+    (Resource::CsiDriver, |s, i| s.watch::<CSIDriver>(i, Resource::CsiDriver)),
+    (Resource::CsiStorageCapacity, |s, i| s.watch::<CSIStorageCapacity>(i, Resource::CsiStorageCapacity)),
+    (Resource::VolumeAttachment, |s, i| s.watch::<VolumeAttachment>(i, Resource::VolumeAttachment)),
+];
+
+impl Scheduler {
+    /// Listens to those kinds that one of the plugins is interested in.
+    pub(crate) fn watch_others(self: &Arc<Self>, informers: &Informers) {
+        for (resource, watch) in WATCHED {
+            if self.profiles.listen_to(ClusterEvent::new(*resource, Action::ALL)) {
+                watch(self, informers);
+            }
+        }
+    }
+
+    fn watch<K: Kind>(self: &Arc<Self>, informers: &Informers, resource: Resource) {
+        let scheduler = Arc::clone(self);
+        informers.informer::<K>().add_handler(move |event| {
+            let (action, change) = match event {
+                Event::Added(new) => (Action::ADD, Changed::of(None, Some(Arc::clone(new)))),
+                Event::Updated { old, new } => {
+                    (Action::UPDATE, Changed::of(Some(Arc::clone(old)), Some(Arc::clone(new))))
+                }
+                Event::Deleted(old) => (Action::DELETE, Changed::of(Some(Arc::clone(old)), None)),
+            };
+            let happened = ClusterEvent::new(resource, action);
+            if !scheduler.profiles.listen_to(happened) {
+                return;
+            }
+            let now = scheduler.now();
+            scheduler.lock().queue.on_event(&scheduler.profiles, happened, &change, now);
+            scheduler.wake.notify_one();
+        });
     }
 }
 

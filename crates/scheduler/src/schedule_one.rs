@@ -79,7 +79,9 @@ impl Cycles {
             diagnosis: None,
         });
         kept.used = turn;
-        kept.work.catch_up(profile, cluster, &kept.shape);
+        if kept.work.catch_up(profile, cluster, &kept.shape) {
+            kept.diagnosis = None;
+        }
         let position = cluster.log().position();
         if let Some((known, diagnosis)) = &kept.diagnosis
             && *known == position

@@ -45,6 +45,7 @@ pub struct Scheduler {
     pub(crate) client: Client,
     pub(crate) recorder: EventRecorder,
     pub(crate) waiting: Arc<WaitingPods>,
+    pub(crate) catalog: Arc<Catalog>,
     state: Mutex<State>,
     pub(crate) wake: Notify,
     bindings: Arc<Semaphore>,
@@ -92,6 +93,7 @@ impl Scheduler {
             client: informers.client().clone(),
             recorder,
             waiting: Arc::default(),
+            catalog,
             state: Mutex::new(state),
             wake: Notify::new(),
             bindings: Arc::new(Semaphore::new(MAX_BINDINGS)),
@@ -100,6 +102,7 @@ impl Scheduler {
         informers.informer::<Node>().add_handler(move |event| on_node.on_node(event));
         let on_namespace = Arc::clone(&scheduler);
         informers.informer::<Namespace>().add_handler(move |event| on_namespace.on_namespace(event));
+        scheduler.watch_others(informers);
         let on_pod = Arc::clone(&scheduler);
         informers.informer::<Pod>().add_handler(move |event| on_pod.on_pod(event));
         Ok(scheduler)
@@ -255,11 +258,9 @@ impl Scheduler {
         match next {
             Next::Nothing => {}
             Next::Bind(bound) => {
-                // A pod that waits for others must not keep them from being bound.
-                let permit = match bound.permit {
-                    Some(_) => None,
-                    None => Arc::clone(&self.bindings).acquire_owned().await.ok(),
-                };
+                // A pod that waits for others or for its volumes must not keep others from being bound.
+                let waits = bound.permit.is_some() || !bound.pod.footprint().claims.is_empty();
+                let permit = if waits { None } else { Arc::clone(&self.bindings).acquire_owned().await.ok() };
                 let scheduler = Arc::clone(self);
                 tokio::spawn(async move {
                     scheduler.binding_cycle(*bound).await;

@@ -108,14 +108,16 @@ impl Work {
         work
     }
 
-    /// Takes in what changed since; starts anew where that cannot be told.
-    pub fn catch_up(&mut self, profile: &Profile, cluster: &Snapshot, shape: &Shape) {
+    /// Takes in what changed since; starts anew where that cannot be told, and says so.
+    pub fn catch_up(&mut self, profile: &Profile, cluster: &Snapshot, shape: &Shape) -> bool {
         let stale = || !self.versions.iter().copied().eq(versions(profile, cluster, shape));
-        if stale() || !self.replay(cluster) {
+        let anew = stale() || !self.replay(cluster);
+        if anew {
             let judged = self.judged;
             *self = Self::new(profile, cluster, shape);
             self.judged += judged;
         }
+        anew
     }
 
     fn replay(&mut self, cluster: &Snapshot) -> bool {

@@ -4,16 +4,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_scheduler::cache::Cache;
 use knarr_scheduler::explain::{Explained, explain};
 use knarr_scheduler::framework::{Catalog, Code, PodInfo, Profile};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Fact {
     namespaces: Option<Vec<Namespace>>,
     services: Option<Vec<Service>>,
+    claims: Option<Vec<PersistentVolumeClaim>>,
+    volumes: Option<Vec<PersistentVolume>>,
+    classes: Option<Vec<StorageClass>>,
+    csi_nodes: Option<Vec<CSINode>>,
+    csi_drivers: Option<Vec<CSIDriver>>,
+    capacities: Option<Vec<CSIStorageCapacity>>,
+    attachments: Option<Vec<VolumeAttachment>>,
     nodes: Vec<Node>,
     pods: Option<Vec<Pod>>,
     pod: Pod,
@@ -43,7 +52,10 @@ fn code(code: Code) -> &'static str {
 /// Ours about the same cluster, with the nodes by name.
 fn ours(fact: &Fact) -> (Explained, Vec<String>) {
     let catalog = Arc::new(Catalog::default());
-    fact.services.iter().flatten().for_each(|s| catalog.put(s.clone()));
+    macro_rules! put {
+        ($($kind:ident),*) => { $(fact.$kind.iter().flatten().for_each(|o| catalog.put(o.clone()));)* };
+    }
+    put!(services, claims, volumes, classes, csi_nodes, csi_drivers, capacities, attachments);
     let profile = Profile::default_profile("default-scheduler", &catalog).unwrap();
     let mut cache = Cache::default();
     for ns in fact.namespaces.iter().flatten() {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::Informers;
+use tokio::sync::watch;
 
 type Held = BTreeMap<ObjectKey, Arc<dyn Any + Send + Sync>>;
 
@@ -16,6 +17,7 @@ pub struct Catalog {
     informers: Option<Arc<Informers>>,
     held: Mutex<HashMap<TypeId, Held>>,
     versions: Mutex<HashMap<TypeId, Arc<AtomicU64>>>,
+    changes: watch::Sender<()>,
 }
 
 impl Catalog {
@@ -34,9 +36,21 @@ impl Catalog {
             }
             Arc::clone(versions.entry(TypeId::of::<K>()).or_default())
         };
+        let changes = self.changes.clone();
         informers.informer::<K>().add_handler(move |_| {
             version.fetch_add(1, Ordering::Relaxed);
+            changes.send_replace(());
         });
+    }
+
+    /// Marks every change of an object of a watched kind, for whoever waits for one.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Wakes those who wait for a change: something else they look at is different.
+    pub fn announce(&self) {
+        self.changes.send_replace(());
     }
 
     /// A number that goes up whenever an object of the kind changes.
@@ -73,5 +87,6 @@ impl Catalog {
         held.entry(TypeId::of::<K>()).or_default().insert(key, Arc::new(object));
         let mut versions = self.versions.lock().unwrap_or_else(PoisonError::into_inner);
         versions.entry(TypeId::of::<K>()).or_default().fetch_add(1, Ordering::Relaxed);
+        self.changes.send_replace(());
     }
 }

@@ -144,6 +144,7 @@ fn lean_volume(volume: &Volume) -> Option<Volume> {
         image: volume.image.clone(),
         iscsi: volume.iscsi.clone(),
         persistent_volume_claim: volume.persistent_volume_claim.clone(),
+        portworx_volume: volume.portworx_volume.clone(),
         rbd: volume.rbd.clone(),
         ..Volume::default()
     };

@@ -1,6 +1,7 @@
 //! The scheduler's plugins: one file or folder each, one line in [`ALL`].
 
 pub mod balanced_allocation;
+mod claims;
 pub mod default_binder;
 pub mod default_preemption;
 mod domain_counts;
@@ -11,6 +12,7 @@ pub mod node_name;
 pub mod node_ports;
 pub mod node_resources_fit;
 pub mod node_unschedulable;
+pub mod node_volume_limits;
 pub mod pod_topology_spread;
 pub mod priority_sort;
 pub mod scheduling_gates;
@@ -19,6 +21,8 @@ pub mod taint_toleration;
 #[cfg(test)]
 pub mod testing;
 pub mod volume_binding;
+pub mod volume_restrictions;
+pub mod volume_zone;
 
 use crate::framework::profile::Descriptor;
 
@@ -32,11 +36,14 @@ pub const ALL: &[Descriptor] = &[
     node_affinity::DESCRIPTOR,
     node_ports::DESCRIPTOR,
     node_resources_fit::DESCRIPTOR,
+    volume_restrictions::DESCRIPTOR,
+    node_volume_limits::DESCRIPTOR,
+    volume_binding::DESCRIPTOR,
+    volume_zone::DESCRIPTOR,
     pod_topology_spread::DESCRIPTOR,
     inter_pod_affinity::DESCRIPTOR,
     default_preemption::DESCRIPTOR,
     balanced_allocation::DESCRIPTOR,
     image_locality::DESCRIPTOR,
-    volume_binding::DESCRIPTOR,
     default_binder::DESCRIPTOR,
 ];

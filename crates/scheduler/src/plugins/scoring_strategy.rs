@@ -130,7 +130,7 @@ impl Strategy {
 }
 
 /// The line through the points, on the scale of node scores.
-fn broken_line(shape: &[ShapePoint], at: i64) -> i64 {
+pub fn broken_line(shape: &[ShapePoint], at: i64) -> i64 {
     let score = |p: &ShapePoint| p.score * (MAX_NODE_SCORE / 10);
     let Some(after) = shape.iter().position(|p| at <= p.utilization) else {
         return shape.last().map_or(0, score);

@@ -40,9 +40,13 @@ pub fn cluster(nodes: Vec<NodeBuilder>, pods: Vec<(usize, PodBuilder)>) -> Snaps
 
 /// A profile of one plugin.
 pub fn profile_of(descriptor: Descriptor, args: &Value) -> Profile {
+    profile_with(descriptor, args, &Arc::default())
+}
+
+/// A profile of one plugin that looks these objects up.
+pub fn profile_with(descriptor: Descriptor, args: &Value, catalog: &Arc<Catalog>) -> Profile {
     let mut points = Points::default();
-    let catalog = Arc::new(Catalog::default());
-    let parts = (descriptor.build)(&Build { args, catalog: &catalog }).unwrap();
+    let parts = (descriptor.build)(&Build { args, catalog }).unwrap();
     points.add(parts, descriptor.weight);
     Profile::new("default-scheduler", points, 100)
 }
@@ -64,14 +68,33 @@ fn verdicts_with(
     nodes: Vec<NodeBuilder>,
     there: Vec<(usize, PodBuilder)>,
 ) -> Vec<Status> {
-    let (profile, cluster) = (profile_of(descriptor, args), cluster(nodes, there));
-    let work = Work::prepare(&profile, &cluster, &PodInfo::new(&pod.build()).shape);
+    verdicts_in(&profile_of(descriptor, args), pod, cluster(nodes, there))
+}
+
+/// What one plugin says of every node, with other objects to look up.
+pub fn verdicts_of(
+    descriptor: Descriptor,
+    catalog: &Arc<Catalog>,
+    pod: PodBuilder,
+    nodes: Vec<NodeBuilder>,
+    there: Vec<(usize, PodBuilder)>,
+) -> Vec<Status> {
+    verdicts_in(&profile_with(descriptor, &Value::Null, catalog), pod, cluster(nodes, there))
+}
+
+fn verdicts_in(profile: &Profile, pod: PodBuilder, cluster: Snapshot) -> Vec<Status> {
+    let work = Work::prepare(profile, &cluster, &PodInfo::new(&pod.build()).shape);
     if let Some((_, status)) = work.rejected {
         return vec![status; cluster.len()];
     }
     let view = |at| NodeView { cluster: &cluster, at, row: cluster.row(at) };
     let verdict = |at| check_node(&work, &view(at)).map_or(Status::SUCCESS, |(_, status)| status);
     cluster.live().iter().map(verdict).collect()
+}
+
+/// An object from its JSON.
+pub fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
 }
 
 /// What one plugin says of one node.
@@ -246,6 +269,19 @@ impl PodBuilder {
     pub fn spread(mut self, constraints: Vec<TopologySpreadConstraint>) -> Self {
         self.spec().topology_spread_constraints = Some(constraints);
         self
+    }
+
+    /// A volume with this source.
+    pub fn volume(mut self, mut source: Value) -> Self {
+        let volumes = self.spec().volumes.get_or_insert_default();
+        source["name"] = format!("v{}", volumes.len()).into();
+        volumes.push(object(source));
+        self
+    }
+
+    /// A volume of this claim.
+    pub fn claim(self, name: &str) -> Self {
+        self.volume(serde_json::json!({"persistentVolumeClaim": {"claimName": name}}))
     }
 
     pub fn on(mut self, node: &str) -> Self {

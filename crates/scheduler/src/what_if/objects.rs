@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_api::kind::{Kind, ResourceType};
 use serde_json::Value;
 
@@ -41,6 +41,7 @@ looked_up!(
     CSINode,
     CSIDriver,
     CSIStorageCapacity,
+    VolumeAttachment,
     PodDisruptionBudget,
     Service,
     ReplicationController,

@@ -15,6 +15,7 @@ import (
 	"strconv"
 
 	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 )
@@ -37,6 +39,7 @@ const (
 )
 
 var asked = []string{"NodeName", "NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodePorts", "NodeResourcesFit",
+	"VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone",
 	"PodTopologySpread", "InterPodAffinity", "NodeResourcesBalancedAllocation", "ImageLocality"}
 
 var weights = map[string]int32{"TaintToleration": 3, "NodeAffinity": 2, "PodTopologySpread": 2, "InterPodAffinity": 2}
@@ -48,15 +51,22 @@ type verdict struct {
 }
 
 type fact struct {
-	Namespaces []*v1.Namespace             `json:"namespaces"`
-	Services   []*v1.Service               `json:"services"`
-	Nodes      []*v1.Node                  `json:"nodes"`
-	Pods       []*v1.Pod                   `json:"pods"`
-	Pod        *v1.Pod                     `json:"pod"`
-	Rejected   []string                    `json:"rejected,omitempty"`
-	Unfit      map[string]verdict          `json:"unfit"`
-	Scores     map[string]map[string]int64 `json:"scores"`
-	Totals     map[string]int64            `json:"totals"`
+	Namespaces  []*v1.Namespace                 `json:"namespaces"`
+	Services    []*v1.Service                   `json:"services"`
+	Claims      []*v1.PersistentVolumeClaim     `json:"claims"`
+	Volumes     []*v1.PersistentVolume          `json:"volumes"`
+	Classes     []*storagev1.StorageClass       `json:"classes"`
+	CSINodes    []*storagev1.CSINode            `json:"csiNodes"`
+	CSIDrivers  []*storagev1.CSIDriver          `json:"csiDrivers"`
+	Capacities  []*storagev1.CSIStorageCapacity `json:"capacities"`
+	Attachments []*storagev1.VolumeAttachment   `json:"attachments"`
+	Nodes       []*v1.Node                      `json:"nodes"`
+	Pods        []*v1.Pod                       `json:"pods"`
+	Pod         *v1.Pod                         `json:"pod"`
+	Rejected    []string                        `json:"rejected,omitempty"`
+	Unfit       map[string]verdict              `json:"unfit"`
+	Scores      map[string]map[string]int64     `json:"scores"`
+	Totals      map[string]int64                `json:"totals"`
 }
 
 type maker struct{ *rand.Rand }
@@ -266,6 +276,113 @@ func (r maker) placement(pod *v1.Pod, affinity *v1.Affinity) {
 	}
 }
 
+const driver = "csi.example.com"
+
+// Volumes of a pod: of claims, and disks named in place.
+func (r maker) mounts(pod *v1.Pod, claims []*v1.PersistentVolumeClaim) {
+	add := func(source v1.VolumeSource) {
+		name := "v" + strconv.Itoa(len(pod.Spec.Volumes))
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
+	}
+	for len(claims) > 0 && r.in(2) && len(pod.Spec.Volumes) < 3 {
+		claim := claims[r.Intn(len(claims))].Name
+		if r.in(30) {
+			claim = "gone"
+		}
+		add(v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim}})
+	}
+	switch r.Intn(16) {
+	case 0:
+		add(v1.VolumeSource{GCEPersistentDisk: &v1.GCEPersistentDiskVolumeSource{PDName: r.one("d0", "d1"), ReadOnly: r.in(2)}})
+	case 1:
+		add(v1.VolumeSource{AWSElasticBlockStore: &v1.AWSElasticBlockStoreVolumeSource{VolumeID: r.one("vol-0", "vol-1")}})
+	case 2:
+		add(v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{IQN: r.one("q0", "q1"), ReadOnly: r.in(2)}})
+	case 3:
+		add(v1.VolumeSource{RBD: &v1.RBDVolumeSource{CephMonitors: []string{r.one("m0", "m1"), "m2"}, RBDPool: "p",
+			RBDImage: r.one("i0", "i1"), ReadOnly: r.in(2)}})
+	case 4:
+		add(v1.VolumeSource{Cinder: &v1.CinderVolumeSource{VolumeID: r.one("c0", "c1")}})
+	}
+}
+
+func (r maker) storage(f *fact, nodes int) {
+	late, now := storagev1.VolumeBindingWaitForFirstConsumer, storagev1.VolumeBindingImmediate
+	zoned := []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{{Key: zone,
+		Values: []string{"z0", "z1"}}}}}
+	for _, class := range []storagev1.StorageClass{{Provisioner: driver, VolumeBindingMode: &late},
+		{Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &late}, {Provisioner: "x", VolumeBindingMode: &now},
+		{Provisioner: "x", VolumeBindingMode: &late, AllowedTopologies: zoned}} {
+		class.Name = "class" + strconv.Itoa(len(f.Classes))
+		f.Classes = append(f.Classes, &class)
+	}
+	yes := true
+	spec := storagev1.CSIDriverSpec{StorageCapacity: &yes}
+	if r.in(4) {
+		spec.PreventPodSchedulingIfMissing = &yes
+	}
+	f.CSIDrivers = append(f.CSIDrivers, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: spec})
+	for n := 0; n < 3; n++ {
+		size := resource.MustParse(r.one("1Gi", "10Gi", "50Gi"))
+		f.Capacities = append(f.Capacities, &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+			Name: "z" + strconv.Itoa(n)}, StorageClassName: "class0", Capacity: &size,
+			NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{zone: "z" + strconv.Itoa(n)}}})
+	}
+	for n := 0; n < nodes; n++ {
+		if r.in(4) {
+			continue
+		}
+		node := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n" + strconv.Itoa(n)}}
+		for _, name := range []string{driver, "ebs.csi.aws.com", "cinder.csi.openstack.org"} {
+			limit := int32(1 + r.Intn(2))
+			node.Spec.Drivers = append(node.Spec.Drivers, storagev1.CSINodeDriver{Name: name, NodeID: "x",
+				Allocatable: &storagev1.VolumeNodeResources{Count: &limit}})
+		}
+		f.CSINodes = append(f.CSINodes, node)
+	}
+	for n := 0; n < 6; n++ {
+		pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv" + strconv.Itoa(n), Labels: map[string]string{}}}
+		pv.Spec.Capacity = v1.ResourceList{"storage": resource.MustParse(strconv.Itoa(n+1) + "Gi")}
+		pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{"ReadWriteOnce", "ReadWriteOncePod"}
+		pv.Spec.StorageClassName = r.one("class0", "class1")
+		pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: pv.Name}
+		pv.Status.Phase = "Available"
+		if r.in(2) {
+			pv.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{
+				{MatchExpressions: []v1.NodeSelectorRequirement{{Key: zone, Operator: "In", Values: []string{r.one("z0", "z1"), "z2"}}}}}}}
+		} else if r.in(2) {
+			pv.Labels[zone] = r.one("z0", "z1__z2", "z2")
+		}
+		f.Volumes = append(f.Volumes, pv)
+		if r.in(6) {
+			f.Attachments = append(f.Attachments, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va" + pv.Name},
+				Spec: storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: "n" + strconv.Itoa(r.Intn(nodes)),
+					Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv.Name}}})
+		}
+	}
+	for n := 0; n < 6; n++ {
+		class := r.one("class0", "class1", "class3", "class0", "class1", "class2")
+		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim" + strconv.Itoa(n), Namespace: "default",
+			UID: types.UID("claim" + strconv.Itoa(n)), Annotations: map[string]string{}}}
+		claim.Spec.StorageClassName = &class
+		claim.Spec.AccessModes = []v1.PersistentVolumeAccessMode{"ReadWriteOnce"}
+		if r.in(4) {
+			claim.Spec.AccessModes = []v1.PersistentVolumeAccessMode{"ReadWriteOncePod"}
+		}
+		claim.Spec.Resources.Requests = v1.ResourceList{"storage": resource.MustParse(r.one("500Mi", "2Gi", "4Gi"))}
+		if pv := f.Volumes[n]; r.in(2) {
+			claim.Spec.VolumeName = pv.Name
+			claim.Annotations["pv.kubernetes.io/bind-completed"] = "yes"
+			claim.Spec.StorageClassName = &pv.Spec.StorageClassName
+			pv.Spec.ClaimRef = &v1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: "default", Name: claim.Name, UID: claim.UID}
+			pv.Status.Phase, claim.Status.Phase = "Bound", "Bound"
+		} else if class == "class0" && r.in(4) {
+			claim.Annotations["volume.kubernetes.io/selected-node"] = "n" + strconv.Itoa(r.Intn(nodes))
+		}
+		f.Claims = append(f.Claims, claim)
+	}
+}
+
 func makeCase(r maker) *fact {
 	f := &fact{Unfit: map[string]verdict{}, Scores: map[string]map[string]int64{}, Totals: map[string]int64{}}
 	for _, name := range []string{"default", "other"} {
@@ -289,6 +406,14 @@ func makeCase(r maker) *fact {
 		f.Pods = append(f.Pods, pod)
 	}
 	f.Pod = r.pod("incoming", true)
+	// Half of the cases have storage.
+	if r.in(2) {
+		r.storage(f, nodes)
+		f.Pod.Namespace = "default"
+		for _, pod := range append(f.Pods, f.Pod) {
+			r.mounts(pod, f.Claims)
+		}
+	}
 	for n, pod := range append(f.Pods, f.Pod) {
 		pod.UID = types.UID("uid-" + strconv.Itoa(n))
 	}
@@ -318,11 +443,33 @@ func answer(f *fact) error {
 	for _, s := range f.Services {
 		objects = append(objects, s)
 	}
+	for _, o := range f.Claims {
+		objects = append(objects, o)
+	}
+	for _, o := range f.Volumes {
+		objects = append(objects, o)
+	}
+	for _, o := range f.Classes {
+		objects = append(objects, o)
+	}
+	for _, o := range f.CSINodes {
+		objects = append(objects, o)
+	}
+	for _, o := range f.CSIDrivers {
+		objects = append(objects, o)
+	}
+	for _, o := range f.Capacities {
+		objects = append(objects, o)
+	}
+	for _, o := range f.Attachments {
+		objects = append(objects, o)
+	}
 	client := fake.NewClientset(objects...)
 	factory := informers.NewSharedInformerFactory(client, 0)
 	snapshot := cache.NewSnapshot(f.Pods, f.Nodes)
 	fw, err := frameworkruntime.NewFramework(ctx, plugins.NewInTreeRegistry(), &profile,
 		frameworkruntime.WithClientSet(client), frameworkruntime.WithInformerFactory(factory),
+		frameworkruntime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 		frameworkruntime.WithSnapshotSharedLister(snapshot))
 	if err != nil {
 		return err
