@@ -84,7 +84,7 @@ async fn read(client: &Client) -> Result<Vec<Value>> {
             }
         };
         for item in list.items {
-            let mut object: Value = serde_json::from_slice(item.json())?;
+            let mut object: Value = serde_json::from_slice(&item.json())?;
             object["apiVersion"] = resource.api_version().into();
             object["kind"] = resource.kind.into();
             objects.push(object);

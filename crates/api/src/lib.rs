@@ -12,6 +12,7 @@ pub mod diff;
 pub mod header;
 pub mod intern;
 pub mod kind;
+pub mod members;
 pub mod naming;
 pub mod object;
 pub mod prepare;

@@ -1,40 +1,65 @@
-//! An object as Knarr holds it: once, as encoded JSON, with a small parsed header and a typed view made on demand.
+//! An object as Knarr holds it: the very bytes that the store holds, with a small parsed header and a typed view made
+//! on demand.
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_apimachinery::schema::{self, Type};
 use serde::Deserialize;
 
 use crate::header::Header;
 use crate::kind::{DecodeError, Kind, ObjectKey};
+use crate::members::Members;
 
 /// One revision of an API object, shared by everyone who looks at it.
 ///
-/// The JSON carries `apiVersion`, `kind` and `metadata.resourceVersion`. It never changes.
+/// Its JSON carries `apiVersion`, `kind` and `metadata.resourceVersion`. It never changes.
 pub struct Object {
-    json: Bytes,
+    /// Complete, or as it is stored: without the resourceVersion, which is then told at `version_at`.
+    text: Bytes,
+    version_at: Option<usize>,
     header: Header,
     typed: RwLock<Option<Arc<dyn Any + Send + Sync>>>,
+    /// Somebody has asked for the typed view since [`Object::rest`] was called last.
+    asked: AtomicBool,
 }
 
 impl Object {
+    fn held(text: Bytes, version_at: Option<usize>, header: Header) -> Self {
+        Self { text, version_at, header, typed: RwLock::default(), asked: AtomicBool::new(false) }
+    }
+
     /// From complete JSON. `selectable` are the field paths that field selectors may ask for.
     pub fn new(json: Bytes, selectable: &[&'static str]) -> Result<Self, serde_json::Error> {
         let header = Header::parse(&json, selectable)?;
-        Ok(Self { json, header, typed: RwLock::default() })
+        Ok(Self::held(json, None, header))
     }
 
-    /// From JSON as it is stored, without a resourceVersion: writes `revision` into the metadata.
+    /// From JSON as it is stored, compact and without a resourceVersion: its metadata says `revision` from now on. The
+    /// bytes are shared, not copied.
     pub fn from_stored(
-        json: &[u8],
+        json: Bytes,
         revision: u64,
         selectable: &[&'static str],
     ) -> Result<Self, serde_json::Error> {
-        Self::new(with_resource_version(json, revision), selectable)
+        let mut header = Header::parse(&json, selectable)?;
+        let version_at = metadata_start(&json);
+        if version_at.is_some() {
+            header.resource_version = revision;
+        }
+        Ok(Self::held(json, version_at, header))
+    }
+
+    /// The same object under another resourceVersion; `None` for one that was not stored.
+    pub fn at_version(&self, revision: u64) -> Option<Self> {
+        let mut header = self.header.clone();
+        header.resource_version = revision;
+        Some(Self::held(self.text.clone(), Some(self.version_at?), header))
     }
 
     /// A typed object, encoded.
@@ -42,8 +67,54 @@ impl Object {
         Self::new(Bytes::from(object.encode()), &[])
     }
 
-    pub fn json(&self) -> &Bytes {
-        &self.json
+    /// The whole JSON; put together at each call for objects from the store, a copy of some kilobytes.
+    pub fn json(&self) -> Bytes {
+        if self.version_at.is_none() {
+            return self.text.clone();
+        }
+        let mut whole = Vec::with_capacity(self.json_len());
+        self.put_json(&mut whole);
+        whole.into()
+    }
+
+    /// The length of the whole JSON, in bytes.
+    pub fn json_len(&self) -> usize {
+        let Some(at) = self.version_at else { return self.text.len() };
+        let digits = self.header.resource_version.checked_ilog10().map_or(1, |log| log as usize + 1);
+        let comma = usize::from(self.text.get(at) != Some(&b'}'));
+        self.text.len() + "\"resourceVersion\":\"\"".len() + digits + comma
+    }
+
+    /// Writes the whole JSON.
+    pub fn put_json(&self, out: &mut impl BufMut) {
+        self.put_part(0..self.text.len(), out);
+    }
+
+    /// The bytes that are held: the JSON, but for the resourceVersion of objects from the store.
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// Writes what stands in this part of the text, and the resourceVersion where it belongs there.
+    pub fn put_part(&self, part: Range<usize>, out: &mut impl BufMut) {
+        match self.version_at.filter(|at| part.contains(at)) {
+            Some(at) => {
+                out.put_slice(self.part(part.start..at));
+                out.put_slice(self.version(at).as_bytes());
+                out.put_slice(self.part(at..part.end));
+            }
+            None => out.put_slice(self.part(part)),
+        }
+    }
+
+    fn part(&self, part: Range<usize>) -> &[u8] {
+        self.text.get(part).unwrap_or_default()
+    }
+
+    /// The member that `metadata` begins with.
+    fn version(&self, at: usize) -> String {
+        let comma = if self.text.get(at) == Some(&b'}') { "" } else { "," };
+        format!("\"resourceVersion\":\"{}\"{comma}", self.header.resource_version)
     }
 
     pub fn header(&self) -> &Header {
@@ -73,16 +144,36 @@ impl Object {
 
     /// The typed view, without managedFields; decoded once and shared by all who ask for the same type.
     pub fn typed<K: Kind>(&self) -> Result<Arc<K>, DecodeError> {
+        self.asked.store(true, Ordering::Relaxed);
         let held = self.typed.read().unwrap_or_else(PoisonError::into_inner).clone();
         let view = match held.map(|view| view.downcast::<K>()) {
             Some(Ok(view)) => return Ok(view),
-            Some(Err(_)) => return decode_view::<K>(&self.json).map(Arc::new),
-            None => Arc::new(decode_view::<K>(&self.json)?),
+            Some(Err(_)) => return self.decode::<K>().map(Arc::new),
+            None => Arc::new(self.decode::<K>()?),
         };
         let mut typed = self.typed.write().unwrap_or_else(PoisonError::into_inner);
         // Who decoded at the same time shares what was first.
         let first = typed.get_or_insert_with(|| Arc::<K>::clone(&view));
         Ok(Arc::clone(first).downcast::<K>().unwrap_or(view))
+    }
+
+    fn decode<K: Kind>(&self) -> Result<K, DecodeError> {
+        let len = self.text.len();
+        let left_out = managed_fields(&self.text).unwrap_or(len..len);
+        let mut json = Vec::with_capacity(self.json_len() - left_out.len());
+        self.put_part(0..left_out.start, &mut json);
+        self.put_part(left_out.end..len, &mut json);
+        let mut view = K::decode(&json).or_else(|error| decode_without_nulls(&json).ok_or(error))?;
+        view.meta_mut().managed_fields = None;
+        Ok(view)
+    }
+
+    /// Drops the typed view if nobody has asked for it since the last call. It is several times as large as the JSON, and
+    /// made again in some microseconds.
+    pub fn rest(&self) {
+        if !self.asked.swap(false, Ordering::Relaxed) {
+            self.forget_view();
+        }
     }
 
     /// Drops the typed view: for objects of the past, of which only the bytes are wanted any more.
@@ -96,7 +187,7 @@ impl Object {
         struct Partial {
             metadata: ObjectMeta,
         }
-        Ok(serde_json::from_slice::<Partial>(&self.json)?.metadata)
+        Ok(serde_json::from_slice::<Partial>(&self.json())?.metadata)
     }
 }
 
@@ -104,12 +195,6 @@ impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.key(), self.header.resource_version)
     }
-}
-
-fn decode_view<K: Kind>(json: &[u8]) -> Result<K, DecodeError> {
-    let mut view = K::decode(json).or_else(|error| decode_without_nulls(json).ok_or(error))?;
-    view.meta_mut().managed_fields = None;
-    Ok(view)
 }
 
 /// A null means nothing wherever it stands. Times have to be there for some types all the same: they are then the
@@ -148,45 +233,16 @@ fn drop_nulls(value: &mut serde_json::Value, of: Type) {
 
 const EPOCH: &str = "1970-01-01T00:00:00Z";
 
-/// Writes `"resourceVersion":"N"` at the start of the top-level `metadata` object.
-///
-/// `json` is an object as the API server stores it: compact, and without a resourceVersion of its own.
-pub fn with_resource_version(json: &[u8], revision: u64) -> Bytes {
-    let Some(at) = metadata_start(json) else { return Bytes::copy_from_slice(json) };
-    let mut out = Vec::with_capacity(json.len() + 44);
-    out.extend_from_slice(&json[..at]);
-    out.extend_from_slice(b"\"resourceVersion\":\"");
-    out.extend_from_slice(revision.to_string().as_bytes());
-    out.push(b'"');
-    if json.get(at) != Some(&b'}') {
-        out.push(b',');
-    }
-    out.extend_from_slice(&json[at..]);
-    Bytes::from(out)
+/// The offset just behind the brace of the top-level `metadata`, in compact JSON.
+fn metadata_start(json: &[u8]) -> Option<usize> {
+    let at = Members::new(json, 0).find(b"metadata")?.value.start;
+    (json.get(at) == Some(&b'{')).then_some(at + 1)
 }
 
-/// The offset just behind `"metadata":{` at nesting depth one.
-fn metadata_start(json: &[u8]) -> Option<usize> {
-    const KEY: &[u8] = b"\"metadata\":{";
-    let (mut depth, mut i) = (0usize, 0usize);
-    while i < json.len() {
-        match json[i] {
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            b'"' => {
-                if depth == 1 && json[i..].starts_with(KEY) {
-                    return Some(i + KEY.len());
-                }
-                i += 1;
-                while i < json.len() && json[i] != b'"' {
-                    i += if json[i] == b'\\' { 2 } else { 1 };
-                }
-            }
-            _ => {}
-        }
-        i += 1;
-    }
-    None
+/// Where the managedFields stand, with a comma: often half of an object, and nothing to who wants a typed view.
+fn managed_fields(json: &[u8]) -> Option<Range<usize>> {
+    let metadata = metadata_start(json)? - 1;
+    Members::new(json, metadata).find(b"managedFields")?.with_comma(json)
 }
 
 #[cfg(test)]
@@ -209,8 +265,22 @@ mod tests {
             ),
         ];
         for (from, to) in table {
-            assert_eq!(with_resource_version(from.as_bytes(), 7), to.as_bytes(), "{from}");
+            let object = Object::from_stored(Bytes::from_static(from.as_bytes()), 7, &[]).unwrap();
+            assert_eq!(object.json(), to, "{from}");
+            assert_eq!((object.json_len(), object.resource_version()), (to.len(), 7), "{from}");
+            let later = object.at_version(1234).unwrap();
+            assert_eq!(later.json(), to.replace("\"7\"", "\"1234\""), "{from}");
         }
+        let none = Object::from_stored(Bytes::from_static(b"{}"), 7, &[]).unwrap();
+        assert_eq!(none.json(), "{}");
+        assert!(none.at_version(8).is_none());
+    }
+
+    #[test]
+    fn what_is_stored_is_not_copied() {
+        let stored = Bytes::from(br#"{"metadata":{"name":"a"}}"#.to_vec());
+        let object = Object::from_stored(stored.clone(), 7, &[]).unwrap();
+        assert_eq!(object.text.as_ptr(), stored.as_ptr());
     }
 
     #[test]
@@ -218,7 +288,7 @@ mod tests {
         let json =
             br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n","labels":{"a":"b"},
             "managedFields":[{"manager":"m"}]},"spec":{"nodeName":"n1","containers":[]}}"#;
-        let object = Object::from_stored(json, 3, &["spec.nodeName"]).unwrap();
+        let object = Object::from_stored(Bytes::from_static(json), 3, &["spec.nodeName"]).unwrap();
         let (a, b) = (object.typed::<Pod>().unwrap(), object.typed::<Pod>().unwrap());
         assert!(Arc::ptr_eq(&a, &b));
         assert_eq!(a.metadata.managed_fields, None);
@@ -228,11 +298,24 @@ mod tests {
     }
 
     #[test]
+    fn a_view_that_nobody_asks_for_goes() {
+        let json = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"}}"#;
+        let object = Object::new(Bytes::from_static(json), &[]).unwrap();
+        let first = object.typed::<Pod>().unwrap();
+        object.rest();
+        assert!(Arc::ptr_eq(&first, &object.typed::<Pod>().unwrap()));
+        object.rest();
+        object.rest();
+        assert_eq!(Arc::strong_count(&first), 1);
+        assert_eq!(object.typed::<Pod>().unwrap(), first);
+    }
+
+    #[test]
     fn nulls_are_nothing() {
         let json =
             br#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"containers":[{"name":"c",
             "ports":[{"containerPort":null}]}]}}"#;
-        let pod = Object::from_stored(json, 3, &[]).unwrap().typed::<Pod>().unwrap();
+        let pod = Object::from_stored(Bytes::from_static(json), 3, &[]).unwrap().typed::<Pod>().unwrap();
         let ports = pod.spec.as_ref().unwrap().containers[0].ports.clone();
         assert_eq!(ports.unwrap()[0].container_port, 0);
     }

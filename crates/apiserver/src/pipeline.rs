@@ -393,11 +393,11 @@ fn requested(server: &Inner, info: &RequestInfo, headers: &HeaderMap, body: &Byt
 /// The answer as a value, for the audit log.
 fn answered(answer: &Answer) -> Option<Value> {
     match answer {
-        Answer::Object { object, .. } => serde_json::from_slice(object.json()).ok(),
+        Answer::Object { object, .. } => serde_json::from_slice(&object.json()).ok(),
         Answer::Value { value, .. } => Some(value.clone()),
         Answer::List(list) => {
             let items: Vec<Value> =
-                list.items.iter().filter_map(|o| serde_json::from_slice(o.json()).ok()).collect();
+                list.items.iter().filter_map(|o| serde_json::from_slice(&o.json()).ok()).collect();
             Some(json!({
                 "kind": list.resource.list_kind, "apiVersion": list.resource.types.api_version(),
                 "metadata": {"resourceVersion": list.resource_version.to_string()}, "items": items,

@@ -33,7 +33,7 @@ fn row(resource: &ResourceRef, object: &Object, include: IncludeObject, now: jif
     let shown: Value = match include {
         IncludeObject::None => Value::Null,
         IncludeObject::Metadata => serde_json::from_slice(&partial(object)).unwrap_or_default(),
-        IncludeObject::Object => serde_json::from_slice(object.json()).unwrap_or_default(),
+        IncludeObject::Object => serde_json::from_slice(&object.json()).unwrap_or_default(),
     };
     json!({"cells": cells, "object": shown})
 }
@@ -83,7 +83,7 @@ pub fn event_table(
 /// `PartialObjectMetadata` of an object.
 pub fn partial(object: &Object) -> Bytes {
     let json = object.json();
-    let metadata = metadata_of(json).unwrap_or(b"{}");
+    let metadata = metadata_of(&json).unwrap_or(b"{}");
     let mut out = Vec::with_capacity(metadata.len() + 80);
     out.extend_from_slice(
         b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":",

@@ -80,7 +80,7 @@ fn matters(evaluator: &Evaluator, change: &Change, now: Timestamp) -> bool {
 }
 
 fn value(object: &Object) -> Option<Value> {
-    serde_json::from_slice(object.json()).ok()
+    serde_json::from_slice(&object.json()).ok()
 }
 
 fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {

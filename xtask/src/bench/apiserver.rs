@@ -39,7 +39,10 @@ pub fn measure(binary: &Path, lists: usize, objects: usize, upstream: Option<&Pa
     let mut report = Report::new("apiserver");
     report.add("pods", objects as f64, "pods");
     let mut cluster = Cluster::new(binary)?;
-    cluster.start(&["--disable-node"])?;
+    let mut alone = vec!["--disable-node", "--disable-scheduler", "--disable-controller-manager"];
+    // Nobody makes service accounts here.
+    alone.extend(["--disable-admission-plugins", "ServiceAccount"]);
+    cluster.start(&alone)?;
     let access = cluster.access()?;
     let ours = Subject { name: "ours", access: access.clone(), server: cluster.pid()?, etcd: None };
     run(&mut report, &ours, lists, objects)?;
@@ -55,6 +58,7 @@ pub fn measure(binary: &Path, lists: usize, objects: usize, upstream: Option<&Pa
 
 fn run(report: &mut Report, subject: &Subject, lists: usize, objects: usize) -> Result<()> {
     let name = subject.name;
+    eprintln!("{name}: {objects} pods are created, read and listed");
     let before = process::memory(subject.server)?.rss;
     report.add(&format!("{name} RSS at rest"), before, "MB");
 
@@ -86,6 +90,7 @@ fn run(report: &mut Report, subject: &Subject, lists: usize, objects: usize) -> 
     let after = process::memory(subject.server)?;
     report.add(&format!("{name} highest RSS"), after.peak, "MB");
 
+    eprintln!("{name}: {WATCHERS} watchers");
     let (times, passed) = watch(&subject.access)?;
     report.add(&format!("{name} events"), times.len() as f64 / passed.as_secs_f64(), "events/s");
     report.add_times(&format!("{name} update to event"), &times);
@@ -204,18 +209,19 @@ impl Upstream {
         server.arg(format!("--client-ca-file={}", file("ca.crt")));
         server.arg(format!("--tls-cert-file={}", file("apiserver.crt")));
         server.arg(format!("--tls-private-key-file={}", file("apiserver.key")));
-        server.arg(format!("--service-account-key-file={}", file("sa.key")));
-        server.arg(format!("--service-account-signing-key-file={}", file("sa.key")));
+        // Keys in PKCS#8 are taken to sign with, but not to verify with: a certificate is.
+        server.arg(format!("--service-account-key-file={}", file("apiserver.crt")));
+        server.arg(format!("--service-account-signing-key-file={}", file("apiserver.key")));
         server.args(["--service-account-issuer", "https://kubernetes.default.svc.cluster.local"]);
         server.args(["--service-cluster-ip-range", "10.43.0.0/16"]);
-        // Nobody makes service accounts here.
         server.args(["--disable-admission-plugins", "ServiceAccount"]);
         log_to(&mut server, &cluster.sandbox.path("upstream.log"));
         started.children.push(server.spawn().context("kube-apiserver")?);
         let begun = Instant::now();
         let ready = || access.connect().and_then(|mut c| c.send("GET", "/readyz", None));
         while ready().is_err() {
-            if begun.elapsed() > Duration::from_secs(120) {
+            let ended = started.children[1].try_wait()?.is_some();
+            if ended || begun.elapsed() > Duration::from_secs(120) {
                 let log = std::fs::read_to_string(cluster.sandbox.path("upstream.log")).unwrap_or_default();
                 let tail: Vec<&str> = log.lines().rev().take(20).collect();
                 bail!("kube-apiserver did not become ready:\n{}", tail.join("\n"));

@@ -12,7 +12,7 @@ use crate::validate;
 
 /// Whether the object's JSON says anything about `spec.selector`; the typed view cannot tell.
 fn has_selector(object: &Object) -> bool {
-    let value: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     value.pointer("/spec/selector").is_some_and(|s| !s.is_null())
 }
 

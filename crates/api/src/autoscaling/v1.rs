@@ -42,7 +42,7 @@ fn stored_field(path: &str) -> Option<&'static str> {
 }
 
 fn as_v2(object: &Object) -> Option<Object> {
-    let value: Value = serde_json::from_slice(object.json()).ok()?;
+    let value: Value = serde_json::from_slice(&object.json()).ok()?;
     Object::new(Bytes::from(to_stored(&value).to_string()), &[]).ok()
 }
 

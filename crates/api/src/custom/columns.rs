@@ -46,7 +46,7 @@ impl Columns {
 
     /// The cells of one row.
     pub fn cells(&self, object: &Object, context: &CellContext) -> Vec<Value> {
-        let value: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+        let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
         let own = self.columns.iter().map(|(column, path)| match path.find(&value).first() {
             Some(found) => cell(&column.ty, found, context),
             None => Value::Null,

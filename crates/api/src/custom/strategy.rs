@@ -132,7 +132,7 @@ fn blocks_rules(error: &Error) -> bool {
 }
 
 fn value_of(object: &Object) -> Value {
-    serde_json::from_slice(object.json()).unwrap_or_default()
+    serde_json::from_slice(&object.json()).unwrap_or_default()
 }
 
 /// A write to the status touches nothing else; who wrote it is kept.

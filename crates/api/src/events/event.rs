@@ -108,7 +108,7 @@ const UNCHANGING: &[(&str, &str)] = &[
 ];
 
 fn core_form(object: &Object) -> Option<core::Event> {
-    let parsed: Value = serde_json::from_slice(object.json()).ok()?;
+    let parsed: Value = serde_json::from_slice(&object.json()).ok()?;
     serde_json::from_value(to_stored(&parsed)).ok()
 }
 

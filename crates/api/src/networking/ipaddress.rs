@@ -42,7 +42,7 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 
 /// Whether the object says what the address belongs to; the typed view cannot tell.
 fn has_parent(object: &Object) -> bool {
-    let value: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     value.pointer("/spec/parentRef").is_some_and(|p| !p.is_null())
 }
 

@@ -33,7 +33,7 @@ pub async fn value(
     name: &str,
 ) -> Result<Option<Value>, StatusError> {
     let found = find(server, resource, namespace, name).await?;
-    found.map(|o| serde_json::from_slice(o.json()).map_err(StatusError::internal)).transpose()
+    found.map(|o| serde_json::from_slice(&o.json()).map_err(StatusError::internal)).transpose()
 }
 
 /// One object in the version of this resource, as JSON.
@@ -51,7 +51,7 @@ pub async fn in_version(
         },
     };
     let shown = served.show(&found).await?;
-    serde_json::from_slice(shown.json()).map(Some).map_err(StatusError::internal)
+    serde_json::from_slice(&shown.json()).map(Some).map_err(StatusError::internal)
 }
 
 /// The objects of a namespace, or of everywhere, with such labels, in the version of this resource.
@@ -63,7 +63,7 @@ pub async fn selected(
     let mut objects = served.cache()?.list(namespace);
     objects.retain(|o| selector.is_everything() || selector.matches_with(|key| o.header().label(key)));
     let shown = served.show_all(objects).await?;
-    shown.iter().map(|o| serde_json::from_slice(o.json()).map_err(StatusError::internal)).collect()
+    shown.iter().map(|o| serde_json::from_slice(&o.json()).map_err(StatusError::internal)).collect()
 }
 
 /// All of a namespace, or of everywhere, as the cache knows them.
@@ -74,7 +74,7 @@ pub fn list(
 ) -> Result<Vec<Value>, StatusError> {
     let Some(served) = server.table.find(group, version, plural) else { return Ok(Vec::new()) };
     let objects = served.cache()?.list(namespace);
-    Ok(objects.iter().filter_map(|o| serde_json::from_slice(o.json()).ok()).collect())
+    Ok(objects.iter().filter_map(|o| serde_json::from_slice(&o.json()).ok()).collect())
 }
 
 /// The default among classes: the newest of those marked by this annotation, of equals the first by name.

@@ -64,7 +64,7 @@ fn custom(server: &Inner) -> BTreeSet<(String, String)> {
     };
     let mut all = BTreeSet::new();
     for object in cache.list(None) {
-        let definition: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+        let definition: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
         let spec = &definition["spec"];
         let Some(group) = spec["group"].as_str() else { continue };
         for version in spec["versions"].as_array().into_iter().flatten() {

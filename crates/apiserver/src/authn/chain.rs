@@ -193,7 +193,7 @@ async fn bootstrap_user(server: &Inner, token: &str) -> Option<UserInfo> {
     let (id, secret) = bootstrap_token::parse(token)?;
     let name = format!("{}{id}", bootstrap_token::SECRET_PREFIX);
     let object = service_account::find(server, "secrets", bootstrap_token::NAMESPACE, &name).await?;
-    let value: Value = serde_json::from_slice(object.json()).ok()?;
+    let value: Value = serde_json::from_slice(&object.json()).ok()?;
     bootstrap_token::user(&value, id, secret, server.clock.now())
 }
 

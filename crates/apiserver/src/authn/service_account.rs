@@ -296,7 +296,7 @@ async fn legacy_user(server: &Inner, token: &str, claims: &Value) -> Result<User
     }
     let secret =
         find(server, "secrets", &namespace, &secret_name).await.ok_or("Token has been invalidated")?;
-    let content: Value = serde_json::from_slice(secret.json()).map_err(|e| e.to_string())?;
+    let content: Value = serde_json::from_slice(&secret.json()).map_err(|e| e.to_string())?;
     if !content["metadata"]["deletionTimestamp"].is_null() {
         return Err("Token has been invalidated".into());
     }
@@ -323,7 +323,7 @@ async fn legacy_user(server: &Inner, token: &str, claims: &Value) -> Result<User
             "the token in secret {namespace}/{secret_name} for service account {namespace}/{name} has been marked invalid. Use tokens from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use of this token"
         ));
     }
-    let account: Value = serde_json::from_slice(account.json()).map_err(|e| e.to_string())?;
+    let account: Value = serde_json::from_slice(&account.json()).map_err(|e| e.to_string())?;
     let automatic =
         account["secrets"].as_array().into_iter().flatten().any(|r| r["name"] == secret_name.as_str());
     if automatic {

@@ -224,7 +224,7 @@ impl NodeAuthorizer {
     fn needed_by_volume(&self, node: &str, namespace: &str, name: &str) -> bool {
         let Some(volumes) = self.caches.get("core/persistentvolumes") else { return false };
         let uses = |volume: &Arc<Object>| {
-            let value: Value = serde_json::from_slice(volume.json()).unwrap_or_default();
+            let value: Value = serde_json::from_slice(&volume.json()).unwrap_or_default();
             volume_secrets(&value).any(|(ns, secret)| ns == namespace && secret == name)
         };
         volumes
@@ -238,7 +238,7 @@ impl NodeAuthorizer {
     /// Whether the object names this node in `spec.nodeName`.
     fn is_on(&self, node: &str, cache: &str, key: &str) -> bool {
         let object = self.caches.get(cache).and_then(|all| all.get(key));
-        let value = object.and_then(|o| serde_json::from_slice::<Value>(o.json()).ok());
+        let value = object.and_then(|o| serde_json::from_slice::<Value>(&o.json()).ok());
         value.is_some_and(|v| v["spec"]["nodeName"] == node)
     }
 }

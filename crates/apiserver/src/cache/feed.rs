@@ -22,6 +22,9 @@ const PAGE: usize = 2000;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
+/// How long typed views stay that nobody asks for: from once to twice this.
+const REST_EVERY: Duration = Duration::from_secs(20);
+
 /// The store could not be read, or holds what is no object.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -67,6 +70,7 @@ impl Caches {
             progress: Mutex::default(),
         });
         let revision = caches.load(&*store).await?;
+        tokio::spawn(Arc::clone(&caches).rest(Arc::clone(&clock), stop.clone()));
         tokio::spawn(Arc::clone(&caches).follow(store, clock, revision, stop));
         Ok(caches)
     }
@@ -150,6 +154,17 @@ impl Caches {
         let mut receiver = self.applied.subscribe();
         // The sender lives in `self`, so this cannot fail.
         let _ = receiver.wait_for(|applied| *applied >= revision).await;
+    }
+
+    /// Now and then drops the typed views that have gone out of use: a cluster at rest holds its objects once.
+    async fn rest(self: Arc<Self>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = clock.sleep(REST_EVERY) => {}
+            }
+            self.by_name.load().values().flatten().for_each(|cache| cache.rest());
+        }
     }
 
     async fn load(&self, store: &dyn Store) -> Result<u64, LoadError> {

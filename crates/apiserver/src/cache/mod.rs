@@ -51,7 +51,7 @@ impl CacheEvent {
     }
 
     fn bytes(&self) -> usize {
-        self.object.json().len()
+        self.object.json_len()
     }
 }
 
@@ -201,10 +201,10 @@ impl Cache {
     }
 
     /// An object as it is held, from its stored JSON.
-    pub fn decode(&self, stored: &[u8], revision: u64) -> Result<Object, serde_json::Error> {
+    pub fn decode(&self, stored: &Bytes, revision: u64) -> Result<Object, serde_json::Error> {
         match &self.normalize {
-            Some(normalize) => Object::from_stored(&normalize(stored)?, revision, self.selectable),
-            None => Object::from_stored(stored, revision, self.selectable),
+            Some(normalize) => Object::from_stored(normalize(stored)?.into(), revision, self.selectable),
+            None => Object::from_stored(stored.clone(), revision, self.selectable),
         }
     }
 
@@ -231,11 +231,16 @@ impl Cache {
         in_namespace(&self.read().objects, namespace).map(|(_, o)| Arc::clone(o)).collect()
     }
 
+    /// Drops the typed views that nobody has asked for since the last call.
+    fn rest(&self) {
+        self.read().objects.values().for_each(|object| object.rest());
+    }
+
     /// How many objects there are, about how large one is, and how many watch them all.
     pub fn load(&self) -> (u64, u64, u64) {
         const SAMPLE: usize = 16;
         let state = self.read();
-        let sampled: Vec<u64> = state.objects.values().take(SAMPLE).map(|o| o.json().len() as u64).collect();
+        let sampled: Vec<u64> = state.objects.values().take(SAMPLE).map(|o| o.json_len() as u64).collect();
         let average = sampled.iter().sum::<u64>().checked_div(sampled.len() as u64).unwrap_or(0);
         (state.objects.len() as u64, average, state.watchers.all.len() as u64)
     }

@@ -6,7 +6,7 @@ fn object(name: &str, labels: &str, revision: u64) -> Arc<Object> {
     let json = format!(
         "{{\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"ns\",\"labels\":{{{labels}}}}},\"spec\":{{}}}}"
     );
-    Arc::new(Object::from_stored(json.as_bytes(), revision, &[]).unwrap())
+    Arc::new(Object::from_stored(json.into_bytes().into(), revision, &[]).unwrap())
 }
 
 fn cache() -> Cache {

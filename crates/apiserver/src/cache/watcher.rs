@@ -140,12 +140,5 @@ impl Watcher {
 
 /// The last state that was selected, under the revision by which the object left the selection.
 pub fn left(before: &Arc<Object>, revision: u64) -> Arc<Object> {
-    let old = format!("\"resourceVersion\":\"{}\"", before.resource_version());
-    let new = format!("\"resourceVersion\":\"{revision}\"");
-    let json = before.json();
-    // Held objects have their resourceVersion as the first thing in their metadata.
-    let at = json.windows(old.len()).position(|w| w == old.as_bytes());
-    let Some(at) = at else { return Arc::clone(before) };
-    let bytes = [&json[..at], new.as_bytes(), &json[at + old.len()..]].concat();
-    Object::new(bytes.into(), &[]).map_or_else(|_| Arc::clone(before), Arc::new)
+    before.at_version(revision).map_or_else(|| Arc::clone(before), Arc::new)
 }

@@ -123,5 +123,5 @@ async fn finish(
         Ok(new)
     };
     let object = modify_raw(server, &served, "", name, false, &change).await?;
-    serde_json::from_slice(object.json()).map_err(StatusError::internal)
+    serde_json::from_slice(&object.json()).map_err(StatusError::internal)
 }

@@ -71,7 +71,7 @@ impl Conversion {
     }
 
     fn fits(&self, held: &Object) -> bool {
-        held.json().starts_with(self.prefix.as_bytes())
+        held.text().starts_with(self.prefix.as_bytes())
     }
 
     /// A held object in this version.
@@ -93,7 +93,7 @@ impl Conversion {
         if places.is_empty() {
             return Ok(held);
         }
-        let read = |i: &usize| serde_json::from_slice(held[*i].json()).map_err(StatusError::internal);
+        let read = |i: &usize| serde_json::from_slice(&held[*i].json()).map_err(StatusError::internal);
         let originals: Vec<Value> = places.iter().map(read).collect::<Result<_, _>>()?;
         let converted = self.convert(originals, &self.api_version).await?;
         for (place, value) in places.into_iter().zip(converted) {
@@ -113,7 +113,7 @@ impl Conversion {
             let converted = self.convert(vec![value.clone()], &wanted).await?;
             serde_json::to_vec(&converted.into_iter().next().unwrap_or_default())
         };
-        json.map(Bytes::from).map_err(StatusError::internal)
+        json.map(|json| Bytes::from(json.into_boxed_slice())).map_err(StatusError::internal)
     }
 
     async fn convert(&self, mut objects: Vec<Value>, wanted: &str) -> Result<Vec<Value>, StatusError> {

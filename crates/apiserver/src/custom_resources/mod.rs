@@ -132,11 +132,11 @@ async fn try_settle(
         resources.serving.end(server, name);
         return Ok(());
     };
-    let value: Value = serde_json::from_slice(object.json()).map_err(StatusError::internal)?;
+    let value: Value = serde_json::from_slice(&object.json()).map_err(StatusError::internal)?;
     let others: Vec<Value> = same_group(cache, name)
         .iter()
         .filter(|other| *other != name)
-        .filter_map(|other| serde_json::from_slice(cache.get(other)?.json()).ok())
+        .filter_map(|other| serde_json::from_slice(&cache.get(other)?.json()).ok())
         .collect();
     let now = rfc3339(server.clock.now());
     let mut wanted = value.clone();

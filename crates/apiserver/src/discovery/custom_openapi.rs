@@ -127,9 +127,7 @@ fn gvk(custom: &CustomResource, kind: &str) -> Value {
 fn type_meta(properties: &mut Map<String, Value>, model: &str, meta: &str, describe: Describe<'_>) {
     let model = describe(model).unwrap_or_default();
     let described = |name: &str, mut property: Value| {
-        let text = model.pointer(&format!("/properties/{name}/description"));
-        if let Some(text) = text.or_else(|| model.pointer(&format!("/properties/{name}/allOf/0/description")))
-        {
+        if let Some(text) = model.pointer(&format!("/properties/{name}/description")) {
             property["description"] = text.clone();
         }
         property

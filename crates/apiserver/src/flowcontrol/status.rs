@@ -61,7 +61,7 @@ fn changed(old: &Value, dangling: &Dangling, now: &str) -> Option<Value> {
 
 async fn write(server: &Inner, dangling: &Dangling) {
     let held = server.caches.get(SCHEMAS).and_then(|c| c.get(&dangling.schema));
-    let Some(held) = held.and_then(|o| serde_json::from_slice::<Value>(o.json()).ok()) else { return };
+    let Some(held) = held.and_then(|o| serde_json::from_slice::<Value>(&o.json()).ok()) else { return };
     let now = metadata::rfc3339(server.clock.now());
     if changed(&held, dangling, &now).is_none() {
         return;

@@ -2,10 +2,13 @@
 
 use std::ops::Range;
 
+use knarr_api::members::Members;
+
 /// Where `apiVersion` and `kind` stand at the top of an object, each with one comma beside it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TypeMembers([Span; 2]);
 
+/// As short as can be: a list holds them for each of its items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Span {
     start: u32,
@@ -13,6 +16,10 @@ struct Span {
 }
 
 impl Span {
+    fn new(range: &Range<usize>) -> Option<Self> {
+        Some(Self { start: u32::try_from(range.start).ok()?, end: u32::try_from(range.end).ok()? })
+    }
+
     fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
@@ -21,16 +28,11 @@ impl Span {
 impl TypeMembers {
     /// Finds them in compact JSON. It stops at the second one, which in sorted members comes early.
     pub fn of(json: &[u8]) -> Self {
-        let (mut found, mut count, mut at) = ([Span::default(); 2], 0, 1);
-        while count < 2 && json.get(at) == Some(&b'"') {
-            let name_end = after_string(json, at);
-            let end = after_value(json, name_end + 1);
-            if matches!(&json[at..name_end.min(json.len())], b"\"apiVersion\"" | b"\"kind\"") {
-                let Some(span) = with_comma(json, at, end) else { break };
-                found[count] = span;
-                count += 1;
-            }
-            at = end + 1;
+        let mut found = [Span::default(); 2];
+        let wanted = Members::new(json, 0).filter(|m| matches!(m.name, b"apiVersion" | b"kind"));
+        for (span, member) in found.iter_mut().zip(wanted) {
+            let Some(here) = member.with_comma(json).and_then(|range| Span::new(&range)) else { break };
+            *span = here;
         }
         Self(found)
     }
@@ -40,66 +42,15 @@ impl TypeMembers {
         self.0.iter().map(|s| s.range().len()).sum()
     }
 
-    /// The parts of `json` around them.
-    pub fn around<'j>(&self, json: &'j [u8]) -> [&'j [u8]; 3] {
-        let [first, second] = self.0;
-        let part = |range: Range<usize>| json.get(range).unwrap_or_default();
-        match (first.range().len(), second.range().len()) {
-            (0, _) => [json, &[], &[]],
-            (_, 0) => [part(0..first.range().start), part(first.range().end..json.len()), &[]],
-            _ => [
-                part(0..first.range().start),
-                part(first.range().end..second.range().start),
-                part(second.range().end..json.len()),
-            ],
+    /// What of `len` bytes lies around them.
+    pub fn around(&self, len: usize) -> [Range<usize>; 3] {
+        let [first, second] = self.0.map(Span::range);
+        match (first.len(), second.len()) {
+            (0, _) => [0..len, 0..0, 0..0],
+            (_, 0) => [0..first.start, first.end..len, 0..0],
+            _ => [0..first.start, first.end..second.start, second.end..len],
         }
     }
-}
-
-/// A member with the comma behind it, or with the one before it where it is the last.
-fn with_comma(json: &[u8], start: usize, end: usize) -> Option<Span> {
-    let (start, end) = match (json.get(end)?, json.get(start.checked_sub(1)?)?) {
-        (b',', _) => (start, end + 1),
-        (_, b',') => (start - 1, end),
-        _ => (start, end),
-    };
-    Some(Span { start: u32::try_from(start).ok()?, end: u32::try_from(end).ok()? })
-}
-
-/// Behind the string that begins at `at`.
-fn after_string(json: &[u8], at: usize) -> usize {
-    let mut i = at + 1;
-    while let Some(byte) = json.get(i) {
-        match byte {
-            b'"' => return i + 1,
-            b'\\' => i += 2,
-            _ => i += 1,
-        }
-    }
-    json.len()
-}
-
-/// Behind the value that begins at `at`.
-fn after_value(json: &[u8], at: usize) -> usize {
-    let (mut i, mut depth) = (at, 0usize);
-    while let Some(byte) = json.get(i) {
-        match byte {
-            b'"' => {
-                i = after_string(json, i);
-                if depth == 0 {
-                    return i;
-                }
-                continue;
-            }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth <= 1 => return if depth == 1 { i + 1 } else { i },
-            b'}' | b']' => depth -= 1,
-            b',' if depth == 0 => return i,
-            _ => {}
-        }
-        i += 1;
-    }
-    json.len()
 }
 
 #[cfg(test)]
@@ -131,7 +82,8 @@ mod tests {
         ];
         for (json, expected) in table {
             let members = TypeMembers::of(json.as_bytes());
-            let left = members.around(json.as_bytes()).concat();
+            let parts = members.around(json.len());
+            let left = parts.map(|part| &json.as_bytes()[part]).concat();
             assert_eq!(String::from_utf8_lossy(&left), expected, "{json}");
             assert_eq!(left.len(), json.len() - members.len(), "{json}");
         }

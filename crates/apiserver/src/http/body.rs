@@ -42,7 +42,7 @@ impl ListBody {
     /// A list whose items do not say what they are.
     pub fn bare(head: Bytes, items: Vec<Arc<Object>>, tail: Bytes) -> Self {
         let members = |item: Arc<Object>| {
-            let members = TypeMembers::of(item.json());
+            let members = TypeMembers::of(item.text());
             (item, members)
         };
         Self::of(head, items.into_iter().map(members).collect(), tail)
@@ -50,7 +50,7 @@ impl ListBody {
 
     fn of(head: Bytes, items: VecDeque<(Arc<Object>, TypeMembers)>, tail: Bytes) -> Self {
         let commas = items.len().saturating_sub(1);
-        let written = items.iter().map(|(item, left_out)| item.json().len() - left_out.len());
+        let written = items.iter().map(|(item, left_out)| item.json_len() - left_out.len());
         let left = head.len() + tail.len() + commas + written.sum::<usize>();
         Self { head, items, tail, first: true, left }
     }
@@ -67,8 +67,8 @@ impl ListBody {
                 out.put_u8(b',');
             }
             self.first = false;
-            for part in left_out.around(item.json()) {
-                out.put_slice(part);
+            for part in left_out.around(item.text().len()) {
+                item.put_part(part, &mut out);
             }
         }
         self.left -= out.len();

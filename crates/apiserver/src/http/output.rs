@@ -150,7 +150,7 @@ pub fn write(
             write_error(&StatusError::new(406, "NotAcceptable", why), Negotiated::default())
         }
         Answer::Object { code, resource, object } => match negotiated.form {
-            Form::Whole => write_bytes(code, object.json().clone(), negotiated),
+            Form::Whole => write_bytes(code, object.json(), negotiated),
             Form::Table => {
                 let version = object.resource_version();
                 write_value(
@@ -273,7 +273,7 @@ fn list_message(
 ) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     let mut list = ListEncoder::new(api_version, kind, meta)?;
     for item in items {
-        list.push(&serde_json::from_slice(item.json())?)?;
+        list.push(&serde_json::from_slice(&item.json())?)?;
     }
     Ok(list.finish()?)
 }

@@ -69,13 +69,14 @@ pub async fn create_value(
     let mut object = attributes.object;
     let base = metadata::text(&object, "generateName").to_owned();
     let generated = metadata::text(&object, "name").is_empty() && !base.is_empty();
+    if !generated {
+        return create_named(server, request, served, params, object).await;
+    }
     for attempt in 1.. {
-        if generated {
-            let name = names::generate_name(&mut fastrand::Rng::new(), &base);
-            knarr_api::prepare::metadata(&mut object).insert("name".into(), name.into());
-        }
+        let name = names::generate_name(&mut fastrand::Rng::new(), &base);
+        knarr_api::prepare::metadata(&mut object).insert("name".into(), name.into());
         match create_named(server, request, served, params, object.clone()).await {
-            Err(error) if generated && error.is_already_exists() && attempt < NAME_ATTEMPTS => {}
+            Err(error) if error.is_already_exists() && attempt < NAME_ATTEMPTS => {}
             other => return other,
         }
     }
@@ -105,9 +106,10 @@ async fn create_named(
     let mut attributes = Attributes::new(request, served, Operation::Create, place, object, params.dry_run);
     admission::complete(&mut attributes, server);
     let mut errors = metadata::validate(served, &attributes.object);
+    let view = typed(served, &attributes.object)?;
     // What a bad name would make of a storage key must not come to the store.
     if errors.is_empty() {
-        errors.extend(strategy.validate(&*typed(served, &attributes.object)?));
+        errors.extend(strategy.validate(&view));
     }
     if !errors.is_empty() {
         let types = served.resource.types;
@@ -116,7 +118,7 @@ async fn create_named(
     }
     admission::validate(&attributes, server).await?;
     let object = attributes.object;
-    strategy.warnings(&*typed(served, &object)?, None).into_iter().for_each(|w| request.warn(w));
+    strategy.warnings(&view, None).into_iter().for_each(|w| request.warn(w));
     write_new(server, served, params, object, &namespace, &name).await
 }
 

@@ -59,7 +59,7 @@ pub async fn since(server: &Inner, served: &Served, after: u64) -> Result<Option
 }
 
 fn cache_event(served: &Served, event: &Event) -> Result<CacheEvent, StatusError> {
-    let parse = |value: &[u8], revision| served.held(value, revision);
+    let parse = |value, revision| served.held(value, revision);
     let previous = event.prev.as_ref().map(|kv| parse(&kv.value, kv.mod_revision)).transpose()?;
     let deleted = event.kind == EventKind::Delete;
     let object = match (&event.prev, deleted) {

@@ -116,13 +116,13 @@ impl Served {
     }
 
     /// From stored JSON, in the stored form, as the cache would hold it.
-    pub fn held(&self, stored: &[u8], revision: u64) -> Result<Arc<Object>, StatusError> {
+    pub fn held(&self, stored: &Bytes, revision: u64) -> Result<Arc<Object>, StatusError> {
         let object = self.cache()?.decode(stored, revision);
         object.map(Arc::new).map_err(|e| StatusError::internal(format!("damaged object in storage: {e}")))
     }
 
     /// From stored JSON, in the form of this resource.
-    pub async fn object(&self, stored: &[u8], revision: u64) -> Result<Arc<Object>, StatusError> {
+    pub async fn object(&self, stored: &Bytes, revision: u64) -> Result<Arc<Object>, StatusError> {
         self.show(&self.held(stored, revision)?).await
     }
 
@@ -132,7 +132,7 @@ impl Served {
             return conversion.show(self, held).await;
         }
         let Some(as_) = self.resource.stored_as else { return Ok(Arc::clone(held)) };
-        let value: Value = serde_json::from_slice(held.json()).map_err(StatusError::internal)?;
+        let value: Value = serde_json::from_slice(&held.json()).map_err(StatusError::internal)?;
         let shown = serde_json::to_vec(&(as_.from_stored)(&value)).map_err(StatusError::internal)?;
         Object::new(shown.into(), self.resource.selectable).map(Arc::new).map_err(StatusError::internal)
     }
@@ -166,7 +166,8 @@ impl Served {
             Some(as_) => serde_json::to_vec(&(as_.to_stored)(value)),
             None => serde_json::to_vec(value),
         };
-        bytes.map(Bytes::from).map_err(StatusError::internal)
+        // What is stored is held: without what the buffer had to spare.
+        bytes.map(|bytes| Bytes::from(bytes.into_boxed_slice())).map_err(StatusError::internal)
     }
 }
 

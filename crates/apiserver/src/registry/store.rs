@@ -23,7 +23,7 @@ pub struct Current {
 impl Current {
     /// The whole object, with its resourceVersion.
     pub fn value(&self) -> Result<Value, StatusError> {
-        serde_json::from_slice(self.object.json()).map_err(StatusError::internal)
+        serde_json::from_slice(&self.object.json()).map_err(StatusError::internal)
     }
 }
 

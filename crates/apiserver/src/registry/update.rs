@@ -107,7 +107,8 @@ pub async fn modify(
         };
         let old = current.value()?;
         let new = change(&old)?;
-        let new = prepare_update(server, request, served, params, target, how, new, &old).await?;
+        let new =
+            prepare_update(server, request, served, params, target, how, new, &old, &current.object).await?;
         match commit(server, served, params, target, &current, &old, new).await {
             Ok(object) => return Ok(object),
             Err(WriteError::Status(error)) => return Err(error),
@@ -127,6 +128,7 @@ async fn prepare_update(
     how: Change,
     mut new: Value,
     old: &Value,
+    before: &Object,
 ) -> Result<Value, StatusError> {
     let (resource, strategy) = (&served.resource, served.resource.strategy());
     check_preconditions(served, target.name, &new, old)?;
@@ -142,14 +144,13 @@ async fn prepare_update(
     strategy.prepare_for_update(&mut attributes.object, old, target.subresource);
     admission::complete(&mut attributes, server);
     let mut errors = metadata::validate_update(&attributes.object, old);
-    let before = typed(served, old)?;
     let after = typed(served, &attributes.object)?;
-    errors.extend(strategy.validate_update(&after, &before, target.subresource));
+    errors.extend(strategy.validate_update(&after, before, target.subresource));
     if !errors.is_empty() {
         return Err(StatusError::invalid(resource.types.group, resource.types.kind, target.name, &errors));
     }
     admission::validate(&attributes, server).await?;
-    strategy.warnings(&after, Some(&before)).into_iter().for_each(|w| request.warn(w));
+    strategy.warnings(&after, Some(before)).into_iter().for_each(|w| request.warn(w));
     Ok(attributes.object)
 }
 

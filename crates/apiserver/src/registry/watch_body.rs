@@ -126,22 +126,21 @@ impl Writer {
         object: &Object,
         wire: Option<&Wire>,
     ) -> Result<(), EncodeError> {
-        self.session.note_sent(object.json().len());
+        self.session.note_sent(object.json_len());
         if self.format == Format::Protobuf {
             if let (Some(wire), Form::Whole) = (wire, self.form) {
                 return write_message(out, kind, shared_message(wire, object)?);
             }
-            let partial = (self.form == Form::Metadata).then(|| table::partial(object));
-            let json = partial.as_ref().unwrap_or(object.json());
+            let json = if self.form == Form::Metadata { table::partial(object) } else { object.json() };
             // Held objects are JSON.
-            let value = serde_json::from_slice(json).unwrap_or_default();
+            let value = serde_json::from_slice(&json).unwrap_or_default();
             return write_frame(out, kind, &value);
         }
         out.put_slice(b"{\"type\":\"");
         out.put_slice(kind.as_bytes());
         out.put_slice(b"\",\"object\":");
         match self.form {
-            Form::Whole => out.put_slice(object.json()),
+            Form::Whole => object.put_json(out),
             Form::Metadata => out.put_slice(&table::partial(object)),
             Form::Table => {
                 let resource = self.session.resource();
@@ -174,7 +173,7 @@ fn shared_message<'w>(wire: &'w Wire, object: &Object) -> Result<&'w Bytes, Enco
         return Ok(message);
     }
     // Held objects are JSON.
-    let value: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     let message = protobuf::encode_object(&value)?;
     Ok(wire.protobuf.get_or_init(|| message.into()))
 }

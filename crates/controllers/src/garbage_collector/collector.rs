@@ -84,7 +84,7 @@ impl Collector {
         let effects = if matches!(change, Change::Deleted(_)) {
             lock(&self.graph).remove(&identity)
         } else {
-            match Meta::parse(object.json()) {
+            match Meta::parse(&object.json()) {
                 Ok(meta) => lock(&self.graph).upsert(&identity, &meta),
                 Err(error) => {
                     tracing::error!(object = %identity, %error, "cannot read metadata");

@@ -80,12 +80,12 @@ struct PodStatusView {
 }
 
 fn pod_view(object: &Object) -> PodView {
-    serde_json::from_slice(object.json()).unwrap_or_default()
+    serde_json::from_slice(&object.json()).unwrap_or_default()
 }
 
 /// A pod without a typed view kept for it: that would be many times its size.
 fn decode<K: Kind>(object: &Object) -> Option<K> {
-    K::decode(object.json()).inspect_err(|error| tracing::debug!(%error, "cannot decode")).ok()
+    K::decode(&object.json()).inspect_err(|error| tracing::debug!(%error, "cannot decode")).ok()
 }
 
 impl Runner {
@@ -203,7 +203,7 @@ impl Runner {
             pod_cidr: String,
         }
         let object = self.node_store.store().get(&ObjectKey::new("", &self.options.node_name(index)));
-        let view: Option<View> = object.and_then(|o| serde_json::from_slice(o.json()).ok());
+        let view: Option<View> = object.and_then(|o| serde_json::from_slice(&o.json()).ok());
         view.and_then(|v| Range::parse(&v.spec.pod_cidr)).unwrap_or_else(|| Range::fallback(index))
     }
 

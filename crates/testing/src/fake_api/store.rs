@@ -124,7 +124,7 @@ impl Store {
     fn last(&self) -> Value {
         match self.log.last() {
             Some((_, _, WatchEvent::Added(o) | WatchEvent::Modified(o))) => {
-                serde_json::from_slice(o.json()).unwrap_or_default()
+                serde_json::from_slice(&o.json()).unwrap_or_default()
             }
             _ => Value::Null,
         }

@@ -25,7 +25,7 @@ pub const COLUMNS: &[Column] = &[
 ];
 
 pub fn cells(object: &Object, _: &CellContext) -> Vec<Value> {
-    let value: Value = serde_json::from_slice(object.json()).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     let definition = Definition::parse(&value);
     let text = |pointer: &str| value.pointer(pointer).cloned().unwrap_or_else(|| "".into());
     let label = |v: &crate::apiextensions::definition::Version| {

@@ -109,7 +109,7 @@ impl Strategy for Definitions {
 }
 
 fn value_of(object: &Object) -> Value {
-    serde_json::from_slice(object.json()).unwrap_or_default()
+    serde_json::from_slice(&object.json()).unwrap_or_default()
 }
 
 fn default_spec(spec: &mut Fields) {

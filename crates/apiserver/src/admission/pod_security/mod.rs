@@ -145,7 +145,7 @@ fn existing_pods(
     let mut controllers = BTreeSet::new();
     let (mut first, mut rest) = (Vec::new(), Vec::new());
     for object in pods {
-        let Ok(pod) = serde_json::from_slice::<Value>(object.json()) else { continue };
+        let Ok(pod) = serde_json::from_slice::<Value>(&object.json()) else { continue };
         if is_exempt_class(&pod["spec"], exemptions) {
             continue;
         }

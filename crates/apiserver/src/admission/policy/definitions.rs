@@ -79,7 +79,7 @@ impl<C: Compiled> Policies<C> {
         }
         let mut by_policy: HashMap<String, Vec<Binding>> = HashMap::new();
         for object in bindings.list(None) {
-            let Ok(value) = serde_json::from_slice::<Value>(object.json()) else { continue };
+            let Ok(value) = serde_json::from_slice::<Value>(&object.json()) else { continue };
             let policy = value["spec"]["policyName"].as_str().unwrap_or("").to_owned();
             by_policy.entry(policy).or_default().push(binding(&value));
         }
@@ -87,7 +87,7 @@ impl<C: Compiled> Policies<C> {
         let mut bound = Vec::new();
         for object in policies.list(None) {
             let Some(bindings) = by_policy.remove(object.name()) else { continue };
-            let Ok(value) = serde_json::from_slice::<Value>(object.json()) else { continue };
+            let Ok(value) = serde_json::from_slice::<Value>(&object.json()) else { continue };
             let identity = identity(&value);
             let policy = known.get(&identity).map_or_else(|| Arc::new(policy(&value, identity)), Arc::clone);
             bound.push(Bound { policy, bindings });

@@ -96,7 +96,7 @@ impl Configurations {
             return Ok(Arc::clone(&read.hooks));
         }
         let objects = cache.list(None);
-        let values = objects.iter().filter_map(|o| serde_json::from_slice::<Value>(o.json()).ok());
+        let values = objects.iter().filter_map(|o| serde_json::from_slice::<Value>(&o.json()).ok());
         let hooks: Arc<Vec<_>> = Arc::new(values.flat_map(|v| hooks_of(&v)).map(Arc::new).collect());
         self.read.store(Some(Arc::new(Read { generation, hooks: Arc::clone(&hooks) })));
         Ok(hooks)

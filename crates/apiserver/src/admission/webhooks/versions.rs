@@ -55,7 +55,7 @@ async fn convert(value: &Value, from: &Served, to: &Served) -> Result<Value, Sta
     let stored = from.to_stored(value).await?;
     let held = Object::new(stored, &[]).map_err(StatusError::internal)?;
     let shown = to.show(&Arc::new(held)).await?;
-    serde_json::from_slice(shown.json()).map_err(StatusError::internal)
+    serde_json::from_slice(&shown.json()).map_err(StatusError::internal)
 }
 
 /// An object of the request as the webhook sees it.

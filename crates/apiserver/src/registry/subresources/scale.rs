@@ -22,7 +22,7 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
     let info = &request.info;
     if info.verb == "get" {
         let object = list::get(server, served, &info.namespace, &info.name, Version::Unset).await?;
-        return shown(served, object.json());
+        return shown(served, &object.json());
     }
     let target = Target { namespace: &info.namespace, name: &info.name, subresource: Some("scale") };
     let object = if info.verb == "patch" {
@@ -47,7 +47,7 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
         let change = |workload: &Value| scaled(served, workload, &wanted);
         modify(server, request, served, &params, target, Change::Update, &change).await?
     };
-    shown(served, object.json())
+    shown(served, &object.json())
 }
 
 /// The object as a Scale; a custom resource's definition says where its replicas are.
@@ -98,7 +98,7 @@ async fn applied(
     };
     let params = &WriteParams { applied: true, ..params.clone() };
     let object = modify(server, request, served, params, target, Change::Apply, &change).await?;
-    shown(served, object.json())
+    shown(served, &object.json())
 }
 
 fn shown(served: &Served, json: &[u8]) -> Result<Answer, StatusError> {

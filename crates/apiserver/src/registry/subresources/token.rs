@@ -136,7 +136,7 @@ async fn bound_object(
     }
     let mut node = None;
     if kind == "pod" {
-        let pod: Value = serde_json::from_slice(object.json()).map_err(StatusError::internal)?;
+        let pod: Value = serde_json::from_slice(&object.json()).map_err(StatusError::internal)?;
         let used = pod["spec"]["serviceAccountName"].as_str().unwrap_or("");
         if used != account.name() {
             return Err(StatusError::bad_request(format!(
