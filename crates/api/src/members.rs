@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(found, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(Members::new(json, 0).find(b"c"), None);
         let inner = Members::new(json, 0).find(b"b").unwrap().value.start;
-        assert_eq!(Members::new(json, inner).find(b"c").unwrap().with_comma(json), Some(18..31));
+        assert_eq!(Members::new(json, inner).find(b"c").unwrap().with_comma(json), Some(18..33));
     }
 
     #[test]
