@@ -157,6 +157,9 @@ pub fn client(
     Client::new(server.transport(UserInfo::new(user, groups)), Arc::clone(clock), manager)
 }
 
+/// The scheduler's name towards the API.
+const NAME: &str = "kube-scheduler";
+
 /// Runs the scheduler until `stop`: on one server at a time, where there are several.
 pub async fn scheduler(
     server: &ApiServer,
@@ -165,16 +168,15 @@ pub async fn scheduler(
     identity: &str,
     stop: CancellationToken,
 ) {
-    const NAME: &str = "kube-scheduler";
     let client = client(server, clock, "system:kube-scheduler", &[], NAME);
     if !options.shared_store {
-        return schedule(client, options, stop).await;
+        return schedule(server, client, options, stop).await;
     }
-    let component = |leading| schedule(client.clone(), options, leading);
+    let component = |leading| schedule(server, client.clone(), options, leading);
     leading::while_leading(client.clone(), NAME, identity, stop, component).await;
 }
 
-async fn schedule(client: Client, options: &Options, stop: CancellationToken) {
+async fn schedule(server: &ApiServer, client: Client, options: &Options, stop: CancellationToken) {
     let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", stop.clone());
     let informers = Arc::new(Informers::new(client, stop.clone()));
     let options = knarr_scheduler::Options { config: options.scheduler.clone(), seed: fastrand_seed() };
@@ -182,6 +184,8 @@ async fn schedule(client: Client, options: &Options, stop: CancellationToken) {
         Ok(scheduler) => scheduler,
         Err(error) => return tracing::error!(%error, "the scheduler does not start"),
     };
+    let counted = Arc::downgrade(&scheduler);
+    server.show_metrics(NAME, move || counted.upgrade().map(|s| s.metrics()).unwrap_or_default());
     tokio::select! {
         () = informers.wait_synced() => {}
         () = stop.cancelled() => return,

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod field;
 pub mod gvk;
 pub mod jsonpath;
+pub mod metrics;
 pub mod names;
 pub mod patch;
 pub mod quantity;

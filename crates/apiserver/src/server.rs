@@ -1,7 +1,8 @@
 //! The server itself: what all requests share, how it starts, serves and stops.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
@@ -62,6 +63,9 @@ pub enum StartError {
     Missing(&'static str),
 }
 
+/// Metrics in the text format of Prometheus.
+pub type MetricsSource = Box<dyn Fn() -> String + Send + Sync>;
+
 /// What all requests share.
 pub struct State {
     pub config: Config,
@@ -81,6 +85,8 @@ pub struct State {
     pub aggregator: Aggregator,
     pub resource_metrics: ResourceMetrics,
     pub metrics: Arc<Metrics>,
+    /// What other components of the process have counted, by their name.
+    pub other_metrics: Mutex<BTreeMap<&'static str, MetricsSource>>,
     pub admission: Admission,
     pub events: EventLeases,
     pub custom_resources: CustomResources,
@@ -154,6 +160,7 @@ impl ApiServer {
             discovery: Discovery::new(&config),
             aggregator: Aggregator::new(&config)?,
             resource_metrics: ResourceMetrics::default(),
+            other_metrics: Mutex::default(),
             metrics,
             admission: Admission::new(&config.admission.enabled, &config.admission.disabled)?,
             events: EventLeases::default(),
@@ -214,6 +221,12 @@ impl ApiServer {
     /// A way in for a component of the same process, with this identity: authorized and admitted like any other.
     pub fn transport(&self, user: UserInfo) -> Arc<dyn knarr_client::Transport> {
         Arc::new(InProcess::new(Arc::clone(&self.inner), user))
+    }
+
+    /// Shows the metrics of a component of the same process at `/metrics`, too. A later source of the name replaces this.
+    pub fn show_metrics(&self, of: &'static str, source: impl Fn() -> String + Send + Sync + 'static) {
+        let mut sources = self.inner.other_metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.insert(of, Box::new(source));
     }
 
     /// Ends watches, the cache feed and `serve`. The store is left open.

@@ -307,7 +307,8 @@ fn parse_event(line: &[u8]) -> Result<WatchEvent> {
     }
 }
 
-fn client_tls(access: &Access) -> Result<rustls::ClientConfig> {
+/// TLS towards a server, as kubeconfigs and the like describe it; HTTP/2 is offered.
+pub fn client_tls(access: &Access) -> Result<rustls::ClientConfig> {
     let wrong = |e: &dyn std::fmt::Display| Error::Protocol(format!("TLS material of the kubeconfig: {e}"));
     let mut roots = rustls::RootCertStore::empty();
     for cert in CertificateDer::pem_slice_iter(access.certificate_authority.as_deref().unwrap_or_default()) {

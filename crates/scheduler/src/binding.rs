@@ -11,6 +11,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::framework::{Action, Changed, ClusterEvent, Code, CycleState, PodInfo, Profile, Resource, Status};
+use crate::metrics::{Metric, code_name};
 use crate::scheduler::{Eviction, Nomination, Scheduler};
 
 /// A pod with its node, reserved.
@@ -20,6 +21,8 @@ pub(crate) struct Bound {
     pub state: CycleState,
     /// Where Permit plugins keep it waiting: the answer, and how long to wait for it.
     pub permit: Option<(oneshot::Receiver<(&'static str, Status)>, Duration)>,
+    /// When the attempt began.
+    pub begun: Duration,
 }
 
 /// Who refused and how; no plugins when it was an error.
@@ -36,13 +39,17 @@ impl Scheduler {
         let Some((_, profile)) = self.profiles.find(bound.pod.scheduler_name()) else { return };
         match self.try_bind(profile, &mut bound).await {
             Ok(()) => {
-                self.lock().queue.remove(bound.pod.uid());
+                self.count_bound(profile, &bound);
                 let (pod, node) = (&bound.pod, &bound.node);
+                let begun = self.now();
                 profile.points.post_bind.iter().for_each(|p| p.post_bind(pod, node));
+                self.metrics.point("PostBind", &profile.scheduler_name, Code::Success, begun);
                 let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name);
                 self.recorder.event_about(pod.reference(), EventType::Normal, "Scheduled", text);
             }
             Err((plugins, error)) => {
+                let result = if plugins.is_empty() { "error" } else { "unschedulable" };
+                self.count(profile, Some(result), bound.begun);
                 let Bound { pod, node, mut state, .. } = bound;
                 profile.points.reserve.iter().rev().for_each(|p| p.unreserve(&mut state, &pod, &node));
                 let reason = if plugins.is_empty() { "SchedulerError" } else { "Unschedulable" };
@@ -59,28 +66,56 @@ impl Scheduler {
         }
     }
 
+    /// Takes the bound pod out of the queue, and counts it.
+    fn count_bound(&self, profile: &Profile, bound: &Bound) {
+        let record = {
+            let mut state = self.lock();
+            let record = state.queue.record(bound.pod.uid());
+            state.queue.remove(bound.pod.uid());
+            record
+        };
+        self.count(profile, Some("scheduled"), bound.begun);
+        let Some(record) = record else { return };
+        let attempts = if record.attempts >= 15 { "15+".to_owned() } else { record.attempts.to_string() };
+        self.metrics.since(Metric::SliDuration, &[&attempts], record.first);
+        self.metrics.record(Metric::PodAttempts, &[], f64::from(record.attempts));
+        if record.flushed {
+            self.metrics.add(Metric::ScheduledAfterFlush, &[], 1.0);
+        }
+    }
+
     async fn try_bind(&self, profile: &Profile, bound: &mut Bound) -> Result<(), Refused> {
         let (pod, node) = (&*bound.pod, bound.node.as_str());
         if let Some((answer, patience)) = bound.permit.take() {
+            let begun = self.now();
             let answered = tokio::select! {
                 answered = answer => answered.ok(),
                 () = self.client.clock().sleep(patience) => None,
             };
             let timeout = || ("", Status::unschedulable("rejected due to timeout after waiting"));
             let (plugin, status) = answered.unwrap_or_else(timeout);
+            self.metrics.since(Metric::PermitWait, &[code_name(status.code)], begun);
             if !status.is_success() {
                 self.waiting.reject(pod.uid(), plugin, status.clone());
                 return refused(plugin, &status);
             }
         }
+        let name = profile.scheduler_name.as_str();
+        let begun = self.now();
         for plugin in &profile.points.pre_bind {
             let status = plugin.pre_bind(&self.client, &bound.state, pod, node).await;
+            self.metrics.point("PreBind", name, status.code, begun);
             if !status.is_success() && !status.is_skip() {
                 return refused(plugin.name(), &status);
             }
         }
+        if let Some(bound) = self.extenders.bind(&**self.client.clock(), pod, node).await {
+            return bound.map_err(|error| (BTreeSet::new(), crate::extender::chain(&error)));
+        }
+        let begun = self.now();
         for plugin in &profile.points.bind {
             let status = plugin.bind(&self.client, pod, node).await;
+            self.metrics.point("Bind", name, status.code, begun);
             match status.code {
                 Code::Success => return Ok(()),
                 Code::Skip => {}
@@ -141,6 +176,15 @@ impl Scheduler {
 
     /// Removes the victims, telling them why.
     async fn evict(&self, pod: &PodInfo, room: &Eviction) {
+        for freed in &room.freed {
+            let patch = Patch::Strategic(json!({"status": {"nominatedNodeName": null}}));
+            let sent = self.client.patch::<Pod>(freed.namespace(), &freed.name, Some("status"), &patch).await;
+            if let Err(error) = sent
+                && !error.is_not_found()
+            {
+                tracing::warn!(pod = %freed.name, %error, "nomination not withdrawn");
+            }
+        }
         for victim in &room.victims {
             // One that only waits to be bound is not deleted: it goes back to the queue.
             let refusal = Status::unschedulable("preempted");
@@ -159,6 +203,8 @@ impl Scheduler {
                 Ok(_) => self.client.delete::<Pod>(namespace, name, &Default::default()).await.map(drop),
                 Err(error) => Err(error),
             };
+            let result = if deleted.is_ok() { "success" } else { "error" };
+            self.metrics.add(Metric::PreemptionExecutions, &[result], 1.0);
             match deleted {
                 Err(error) if !error.is_not_found() => {
                     tracing::warn!(pod = %victim.name, %error, "victim not removed");

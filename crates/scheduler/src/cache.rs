@@ -57,6 +57,14 @@ impl Cache {
         }
     }
 
+    /// Forgets that less important pods are nominated to the node: they have to look elsewhere. Returns them.
+    pub fn clear_lower_nominations(&mut self, pod: &PodInfo, node: &str) -> Vec<Arc<PlacedPod>> {
+        let here = self.snapshot.nominated().get(node).into_iter().flatten();
+        let lower: Vec<_> = here.filter(|p| p.footprint.priority < pod.priority()).cloned().collect();
+        lower.iter().for_each(|p| self.snapshot.nominate(p, None));
+        lower
+    }
+
     /// Counts the pod on the node before the binding is written.
     pub fn assume(&mut self, pod: &PodInfo, node: &str) {
         self.place(pod.placed(), node, true);
@@ -116,6 +124,12 @@ impl Cache {
         self.pods.insert(uid, Placed { pod, node: Arc::from(node), assumed });
     }
 
+    /// How many nodes, pods and assumed pods there are, as metrics call them.
+    pub fn sizes(&self) -> [(&'static str, usize); 3] {
+        let assumed = self.pods.values().filter(|p| p.assumed).count();
+        [("nodes", self.snapshot.len()), ("pods", self.pods.len()), ("assumed_pods", assumed)]
+    }
+
     /// The pod as it is counted now.
     pub fn pod(&self, uid: &str) -> Option<&Arc<PlacedPod>> {
         self.pods.get(uid).map(|p| &p.pod)
@@ -152,6 +166,21 @@ mod tests {
         assert_eq!(requested(&cache, "n"), 100, "what the informer confirmed is no assumption");
         cache.remove_pod("a");
         assert_eq!(requested(&cache, "n"), 0);
+    }
+
+    #[test]
+    fn room_made_for_an_important_pod_is_no_room_for_lesser_ones() {
+        let mut cache = Cache::default();
+        let info = |name: &str, priority| PodInfo::new(&pod(name).priority(priority).build());
+        for (name, priority, node) in [("low", 1, "n"), ("same", 5, "n"), ("elsewhere", 1, "m")] {
+            cache.nominate(&info(name, priority), Some(node));
+        }
+        let freed = cache.clear_lower_nominations(&info("new", 5), "n");
+        assert_eq!(freed.iter().map(|p| &*p.name).collect::<Vec<_>>(), ["low"]);
+        let left =
+            |node: &str| cache.snapshot().nominated()[node].iter().map(|p| p.name.to_string()).collect();
+        let (here, there): (Vec<_>, Vec<_>) = (left("n"), left("m"));
+        assert_eq!((here, there), (vec!["same".to_owned()], vec!["elsewhere".to_owned()]));
     }
 
     #[test]

@@ -8,9 +8,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
+use crate::extender::config::{ExtenderConfig, ignored, validate};
 use crate::framework::points::Parts;
 use crate::framework::{Build, Catalog, Points, Profile, Profiles};
-use crate::plugins;
+use crate::health::Awareness;
+use crate::plugins::{self, node_resources_fit};
 use crate::queue::Backoff;
 
 const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
@@ -45,7 +47,9 @@ pub struct Configuration {
     pub pod_initial_backoff_seconds: i64,
     pub pod_max_backoff_seconds: i64,
     pub profiles: Vec<ProfileConfig>,
-    pub extenders: Vec<Value>,
+    pub extenders: Vec<ExtenderConfig>,
+    /// Not upstream's.
+    pub node_failure_awareness: Awareness,
 }
 
 impl Default for Configuration {
@@ -58,6 +62,7 @@ impl Default for Configuration {
             pod_max_backoff_seconds: 10,
             profiles: Vec::new(),
             extenders: Vec::new(),
+            node_failure_awareness: Awareness::default(),
         }
     }
 }
@@ -157,6 +162,7 @@ impl Configuration {
             let why = "must be greater than or equal to PodInitialBackoffSeconds";
             return invalid("podMaxBackoffSeconds", self.pod_max_backoff_seconds, why);
         }
+        validate(&self.extenders)?;
         let mut names = BTreeSet::new();
         for (at, profile) in self.profiles.iter().enumerate() {
             let path = format!("profiles[{at}].schedulerName");
@@ -191,7 +197,7 @@ impl Configuration {
             let name = profile.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
             let percent = profile.percentage_of_nodes_to_score.or(shared).unwrap_or(0);
             let failed = |why| ConfigError::Profile { scheduler: name.to_owned(), why };
-            let points = profile.points(catalog).map_err(failed)?;
+            let points = profile.points(catalog, &ignored(&self.extenders)).map_err(failed)?;
             if points.queue_sort.is_none() {
                 return Err(failed("no queue sort plugin is enabled".to_owned()));
             }
@@ -205,8 +211,25 @@ impl Configuration {
 }
 
 impl ProfileConfig {
+    /// The plugin's arguments; the resources that extenders look after are none of NodeResourcesFit's business.
+    fn args(&self, plugin: &str, left_out: &[String]) -> Value {
+        let given = self.plugin_config.iter().find(|c| c.name == plugin);
+        let mut args = given.map_or(Value::Null, |c| c.args.clone());
+        if plugin == node_resources_fit::NAME && !left_out.is_empty() {
+            if args.is_null() {
+                args = Value::Object(serde_json::Map::new());
+            }
+            let mut list = args["ignoredResources"].as_array().cloned().unwrap_or_default();
+            list.extend(left_out.iter().map(|name| Value::from(name.as_str())));
+            if let Some(map) = args.as_object_mut() {
+                map.insert("ignoredResources".to_owned(), list.into());
+            }
+        }
+        args
+    }
+
     /// The default plugins with this profile's changes, point by point.
-    fn points(&self, catalog: &Arc<Catalog>) -> Result<Points, String> {
+    fn points(&self, catalog: &Arc<Catalog>, left_out: &[String]) -> Result<Points, String> {
         let sets = &self.plugins;
         let multi_point = merge(&sets.multi_point);
         let mut parts: BTreeMap<&str, Parts> = BTreeMap::new();
@@ -232,9 +255,8 @@ impl ProfileConfig {
             let Some(descriptor) = descriptor else {
                 return Err(format!("plugin {:?} does not exist", plugin.name));
             };
-            let args =
-                self.plugin_config.iter().find(|c| c.name == plugin.name).map_or(&Value::Null, |c| &c.args);
-            let made = (descriptor.build)(&Build { args, catalog });
+            let args = self.args(&plugin.name, left_out);
+            let made = (descriptor.build)(&Build { args: &args, catalog });
             parts.insert(
                 &plugin.name,
                 made.map_err(|why| format!("initializing plugin {:?}: {why}", plugin.name))?,
@@ -360,6 +382,7 @@ mod tests {
         let twice = json!({"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]});
         assert_eq!(wrong(twice), "profiles[1].schedulerName: Duplicate value: \"a\"");
         assert!(wrong(json!({"profiles": [{"plugin": {}}]})).contains("unknown field"));
+        assert!(wrong(json!({"nodeFailureAwareness": {"enable": false}})).contains("unknown field"));
         assert!(matches!(Configuration::parse(json!({"kind": "Pod"})), Err(ConfigError::Kind { .. })));
         let unknown = profile(json!({"filter": {"enabled": [{"name": "Nope"}]}}), json!([]));
         assert!(unknown.is_err_and(|e| e.to_string().ends_with("plugin \"Nope\" does not exist")));

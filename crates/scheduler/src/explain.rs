@@ -39,16 +39,7 @@ pub fn explain(profile: &Profile, cluster: &Snapshot, pod: &PodInfo) -> Explaine
     let mut explained = Explained::default();
     for at in cluster.live().iter() {
         let node = NodeView { cluster, at, row: cluster.row(at) };
-        if let Some((only, plugins)) = &work.only
-            && !only.contains(at)
-        {
-            let list: Vec<_> = plugins.iter().copied().collect();
-            let status =
-                Status::unresolvable(format!("node(s) didn't satisfy plugin(s) [{}]", list.join(" ")));
-            explained.unfit.push((at, list.first().copied().unwrap_or_default(), status));
-            continue;
-        }
-        match check_node(&work, &node) {
+        match work.left_out(at).or_else(|| check_node(&work, &node)) {
             Some((plugin, status)) => explained.unfit.push((at, plugin, status)),
             None => explained.feasible.push(at),
         }

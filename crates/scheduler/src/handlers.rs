@@ -17,6 +17,11 @@ impl Scheduler {
     pub(crate) fn on_node(&self, event: &Event<Node>) {
         let now = self.now();
         let mut state = self.lock();
+        match event {
+            Event::Updated { old, new } => self.observe_node(&mut state, old, new),
+            Event::Deleted(node) => self.health.forget_node(node.name()),
+            Event::Added(_) => {}
+        }
         let State { cache, queue, .. } = &mut *state;
         let mut tell = |actions: Vec<ClusterEvent>, change: Changed| {
             for happened in actions {
@@ -60,6 +65,7 @@ impl Scheduler {
             Event::Added(pod) => self.pod_is(&mut state, None, pod, now),
             Event::Updated { old, new } => self.pod_is(&mut state, Some(old), new, now),
             Event::Deleted(pod) => {
+                self.observe_gone(&mut state, pod);
                 let State { cache, queue, .. } = &mut *state;
                 if let Some(waiting) = queue.get(pod.uid()) {
                     cache.nominate(waiting, None);
@@ -81,6 +87,7 @@ impl Scheduler {
     }
 
     fn pod_is(&self, state: &mut State, old: Option<&Arc<Pod>>, pod: &Arc<Pod>, now: Duration) {
+        self.observe_start(state, old, pod);
         let State { cache, queue, .. } = state;
         if is_assigned(pod) {
             if let Some(waiting) = queue.get(pod.uid()) {

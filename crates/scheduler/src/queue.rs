@@ -3,10 +3,12 @@
 //! Source: `k8s.io/kubernetes/pkg/scheduler/backend/queue`; back-off from 1 s, doubled per attempt, 10 s at most;
 //! after five minutes an unschedulable pod is tried again whatever happened.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::extender;
 use crate::framework::{Changed, ClusterEvent, PodInfo, Profiles, Status};
 
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
@@ -32,6 +34,10 @@ enum Place {
 struct Waiting {
     info: Arc<PodInfo>,
     attempts: u32,
+    /// When it was tried first.
+    first: Option<Duration>,
+    /// It is tried again because of the time alone.
+    flushed: bool,
     /// The plugins that turned it down last.
     plugins: BTreeSet<&'static str>,
     place: Place,
@@ -73,7 +79,25 @@ pub struct Queue {
     log: BTreeMap<u64, (ClusterEvent, Changed)>,
     next_event: u64,
     times: Backoff,
+    /// Pods that came into a part of the queue, by what brought them.
+    incoming: BTreeMap<(&'static str, Cow<'static, str>), u64>,
 }
+
+/// What a pod has been through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record {
+    pub attempts: u32,
+    /// When it was tried first.
+    pub first: Duration,
+    /// It was tried again because of the time alone.
+    pub flushed: bool,
+}
+
+const ADDED: &str = "UnscheduledPodAdd";
+const FAILED: &str = "ScheduleAttemptFailure";
+const BACKOFF_COMPLETE: &str = "BackoffComplete";
+const TIMEOUT: &str = "UnschedulableTimeout";
+const FORCED: &str = "ForceActivate";
 
 impl Queue {
     pub fn new(times: Backoff) -> Self {
@@ -98,16 +122,23 @@ impl Queue {
         let uid: Uid = Arc::from(info.uid());
         let info = Arc::new(info);
         let Some(waiting) = self.pods.get_mut(&uid) else {
-            let waiting = Waiting { info, attempts: 0, plugins: BTreeSet::new(), place: Place::Gated };
+            let waiting = Waiting {
+                info,
+                attempts: 0,
+                first: None,
+                flushed: false,
+                plugins: BTreeSet::new(),
+                place: Place::Gated,
+            };
             self.pods.insert(uid.clone(), waiting);
-            return self.activate(profiles, &uid);
+            return self.activate(profiles, &uid, ADDED.into());
         };
         waiting.info = info;
         match waiting.place {
             Place::Active(_) | Place::Backoff(_) => {}
             Place::Gated | Place::Unschedulable(_) => {
-                if events.iter().any(|event| self.helps(profiles, &uid, *event, change)) {
-                    self.release(profiles, &uid, now);
+                if let Some(event) = events.iter().find(|e| self.helps(profiles, &uid, **e, change)) {
+                    self.release(profiles, &uid, now, event.label());
                 }
             }
             Place::InFlight(_) => events.iter().for_each(|event| self.note(*event, change.clone())),
@@ -134,6 +165,7 @@ impl Queue {
         let key = (self.next_event, self.sequence);
         let waiting = self.pods.get_mut(&uid)?;
         waiting.attempts += 1;
+        waiting.first.get_or_insert(now);
         waiting.place = Place::InFlight(key);
         self.in_flight.insert(key);
         Some(Arc::clone(&waiting.info))
@@ -157,7 +189,7 @@ impl Queue {
         let unseen: Vec<_> = self.log.range(key.0..).map(|(_, e)| e.clone()).collect();
         let helped = unseen.iter().any(|(event, change)| self.helps(profiles, &uid, *event, change));
         if failed || lost || helped {
-            self.release(profiles, &uid, now);
+            self.release(profiles, &uid, now, FAILED.into());
         }
         self.trim_log();
     }
@@ -172,9 +204,11 @@ impl Queue {
                 candidates.extend(self.by_plugin.get(plugin.name()).into_iter().flatten().cloned());
             }
         }
+        // An extender does not say what would help.
+        candidates.extend(self.by_plugin.get(extender::NAME).into_iter().flatten().cloned());
         for uid in candidates {
             if self.helps(profiles, &uid, event, change) {
-                self.release(profiles, &uid, now);
+                self.release(profiles, &uid, now, event.label());
             }
         }
         if heard && !self.in_flight.is_empty() {
@@ -189,7 +223,7 @@ impl Queue {
                 && matches!(waiting.place, Place::Unschedulable(_) | Place::Gated | Place::Backoff(_))
             {
                 let uid = uid.clone();
-                self.release(profiles, &uid, now);
+                self.release(profiles, &uid, now, FORCED.into());
             }
         }
     }
@@ -216,25 +250,29 @@ impl Queue {
     fn helps(&self, profiles: &Profiles, uid: &str, event: ClusterEvent, change: &Changed) -> bool {
         let Some(waiting) = self.pods.get(uid) else { return false };
         let Some((_, profile)) = profiles.find(waiting.info.scheduler_name()) else { return false };
+        if waiting.plugins.contains(extender::NAME) {
+            return true;
+        }
         let plugins = waiting.plugins.iter().filter_map(|name| profile.plugin(name));
         let mut listening = plugins.filter(|p| p.interests().iter().any(|i| i.covers(event)));
         listening.any(|p| p.hint(&waiting.info, event, change))
     }
 
     /// Moves a pod on: to the ready ones, or into its back-off if that has not passed.
-    fn release(&mut self, profiles: &Profiles, uid: &Uid, now: Duration) {
+    fn release(&mut self, profiles: &Profiles, uid: &Uid, now: Duration, event: Cow<'static, str>) {
         let Some(waiting) = self.pods.get(uid) else { return };
         let (attempts, place) = (waiting.attempts, waiting.place.clone());
         let since = match place {
             Place::Unschedulable((since, _)) => since,
             Place::Backoff(_) => return,
-            Place::Gated => return self.activate(profiles, uid),
+            Place::Gated => return self.activate(profiles, uid, event),
             _ => now,
         };
         let due = since + self.times.after(attempts);
         if due <= now {
-            return self.activate(profiles, uid);
+            return self.activate(profiles, uid, event);
         }
+        self.came("backoff", event);
         self.unplace(uid);
         self.sequence += 1;
         let key = (due, self.sequence);
@@ -242,7 +280,44 @@ impl Queue {
         self.put(uid, Place::Backoff(key));
     }
 
-    fn activate(&mut self, profiles: &Profiles, uid: &Uid) {
+    fn came(&mut self, queue: &'static str, event: Cow<'static, str>) {
+        *self.incoming.entry((queue, event)).or_insert(0) += 1;
+    }
+
+    /// The pods that came into a part of the queue since this was last asked: the part, what brought them, how many.
+    pub fn take_incoming(&mut self) -> BTreeMap<(&'static str, Cow<'static, str>), u64> {
+        std::mem::take(&mut self.incoming)
+    }
+
+    /// What a pod that is being scheduled has been through.
+    pub fn record(&self, uid: &str) -> Option<Record> {
+        let waiting = self.pods.get(uid)?;
+        Some(Record { attempts: waiting.attempts, first: waiting.first?, flushed: waiting.flushed })
+    }
+
+    /// The waiting pods by where they are, as metrics call it.
+    pub fn pending(&self) -> [(&'static str, usize); 4] {
+        let count = |wanted: fn(&Place) -> bool| self.pods.values().filter(|w| wanted(&w.place)).count();
+        [
+            ("active", self.active.len()),
+            ("backoff", self.backoff.len()),
+            ("unschedulable", self.parked.len()),
+            ("gated", count(|place| *place == Place::Gated)),
+        ]
+    }
+
+    /// How many pods wait because of each plugin, by scheduler name.
+    pub fn unschedulable(&self) -> BTreeMap<(&'static str, &str), usize> {
+        let mut counts = BTreeMap::new();
+        for (plugin, uids) in &self.by_plugin {
+            for waiting in uids.iter().filter_map(|uid| self.pods.get(uid)) {
+                *counts.entry((*plugin, waiting.info.scheduler_name())).or_insert(0) += 1;
+            }
+        }
+        counts
+    }
+
+    fn activate(&mut self, profiles: &Profiles, uid: &Uid, event: Cow<'static, str>) {
         self.unplace(uid);
         let Some(waiting) = self.pods.get(uid) else { return };
         let Some((_, profile)) = profiles.find(waiting.info.scheduler_name()) else { return };
@@ -254,8 +329,11 @@ impl Queue {
                 waiting.plugins = BTreeSet::from([plugin]);
                 waiting.place = Place::Gated;
             }
+            self.came("gated", event);
             return;
         }
+        self.came("active", event);
+        let Some(waiting) = self.pods.get(uid) else { return };
         self.sequence += 1;
         let key = match &profile.points.queue_sort {
             Some(sort) => sort.key(&waiting.info, self.sequence),
@@ -274,8 +352,10 @@ impl Queue {
         }
         if let Some(waiting) = self.pods.get_mut(uid) {
             waiting.plugins = plugins;
+            waiting.flushed = false;
             waiting.place = Place::Unschedulable(key);
         }
+        self.came("unschedulable", FAILED.into());
     }
 
     fn put(&mut self, uid: &str, place: Place) {
@@ -319,14 +399,17 @@ impl Queue {
                 break;
             }
             let uid = entry.remove();
-            self.activate(profiles, &uid);
+            self.activate(profiles, &uid, BACKOFF_COMPLETE.into());
         }
         while let Some(entry) = self.parked.first_entry() {
             if entry.key().0 + MAX_UNSCHEDULABLE > now {
                 break;
             }
             let uid = entry.remove();
-            self.release(profiles, &uid, now);
+            if let Some(waiting) = self.pods.get_mut(&uid) {
+                waiting.flushed = true;
+            }
+            self.release(profiles, &uid, now, TIMEOUT.into());
         }
     }
 }

@@ -8,6 +8,7 @@ use fastrand::Rng;
 use crate::diagnosis::Diagnosis;
 use crate::framework::points::NodeView;
 use crate::framework::{Code, PodInfo, Profile, Shape, Status};
+use crate::metrics::Metrics;
 use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
 use crate::trial::Trial;
 use crate::work::Work;
@@ -16,6 +17,8 @@ use crate::work::Work;
 const MIN_FEASIBLE_NODES: usize = 100;
 /// The adaptive share of nodes to find never falls below this many percent.
 const MIN_PERCENTAGE: usize = 5;
+/// One cycle in so many has its plugins' times taken.
+const SAMPLED: u64 = 10;
 /// Shapes whose work is kept; the one not asked for the longest goes first.
 const KEPT_SHAPES: usize = 512;
 
@@ -45,6 +48,7 @@ pub struct Cycles {
     turn: u64,
     /// By profile and shape id.
     kept: HashMap<(usize, u64), Kept>,
+    metrics: Option<Arc<Metrics>>,
 }
 
 /// How many feasible nodes are enough, as upstream's adaptive default has it.
@@ -59,13 +63,40 @@ pub fn feasible_nodes_to_find(nodes: usize, percentage: usize) -> usize {
 
 impl Cycles {
     pub fn new(seed: u64) -> Self {
-        Self { start: 0, rng: Rng::with_seed(seed), turn: 0, kept: HashMap::new() }
+        Self { start: 0, rng: Rng::with_seed(seed), turn: 0, kept: HashMap::new(), metrics: None }
+    }
+
+    /// The same, with times recorded.
+    pub fn measured(seed: u64, metrics: Arc<Metrics>) -> Self {
+        Self { metrics: Some(metrics), ..Self::new(seed) }
     }
 
     /// Finds a node for the pod. `at` is the profile's place among the profiles.
     pub fn schedule(&mut self, at: usize, profile: &Profile, cluster: &Snapshot, pod: &PodInfo) -> Outcome {
+        match self.feasible(at, profile, cluster, pod) {
+            Ok(feasible) => {
+                let begun = self.metrics.as_ref().map(|m| m.now());
+                let best = self.best(at, cluster, pod, &feasible, |_| 0);
+                if let (Some(metrics), Some(begun)) = (&self.metrics, begun) {
+                    metrics.point("Score", &profile.scheduler_name, Code::Success, begun);
+                }
+                let nothing = || Outcome::Failed("no node is left to choose from".to_owned());
+                best.map_or_else(nothing, Outcome::Placed)
+            }
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// The nodes that the pod fits on, as many as are enough; why there is none, where that is so.
+    pub fn feasible(
+        &mut self,
+        at: usize,
+        profile: &Profile,
+        cluster: &Snapshot,
+        pod: &PodInfo,
+    ) -> Result<Vec<NodeIdx>, Outcome> {
         if cluster.is_empty() {
-            return Outcome::NoFit(Box::default());
+            return Err(Outcome::NoFit(Box::default()));
         }
         self.turn += 1;
         let (key, turn) = ((at, pod.shape.id), self.turn);
@@ -79,30 +110,90 @@ impl Cycles {
             diagnosis: None,
         });
         kept.used = turn;
+        let begun = self.metrics.as_ref().map(|m| m.now());
         if kept.work.catch_up(profile, cluster, &kept.shape) {
             kept.diagnosis = None;
+        }
+        if let (Some(metrics), Some(begun)) = (&self.metrics, begun) {
+            let code = kept.work.rejected.as_ref().map_or(Code::Success, |(_, status)| status.code);
+            metrics.point("PreFilter", &profile.scheduler_name, code, begun);
         }
         let position = cluster.log().position();
         if let Some((known, diagnosis)) = &kept.diagnosis
             && *known == position
             && pod.nominated_node.is_none()
         {
-            return Outcome::NoFit(Box::new(diagnosis.clone()));
+            return Err(Outcome::NoFit(Box::new(diagnosis.clone())));
         }
+        let begun = self.metrics.as_ref().map(|m| m.now());
         let feasible = find(&kept.work, profile, cluster, pod, &mut self.start);
-        match feasible.as_slice() {
-            [] => match diagnose(&kept.work, cluster, pod) {
-                Ok(diagnosis) => {
-                    kept.diagnosis = cluster.nominated().is_empty().then(|| (position, diagnosis.clone()));
-                    Outcome::NoFit(Box::new(diagnosis))
-                }
-                Err(failed) => Outcome::Failed(failed),
-            },
-            [only] => Outcome::Placed(*only),
-            _ => {
-                let totals = kept.work.totals(cluster, &feasible);
-                Outcome::Placed(choose(&feasible, &totals, &mut self.rng))
+        if let (Some(metrics), Some(begun)) = (&self.metrics, begun) {
+            let code = if feasible.is_empty() { Code::Unschedulable } else { Code::Success };
+            metrics.point("Filter", &profile.scheduler_name, code, begun);
+            if turn.is_multiple_of(SAMPLED) {
+                sample(metrics, &kept.work, cluster, feasible.first().copied());
             }
+        }
+        if !feasible.is_empty() {
+            return Ok(feasible);
+        }
+        match diagnose(&kept.work, cluster, pod) {
+            Ok(diagnosis) => {
+                kept.diagnosis = cluster.nominated().is_empty().then(|| (position, diagnosis.clone()));
+                Err(Outcome::NoFit(Box::new(diagnosis)))
+            }
+            Err(failed) => Err(Outcome::Failed(failed)),
+        }
+    }
+
+    /// Which of these nodes the pod fits on at the moment.
+    pub fn fitting(
+        &mut self,
+        at: usize,
+        profile: &Profile,
+        cluster: &Snapshot,
+        pod: &PodInfo,
+        nodes: &[NodeIdx],
+    ) -> Vec<NodeIdx> {
+        let Some(kept) = self.kept.get_mut(&(at, pod.shape.id)) else { return Vec::new() };
+        if kept.work.catch_up(profile, cluster, &kept.shape) {
+            kept.diagnosis = None;
+        }
+        if kept.work.rejected.is_some() {
+            return Vec::new();
+        }
+        let fits = |at: &NodeIdx| {
+            let node = NodeView { cluster, at: *at, row: cluster.row(*at) };
+            kept.work.local.contains(*at)
+                && kept.work.passes_cluster(&node)
+                && passes_with_nominated(&kept.work, &node, pod)
+        };
+        nodes.iter().copied().filter(fits).collect()
+    }
+
+    /// One of the best of these nodes, with `more` added to what the plugins give them.
+    pub fn best(
+        &mut self,
+        at: usize,
+        cluster: &Snapshot,
+        pod: &PodInfo,
+        feasible: &[NodeIdx],
+        more: impl Fn(NodeIdx) -> i64,
+    ) -> Option<NodeIdx> {
+        if let [only] = feasible {
+            return Some(*only);
+        }
+        let kept = self.kept.get_mut(&(at, pod.shape.id))?;
+        let mut totals = kept.work.totals(cluster, feasible);
+        feasible.iter().zip(&mut totals).for_each(|(at, total)| *total = total.saturating_add(more(*at)));
+        (!feasible.is_empty()).then(|| choose(feasible, &totals, &mut self.rng))
+    }
+
+    /// Why the pod does not fit on the nodes that its plugins turn down.
+    pub fn diagnose(&self, at: usize, cluster: &Snapshot, pod: &PodInfo) -> Result<Diagnosis, String> {
+        match self.work(at, pod.shape.id) {
+            Some(work) => diagnose(work, cluster, pod),
+            None => Ok(Diagnosis::new(cluster.len())),
         }
     }
 
@@ -115,6 +206,21 @@ impl Cycles {
     /// What is kept of a shape, if anything.
     pub fn work(&self, at: usize, shape: u64) -> Option<&Work> {
         self.kept.get(&(at, shape)).map(|kept| &kept.work)
+    }
+}
+
+/// Asks every plugin at work once more about one node, and records how long it takes.
+fn sample(metrics: &Metrics, work: &Work, cluster: &Snapshot, node: Option<NodeIdx>) {
+    let Some(at) = node.or_else(|| cluster.live().iter().next()) else { return };
+    let node = NodeView { cluster, at, row: cluster.row(at) };
+    for active in &work.filters {
+        metrics.plugin("Filter", active.plugin, || active.filter.check(&node));
+    }
+    for active in &work.scores {
+        metrics.plugin("Score", active.plugin, || {
+            active.score.score(&node);
+            Status::SUCCESS
+        });
     }
 }
 
@@ -194,14 +300,9 @@ fn diagnose(work: &Work, cluster: &Snapshot, pod: &PodInfo) -> Result<Diagnosis,
     }
     for at in cluster.live().iter() {
         let node = NodeView { cluster, at, row: cluster.row(at) };
-        if let Some((only, plugins)) = &work.only
-            && !only.contains(at)
-        {
-            let list: Vec<_> = plugins.iter().copied().collect();
-            let status =
-                Status::unresolvable(format!("node(s) didn't satisfy plugin(s) [{}]", list.join(" ")));
-            list.iter().take(1).for_each(|plugin| diagnosis.reject(at, plugin, status.clone()));
-            diagnosis.plugins.extend(list);
+        if let Some((plugin, status)) = work.left_out(at) {
+            diagnosis.reject(at, plugin, status);
+            diagnosis.plugins.extend(work.only.iter().flat_map(|(_, plugins)| plugins));
             continue;
         }
         let verdict = check_node(work, &node).or_else(|| {

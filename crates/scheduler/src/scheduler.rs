@@ -1,6 +1,7 @@
 //! The shell around the scheduling cycle: takes pods from the queue, decides, and hands them on to be bound.
 
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,11 +14,12 @@ use tokio_util::sync::CancellationToken;
 use crate::binding::Bound;
 use crate::cache::Cache;
 use crate::config::{ConfigError, Configuration};
-use crate::framework::{
-    Attempt, Catalog, Code, CycleState, NoRoom, PodInfo, Profile, Profiles, Room, Status,
-};
+use crate::extender::Extenders;
+use crate::framework::{Catalog, PodInfo, Profiles};
+use crate::health::Health;
+use crate::metrics::{Metric, Metrics};
 use crate::queue::Queue;
-use crate::schedule_one::{Cycles, Outcome};
+use crate::schedule_one::Cycles;
 use crate::waiting::WaitingPods;
 
 /// Bindings under way at once.
@@ -46,14 +48,21 @@ pub struct Scheduler {
     pub(crate) recorder: EventRecorder,
     pub(crate) waiting: Arc<WaitingPods>,
     pub(crate) catalog: Arc<Catalog>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<Health>,
     state: Mutex<State>,
     pub(crate) wake: Notify,
     bindings: Arc<Semaphore>,
+    pub(crate) extenders: Extenders,
+    /// Held by the pod that extenders are asked about: they hear of one after the other.
+    pub(crate) extended: tokio::sync::Mutex<()>,
 }
 
 /// What to do for a pod after its cycle, outside of the lock.
-enum Next {
+pub(crate) enum Next {
     Nothing,
+    /// Extenders are to be asked first.
+    Extend(Arc<PodInfo>),
     Bind(Box<Bound>),
     TurnDown {
         pod: Arc<PodInfo>,
@@ -62,6 +71,17 @@ enum Next {
         message: String,
         nomination: Nomination,
     },
+}
+
+impl Next {
+    /// How the attempt ended, if it did, as metrics call it.
+    pub(crate) fn result(&self) -> Option<&'static str> {
+        match self {
+            Self::TurnDown { reason: "Unschedulable", .. } => Some("unschedulable"),
+            Self::TurnDown { .. } => Some("error"),
+            _ => None,
+        }
+    }
 }
 
 /// What becomes of the node that a pod is nominated to.
@@ -75,6 +95,8 @@ pub(crate) enum Nomination {
 pub(crate) struct Eviction {
     pub node: String,
     pub victims: Vec<Arc<crate::snapshot::PlacedPod>>,
+    /// Less important pods that are not nominated to the node any more.
+    pub freed: Vec<Arc<crate::snapshot::PlacedPod>>,
 }
 
 impl Scheduler {
@@ -87,16 +109,24 @@ impl Scheduler {
         let catalog = Arc::new(Catalog::of_informers(Arc::clone(informers)));
         let profiles = options.config.profiles(&catalog)?;
         let queue = Queue::new(options.config.backoff());
-        let state = State { cache: Cache::default(), queue, cycles: Cycles::new(options.seed) };
+        let metrics = Arc::new(Metrics::new(Arc::clone(informers.client().clock())));
+        let cycles = Cycles::measured(options.seed, Arc::clone(&metrics));
+        let state = State { cache: Cache::default(), queue, cycles };
+        let health = catalog.shared::<Health>();
+        health.configure(&options.config.node_failure_awareness);
         let scheduler = Arc::new(Self {
             profiles,
             client: informers.client().clone(),
             recorder,
             waiting: Arc::default(),
             catalog,
+            metrics,
+            health,
             state: Mutex::new(state),
             wake: Notify::new(),
             bindings: Arc::new(Semaphore::new(MAX_BINDINGS)),
+            extenders: Extenders::new(&options.config.extenders)?,
+            extended: tokio::sync::Mutex::default(),
         });
         let on_node = Arc::clone(&scheduler);
         informers.informer::<Node>().add_handler(move |event| on_node.on_node(event));
@@ -128,12 +158,14 @@ impl Scheduler {
             let mut batch = Vec::new();
             let due = {
                 let mut state = self.lock();
+                self.health_tick(&mut state);
                 let now = self.now();
                 while batch.len() < BATCH {
                     let Some(pod) = state.queue.pop(&self.profiles, now) else { break };
-                    batch.push(self.schedule_pod(&mut state, pod));
+                    batch.push(self.schedule_pod(&mut state, pod, now));
                 }
-                state.queue.next_due().map(|at| at.saturating_sub(now))
+                let due = state.queue.next_due().map(|at| at.saturating_sub(now));
+                due.into_iter().chain(self.health_due()).min()
             };
             if !batch.is_empty() {
                 return batch;
@@ -150,113 +182,14 @@ impl Scheduler {
         }
     }
 
-    fn schedule_pod(&self, state: &mut State, pod: Arc<PodInfo>) -> Next {
-        let State { cache, queue, cycles } = state;
-        let known = self.profiles.find(pod.scheduler_name());
-        let Some((at, profile)) = known.filter(|_| !pod.leaving && !cache.is_assumed(pod.uid())) else {
-            queue.remove(pod.uid());
-            return Next::Nothing;
-        };
-        match cycles.schedule(at, profile, cache.snapshot(), &pod) {
-            Outcome::Placed(node) => {
-                let node = cache.snapshot().row(node).name().to_owned();
-                cache.assume(&pod, &node);
-                cache.nominate(&pod, None);
-                self.reserve(cache, profile, pod, node)
-            }
-            Outcome::NoFit(mut diagnosis) => {
-                let (mut room, mut withdraw) = (None, false);
-                let work = cycles.work(at, pod.shape.id).filter(|_| diagnosis.nodes > 0);
-                if let Some(work) = work {
-                    let attempt =
-                        Attempt { cluster: cache.snapshot(), pod: &pod, work, diagnosis: &diagnosis };
-                    match make_room(profile, &attempt) {
-                        Ok(found) => {
-                            let node = cache.snapshot().row(found.node).name().to_owned();
-                            diagnosis.post_filter = Some(found.words);
-                            room = Some(Box::new(Eviction { node, victims: found.victims }));
-                        }
-                        Err(None) => {}
-                        Err(Some(none)) => {
-                            withdraw = none.withdraw && pod.nominated_node.is_some();
-                            diagnosis.post_filter = Some(none.words);
-                        }
-                    }
-                }
-                if let Some(room) = &room {
-                    cache.nominate(&pod, Some(&room.node));
-                } else if withdraw {
-                    cache.nominate(&pod, None);
-                }
-                let message = diagnosis.message();
-                let plugins = if diagnosis.nodes == 0 {
-                    // Any new node may help: every plugin listens to that.
-                    profile.points.all.iter().map(|p| p.name()).collect()
-                } else {
-                    diagnosis.plugins
-                };
-                let nomination = room
-                    .map_or(if withdraw { Nomination::Withdraw } else { Nomination::Keep }, Nomination::Make);
-                Next::TurnDown { pod, plugins, reason: "Unschedulable", message, nomination }
-            }
-            Outcome::Failed(message) => Next::TurnDown {
-                pod,
-                plugins: BTreeSet::new(),
-                reason: "SchedulerError",
-                message,
-                nomination: Nomination::Keep,
-            },
-        }
-    }
-
-    /// Reserve and Permit, on the assumed pod; taken back as a whole when one of them says no.
-    fn reserve(&self, cache: &mut Cache, profile: &Profile, pod: Arc<PodInfo>, node: String) -> Next {
-        let mut state = CycleState::default();
-        let mut failed: Option<(&'static str, Status)> = None;
-        for plugin in &profile.points.reserve {
-            let status = plugin.reserve(&mut state, cache.snapshot(), &pod, &node);
-            if !status.is_success() {
-                failed = Some((plugin.name(), status));
-                break;
-            }
-        }
-        let mut waits: BTreeSet<&'static str> = BTreeSet::new();
-        let mut patience = Duration::MAX;
-        for plugin in &profile.points.permit {
-            if failed.is_some() {
-                break;
-            }
-            let (status, wait) = plugin.permit(&state, &pod, &node);
-            match status.code {
-                Code::Success | Code::Skip => {}
-                Code::Wait => {
-                    waits.insert(plugin.name());
-                    patience = patience.min(wait);
-                }
-                _ => failed = Some((plugin.name(), status)),
-            }
-        }
-        if let Some((plugin, status)) = failed {
-            profile.points.reserve.iter().rev().for_each(|p| p.unreserve(&mut state, &pod, &node));
-            cache.forget(pod.uid());
-            let rejected = status.is_rejected();
-            let plugins = if rejected { BTreeSet::from([plugin]) } else { BTreeSet::new() };
-            let reason = if rejected { "Unschedulable" } else { "SchedulerError" };
-            return Next::TurnDown {
-                pod,
-                plugins,
-                reason,
-                message: status.message(),
-                nomination: Nomination::Keep,
-            };
-        }
-        let permit = (!waits.is_empty()).then(|| (self.waiting.wait(pod.uid(), waits), patience));
-        Next::Bind(Box::new(Bound { pod, node, state, permit }))
-    }
-
-    async fn carry_out(self: &Arc<Self>, next: Next) {
+    pub(crate) async fn carry_out(self: &Arc<Self>, next: Next) {
         match next {
             Next::Nothing => {}
+            Next::Extend(pod) => {
+                // Others need not wait for a slow extender.
+                let cycle = Arc::clone(self).extended_cycle(pod);
+                tokio::spawn(cycle);
+            }
             Next::Bind(bound) => {
                 // A pod that waits for others or for its volumes must not keep others from being bound.
                 let waits = bound.permit.is_some() || !bound.pod.footprint().claims.is_empty();
@@ -273,6 +206,33 @@ impl Scheduler {
         }
     }
 
+    /// As `carry_out`, for who is called by it.
+    pub(crate) fn carry_on(self: Arc<Self>, next: Next) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move { self.carry_out(next).await })
+    }
+
+    /// What the scheduler has counted, in the text format of Prometheus.
+    pub fn metrics(&self) -> String {
+        let mut state = self.lock();
+        for ((queue, event), n) in state.queue.take_incoming() {
+            self.metrics.add(Metric::IncomingPods, &[&event, queue], n as f64);
+        }
+        for (queue, n) in state.queue.pending() {
+            self.metrics.set(Metric::PendingPods, &[queue], n as f64);
+        }
+        self.metrics.clear(Metric::UnschedulablePods);
+        for ((plugin, profile), n) in state.queue.unschedulable() {
+            self.metrics.set(Metric::UnschedulablePods, &[plugin, profile], n as f64);
+        }
+        for (kind, n) in state.cache.sizes() {
+            self.metrics.set(Metric::CacheSize, &[kind], n as f64);
+        }
+        drop(state);
+        let binding = MAX_BINDINGS - self.bindings.available_permits();
+        self.metrics.set(Metric::Goroutines, &["binding"], binding as f64);
+        self.metrics.render()
+    }
+
     pub(crate) fn now(&self) -> Duration {
         self.client.clock().monotonic()
     }
@@ -280,16 +240,4 @@ impl Scheduler {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The first room that a PostFilter plugin finds; otherwise what the last one of them said.
-fn make_room(profile: &Profile, attempt: &Attempt) -> Result<Room, Option<NoRoom>> {
-    let mut said = None;
-    for plugin in &profile.points.post_filter {
-        match plugin.post_filter(attempt) {
-            Ok(room) => return Ok(room),
-            Err(none) => said = Some(none),
-        }
-    }
-    Err(said)
 }

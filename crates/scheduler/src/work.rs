@@ -93,6 +93,16 @@ impl Work {
         true
     }
 
+    /// Why the node does not come into question, where filters limited the nodes to others: the first of those filters,
+    /// and what all of them say.
+    pub fn left_out(&self, at: NodeIdx) -> Option<(&'static str, Status)> {
+        let (only, plugins) = self.only.as_ref()?;
+        let first = plugins.iter().next().filter(|_| !only.contains(at))?;
+        let list: Vec<_> = plugins.iter().copied().collect();
+        let words = format!("node(s) didn't satisfy plugin(s) [{}]", list.join(" "));
+        Some((first, Status::unresolvable(words)))
+    }
+
     /// Prepares the shape and judges every node.
     pub fn new(profile: &Profile, cluster: &Snapshot, shape: &Shape) -> Self {
         let mut work = Self::prepare(profile, cluster, shape);

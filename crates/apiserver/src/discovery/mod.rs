@@ -178,7 +178,10 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(server, request, &parts).await),
         ["metrics"] => {
             sample(server).await;
-            let text = server.metrics.render() + &server.admission.metrics.text();
+            let mut text = server.metrics.render() + &server.admission.metrics.text();
+            let others = server.other_metrics.lock().unwrap_or_else(PoisonError::into_inner);
+            others.values().for_each(|source| text.push_str(&source()));
+            drop(others);
             Ok(Answer::Raw(raw(200, "text/plain; version=0.0.4; charset=utf-8", text.into())))
         }
         ["statusz"] => Ok(zpages::statusz(server, request, &paths(table))),

@@ -18,6 +18,7 @@ pub struct Catalog {
     held: Mutex<HashMap<TypeId, Held>>,
     versions: Mutex<HashMap<TypeId, Arc<AtomicU64>>>,
     changes: watch::Sender<()>,
+    shared: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
 impl Catalog {
@@ -41,6 +42,13 @@ impl Catalog {
             version.fetch_add(1, Ordering::Relaxed);
             changes.send_replace(());
         });
+    }
+
+    /// What plugins and the scheduler share besides objects: one of each type.
+    pub fn shared<T: Any + Send + Sync + Default>(&self) -> Arc<T> {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = shared.entry(TypeId::of::<T>()).or_insert_with(|| Arc::new(T::default()));
+        Arc::clone(one).downcast().unwrap_or_default()
     }
 
     /// Marks every change of an object of a watched kind, for whoever waits for one.

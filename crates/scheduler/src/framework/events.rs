@@ -1,6 +1,7 @@
 //! Changes in the cluster that may let a turned-down pod fit, and who wants to hear of which.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::ops::BitOr;
 use std::sync::Arc;
 
@@ -55,6 +56,28 @@ impl Action {
         Self(self.0 | other.0)
     }
 
+    fn label(self) -> &'static str {
+        const NAMES: [(Action, &str); 16] = [
+            (Action::ADD, "Add"),
+            (Action::DELETE, "Delete"),
+            (Action::NODE_ALLOCATABLE, "UpdateNodeAllocatable"),
+            (Action::NODE_LABEL, "UpdateNodeLabel"),
+            (Action::NODE_TAINT, "UpdateNodeTaint"),
+            (Action::NODE_CONDITION, "UpdateNodeCondition"),
+            (Action::NODE_ANNOTATION, "UpdateNodeAnnotation"),
+            (Action::NODE_DECLARED_FEATURE, "UpdateNodeDeclaredFeature"),
+            (Action::POD_LABEL, "UpdatePodLabel"),
+            (Action::POD_SCALE_DOWN, "UpdatePodScaleDown"),
+            (Action::POD_SCALE_UP, "UpdatePodScaleUp"),
+            (Action::POD_TOLERATION, "UpdatePodToleration"),
+            (Action::POD_GATES_ELIMINATED, "UpdatePodSchedulingGatesEliminated"),
+            (Action::POD_GENERATED_CLAIM, "UpdatePodGeneratedResourceClaim"),
+            (Action::UPDATE, "Update"),
+            (Action::ALL, "All"),
+        ];
+        NAMES.iter().find(|(action, _)| *action == self).map_or("", |(_, name)| name)
+    }
+
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
@@ -78,6 +101,25 @@ pub struct ClusterEvent {
 impl ClusterEvent {
     pub const fn new(resource: Resource, actions: Action) -> Self {
         Self { resource, actions }
+    }
+
+    /// Upstream's name of the event.
+    pub fn label(self) -> Cow<'static, str> {
+        let resource = match self.resource {
+            Resource::CsiNode => "storage.k8s.io/CSINode".to_owned(),
+            Resource::CsiDriver => "storage.k8s.io/CSIDriver".to_owned(),
+            Resource::CsiStorageCapacity => "storage.k8s.io/CSIStorageCapacity".to_owned(),
+            Resource::VolumeAttachment | Resource::StorageClass => {
+                format!("storage.k8s.io/{:?}", self.resource)
+            }
+            Resource::ResourceClaim | Resource::ResourceSlice | Resource::DeviceClass => {
+                format!("resource.k8s.io/{:?}", self.resource)
+            }
+            Resource::PodGroup => "scheduling.k8s.io/PodGroup".to_owned(),
+            Resource::Any => "*".to_owned(),
+            other => format!("{other:?}"),
+        };
+        format!("{resource}{}", self.actions.label()).into()
     }
 
     /// Whether an interest in this covers what happened.
@@ -121,6 +163,9 @@ mod tests {
         assert!(happened(Resource::Node, Action::NODE_LABEL));
         assert!(!happened(Resource::Node, Action::NODE_TAINT));
         assert!(!happened(Resource::AssignedPod, Action::ADD));
+        let label = |resource, actions| ClusterEvent::new(resource, actions).label();
+        assert_eq!(label(Resource::Node, Action::NODE_LABEL), "NodeUpdateNodeLabel");
+        assert_eq!(label(Resource::CsiNode, Action::ADD), "storage.k8s.io/CSINodeAdd");
         assert!(
             Action::UPDATE.intersects(Action::POD_GENERATED_CLAIM)
                 && !Action::UPDATE.intersects(Action::DELETE)

@@ -106,17 +106,33 @@ pub trait NodeFilter: Send + Sync {
 }
 
 /// A node, and the pods that have to leave it so that the pod fits.
+#[derive(Clone)]
 pub struct Room {
     pub node: NodeIdx,
     /// The most important first.
     pub victims: Vec<Arc<PlacedPod>>,
-    /// For people.
-    pub words: String,
+    /// How many of them a disruption budget would keep.
+    pub violations: usize,
 }
 
-/// Looks for room when no node passed the filters. The scheduler removes the victims and nominates the node.
+impl Room {
+    /// For people.
+    pub fn words(&self, cluster: &Snapshot) -> String {
+        let (node, victims) = (cluster.row(self.node).name(), self.victims.len());
+        format!(
+            "preemption: found a potential placement for pod on node {node}, preempting {victims} victims"
+        )
+    }
+}
+
+/// Looks for room when no node passed the filters. The scheduler takes the first, removes the victims and nominates the
+/// node.
 pub trait PostFilter: Plugin {
-    fn post_filter(&self, attempt: &Attempt) -> Result<Room, NoRoom>;
+    /// The best first; never empty.
+    fn post_filter(&self, attempt: &Attempt) -> Result<Vec<Room>, NoRoom>;
+
+    /// Orders rooms that somebody changed, the best first.
+    fn rank(&self, _rooms: &mut [Room]) {}
 }
 
 /// No room was found.
@@ -135,6 +151,21 @@ pub struct Attempt<'a> {
     /// The filters as they stand for the pod's shape; see [`crate::trial::Trial`].
     pub work: &'a Work,
     pub diagnosis: &'a Diagnosis,
+}
+
+/// The rooms that the first of the PostFilter plugins finds; otherwise what the last one of them said.
+pub fn make_room<'a>(
+    points: &'a Points,
+    attempt: &Attempt,
+) -> Result<(&'a Arc<dyn PostFilter>, Vec<Room>), Option<NoRoom>> {
+    let mut said = None;
+    for plugin in &points.post_filter {
+        match plugin.post_filter(attempt) {
+            Ok(rooms) => return Ok((plugin, rooms)),
+            Err(none) => said = Some(none),
+        }
+    }
+    Err(said)
 }
 
 /// Ranks the nodes that passed: upstream's PreScore, Score and NormalizeScore.

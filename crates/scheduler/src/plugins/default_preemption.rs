@@ -60,14 +60,6 @@ struct DefaultPreemption {
     turn: AtomicUsize,
 }
 
-/// A node and who would have to leave it.
-struct Candidate {
-    node: NodeIdx,
-    /// The most important first.
-    victims: Vec<Arc<PlacedPod>>,
-    violations: usize,
-}
-
 /// A disruption budget and how much of it is left.
 struct Budget {
     namespace: String,
@@ -83,7 +75,7 @@ impl Plugin for DefaultPreemption {
 }
 
 impl PostFilter for DefaultPreemption {
-    fn post_filter(&self, attempt: &Attempt) -> Result<Room, NoRoom> {
+    fn post_filter(&self, attempt: &Attempt) -> Result<Vec<Room>, NoRoom> {
         if let Some(words) = not_eligible(attempt) {
             return Err(NoRoom { words: format!("preemption: {words}"), withdraw: false });
         }
@@ -93,17 +85,17 @@ impl PostFilter for DefaultPreemption {
             .filter(|(_, verdict)| verdict.status.code == Code::Unschedulable)
             .map(|(node, _)| node)
             .collect();
-        let (candidates, failures) = self.candidates(attempt, &possible);
-        let Some(best) = pick(candidates) else {
+        let (mut candidates, failures) = self.candidates(attempt, &possible);
+        if candidates.is_empty() {
             let words = format!("preemption: {}", unhelpful(attempt, failures).message());
             return Err(NoRoom { words, withdraw: true });
-        };
-        let node = attempt.cluster.row(best.node).name();
-        let words = format!(
-            "preemption: found a potential placement for pod on node {node}, preempting {} victims",
-            best.victims.len()
-        );
-        Ok(Room { node: best.node, victims: best.victims, words })
+        }
+        self.rank(&mut candidates);
+        Ok(candidates)
+    }
+
+    fn rank(&self, rooms: &mut [Room]) {
+        rooms.sort_by_key(rank);
     }
 }
 
@@ -125,11 +117,7 @@ fn not_eligible(attempt: &Attempt) -> Option<&'static str> {
 
 impl DefaultPreemption {
     /// Nodes on which removing pods helps, as many as are enough; and why not on the others that were tried.
-    fn candidates(
-        &self,
-        attempt: &Attempt,
-        possible: &[NodeIdx],
-    ) -> (Vec<Candidate>, Vec<(NodeIdx, Status)>) {
+    fn candidates(&self, attempt: &Attempt, possible: &[NodeIdx]) -> (Vec<Room>, Vec<(NodeIdx, Status)>) {
         let (mut found, mut failures) = (Vec::new(), Vec::new());
         if possible.is_empty() {
             return (found, failures);
@@ -177,7 +165,7 @@ fn importance(pod: &PlacedPod) -> (Reverse<i32>, i64) {
 }
 
 /// Removes all pods of lower priority on trial, then lets as many stay as can.
-fn victims(attempt: &Attempt, at: NodeIdx, budgets: &[Budget]) -> Result<Candidate, Status> {
+fn victims(attempt: &Attempt, at: NodeIdx, budgets: &[Budget]) -> Result<Room, Status> {
     let priority = attempt.pod.priority();
     let row = attempt.cluster.row(at);
     let mut possible: Vec<Arc<PlacedPod>> =
@@ -209,7 +197,7 @@ fn victims(attempt: &Attempt, at: NodeIdx, budgets: &[Budget]) -> Result<Candida
         let name = row.name();
         return Err(Status::error(format!("expected at least one victim pod on node {name:?}")));
     }
-    Ok(Candidate { node: at, victims, violations })
+    Ok(Room { node: at, victims, violations })
 }
 
 /// Those whose removal would break a budget, and the others.
@@ -234,16 +222,13 @@ fn by_budget(pods: Vec<Arc<PlacedPod>>, budgets: &[Budget]) -> (Vec<Arc<PlacedPo
 }
 
 /// Fewest broken budgets, lowest highest priority, lowest sum of priorities, fewest pods, latest start.
-fn pick(candidates: Vec<Candidate>) -> Option<Candidate> {
-    candidates.into_iter().min_by_key(|c| {
-        let highest = c.victims.first().map_or(i32::MIN, |p| p.footprint.priority);
-        // Shifted, so that fewer pods of negative priority are still fewer.
-        let sum: i64 = c.victims.iter().map(|p| i64::from(p.footprint.priority) + (1 << 31)).sum();
-        let most_important = c.victims.iter().filter(|p| p.footprint.priority == highest);
-        let earliest =
-            most_important.map(|p| p.started_seconds.unwrap_or(i64::MAX)).min().unwrap_or(i64::MAX);
-        (c.violations, highest, sum, c.victims.len(), Reverse(earliest))
-    })
+fn rank(room: &Room) -> (usize, i32, i64, usize, Reverse<i64>) {
+    let highest = room.victims.first().map_or(i32::MIN, |p| p.footprint.priority);
+    // Shifted, so that fewer pods of negative priority are still fewer.
+    let sum: i64 = room.victims.iter().map(|p| i64::from(p.footprint.priority) + (1 << 31)).sum();
+    let most_important = room.victims.iter().filter(|p| p.footprint.priority == highest);
+    let earliest = most_important.map(|p| p.started_seconds.unwrap_or(i64::MAX)).min().unwrap_or(i64::MAX);
+    (room.violations, highest, sum, room.victims.len(), Reverse(earliest))
 }
 
 /// Why no room was found, node by node.
@@ -301,7 +286,8 @@ mod tests {
         let attempt = Attempt { cluster: &cluster, pod: &pod, work, diagnosis: &diagnosis };
         let plugin = profile.points.post_filter.first().unwrap();
         match plugin.post_filter(&attempt) {
-            Ok(room) => {
+            Ok(rooms) => {
+                let room = &rooms[0];
                 let names: Vec<&str> = room.victims.iter().map(|v| &*v.name).collect();
                 format!("{}: {}", cluster.row(room.node).name(), names.join(" "))
             }

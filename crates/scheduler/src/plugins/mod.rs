@@ -8,6 +8,7 @@ mod domain_counts;
 pub mod image_locality;
 pub mod inter_pod_affinity;
 pub mod node_affinity;
+pub mod node_breaker;
 pub mod node_name;
 pub mod node_ports;
 pub mod node_resources_fit;
@@ -23,6 +24,7 @@ pub mod testing;
 pub mod volume_binding;
 pub mod volume_restrictions;
 pub mod volume_zone;
+pub mod workload_hold;
 
 use crate::framework::profile::Descriptor;
 
@@ -42,6 +44,8 @@ pub const ALL: &[Descriptor] = &[
     volume_zone::DESCRIPTOR,
     pod_topology_spread::DESCRIPTOR,
     inter_pod_affinity::DESCRIPTOR,
+    node_breaker::DESCRIPTOR,
+    workload_hold::DESCRIPTOR,
     default_preemption::DESCRIPTOR,
     balanced_allocation::DESCRIPTOR,
     image_locality::DESCRIPTOR,

@@ -16,7 +16,7 @@ use thiserror::Error;
 use crate::cache::Cache;
 use crate::config::{ConfigError, Configuration};
 use crate::explain::explain;
-use crate::framework::points::NodeView;
+use crate::framework::points::{NodeView, make_room};
 use crate::framework::{Attempt, Catalog, PodInfo, Profile, Profiles, Room};
 use crate::schedule_one::{Cycles, Outcome};
 use crate::snapshot::NodeIdx;
@@ -167,10 +167,9 @@ impl WhatIf {
             return;
         };
         let attempt = Attempt { cluster: self.cache.snapshot(), pod: info, work, diagnosis: &diagnosis };
-        match make_room(profile, &attempt) {
-            Ok(Some(room)) => said.preemption = Some(self.preemption(&room)),
-            Ok(None) => {}
-            Err(words) => diagnosis.post_filter = Some(words),
+        match make_room(&profile.points, &attempt) {
+            Ok((_, rooms)) => said.preemption = rooms.first().map(|room| self.preemption(room)),
+            Err(none) => diagnosis.post_filter = none.map(|n| n.words),
         }
         said.message = diagnosis.message();
     }
@@ -219,14 +218,15 @@ impl WhatIf {
                     work: &work,
                     diagnosis: &diagnosis,
                 };
-                match make_room(profile, &attempt) {
-                    Ok(Some(room)) => {
-                        placement.node = Some(self.cache.snapshot().row(room.node).name().to_owned());
-                        placement.preempts = room.victims.iter().map(|v| Victim::of(v)).collect();
-                        room.victims.iter().for_each(|victim| self.cache.remove_pod(&victim.uid));
+                match make_room(&profile.points, &attempt) {
+                    Ok((_, rooms)) => {
+                        if let Some(room) = rooms.first() {
+                            placement.node = Some(self.cache.snapshot().row(room.node).name().to_owned());
+                            placement.preempts = room.victims.iter().map(|v| Victim::of(v)).collect();
+                            room.victims.iter().for_each(|victim| self.cache.remove_pod(&victim.uid));
+                        }
                     }
-                    Ok(None) => {}
-                    Err(words) => diagnosis.post_filter = Some(words),
+                    Err(none) => diagnosis.post_filter = none.map(|n| n.words),
                 }
                 if placement.node.is_none() {
                     placement.message = diagnosis.message();
@@ -251,18 +251,6 @@ fn objections(work: &Work, cluster: &crate::snapshot::Snapshot, at: NodeIdx) -> 
     let verdicts = work.filters.iter().map(|f| (f.plugin, f.filter.check(&node)));
     let against = verdicts.filter(|(_, status)| !status.is_success());
     against.map(|(plugin, status)| Objection::of(plugin, &status)).collect()
-}
-
-/// Asks the plugins in order for room; the last one's words where there is none.
-fn make_room(profile: &Profile, attempt: &Attempt) -> Result<Option<Room>, String> {
-    let mut words = None;
-    for plugin in &profile.points.post_filter {
-        match plugin.post_filter(attempt) {
-            Ok(room) => return Ok(Some(room)),
-            Err(none) => words = Some(none.words),
-        }
-    }
-    words.map_or(Ok(None), Err)
 }
 
 #[cfg(test)]

@@ -1,0 +1,190 @@
+//! Metrics in the text format of Prometheus: a table of families, and their series.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One line of the table.
+pub struct Family {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+}
+
+#[derive(Clone, Copy)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    /// With the upper bounds of its buckets.
+    Histogram(&'static [f64]),
+}
+
+/// Series of one family; more are not kept.
+const MAX_SERIES: usize = 20_000;
+/// Between the label values of a series' key.
+const SEPARATOR: char = '\u{1f}';
+
+#[derive(Clone, Default)]
+struct Series {
+    value: f64,
+    count: u64,
+    buckets: Vec<u64>,
+}
+
+type AllSeries = BTreeMap<String, Series>;
+
+/// All families of a table with their series. A family goes by its place in the table.
+pub struct Registry {
+    families: &'static [Family],
+    series: Vec<Mutex<AllSeries>>,
+}
+
+fn key(labels: &[&str]) -> String {
+    let mut key = String::with_capacity(labels.iter().map(|l| l.len() + 1).sum());
+    for (n, label) in labels.iter().enumerate() {
+        if n > 0 {
+            key.push(SEPARATOR);
+        }
+        key.push_str(label);
+    }
+    key
+}
+
+fn lock(series: &Mutex<AllSeries>) -> MutexGuard<'_, AllSeries> {
+    series.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    pub fn new(families: &'static [Family]) -> Self {
+        Self { families, series: families.iter().map(|_| Mutex::default()).collect() }
+    }
+
+    fn change(&self, at: usize, labels: &[&str], change: impl FnOnce(&mut Series, &Family)) {
+        let (Some(family), Some(series)) = (self.families.get(at), self.series.get(at)) else { return };
+        debug_assert_eq!(labels.len(), family.labels.len(), "{}", family.name);
+        let (key, mut series) = (key(labels), lock(series));
+        if let Some(one) = series.get_mut(&key) {
+            return change(one, family);
+        }
+        if series.len() < MAX_SERIES {
+            change(series.entry(key).or_default(), family);
+        }
+    }
+
+    /// Counts up a counter, or moves a gauge.
+    pub fn add(&self, at: usize, labels: &[&str], n: f64) {
+        self.change(at, labels, |series, _| series.value += n);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, at: usize, labels: &[&str], value: f64) {
+        self.change(at, labels, |series, _| series.value = value);
+    }
+
+    /// Records an observation in a histogram.
+    pub fn record(&self, at: usize, labels: &[&str], value: f64) {
+        self.change(at, labels, |series, family| {
+            let Kind::Histogram(bounds) = family.kind else { return };
+            series.buckets.resize(bounds.len(), 0);
+            if let Some(bucket) = bounds.iter().position(|bound| value <= *bound) {
+                series.buckets[bucket] += 1;
+            }
+            series.count += 1;
+            series.value += value;
+        });
+    }
+
+    /// Forgets all series of a family, before they are set anew.
+    pub fn clear(&self, at: usize) {
+        if let Some(series) = self.series.get(at) {
+            lock(series).clear();
+        }
+    }
+
+    /// The value of one series (of a histogram: how many observations), for tests and for what depends on it.
+    pub fn value(&self, at: usize, labels: &[&str]) -> f64 {
+        let value = |s: &Series| if s.count > 0 { s.count as f64 } else { s.value };
+        self.series.get(at).and_then(|series| lock(series).get(&key(labels)).map(value)).unwrap_or(0.0)
+    }
+
+    /// Families that nothing was ever recorded in.
+    pub fn untouched(&self) -> Vec<&'static str> {
+        let families = self.families.iter().zip(&self.series);
+        families.filter(|(_, series)| lock(series).is_empty()).map(|(family, _)| family.name).collect()
+    }
+
+    /// Families by name, each with its series.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        let mut order: Vec<usize> = (0..self.families.len()).collect();
+        order.sort_by_key(|at| self.families[*at].name);
+        for at in order {
+            let series = lock(&self.series[at]).clone();
+            if !series.is_empty() {
+                render_family(&mut out, &self.families[at], &series);
+            }
+        }
+        out
+    }
+}
+
+fn render_family(out: &mut String, family: &Family, all: &BTreeMap<String, Series>) {
+    let Family { name, help, kind, labels } = family;
+    let word = match kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram(_) => "histogram",
+    };
+    // Writing to a String cannot fail.
+    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {word}\n");
+    for (key, series) in all {
+        let mut text = String::new();
+        for (label, value) in labels.iter().zip(key.split(SEPARATOR)) {
+            let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let comma = if text.is_empty() { "" } else { "," };
+            let _ = write!(text, "{comma}{label}=\"{escaped}\"");
+        }
+        let braces = if text.is_empty() { String::new() } else { format!("{{{text}}}") };
+        let Kind::Histogram(bounds) = kind else {
+            let _ = writeln!(out, "{name}{braces} {}", series.value);
+            continue;
+        };
+        let comma = if text.is_empty() { "" } else { "," };
+        let mut sum = 0;
+        for (bound, count) in bounds.iter().zip(&series.buckets) {
+            sum += count;
+            let _ = writeln!(out, "{name}_bucket{{{text}{comma}le=\"{bound}\"}} {sum}");
+        }
+        let _ = writeln!(out, "{name}_bucket{{{text}{comma}le=\"+Inf\"}} {}", series.count);
+        let _ = writeln!(out, "{name}_sum{braces} {}", series.value);
+        let _ = writeln!(out, "{name}_count{braces} {}", series.count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAMILIES: &[Family] = &[
+        Family { name: "b_total", help: "Bs.", kind: Kind::Counter, labels: &["kind"] },
+        Family { name: "a_seconds", help: "As.", kind: Kind::Histogram(&[0.1, 1.0]), labels: &[] },
+    ];
+
+    #[test]
+    fn families_are_shown_by_name_with_their_series() {
+        let registry = Registry::new(FAMILIES);
+        registry.add(0, &["x\"y"], 2.0);
+        registry.record(1, &[], 0.5);
+        registry.record(1, &[], 7.0);
+        assert_eq!(
+            registry.render(),
+            "# HELP a_seconds As.\n# TYPE a_seconds histogram\na_seconds_bucket{le=\"0.1\"} 0\n\
+            a_seconds_bucket{le=\"1\"} 1\na_seconds_bucket{le=\"+Inf\"} 2\na_seconds_sum 7.5\n\
+            a_seconds_count 2\n# HELP b_total Bs.\n# TYPE b_total counter\nb_total{kind=\"x\\\"y\"} 2\n"
+        );
+        assert_eq!((registry.value(0, &["x\"y"]), registry.value(1, &[])), (2.0, 2.0));
+        registry.clear(0);
+        assert_eq!(registry.untouched(), ["b_total"]);
+    }
+}

@@ -1,0 +1,216 @@
+//! From a cycle's outcome to what is to be done: reserve and bind, make room, or turn the pod down.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::binding::Bound;
+use crate::cache::Cache;
+use crate::diagnosis::Diagnosis;
+use crate::framework::points::make_room;
+use crate::framework::{Attempt, Code, CycleState, NoRoom, PodInfo, PostFilter, Profile, Room, Status};
+use crate::metrics::Metric;
+use crate::schedule_one::Outcome;
+use crate::scheduler::{Eviction, Next, Nomination, Scheduler, State};
+use crate::snapshot::NodeIdx;
+
+/// Rooms, with the plugin that found them.
+pub(crate) type Rooms = Result<(Arc<dyn PostFilter>, Vec<Room>), Option<NoRoom>>;
+
+impl Scheduler {
+    /// The cycle of a pod, as far as it goes without asking anybody outside.
+    pub(crate) fn schedule_pod(&self, state: &mut State, pod: Arc<PodInfo>, begun: Duration) -> Next {
+        let known = self.profiles.find(pod.scheduler_name());
+        let Some((at, profile)) = known.filter(|_| !pod.leaving && !state.cache.is_assumed(pod.uid())) else {
+            state.queue.remove(pod.uid());
+            return Next::Nothing;
+        };
+        if self.extenders.decide_on(&pod) {
+            return Next::Extend(pod);
+        }
+        let begun = self.now().max(begun);
+        let outcome = state.cycles.schedule(at, profile, state.cache.snapshot(), &pod);
+        self.metrics.since(Metric::AlgorithmDuration, &[], begun);
+        let next = match outcome {
+            Outcome::Placed(node) => self.place(&mut state.cache, profile, pod, node, begun),
+            Outcome::NoFit(mut diagnosis) => {
+                let rooms = self.rooms(state, at, profile, &pod, &diagnosis);
+                let room = self.take_room(state, &pod, &mut diagnosis, rooms);
+                self.no_fit(profile, pod, *diagnosis, room)
+            }
+            Outcome::Failed(message) => Self::failed(pod, message),
+        };
+        self.count(profile, next.result(), begun);
+        next
+    }
+
+    /// An attempt has ended so.
+    pub(crate) fn count(&self, profile: &Profile, result: Option<&str>, begun: Duration) {
+        if let Some(result) = result {
+            let labels = [profile.scheduler_name.as_str(), result];
+            self.metrics.add(Metric::Attempts, &labels, 1.0);
+            self.metrics.since(Metric::AttemptDuration, &labels, begun);
+        }
+    }
+
+    /// An error: the pod is tried again after its back-off.
+    pub(crate) fn failed(pod: Arc<PodInfo>, message: String) -> Next {
+        Next::TurnDown {
+            pod,
+            plugins: BTreeSet::new(),
+            reason: "SchedulerError",
+            message,
+            nomination: Nomination::Keep,
+        }
+    }
+
+    /// Assumes the pod on the node and reserves what it needs there.
+    pub(crate) fn place(
+        &self,
+        cache: &mut Cache,
+        profile: &Profile,
+        pod: Arc<PodInfo>,
+        node: NodeIdx,
+        begun: Duration,
+    ) -> Next {
+        let node = cache.snapshot().row(node).name().to_owned();
+        cache.assume(&pod, &node);
+        cache.nominate(&pod, None);
+        self.reserve(cache, profile, pod, node, begun)
+    }
+
+    /// Where room could be made.
+    pub(crate) fn rooms(
+        &self,
+        state: &State,
+        at: usize,
+        profile: &Profile,
+        pod: &PodInfo,
+        diagnosis: &Diagnosis,
+    ) -> Rooms {
+        let work = state.cycles.work(at, pod.shape.id).filter(|_| diagnosis.nodes > 0).ok_or(None)?;
+        let attempt = Attempt { cluster: state.cache.snapshot(), pod, work, diagnosis };
+        let begun = self.now();
+        let rooms = make_room(&profile.points, &attempt);
+        self.metrics.add(Metric::PreemptionAttempts, &[], 1.0);
+        let code = if rooms.is_ok() { Code::Success } else { Code::Unschedulable };
+        self.metrics.point("PostFilter", &profile.scheduler_name, code, begun);
+        rooms.map(|(plugin, rooms)| (Arc::clone(plugin), rooms))
+    }
+
+    /// Nominates the pod to the best room, or withdraws an earlier nomination.
+    pub(crate) fn take_room(
+        &self,
+        state: &mut State,
+        pod: &PodInfo,
+        diagnosis: &mut Diagnosis,
+        rooms: Rooms,
+    ) -> Nomination {
+        let cache = &mut state.cache;
+        let withdraw = match rooms {
+            Ok((_, rooms)) => {
+                if let Some(room) = rooms.into_iter().next() {
+                    diagnosis.post_filter = Some(room.words(cache.snapshot()));
+                    let node = cache.snapshot().row(room.node).name().to_owned();
+                    let freed = cache.clear_lower_nominations(pod, &node);
+                    cache.nominate(pod, Some(&node));
+                    self.metrics.record(Metric::PreemptionVictims, &[], room.victims.len() as f64);
+                    return Nomination::Make(Box::new(Eviction { node, victims: room.victims, freed }));
+                }
+                false
+            }
+            Err(None) => false,
+            Err(Some(none)) => {
+                diagnosis.post_filter = Some(none.words);
+                none.withdraw && pod.nominated_node.is_some()
+            }
+        };
+        if withdraw {
+            cache.nominate(pod, None);
+            return Nomination::Withdraw;
+        }
+        Nomination::Keep
+    }
+
+    /// Turns the pod down for what the plugins said.
+    pub(crate) fn no_fit(
+        &self,
+        profile: &Profile,
+        pod: Arc<PodInfo>,
+        diagnosis: Diagnosis,
+        nomination: Nomination,
+    ) -> Next {
+        let message = diagnosis.message();
+        let plugins = if diagnosis.nodes == 0 {
+            // Any new node may help: every plugin listens to that.
+            profile.points.all.iter().map(|p| p.name()).collect()
+        } else {
+            diagnosis.plugins
+        };
+        Next::TurnDown { pod, plugins, reason: "Unschedulable", message, nomination }
+    }
+
+    /// Reserve and Permit, on the assumed pod; taken back as a whole when one of them says no.
+    fn reserve(
+        &self,
+        cache: &mut Cache,
+        profile: &Profile,
+        pod: Arc<PodInfo>,
+        node: String,
+        begun: Duration,
+    ) -> Next {
+        let mut state = CycleState::default();
+        let mut failed = self.run_reserve(cache, profile, &mut state, &pod, &node);
+        let mut waits: BTreeSet<&'static str> = BTreeSet::new();
+        let mut patience = Duration::MAX;
+        for plugin in &profile.points.permit {
+            if failed.is_some() {
+                break;
+            }
+            let (status, wait) = plugin.permit(&state, &pod, &node);
+            match status.code {
+                Code::Success | Code::Skip => {}
+                Code::Wait => {
+                    waits.insert(plugin.name());
+                    patience = patience.min(wait);
+                }
+                _ => failed = Some((plugin.name(), status)),
+            }
+        }
+        if let Some((plugin, status)) = failed {
+            profile.points.reserve.iter().rev().for_each(|p| p.unreserve(&mut state, &pod, &node));
+            cache.forget(pod.uid());
+            let rejected = status.is_rejected();
+            let plugins = if rejected { BTreeSet::from([plugin]) } else { BTreeSet::new() };
+            let reason = if rejected { "Unschedulable" } else { "SchedulerError" };
+            let message = status.message();
+            return Next::TurnDown { pod, plugins, reason, message, nomination: Nomination::Keep };
+        }
+        let permit = (!waits.is_empty()).then(|| (self.waiting.wait(pod.uid(), waits), patience));
+        Next::Bind(Box::new(Bound { pod, node, state, permit, begun }))
+    }
+
+    /// Who refused to reserve, and why.
+    fn run_reserve(
+        &self,
+        cache: &Cache,
+        profile: &Profile,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        node: &str,
+    ) -> Option<(&'static str, Status)> {
+        let begun = self.now();
+        let mut failed = None;
+        for plugin in &profile.points.reserve {
+            let reserve = || plugin.reserve(state, cache.snapshot(), pod, node);
+            let status = self.metrics.plugin("Reserve", plugin.name(), reserve);
+            if !status.is_success() {
+                failed = Some((plugin.name(), status));
+                break;
+            }
+        }
+        let code = failed.as_ref().map_or(Code::Success, |(_, status)| status.code);
+        self.metrics.point("Reserve", &profile.scheduler_name, code, begun);
+        failed
+    }
+}

@@ -1,0 +1,186 @@
+//! The cycle of a pod that extenders have a word in: decided in steps, with the extenders asked between them, and the
+//! cluster looked at anew after each answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use knarr_api::kind::Kind;
+
+use crate::decide::Rooms;
+use crate::diagnosis::Diagnosis;
+use crate::extender::{self, Candidate, Filtered};
+use crate::framework::{NoRoom, PodInfo, Profile, Room, Status};
+use crate::schedule_one::Outcome;
+use crate::scheduler::{Next, Scheduler};
+
+impl Scheduler {
+    pub(crate) async fn extended_cycle(self: Arc<Self>, pod: Arc<PodInfo>) {
+        let turn = self.extended.lock().await;
+        let begun = self.now();
+        let name = pod.scheduler_name().to_owned();
+        let next = self.decide_extended(pod, begun).await;
+        drop(turn);
+        if let Some((_, profile)) = self.profiles.find(&name) {
+            self.count(profile, next.result(), begun);
+        }
+        self.carry_on(next).await;
+    }
+
+    /// The pod as the API has it; `None` when it is not to be scheduled any more.
+    fn whole(&self, pod: &PodInfo) -> Option<Arc<Pod>> {
+        let whole = self.catalog.get::<Pod>(pod.namespace(), &pod.name)?;
+        (*whole.uid() == *pod.uid && self.lock().queue.get(pod.uid()).is_some()).then_some(whole)
+    }
+
+    async fn decide_extended(&self, pod: Arc<PodInfo>, begun: Duration) -> Next {
+        let Some((at, profile)) = self.profiles.find(pod.scheduler_name()) else { return Next::Nothing };
+        let Some(whole) = self.whole(&pod) else {
+            self.lock().queue.remove(pod.uid());
+            return Next::Nothing;
+        };
+        let feasible: Result<Vec<String>, Outcome> = {
+            let mut state = self.lock();
+            let state = &mut *state;
+            let cluster = state.cache.snapshot();
+            let found = state.cycles.feasible(at, profile, cluster, &pod);
+            found.map(|nodes| nodes.iter().map(|at| cluster.row(*at).name().to_owned()).collect())
+        };
+        let names = match feasible {
+            Ok(names) => names,
+            Err(Outcome::NoFit(diagnosis)) => {
+                return self.no_fit_extended(at, profile, pod, &whole, *diagnosis).await;
+            }
+            Err(Outcome::Failed(why)) => return Self::failed(pod, why),
+            Err(Outcome::Placed(_)) => return Next::Nothing,
+        };
+        let nodes: Vec<Arc<Node>> = names.iter().filter_map(|n| self.catalog.get::<Node>("", n)).collect();
+        let clock = Arc::clone(self.client.clock());
+        let filtered = match self.extenders.filter(&*clock, &whole, &nodes).await {
+            Ok(filtered) => filtered,
+            Err(error) => return Self::failed(pod, crate::extender::chain(&error)),
+        };
+        if filtered.nodes.is_empty() {
+            let diagnosis = self.diagnose_extended(at, &pod, &filtered);
+            return match diagnosis {
+                Ok(diagnosis) => self.no_fit_extended(at, profile, pod, &whole, diagnosis).await,
+                Err(why) => Self::failed(pod, why),
+            };
+        }
+        let scores = if filtered.nodes.len() > 1 {
+            self.extenders.prioritize(&*clock, &whole, &nodes, &filtered.nodes).await
+        } else {
+            BTreeMap::new()
+        };
+        self.place_extended((at, profile), pod, &filtered.nodes, &scores, begun)
+    }
+
+    /// Chooses among the nodes that extenders left, as far as they still fit.
+    fn place_extended(
+        &self,
+        (at, profile): (usize, &Profile),
+        pod: Arc<PodInfo>,
+        names: &[String],
+        scores: &BTreeMap<String, i64>,
+        begun: Duration,
+    ) -> Next {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if state.queue.get(pod.uid()).is_none() || state.cache.is_assumed(pod.uid()) {
+            return Next::Nothing;
+        }
+        let cluster = state.cache.snapshot();
+        let left: Vec<_> = names.iter().filter_map(|name| cluster.find(name)).collect();
+        let left = state.cycles.fitting(at, profile, cluster, &pod, &left);
+        let more = |at| scores.get(cluster.row(at).name()).copied().unwrap_or(0);
+        match state.cycles.best(at, cluster, &pod, &left, more) {
+            Some(node) => self.place(&mut state.cache, profile, pod, node, begun),
+            None => Self::failed(pod, "the nodes changed while extenders were asked".to_owned()),
+        }
+    }
+
+    /// The plugins' verdicts with those of the extenders.
+    fn diagnose_extended(&self, at: usize, pod: &PodInfo, said: &Filtered) -> Result<Diagnosis, String> {
+        let state = self.lock();
+        let cluster = state.cache.snapshot();
+        let mut diagnosis = state.cycles.diagnose(at, cluster, pod)?;
+        diagnosis.plugins.insert(extender::NAME);
+        let unresolvable = said.unresolvable.iter().map(|(n, why)| (n, Status::unresolvable(why.clone())));
+        let failed = said.failed.iter().map(|(n, why)| (n, Status::unschedulable(why.clone())));
+        for (name, status) in unresolvable.chain(failed) {
+            if let Some(node) = cluster.find(name) {
+                diagnosis.reject(node, extender::NAME, status);
+            }
+        }
+        Ok(diagnosis)
+    }
+
+    /// Makes room where extenders agree to it, and turns the pod down.
+    async fn no_fit_extended(
+        &self,
+        at: usize,
+        profile: &Profile,
+        pod: Arc<PodInfo>,
+        whole: &Pod,
+        mut diagnosis: Diagnosis,
+    ) -> Next {
+        let rooms = self.rooms(&self.lock(), at, profile, &pod, &diagnosis);
+        let rooms = match rooms {
+            Ok((plugin, rooms)) => {
+                let candidates = self.candidates(&rooms);
+                let clock = Arc::clone(self.client.clock());
+                match self.extenders.preempt(&*clock, whole, candidates).await {
+                    Ok(left) => self.agreed(left, plugin),
+                    Err(error) => Err(Some(NoRoom {
+                        words: format!("preemption: {}", crate::extender::chain(&error)),
+                        withdraw: false,
+                    })),
+                }
+            }
+            none => none,
+        };
+        let mut state = self.lock();
+        let nomination = self.take_room(&mut state, &pod, &mut diagnosis, rooms);
+        drop(state);
+        self.no_fit(profile, pod, diagnosis, nomination)
+    }
+
+    /// The rooms by node, with whole pods.
+    fn candidates(&self, rooms: &[Room]) -> BTreeMap<String, Candidate> {
+        let state = self.lock();
+        let cluster = state.cache.snapshot();
+        let pods = |placed: &[Arc<crate::snapshot::PlacedPod>]| {
+            placed.iter().filter_map(|p| self.catalog.get::<Pod>(p.namespace(), &p.name)).collect()
+        };
+        let candidate = |room: &Room| {
+            let row = cluster.row(room.node);
+            let (victims, there) = (pods(&room.victims), pods(&row.pods));
+            (row.name().to_owned(), Candidate { victims, there, violations: room.violations })
+        };
+        rooms.iter().map(candidate).collect()
+    }
+
+    /// Rooms from what extenders left of the candidates.
+    fn agreed(
+        &self,
+        left: BTreeMap<String, Candidate>,
+        plugin: Arc<dyn crate::framework::PostFilter>,
+    ) -> Rooms {
+        let state = self.lock();
+        let cluster = state.cache.snapshot();
+        let room = |(name, candidate): (String, Candidate)| {
+            let node = cluster.find(&name)?;
+            let there = |uid: &str| cluster.row(node).pods.iter().find(|p| *p.uid == *uid).cloned();
+            let victims = candidate.victims.iter().filter_map(|p| there(p.uid())).collect();
+            Some(Room { node, victims, violations: candidate.violations })
+        };
+        let mut rooms: Vec<Room> = left.into_iter().filter_map(room).collect();
+        if rooms.is_empty() {
+            let words = "preemption: no candidate node for preemption".to_owned();
+            return Err(Some(NoRoom { words, withdraw: true }));
+        }
+        plugin.rank(&mut rooms);
+        Ok((plugin, rooms))
+    }
+}

@@ -1,0 +1,161 @@
+//! The scheduler's metrics, under upstream's names: the table, and what is measured where.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::metrics::Kind::{Counter, Gauge, Histogram};
+use knarr_apimachinery::metrics::{Family, Registry};
+
+use crate::framework::{Code, Status};
+
+const ATTEMPT_SECONDS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
+const POINT_SECONDS: &[f64] =
+    &[1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 0.0128, 0.0256, 0.0512, 0.1024, 0.2048];
+const PLUGIN_SECONDS: &[f64] = &[
+    1e-5, 1.5e-5, 2.25e-5, 3.375e-5, 5.0625e-5, 7.59375e-5, 1.139e-4, 1.709e-4, 2.563e-4, 3.844e-4, 5.767e-4,
+    8.65e-4, 1.2975e-3, 1.946e-3, 2.919e-3, 4.379e-3, 6.568e-3, 9.853e-3, 0.014779, 0.022168,
+];
+const SLI_SECONDS: &[f64] = &[
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68,
+    655.36, 1310.72, 2621.44, 5242.88,
+];
+
+macro_rules! families {
+    ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
+        /// A family, by its place in the table.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Metric { $($id),* }
+
+        const FAMILIES: &[Family] = &[
+            $(Family { name: $name, help: $help, kind: $kind, labels: &[$($label),*] }),*
+        ];
+    };
+}
+
+families! {
+    Attempts, Counter, "scheduler_schedule_attempts_total", ["profile", "result"],
+        "Attempts to schedule pods, by result.";
+    AttemptDuration, Histogram(ATTEMPT_SECONDS), "scheduler_scheduling_attempt_duration_seconds",
+        ["profile", "result"], "Time of an attempt, decision and binding, in seconds.";
+    AlgorithmDuration, Histogram(ATTEMPT_SECONDS), "scheduler_scheduling_algorithm_duration_seconds", [],
+        "Time of the decision, in seconds.";
+    PointDuration, Histogram(POINT_SECONDS), "scheduler_framework_extension_point_duration_seconds",
+        ["extension_point", "profile", "status"], "Time of all plugins of an extension point, in seconds.";
+    PluginDuration, Histogram(PLUGIN_SECONDS), "scheduler_plugin_execution_duration_seconds",
+        ["extension_point", "plugin", "status"], "Time of a plugin at an extension point, in seconds; sampled.";
+    PendingPods, Gauge, "scheduler_pending_pods", ["queue"], "Waiting pods, by where in the queue they are.";
+    IncomingPods, Counter, "scheduler_queue_incoming_pods_total", ["event", "queue"],
+        "Pods that came into a part of the queue, by what brought them there.";
+    ScheduledAfterFlush, Counter, "scheduler_pod_scheduled_after_flush_total", [],
+        "Pods bound after they had been tried again because of the time alone.";
+    SliDuration, Histogram(SLI_SECONDS), "scheduler_pod_scheduling_sli_duration_seconds", ["attempts"],
+        "Time from a pod's first attempt until it is bound, in seconds.";
+    PodAttempts, Histogram(&[1.0, 2.0, 4.0, 8.0, 16.0]), "scheduler_pod_scheduling_attempts", [],
+        "Attempts until a pod was bound.";
+    PreemptionAttempts, Counter, "scheduler_preemption_attempts_total", [], "Attempts to make room.";
+    PreemptionVictims, Histogram(&[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0]), "scheduler_preemption_victims", [],
+        "Pods removed to make room for one.";
+    PreemptionExecutions, Counter, "scheduler_preemption_goroutines_execution_total", ["result"],
+        "Removals of victims, by result.";
+    PermitWait, Histogram(ATTEMPT_SECONDS), "scheduler_permit_wait_duration_seconds", ["result"],
+        "Time that pods waited for permission, in seconds.";
+    CacheSize, Gauge, "scheduler_cache_size", ["type"], "Nodes, pods and assumed pods in the cache.";
+    UnschedulablePods, Gauge, "scheduler_unschedulable_pods", ["plugin", "profile"],
+        "Pods that wait because of a plugin.";
+    AvoidedNodes, Gauge, "knarr_scheduler_avoided_nodes", [], "Nodes on which pods fail to start.";
+    BreakerTrips, Counter, "knarr_scheduler_breaker_trips_total", [], "Times that a node came to be avoided.";
+    HeldWorkloads, Gauge, "knarr_scheduler_held_workloads", [], "Workloads held back.";
+    WorkloadHolds, Counter, "knarr_scheduler_workload_holds_total", [],
+        "Times that a workload came to be held back.";
+    Goroutines, Gauge, "scheduler_goroutines", ["operation"], "Tasks under way, by what they do.";
+}
+
+/// The scheduler's own registry.
+pub struct Metrics {
+    registry: Registry,
+    clock: Arc<dyn Clock>,
+}
+
+/// Upstream's name of a code.
+pub fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Success => "Success",
+        Code::Error => "Error",
+        Code::Unschedulable => "Unschedulable",
+        Code::UnschedulableAndUnresolvable => "UnschedulableAndUnresolvable",
+        Code::Wait => "Wait",
+        Code::Skip => "Skip",
+        Code::Pending => "Pending",
+    }
+}
+
+impl Metrics {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { registry: Registry::new(FAMILIES), clock }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
+    pub fn add(&self, metric: Metric, labels: &[&str], n: f64) {
+        self.registry.add(metric as usize, labels, n);
+    }
+
+    pub fn set(&self, metric: Metric, labels: &[&str], value: f64) {
+        self.registry.set(metric as usize, labels, value);
+    }
+
+    pub fn clear(&self, metric: Metric) {
+        self.registry.clear(metric as usize);
+    }
+
+    pub fn record(&self, metric: Metric, labels: &[&str], value: f64) {
+        self.registry.record(metric as usize, labels, value);
+    }
+
+    /// Records the seconds since `start`.
+    pub fn since(&self, metric: Metric, labels: &[&str], start: Duration) {
+        self.record(metric, labels, self.now().saturating_sub(start).as_secs_f64());
+    }
+
+    /// An extension point has been gone through.
+    pub fn point(&self, point: &str, profile: &str, code: Code, start: Duration) {
+        self.since(Metric::PointDuration, &[point, profile, code_name(code)], start);
+    }
+
+    /// Runs one plugin at one point and records how long it took.
+    pub fn plugin(&self, point: &str, plugin: &str, run: impl FnOnce() -> Status) -> Status {
+        let start = self.now();
+        let status = run();
+        self.since(Metric::PluginDuration, &[point, plugin, code_name(status.code)], start);
+        status
+    }
+
+    pub fn value(&self, metric: Metric, labels: &[&str]) -> f64 {
+        self.registry.value(metric as usize, labels)
+    }
+
+    pub fn render(&self) -> String {
+        self.registry.render()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_have_sorted_labels_and_rising_bounds() {
+        for family in FAMILIES {
+            assert!(family.labels.is_sorted(), "{}", family.name);
+            assert!(family.name.starts_with("scheduler_") || family.name.starts_with("knarr_scheduler_"));
+            if let Histogram(bounds) = family.kind {
+                assert!(bounds.is_sorted() && !bounds.is_empty(), "{}", family.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A scheduler against an API in memory: pods go where extenders say, one that fails holds up nobody else, and nodes on
+//! which nothing starts are told of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
+use knarr_api::kind::{Kind, ResourceType};
+use knarr_client::Informers;
+use knarr_client::clock::SystemClock;
+use knarr_client::events::EventRecorder;
+use knarr_scheduler::config::Configuration;
+use knarr_scheduler::{Options, Scheduler};
+use knarr_testing::FakeApi;
+use knarr_testing::hook_server::{HookServer, Reply};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+fn kinds() -> Vec<ResourceType> {
+    use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
+    use k8s_openapi::api::core::v1::{ReplicationController, Service};
+    vec![
+        Event::RESOURCE,
+        Namespace::RESOURCE,
+        Node::RESOURCE,
+        Pod::RESOURCE,
+        PersistentVolume::RESOURCE,
+        PersistentVolumeClaim::RESOURCE,
+        PodDisruptionBudget::RESOURCE,
+        CSIDriver::RESOURCE,
+        CSINode::RESOURCE,
+        CSIStorageCapacity::RESOURCE,
+        StorageClass::RESOURCE,
+        VolumeAttachment::RESOURCE,
+        ReplicaSet::RESOURCE,
+        StatefulSet::RESOURCE,
+        ReplicationController::RESOURCE,
+        Service::RESOURCE,
+    ]
+}
+
+fn object<K: Kind>(value: Value) -> K {
+    K::decode(value.to_string().as_bytes()).unwrap()
+}
+
+fn pod(name: &str, resources: Value) -> Pod {
+    object(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": resources, "limits": resources}}]}}))
+}
+
+struct Lab {
+    api: Arc<FakeApi>,
+    scheduler: Arc<Scheduler>,
+    stop: CancellationToken,
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn lab(extenders: Value) -> Lab {
+    let api = FakeApi::new(Arc::new(SystemClock), &kinds());
+    for name in ["a", "b"] {
+        api.add::<Node>(&object(json!({"metadata": {"name": name}, "status": {"allocatable":
+            {"cpu": "4", "memory": "8Gi", "pods": "110"}}})));
+    }
+    let stop = CancellationToken::new();
+    let informers = Arc::new(Informers::new(api.client(), stop.clone()));
+    let recorder = EventRecorder::new(api.client(), "default-scheduler", "", stop.clone());
+    let config = Configuration::parse(json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration", "extenders": extenders}))
+    .unwrap();
+    let scheduler = Scheduler::new(&informers, recorder, Options { config, seed: 1 }).unwrap();
+    informers.wait_synced().await;
+    tokio::spawn(Arc::clone(&scheduler).run(stop.clone()));
+    Lab { api, scheduler, stop }
+}
+
+async fn until<T>(what: impl Fn() -> Option<T>) -> T {
+    for _ in 0..2000 {
+        if let Some(found) = what() {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it did not come to that");
+}
+
+#[tokio::test]
+async fn an_extender_filters_ranks_and_binds() {
+    let hook = HookServer::start(&["localhost"], |asked| match asked.path.as_str() {
+        "/filter" => Reply::Json(json!({"NodeNames": ["a", "b"]})),
+        "/prioritize" => Reply::Json(json!([{"Host": "b", "Score": 10}, {"Host": "a", "Score": 0}])),
+        _ => Reply::Json(json!({})),
+    })
+    .await
+    .unwrap();
+    let lab = lab(json!([{"urlPrefix": hook.url(""), "enableHTTPS": true, "nodeCacheCapable": true,
+        "filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 100, "bindVerb": "bind"}]))
+    .await;
+    lab.api.add(&pod("p", json!({"cpu": "100m"})));
+    let bound = until(|| hook.received().into_iter().find(|asked| asked.path == "/bind")).await;
+    assert_eq!((&bound.body["PodName"], &bound.body["Node"]), (&json!("p"), &json!("b")));
+}
+
+#[tokio::test]
+async fn a_slow_or_refusing_extender_holds_up_only_its_own_pods() {
+    let hook = HookServer::start(&["localhost"], |asked| match asked.path.as_str() {
+        "/bind" => Reply::Json(json!({})),
+        _ if asked.body["Pod"]["metadata"]["name"] == "refused" => {
+            Reply::Json(json!({"NodeNames": [], "FailedNodes": {"a": "no card", "b": "no card"}}))
+        }
+        _ => Reply::Never,
+    })
+    .await
+    .unwrap();
+    let url = hook.url("");
+    let lab = lab(json!([
+        {"urlPrefix": url, "enableHTTPS": true, "nodeCacheCapable": true, "filterVerb": "filter",
+            "httpTimeout": "300ms", "managedResources": [{"name": "example.com/card", "ignoredByScheduler": true}]},
+        {"urlPrefix": url, "enableHTTPS": true, "bindVerb": "bind"}]))
+    .await;
+    lab.api.add(&pod("slow", json!({"example.com/card": "1"})));
+    lab.api.add(&pod("plain", json!({"cpu": "1"})));
+    until(|| hook.received().into_iter().find(|a| a.path == "/bind" && a.body["PodName"] == "plain")).await;
+    let said = |name: &'static str| {
+        let pod = lab.api.get::<Pod>("default", name)?;
+        pod.status?.conditions?.into_iter().find(|c| c.type_ == "PodScheduled")?.message
+    };
+    let why = until(|| said("slow")).await;
+    assert!(why.ends_with("filter: no answer within 300ms"), "{why}");
+    lab.api.add(&pod("refused", json!({"example.com/card": "1"})));
+    let why = until(|| said("refused")).await;
+    assert!(why.starts_with("0/2 nodes are available: 2 no card."), "{why}");
+}
+
+fn owned(name: &str, owner: &str) -> Pod {
+    let mut pod = pod(name, json!({"cpu": "100m"}));
+    pod.metadata.owner_references = Some(vec![
+        serde_json::from_value(
+            json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner, "uid": owner,
+            "controller": true}),
+        )
+        .unwrap(),
+    ]);
+    pod.spec.as_mut().unwrap().node_name = Some("a".to_owned());
+    pod
+}
+
+#[tokio::test]
+async fn a_node_on_which_nothing_starts_is_told_of_and_counted() {
+    let lab = lab(json!([])).await;
+    for n in 0..5 {
+        lab.api.add(&owned(&format!("p{n}"), ["x", "y", "z"][n % 3]));
+    }
+    until(|| lab.scheduler.metrics().contains("scheduler_cache_size{type=\"pods\"} 5").then_some(())).await;
+    for n in 0..5 {
+        lab.api.edit::<Pod>("default", &format!("p{n}"), |pod| {
+            let status = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError"});
+            pod.status = Some(serde_json::from_value(status).unwrap());
+        });
+    }
+    let condition = || {
+        let conditions = lab.api.get::<Node>("", "a")?.status?.conditions?;
+        conditions.into_iter().find(|c| c.type_ == "PodsFailToStart" && c.status == "True")
+    };
+    assert_eq!(until(condition).await.reason.as_deref(), Some("SeveralOwnersFailed"));
+    let metrics = lab.scheduler.metrics();
+    for expected in ["knarr_scheduler_avoided_nodes 1", "knarr_scheduler_breaker_trips_total 1"] {
+        assert!(metrics.contains(expected), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn attempts_and_waiting_pods_are_counted() {
+    let lab = lab(json!([])).await;
+    lab.api.add(&pod("large", json!({"cpu": "64"})));
+    let counted =
+        "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"unschedulable\"} 1";
+    until(|| lab.scheduler.metrics().contains(counted).then_some(())).await;
+    let metrics = lab.scheduler.metrics();
+    for expected in [
+        "scheduler_pending_pods{queue=\"unschedulable\"} 1",
+        "scheduler_unschedulable_pods{plugin=\"NodeResourcesFit\",profile=\"default-scheduler\"} 1",
+        "scheduler_queue_incoming_pods_total{event=\"UnscheduledPodAdd\",queue=\"active\"} 1",
+        "scheduler_framework_extension_point_duration_seconds_count{extension_point=\"Filter\",\
+            profile=\"default-scheduler\",status=\"Unschedulable\"} 1",
+        "scheduler_cache_size{type=\"nodes\"} 2",
+    ] {
+        assert!(metrics.contains(expected), "{expected}\n{metrics}");
+    }
+}
