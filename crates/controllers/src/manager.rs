@@ -39,6 +39,7 @@ pub const ALL: &[Descriptor] = &[
     crate::persistent_volumes::binder::DESCRIPTOR,
     crate::persistent_volumes::protection::CLAIMS,
     crate::persistent_volumes::protection::VOLUMES,
+    crate::persistent_volumes::class_protection::DESCRIPTOR,
     crate::pod_garbage_collector::DESCRIPTOR,
     crate::replicas::REPLICA_SET,
     crate::replicas::REPLICATION_CONTROLLER,

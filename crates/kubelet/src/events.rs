@@ -28,15 +28,19 @@ impl Events {
 
     /// Of one container: events name its field.
     pub fn of<'a>(&'a self, pod: &'a Pod, kind: ContainerKind, container: &'a str) -> ContainerEvents<'a> {
-        ContainerEvents { events: self, pod, kind, container }
+        ContainerEvents { events: self, pod, container: Some((kind, container)) }
+    }
+
+    /// Of the pod as a whole, where a container's are wanted.
+    pub fn of_pod<'a>(&'a self, pod: &'a Pod) -> ContainerEvents<'a> {
+        ContainerEvents { events: self, pod, container: None }
     }
 }
 
 pub struct ContainerEvents<'a> {
     events: &'a Events,
     pub pod: &'a Pod,
-    kind: ContainerKind,
-    pub container: &'a str,
+    container: Option<(ContainerKind, &'a str)>,
 }
 
 impl ContainerEvents<'_> {
@@ -50,7 +54,7 @@ impl ContainerEvents<'_> {
 
     fn send(&self, type_: EventType, reason: &str, message: impl Into<String>) {
         let mut about = reference(self.pod);
-        about.field_path = Some(self.kind.field_path(self.container));
+        about.field_path = self.container.map(|(kind, name)| kind.field_path(name));
         self.events.0.event_about(about, type_, reason, message);
     }
 }

@@ -80,6 +80,16 @@ impl ImageManager {
         events: &ContainerEvents<'_>,
     ) -> Result<Image, ImageFailure> {
         let wanted = container.image.as_deref().unwrap_or("");
+        self.ensure_named(wanted, container.image_pull_policy.as_deref(), events).await
+    }
+
+    /// The image of this name, pulled if the policy (`IfNotPresent` if there is none) says so.
+    pub async fn ensure_named(
+        &self,
+        wanted: &str,
+        policy: Option<&str>,
+        events: &ContainerEvents<'_>,
+    ) -> Result<Image, ImageFailure> {
         let for_good = |failure| ImageFailure { failure, retry_at: None };
         if let Err(error) = wanted.parse::<Reference>() {
             let message = format!(
@@ -88,7 +98,7 @@ impl ImageManager {
             events.warning("InspectFailed", message.clone());
             return Err(for_good(failure("InvalidImageName", message)));
         }
-        let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+        let policy = policy.unwrap_or("IfNotPresent");
         if policy != "Always" {
             let present = self.runtime.image_status(wanted).await.map_err(|error| {
                 let message = format!("Failed to inspect image {wanted:?}: {error}");

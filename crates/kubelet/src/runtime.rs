@@ -106,9 +106,19 @@ pub struct PodSandboxStatus {
 pub struct Mount {
     pub container_path: String,
     pub host_path: PathBuf,
+    /// The tree of an image in place of `host_path`; it can be neither written to nor executed.
+    pub image: Option<ImageMount>,
     pub read_only: bool,
     pub recursive_read_only: bool,
     pub propagation: Propagation,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageMount {
+    /// The image's id.
+    pub image: String,
+    /// What of the tree is mounted; all of it if empty.
+    pub sub_path: String,
 }
 
 /// Who a container runs as, as far as the pod says.

@@ -13,6 +13,8 @@ pub struct MountedVolume {
     pub host_path: PathBuf,
     /// The volume itself allows no writing, whatever the mount says (configMap, secret, projected, downwardAPI).
     pub read_only: bool,
+    /// For an image volume: the image's id, once the image is there. It has no `host_path`.
+    pub image: Option<String>,
 }
 
 /// By the volume's name in the pod.

@@ -38,14 +38,36 @@ const DEBIAN_PACKAGES: &[&str] = &[
     "wget",
 ];
 
+/// The real image's shell words its errors as busybox does, and passes variables with odd names on to the programs it
+/// starts, which Debian's busybox does not: where there are such variables another shell is taken.
+const SHELL: &str = r#"
+#include <ctype.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static int odd(const char *variable) {
+    if (isdigit((unsigned char)*variable) || *variable == '=') return 1;
+    while (isalnum((unsigned char)*variable) || *variable == '_') variable++;
+    return *variable != '=';
+}
+
+int main(int argc, char **argv) {
+    const char *shell = "/bin/busybox";
+    for (char **variable = environ; *variable; variable++)
+        if (odd(*variable)) shell = "/bin/bash-static";
+    execv(shell, argv);
+    return 127;
+}
+"#;
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Layer {
     /// A small Debian with shell and network programs.
     Debian,
     /// busybox under all its names but that of the shell.
     Busybox,
-    /// A shell without libraries. Debian's busybox has one that keeps variables with odd names from the programs it
-    /// starts, which that of the real image does not.
+    /// A second shell, without libraries: see [`SHELL`].
     Shell,
     /// Users, groups and folders that any image has, and what completes [`Layer::Debian`].
     Accounts,
@@ -166,7 +188,12 @@ fn busybox(tree: &Path) -> Result<()> {
     for name in list.lines().filter(|n| !matches!(*n, "busybox" | "sh" | "ash")) {
         symlink("/bin/busybox", tree.join("bin").join(name))?;
     }
-    symlink("/bin/bash-static", tree.join("bin/sh"))?;
+    let source = tree.join("sh.c");
+    fs::write(&source, SHELL)?;
+    let mut command = Command::new("cc");
+    command.args(["-Os", "-static", "-o"]).arg(tree.join("bin/sh")).arg(&source);
+    crate::run(command)?;
+    fs::remove_file(&source)?;
     accounts(tree)
 }
 
@@ -250,6 +277,9 @@ fn pages(tree: &Path, from: &Path) -> Result<()> {
         let entry = entry?;
         program(&entry.path(), &tree.join(entry.file_name()), 0o644)?;
     }
+    // A test that mounts the image reads what the real one is made of.
+    fs::create_dir_all(tree.join("etc"))?;
+    fs::write(tree.join("etc/os-release"), "NAME=\"Alpine Linux\"\nID=alpine\n")?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! PersistentVolumes and their claims: binding, and protection while in use.
 
 pub mod binder;
+pub mod class_protection;
 mod matching;
 pub mod protection;

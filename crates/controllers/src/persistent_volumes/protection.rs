@@ -25,13 +25,13 @@ const BY_CLAIM: &str = "persistentVolumeClaim";
 
 /// What is to become of the finalizer.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+pub(super) enum Verdict {
     Add,
     Remove,
     Leave,
 }
 
-fn verdict<K: Kind>(object: &K, finalizer: &str, in_use: bool) -> Verdict {
+pub(super) fn verdict<K: Kind>(object: &K, finalizer: &str, in_use: bool) -> Verdict {
     let has = object.meta().finalizers.iter().flatten().any(|f| f == finalizer);
     match (object.meta().deletion_timestamp.is_some(), has) {
         (true, true) if !in_use => Verdict::Remove,
@@ -40,7 +40,12 @@ fn verdict<K: Kind>(object: &K, finalizer: &str, in_use: bool) -> Verdict {
     }
 }
 
-async fn carry_out<K: Kind>(cx: &Context, object: &K, finalizer: &str, verdict: Verdict) -> Result<()> {
+pub(super) async fn carry_out<K: Kind>(
+    cx: &Context,
+    object: &K,
+    finalizer: &str,
+    verdict: Verdict,
+) -> Result<()> {
     let mut next = object.clone();
     let finalizers = next.meta_mut().finalizers.get_or_insert_default();
     match verdict {

@@ -11,7 +11,7 @@ use knarr_api::kind::Kind;
 use super::dns::hosts_file;
 use super::expansion::expand;
 use crate::config::{Config, PodDirs};
-use crate::runtime::{Mount, Propagation};
+use crate::runtime::{ImageMount, Mount, Propagation};
 use crate::volume_manager::MountedVolumes;
 use crate::volumes::subpath::{self, SubPath};
 
@@ -69,7 +69,9 @@ fn volume_mount(
         Some(expression) => Some(resolved_expression(expression, value_of)?),
         None => mount.sub_path.clone().filter(|s| !s.is_empty()),
     };
-    if let Some(sub_path) = sub_path {
+    let image = volume.image.clone();
+    let image = image.map(|image| ImageMount { image, sub_path: sub_path.clone().unwrap_or_default() });
+    if let Some(sub_path) = sub_path.filter(|_| image.is_none()) {
         let place =
             SubPath { pod_uid: pod.uid(), volume: &mount.name, container: &container.name, index: at };
         host_path = subpath::prepare(dirs, place, &host_path, &sub_path).map_err(|e| e.to_string())?;
@@ -82,6 +84,7 @@ fn volume_mount(
     Ok(Mount {
         container_path,
         host_path,
+        image,
         read_only,
         recursive_read_only: read_only
             && matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),

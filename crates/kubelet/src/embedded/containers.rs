@@ -91,6 +91,7 @@ fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
             source: m.host_path.clone(),
             read_only: m.read_only,
             recursive_read_only: m.recursive_read_only,
+            no_exec: m.image.is_some(),
             propagation: m.propagation,
         };
         runtime::Mount { destination: m.container_path.clone(), kind: MountKind::Bind(bind) }
@@ -108,9 +109,9 @@ impl Embedded {
         store.create_snapshot(&id, &image.id.to_string()).await.map_err(errors::image)?;
         let made = self.make_from_snapshot(sandbox_id, &id, config, &image).await;
         if made.is_err()
-            && let Err(error) = store.remove_snapshot(&id).await
+            && let Err(error) = self.remove_snapshots(&id).await
         {
-            tracing::warn!(container = %id, error = %error.chain(), "cannot remove the snapshot");
+            tracing::warn!(container = %id, %error, "cannot remove the snapshot");
         }
         made.map(|()| id)
     }
@@ -119,9 +120,10 @@ impl Embedded {
         &self,
         sandbox_id: &str,
         id: &str,
-        config: ContainerConfig,
+        mut config: ContainerConfig,
         image: &knarr_runtime::images::Image,
     ) -> Result<()> {
+        self.mount_images(id, &mut config.mounts).await?;
         let rootfs = self.inner.images.mount_snapshot(id).await.map_err(errors::image)?;
         let (sandbox_dir, id, image) = (self.sandbox_dir(sandbox_id), id.to_owned(), image.clone());
         let spec = tokio::task::spawn_blocking(move || {
@@ -136,7 +138,7 @@ impl Embedded {
 
     pub(super) async fn drop_container(&self, id: &str) -> Result<()> {
         errors::fine_if_missing(self.inner.runtime.remove_container(id).await)?;
-        self.inner.images.remove_snapshot(id).await.map_err(errors::image)
+        self.remove_snapshots(id).await
     }
 
     pub(super) async fn stats_of(&self, container: &runtime::Container) -> Result<ContainerStats> {

@@ -2,6 +2,7 @@
 
 mod containers;
 mod errors;
+mod image_volumes;
 mod images;
 mod sandboxes;
 mod sessions;
@@ -111,7 +112,7 @@ impl Embedded {
         let containers: BTreeSet<String> =
             self.inner.runtime.list_containers().into_iter().map(|c| c.spec.id.clone()).collect();
         for snapshot in self.inner.images.snapshots().await.map_err(errors::image)? {
-            if !containers.contains(&snapshot.name)
+            if !containers.contains(image_volumes::owner(&snapshot.name))
                 && let Err(error) = self.inner.images.remove_snapshot(&snapshot.name).await
             {
                 tracing::warn!(snapshot = %snapshot.name, error = %error.chain(), "cannot remove a snapshot");

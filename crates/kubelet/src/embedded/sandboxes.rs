@@ -1,5 +1,6 @@
 //! Sandboxes: namespaces from the runtime, addresses from the pod network, name files of our own.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use knarr_runtime::containers::{SandboxConfig, SandboxStatus};
@@ -13,6 +14,18 @@ use crate::runtime::*;
 /// 64 hexadecimal digits, as other runtimes have them.
 pub fn new_id() -> String {
     (0..4).map(|_| format!("{:016x}", fastrand::u64(..))).collect()
+}
+
+/// What the pod asks for, over what containerd gives every pod with a network of its own: low ports and ping for
+/// everybody.
+fn sysctls(config: &PodSandboxConfig) -> BTreeMap<String, String> {
+    let open = [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+    let open = open.into_iter().filter(|_| !config.host_network);
+    let mut sysctls: BTreeMap<String, String> =
+        open.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let asked = config.sysctls.iter().map(|(name, value)| (name.replace('/', "."), value.clone()));
+    sysctls.extend(asked);
+    sysctls
 }
 
 impl Embedded {
@@ -38,7 +51,7 @@ impl Embedded {
                 host_network: config.host_network,
                 host_ipc: config.host_ipc,
                 shared_pid: config.shared_pid,
-                sysctls: config.sysctls.clone(),
+                sysctls: sysctls(&config),
                 cgroup_parent: config.cgroup_parent.clone(),
                 ..SandboxConfig::default()
             })
@@ -106,7 +119,7 @@ impl Embedded {
             .collect();
         errors::fine_if_missing(self.inner.runtime.remove_sandbox(id).await)?;
         for container in containers {
-            self.inner.images.remove_snapshot(&container).await.map_err(errors::image)?;
+            self.remove_snapshots(&container).await?;
         }
         let dir = self.sandbox_dir(id);
         match std::fs::remove_dir_all(&dir) {
@@ -160,5 +173,27 @@ impl Embedded {
             Some(SandboxStats { sandbox_id: s.id, pod_uid: s.uid, at, usage })
         });
         stats.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn low_ports_and_ping_are_for_everybody_unless_the_pod_says_otherwise() {
+        let asked = |pairs: &[(&str, &str)]| pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect();
+        let config = PodSandboxConfig {
+            sysctls: asked(&[("net.ipv4.ip_unprivileged_port_start", "80"), ("kernel.shmmax", "1")]),
+            ..PodSandboxConfig::default()
+        };
+        let expected = asked(&[
+            ("kernel.shmmax", "1"),
+            ("net.ipv4.ip_unprivileged_port_start", "80"),
+            ("net.ipv4.ping_group_range", "0 2147483647"),
+        ]);
+        assert_eq!(sysctls(&config), expected);
+        let config = PodSandboxConfig { host_network: true, ..PodSandboxConfig::default() };
+        assert_eq!(sysctls(&config), asked(&[]));
     }
 }

@@ -48,11 +48,15 @@ impl PodSyncer {
     ) -> Result<(), Failed> {
         self.check_back_off(start, memory)?;
         let events = self.events.of(start.pod, start.kind, &start.container.name);
-        let image = tokio::select! {
-            () = cancel.cancelled() => return Err(self.failed("ContainerCreating", "the pod is being stopped")),
-            image = self.images.ensure(start.container, &events) => image,
+        let images = async {
+            let volumes = self.image_volumes(start).await?;
+            Ok((self.images.ensure(start.container, &events).await?, volumes))
         };
-        let image = image.inspect_err(|error| {
+        let images = tokio::select! {
+            () = cancel.cancelled() => return Err(self.failed("ContainerCreating", "the pod is being stopped")),
+            images = images => images,
+        };
+        let (image, volumes) = images.inspect_err(|error: &Failed| {
             events.warning("Failed", format!("Error: {}", error.failure.reason));
         })?;
         let told = |reason: &'static str| {
@@ -62,7 +66,8 @@ impl PodSyncer {
                 self.failed(reason, &error)
             }
         };
-        let config = self.configure(start, image).await.map_err(told("CreateContainerConfigError"))?;
+        let config =
+            self.configure(start, image, volumes).await.map_err(told("CreateContainerConfigError"))?;
         let created = self.runtime.create_container(&start.sandbox.id, &config).await;
         let id = created.map_err(|e| told("CreateContainerError")(e.to_string()))?;
         events.normal("Created", "Container created");
@@ -71,6 +76,20 @@ impl PodSyncer {
         started.map_err(|e| told("RunContainerError")(e.to_string()))?;
         events.normal("Started", "Container started");
         self.post_start(start, &id, cancel).await
+    }
+
+    /// The volumes, with the images of those that are images and that the container mounts.
+    async fn image_volumes(&self, start: &Start<'_>) -> Result<MountedVolumes, Failed> {
+        let mut volumes = start.volumes.clone();
+        let mounted = |name: &str| start.container.volume_mounts.iter().flatten().any(|m| m.name == name);
+        for volume in pod::spec(start.pod).volumes.iter().flatten() {
+            let Some(source) = volume.image.as_ref().filter(|_| mounted(&volume.name)) else { continue };
+            let reference = source.reference.as_deref().unwrap_or("");
+            let events = self.events.of_pod(start.pod);
+            let image = self.images.ensure_named(reference, source.pull_policy.as_deref(), &events).await?;
+            volumes.entry(volume.name.clone()).or_default().image = Some(image.id);
+        }
+        Ok(volumes)
     }
 
     fn failed(&self, reason: &str, message: &str) -> Failed {
@@ -109,7 +128,12 @@ impl PodSyncer {
     }
 
     /// Everything the runtime is told of the container.
-    async fn configure(&self, start: &Start<'_>, image: Image) -> Result<ContainerConfig, String> {
+    async fn configure(
+        &self,
+        start: &Start<'_>,
+        image: Image,
+        volumes: MountedVolumes,
+    ) -> Result<ContainerConfig, String> {
         let Start { pod, kind, container, pod_ips, .. } = *start;
         let restart_count = self.restart_count(start).await;
         let sources = Sources::fetch(&self.objects, pod.namespace(), container).await?;
@@ -127,7 +151,7 @@ impl PodSyncer {
         let env = environment(&context, container, &sources)?;
 
         let (config, pod, container) = (self.config.clone(), Arc::clone(pod), container.clone());
-        let (pod_ips, volumes) = (pod_ips.to_vec(), start.volumes.clone());
+        let pod_ips = pod_ips.to_vec();
         let memory_capacity = self.memory_capacity;
         blocking(move || {
             let value_of = |name: &str| env.get(name).cloned();

@@ -29,7 +29,7 @@ pub async fn write(
 ) -> Result<Ready> {
     let payload = payload::validated(payload)?;
     let fingerprint = payload::fingerprint(&payload);
-    let volume = MountedVolume { host_path: task.dir.clone(), read_only: true };
+    let volume = MountedVolume { host_path: task.dir.clone(), read_only: true, image: None };
     let ready = Ready { volume, written: Some(fingerprint), renew_after };
     if task.written == Some(fingerprint) {
         return Ok(ready);

@@ -13,6 +13,7 @@ mod empty_dir;
 mod error;
 pub mod field_ref;
 mod host_path;
+mod image;
 mod manager;
 pub mod mounts;
 pub mod object_source;
@@ -42,6 +43,7 @@ const PLUGINS: &[&dyn VolumePlugin] = &[
     &downward_api::DownwardApiPlugin,
     &empty_dir::EmptyDirPlugin,
     &host_path::HostPathPlugin,
+    &image::ImagePlugin,
     &persistent_volume_claim::PersistentVolumeClaimPlugin,
     &projected::ProjectedPlugin,
     &secret::SecretPlugin,

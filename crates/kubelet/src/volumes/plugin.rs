@@ -50,7 +50,7 @@ pub struct Ready {
 
 impl Ready {
     pub fn at(host_path: &Path) -> Self {
-        let volume = MountedVolume { host_path: host_path.to_owned(), read_only: false };
+        let volume = MountedVolume { host_path: host_path.to_owned(), read_only: false, image: None };
         Self { volume, written: None, renew_after: None }
     }
 }

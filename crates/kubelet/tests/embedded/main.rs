@@ -28,6 +28,7 @@ async fn a_pod_lives_through_a_restart_and_leaves_nothing() {
             "volumes": [
                 {"name": "data", "emptyDir": {}},
                 {"name": "cfg", "configMap": {"name": "cfg"}},
+                {"name": "tree", "image": {"reference": "box:1", "pullPolicy": "Never"}},
             ],
             "initContainers": [{
                 "name": "init", "image": "box:1",
@@ -48,6 +49,8 @@ async fn a_pod_lives_through_a_restart_and_leaves_nothing() {
                     {"name": "data", "mountPath": "/data"},
                     {"name": "data", "mountPath": "/sub", "subPath": "part"},
                     {"name": "cfg", "mountPath": "/cfg"},
+                    {"name": "tree", "mountPath": "/tree"},
+                    {"name": "tree", "mountPath": "/tree-bin", "subPath": "bin"},
                 ],
                 "readinessProbe": {"exec": {"command": ["test", "-f", "/sub/file"]}, "periodSeconds": 1},
                 "lifecycle": {"postStart": {"exec": {"command": ["touch", "/tmp/started"]}}},
@@ -76,6 +79,9 @@ async fn a_pod_lives_through_a_restart_and_leaves_nothing() {
         sh(&world, "ls /tmp/started; cat /sub/file; id -G").await,
         "/tmp/started\nmade by init\n0 2000"
     );
+    let tree = sh(&world, "ls /tree-bin/busybox; touch /tree/x; /tree/bin/busybox true").await;
+    assert!(tree.starts_with("/tree-bin/busybox\n"), "{tree}");
+    assert!(tree.contains("Read-only file system") && tree.contains("Permission denied"), "{tree}");
     let cgroup = "burstable/poduid-of-web";
     assert!(world.embedded.cgroups().exists(cgroup), "the pod has its cgroup");
 

@@ -145,6 +145,8 @@ pub struct Bind {
     pub read_only: bool,
     /// With `read_only`: mounts below the source too.
     pub recursive_read_only: bool,
+    /// Nothing in it can be executed.
+    pub no_exec: bool,
     pub propagation: Propagation,
 }
 

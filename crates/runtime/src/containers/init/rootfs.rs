@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use super::Failure;
-use crate::containers::mount_api::{self, MOUNT_ATTR_RDONLY};
+use crate::containers::mount_api::{self, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_RDONLY};
 use crate::containers::spec::{
     Bind, ContainerSpec, Device, Mount, MountKind, PidMode, Propagation, ResolvedDevice,
 };
@@ -194,6 +194,10 @@ fn open_bind(bind: &Bind, destination: &str, mountinfo: &str) -> Result<OwnedFd,
     if bind.read_only {
         let recursive = bind.recursive_read_only;
         mount_api::set_attributes(tree.as_fd(), MOUNT_ATTR_RDONLY, 0, recursive)
+            .map_err(Failure::step(what()))?;
+    }
+    if bind.no_exec {
+        mount_api::set_attributes(tree.as_fd(), MOUNT_ATTR_NOEXEC, 0, false)
             .map_err(Failure::step(what()))?;
     }
     Ok(tree)
