@@ -154,7 +154,8 @@ impl PodSyncer {
             self.create_sandbox(pod, actions.attempt).await?;
         }
         runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
-        if actions.create_sandbox || actions.kill_pod || !actions.containers_to_kill.is_empty() {
+        // Of a container that is replaced the moment in between is not told, as upstream does not tell it.
+        if actions.create_sandbox || actions.kill_pod {
             self.publish(pod, memory, &runtime, false, true).await;
         }
         let look_again = self.start_all(pod, memory, &runtime, &actions, volumes, cancel).await;

@@ -274,8 +274,8 @@ pub fn limit_messages(lists: &mut [&mut Vec<ApiStatus>]) {
     }
 }
 
-/// Once a pod is over every container has an end; one that has none is lost.
-pub fn end_all(main: &mut [ApiStatus], init: &mut [ApiStatus]) {
+/// Once a pod is over every container that had its turn has an end; one that has none is lost.
+pub fn end_all(pod: &Pod, main: &mut [ApiStatus], init: &mut [ApiStatus]) {
     let message = "The container could not be located when the pod was terminated";
     let terminated = |s: &ApiStatus| s.state.as_ref().is_some_and(|s| s.terminated.is_some());
     let ran = |s: &ApiStatus| {
@@ -284,15 +284,28 @@ pub fn end_all(main: &mut [ApiStatus], init: &mut [ApiStatus]) {
         };
         ran(&s.state) || ran(&s.last_state)
     };
-    // Init containers behind the last one that ran never got their turn.
-    let started = init.iter().rposition(ran).map_or(0, |at| at + 1);
-    let initialized = started == init.len();
+    let initialized = main.iter().any(ran) || init_is_done(pod, init);
+    // Init containers behind the last one that ran never got their turn; the first always had it.
+    let started = init.iter().rposition(ran).map_or(1, |at| at + 1);
     let main = main.iter_mut().filter(|_| initialized);
     for status in main.chain(init.iter_mut().take(started)).filter(|s| !terminated(s)) {
         status.state = Some(ended(LOST_EXIT_CODE, LOST, message));
         status.ready = false;
         status.started = Some(false);
     }
+}
+
+/// Whether the last init container has done its part.
+fn init_is_done(pod: &Pod, init: &[ApiStatus]) -> bool {
+    let Some(last) = pod::init_containers(pod).last() else { return true };
+    let Some(status) = init.iter().find(|s| s.name == last.name) else { return false };
+    if pod::is_sidecar(last) {
+        let runs = status.state.as_ref().is_some_and(|s| s.running.is_some());
+        return runs && status.started == Some(true);
+    }
+    let ends =
+        [&status.state, &status.last_state].into_iter().flatten().filter_map(|s| s.terminated.as_ref());
+    ends.map(|end| end.exit_code).any(|code| code == 0)
 }
 
 /// Termination messages by container id.

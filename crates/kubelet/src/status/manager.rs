@@ -84,7 +84,7 @@ impl StatusManager {
         let entry = entries.entry(pod.uid().to_owned()).or_insert_with(|| new_entry(pod));
         let status = &mut entry.status;
         let (mut main, mut init) = (status.container_statuses.take(), status.init_container_statuses.take());
-        end_all(main.as_deref_mut().unwrap_or_default(), init.as_deref_mut().unwrap_or_default());
+        end_all(pod, main.as_deref_mut().unwrap_or_default(), init.as_deref_mut().unwrap_or_default());
         (status.container_statuses, status.init_container_statuses) = (main, init);
         let phase = status.phase.get_or_insert_default();
         if !pod::is_terminal_phase(phase) {

@@ -320,3 +320,40 @@ fn the_deadline_ends_the_pod_and_a_terminal_phase_stays() {
     assert_eq!(later.phase.as_deref(), Some("Failed"));
     assert_eq!(later.reason.as_deref(), Some("DeadlineExceeded"));
 }
+
+#[test]
+fn at_the_end_only_containers_that_had_their_turn_are_lost() {
+    let ended = |code: i32| json!({"terminated": {"exitCode": code}});
+    let waiting = json!({"waiting": {"reason": "PodInitializing"}});
+    let running = json!({"running": {}});
+    let statuses = |states: &[&Value]| -> Vec<ApiStatus> {
+        let status = |(at, state): (usize, &&Value)| json!({"name": format!("c{at}"), "state": state, "started": true});
+        let list: Vec<Value> = states.iter().enumerate().map(status).collect();
+        serde_json::from_value(json!(list)).unwrap()
+    };
+    let sidecar = Some("Always");
+    // Init containers (the last one's own restart policy) and the main one; then who is told to be lost.
+    for (what, init, policy, main, lost) in [
+        ("no init containers", vec![], None, &waiting, vec![true]),
+        ("the last one failed", vec![&ended(0), &ended(1)], None, &waiting, vec![false, false, false]),
+        ("the last one is done", vec![&ended(0), &ended(0)], None, &waiting, vec![false, false, true]),
+        ("the last one waits", vec![&ended(1), &waiting], None, &waiting, vec![false, false, false]),
+        ("the first one waits", vec![&waiting, &waiting], None, &waiting, vec![true, false, false]),
+        ("the sidecar runs", vec![&running], sidecar, &waiting, vec![true, true]),
+        ("the sidecar has ended", vec![&ended(0)], sidecar, &waiting, vec![false, false]),
+        ("the main one ran", vec![&ended(1)], None, &running, vec![false, true]),
+    ] {
+        let containers = |count: usize| -> Vec<Value> {
+            (0..count).map(|at| json!({"name": format!("c{at}"), "restartPolicy": policy})).collect()
+        };
+        let pod = pod(json!({"initContainers": containers(init.len()), "containers": [{"name": "c0"}]}));
+        let (mut main, mut init) = (statuses(&[main]), statuses(&init));
+        end_all(&pod, &mut main, &mut init);
+        let is_lost = |s: &ApiStatus| {
+            let end = s.state.as_ref().and_then(|s| s.terminated.as_ref());
+            end.is_some_and(|end| end.reason.as_deref() == Some("ContainerStatusUnknown"))
+        };
+        let found: Vec<bool> = init.iter().chain(&main).map(is_lost).collect();
+        assert_eq!(found, lost, "{what}");
+    }
+}
