@@ -12,6 +12,7 @@ mod kubeconfig;
 mod layout;
 mod leading;
 mod logging;
+mod memory;
 mod node;
 mod picture;
 mod pki;

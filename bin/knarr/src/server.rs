@@ -80,7 +80,7 @@ pub struct ServerArgs {
 }
 
 pub fn run(args: ServerArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = crate::memory::runtime()?;
     runtime.block_on(run_async(args))
 }
 

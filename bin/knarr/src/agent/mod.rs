@@ -65,7 +65,7 @@ pub struct AgentArgs {
 }
 
 pub fn run(args: AgentArgs) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = crate::memory::runtime()?;
     runtime.block_on(run_async(args))
 }
 
