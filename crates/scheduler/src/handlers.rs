@@ -129,8 +129,9 @@ impl Scheduler {
     }
 }
 
-/// The kinds besides nodes and pods whose changes may let a waiting pod fit.
 type Watch = fn(&Arc<Scheduler>, &Informers);
+
+/// The kinds besides nodes and pods whose changes may let a waiting pod fit.
 const WATCHED: &[(Resource, Watch)] = &[
     (Resource::PersistentVolume, |s, i| s.watch::<PersistentVolume>(i, Resource::PersistentVolume)),
     (Resource::PersistentVolumeClaim, |s, i| {

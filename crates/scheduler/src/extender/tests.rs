@@ -101,7 +101,7 @@ async fn lies_and_failures_are_told_and_may_be_ignored() {
             http_timeout: Duration::from_millis(patience),
             ..config(&hook)
         };
-        let error = filter(&[config.clone()]).await.unwrap_err();
+        let error = filter(std::slice::from_ref(&config)).await.unwrap_err();
         let own = format!("extender \"https://{}/x\": {expected}", hook.address);
         assert!(error.starts_with(&own), "{error:?}, not {own:?}");
         let gone = ExtenderConfig { ignorable: true, url_prefix: "http://127.0.0.1:1".to_owned(), ..config };

@@ -153,11 +153,11 @@ pub struct Attempt<'a> {
     pub diagnosis: &'a Diagnosis,
 }
 
+/// Rooms, with the plugin that found them.
+pub type FoundRooms<'a> = (&'a Arc<dyn PostFilter>, Vec<Room>);
+
 /// The rooms that the first of the PostFilter plugins finds; otherwise what the last one of them said.
-pub fn make_room<'a>(
-    points: &'a Points,
-    attempt: &Attempt,
-) -> Result<(&'a Arc<dyn PostFilter>, Vec<Room>), Option<NoRoom>> {
+pub fn make_room<'a>(points: &'a Points, attempt: &Attempt) -> Result<FoundRooms<'a>, Option<NoRoom>> {
     let mut said = None;
     for plugin in &points.post_filter {
         match plugin.post_filter(attempt) {
