@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use knarr_apiserver::{
-    Anonymous, Audit, AuditLog, AuditWebhook, Authentication, Authorization, AuthorizationMode, Config,
-    Encryption, Features, Oidc, RequestHeader,
+    Anonymous, Audit, AuditBatch, AuditLog, AuditThrottle, AuditWebhook, Authentication, Authorization,
+    AuthorizationMode, Config, Encryption, Features, Oidc, RequestHeader,
 };
 
 #[derive(Args, Clone, Debug)]
@@ -130,9 +130,22 @@ pub struct ApiArgs {
     audit_log_maxage: u32,
     #[arg(long)]
     audit_log_compress: bool,
-    /// blocking, or blocking-strict: requests fail that cannot be written down
+    /// blocking; batch: requests do not wait; blocking-strict: requests fail that cannot be written down
     #[arg(long, value_name = "MODE", default_value = "blocking")]
     audit_log_mode: String,
+    /// Events that may wait in batch mode
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    audit_log_batch_buffer_size: usize,
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    audit_log_batch_max_size: usize,
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    audit_log_batch_max_wait: Duration,
+    #[arg(long)]
+    audit_log_batch_throttle_enable: bool,
+    #[arg(long, value_name = "COUNT", default_value_t = 0.0)]
+    audit_log_batch_throttle_qps: f64,
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    audit_log_batch_throttle_burst: u32,
     /// Kubeconfig of a webhook that audit events are sent to
     #[arg(long, value_name = "FILE")]
     audit_webhook_config_file: Option<PathBuf>,
@@ -142,6 +155,14 @@ pub struct ApiArgs {
     audit_webhook_batch_max_size: usize,
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     audit_webhook_batch_max_wait: Duration,
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    audit_webhook_batch_throttle_enable: bool,
+    /// Batches a second
+    #[arg(long, value_name = "COUNT", default_value_t = 10.0)]
+    audit_webhook_batch_throttle_qps: f64,
+    /// Batches at once
+    #[arg(long, value_name = "COUNT", default_value_t = 15)]
+    audit_webhook_batch_throttle_burst: u32,
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     audit_webhook_initial_backoff: Duration,
     /// EncryptionConfiguration: what is encrypted in the store
@@ -367,6 +388,32 @@ impl ApiArgs {
         })
     }
 
+    fn log_batch(&self) -> AuditBatch {
+        let throttle = self.audit_log_batch_throttle_enable.then_some(AuditThrottle {
+            qps: self.audit_log_batch_throttle_qps,
+            burst: self.audit_log_batch_throttle_burst,
+        });
+        AuditBatch {
+            buffer: self.audit_log_batch_buffer_size,
+            size: self.audit_log_batch_max_size,
+            wait: self.audit_log_batch_max_wait,
+            throttle,
+        }
+    }
+
+    fn webhook_batch(&self) -> AuditBatch {
+        let throttle = self.audit_webhook_batch_throttle_enable.then_some(AuditThrottle {
+            qps: self.audit_webhook_batch_throttle_qps,
+            burst: self.audit_webhook_batch_throttle_burst,
+        });
+        AuditBatch {
+            buffer: self.audit_webhook_batch_buffer_size,
+            size: self.audit_webhook_batch_max_size,
+            wait: self.audit_webhook_batch_max_wait,
+            throttle,
+        }
+    }
+
     fn audit(&self) -> Result<Audit> {
         let strict = match self.audit_log_mode.as_str() {
             "blocking" | "batch" => false,
@@ -382,11 +429,10 @@ impl ApiArgs {
             max_age_days: self.audit_log_maxage,
             compress: self.audit_log_compress,
             strict,
+            batch: (self.audit_log_mode == "batch").then(|| self.log_batch()),
         });
         let webhook = self.audit_webhook_config_file.clone().map(|file| AuditWebhook {
-            buffer: self.audit_webhook_batch_buffer_size,
-            batch_size: self.audit_webhook_batch_max_size,
-            batch_wait: self.audit_webhook_batch_max_wait,
+            batch: self.webhook_batch(),
             initial_backoff: self.audit_webhook_initial_backoff,
             ..AuditWebhook::new(file)
         });

@@ -35,7 +35,10 @@ mod webhook;
 pub use admission::AdmissionConfig;
 pub use admission::event_rate_limit::{EventLimit, LimitType};
 pub use admission::pod_security::Exemptions;
-pub use audit::options::{Audit, LogOptions as AuditLog, WebhookOptions as AuditWebhook};
+pub use audit::options::{
+    Audit, Batch as AuditBatch, LogOptions as AuditLog, Throttle as AuditThrottle,
+    WebhookOptions as AuditWebhook,
+};
 pub use authn::UserInfo;
 pub use authn::options::{Anonymous, Authentication, Oidc, RequestHeader};
 pub use authn::signer::TokenSigner;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE, WARNING};
+use http::header::{
+    CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE, WARNING, X_CONTENT_TYPE_OPTIONS,
+};
 use http::request::Parts;
 use http::{HeaderMap, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -277,8 +279,17 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         Ok(seat) => seat,
         Err(refusal) => return Ok(refusal),
     };
-    server.authorizer.check_request(&user, &attributes).await?;
+    if let Err(refusal) = server.authorizer.check_request(&user, &attributes).await {
+        let lenient = negotiate::negotiate_leniently(&parts.headers, &query);
+        let mut response = output::write_error(&refusal, lenient);
+        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        return Ok(response);
+    }
     let body = body.read(server.config.max_request_body_bytes).await?;
+    if !body.is_empty() && is_served(server, &info) {
+        let labels = [info.group.as_str(), info.resource.as_str(), info.verb.as_str()];
+        server.metrics.record(Metric::BodySizes, &labels, body.len() as f64);
+    }
     if let Some(trail) = trail
         && trail.wants_request()
     {
@@ -326,9 +337,14 @@ async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, Stat
         return Ok(Answer::text(404, "404 page not found\n"));
     }
     // What cannot be written must not be carried out.
-    negotiate::negotiate(&request.headers, &request.query, has_forms(server, &request.info))?;
-    if IncludeObject::parse(request.query.get("includeObject")).is_none() {
-        return Err(StatusError::bad_request("unrecognized includeObject value"));
+    let wanted = negotiate::negotiate(&request.headers, &request.query, has_forms(server, &request.info))?;
+    let include = request.query.get("includeObject");
+    if wanted.form == Form::Table && IncludeObject::parse(include).is_none() {
+        return Err(StatusError::bad_request(format!(
+            "Unable to convert to Table as requested: includeObject: Invalid value: {:?}: must be 'Metadata', \
+             'Object', 'None', or empty",
+            include.unwrap_or("")
+        )));
     }
     dispatch::dispatch(server, request).await
 }

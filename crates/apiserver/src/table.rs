@@ -50,7 +50,9 @@ pub fn table(
     now: jiff::Timestamp,
 ) -> Value {
     let mut meta = Map::new();
-    meta.insert("resourceVersion".into(), version.to_string().into());
+    if version > 0 {
+        meta.insert("resourceVersion".into(), version.to_string().into());
+    }
     if let Some(token) = continue_token {
         meta.insert("continue".into(), token.into());
     }

@@ -8,7 +8,7 @@ use super::job::{default_patterns, name_warning, spec_warnings};
 use super::schedule::Schedule;
 use super::{timezone, validation};
 use crate::core::pod::default_template;
-use crate::defaults::{blank, child, existing, unset};
+use crate::defaults::{Fields, blank, child, existing, unset};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -74,7 +74,10 @@ impl Strategy for Rules {
         unset(spec, "suspend", false);
         unset(spec, "successfulJobsHistoryLimit", 3);
         unset(spec, "failedJobsHistoryLimit", 1);
-        let Some(template) = spec.get_mut("jobTemplate").filter(|t| t.is_object()) else { return };
+        let template = spec.entry("jobTemplate").or_insert_with(|| Value::Object(Fields::new()));
+        if !template.is_object() {
+            return;
+        }
         default_template(template);
         if let Some(job) = existing(prepare::object(template), "spec") {
             default_patterns(job);

@@ -5,7 +5,7 @@ use knarr_apimachinery::field::{ErrorList, Path};
 use serde_json::Value;
 
 use crate::core::pod::default_pod_spec;
-use crate::defaults::{child, existing};
+use crate::defaults::child;
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -40,9 +40,8 @@ struct Rules;
 
 impl Strategy for Rules {
     fn default(&self, object: &mut Value) {
-        if let Some(template) = existing(prepare::object(object), "template") {
-            default_pod_spec(child(template, "spec"));
-        }
+        let template = child(prepare::object(object), "template");
+        default_pod_spec(child(template, "spec"));
     }
 
     fn prepare_for_create(&self, object: &mut Value) {

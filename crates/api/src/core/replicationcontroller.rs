@@ -64,7 +64,9 @@ struct Rules;
 
 impl Strategy for Rules {
     fn default(&self, object: &mut Value) {
-        default_template(object);
+        if object.pointer("/spec/template").is_some_and(Value::is_object) {
+            default_template(object);
+        }
         let fields = prepare::object(object);
         let labels = fields.get("spec").and_then(|s| s.pointer("/template/metadata/labels")).cloned();
         if let Some(labels) = labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty())) {

@@ -166,7 +166,7 @@ fn validate_endpoint(errors: &mut ErrorList, path: &Path, endpoint: &api::Endpoi
         if family == "FQDN" {
             validate::dns_subdomain(errors, &at.index(i), address);
         } else if let Some(ip) = addresses::ip(errors, &at.index(i), address) {
-            if ip.is_ipv4() != (family == "IPv4") {
+            if matches!(family, "IPv4" | "IPv6") && ip.is_ipv4() != (family == "IPv4") {
                 let problem = format!("must be an {family} address");
                 errors.push(Error::invalid(&at, address.as_str(), problem));
             }

@@ -125,7 +125,7 @@ pub fn merge_discovery(server: &Inner, mut list: Value) -> Value {
     let items = list_of(&mut list, "items");
     for (group, remotes) in of_groups(&remotes) {
         let at = items.iter().position(|g| name(g) == group).unwrap_or_else(|| {
-            items.push(json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": []}));
+            items.push(json!({"metadata": {"name": group}, "versions": []}));
             items.len() - 1
         });
         let versions = list_of(&mut items[at], "versions");

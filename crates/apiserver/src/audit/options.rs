@@ -26,27 +26,55 @@ pub struct LogOptions {
     pub compress: bool,
     /// A request fails whose arrival cannot be written down.
     pub strict: bool,
+    /// Requests do not wait for the file.
+    pub batch: Option<Batch>,
+}
+
+/// How a backend gathers events.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// Events that may wait; further ones are lost.
+    pub buffer: usize,
+    /// Events in one batch.
+    pub size: usize,
+    /// How long a batch may wait to be full.
+    pub wait: Duration,
+    pub throttle: Option<Throttle>,
+}
+
+/// Batches a second, and how many at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Throttle {
+    pub qps: f64,
+    pub burst: u32,
+}
+
+/// Events that wait where nothing is said.
+const BUFFER: usize = 10_000;
+
+impl Batch {
+    /// What upstream does for a file: no longer than for one event.
+    pub fn of_log() -> Self {
+        Self { buffer: BUFFER, size: 1, wait: Duration::ZERO, throttle: None }
+    }
+
+    /// What upstream does for a webhook.
+    pub fn of_webhook() -> Self {
+        let throttle = Some(Throttle { qps: 10.0, burst: 15 });
+        Self { buffer: BUFFER, size: 400, wait: Duration::from_secs(30), throttle }
+    }
 }
 
 #[derive(Debug, Clone)]
 pub struct WebhookOptions {
     /// A kubeconfig.
     pub config_file: PathBuf,
-    /// Events that may wait; further ones are lost.
-    pub buffer: usize,
-    pub batch_size: usize,
-    pub batch_wait: Duration,
+    pub batch: Batch,
     pub initial_backoff: Duration,
 }
 
 impl WebhookOptions {
     pub fn new(config_file: PathBuf) -> Self {
-        Self {
-            config_file,
-            buffer: 10_000,
-            batch_size: 400,
-            batch_wait: Duration::from_secs(30),
-            initial_backoff: Duration::from_secs(10),
-        }
+        Self { config_file, batch: Batch::of_webhook(), initial_backoff: Duration::from_secs(10) }
     }
 }

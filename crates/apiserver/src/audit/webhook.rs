@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::batch::{self, Bucket};
 use super::options::WebhookOptions;
 use crate::metrics::{Metric, Metrics};
 use crate::outbound::Outbound;
@@ -24,7 +25,7 @@ pub fn start(
     stop: CancellationToken,
 ) -> Result<mpsc::Sender<Value>, String> {
     let outbound = Outbound::from_kubeconfig(&options.config_file, TIMEOUT).map_err(|e| e.to_string())?;
-    let (sender, receiver) = mpsc::channel(options.buffer.max(1));
+    let (sender, receiver) = mpsc::channel(options.batch.buffer.max(1));
     tokio::spawn(run(outbound, options.clone(), receiver, metrics, clock, stop));
     Ok(sender)
 }
@@ -37,43 +38,17 @@ async fn run(
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) {
-    loop {
-        let first = tokio::select! {
-            first = events.recv() => first,
-            () = stop.cancelled() => events.try_recv().ok(),
-        };
-        let Some(first) = first else { return };
-        let batch = fill(first, &mut events, &options, &*clock, &stop).await;
+    let mut bucket = options.batch.throttle.map(|throttle| Bucket::new(throttle, clock.monotonic()));
+    while let Some(batch) = batch::next(&mut events, &options.batch, &*clock, &stop).await {
+        if let Some(bucket) = &mut bucket {
+            bucket.wait(&*clock, &stop).await;
+        }
         let count = batch.len();
         if let Err(error) = send(&outbound, batch, &options, &*clock, &stop).await {
             metrics.add(Metric::AuditErrors, &["webhook"], count as f64);
             tracing::error!(error, count, "audit events were lost");
         }
     }
-}
-
-/// Waits for more events until the batch is full or old.
-async fn fill(
-    first: Value,
-    events: &mut mpsc::Receiver<Value>,
-    options: &WebhookOptions,
-    clock: &dyn Clock,
-    stop: &CancellationToken,
-) -> Vec<Value> {
-    let mut batch = vec![first];
-    let mut old = clock.sleep(options.batch_wait);
-    while batch.len() < options.batch_size {
-        tokio::select! {
-            biased;
-            event = events.recv() => match event {
-                Some(event) => batch.push(event),
-                None => break,
-            },
-            () = &mut old => break,
-            () = stop.cancelled() => break,
-        }
-    }
-    batch
 }
 
 async fn send(

@@ -1,6 +1,6 @@
 //! Aggregated discovery: all groups, versions and resources in one document.
 
-use knarr_api::resource::Resource;
+use knarr_api::resource::ResourceRef;
 use serde_json::{Value, json};
 
 use super::legacy::group_versions;
@@ -13,11 +13,7 @@ pub fn list(table: &Table, core: bool) -> Value {
         .filter(|(group, _)| group.is_empty() == core)
         .map(|(group, versions)| {
             let versions: Vec<Value> = versions.iter().map(|v| version(table, group, v)).collect();
-            let metadata = if core {
-                json!({"creationTimestamp": null})
-            } else {
-                json!({"name": group, "creationTimestamp": null})
-            };
+            let metadata = if core { json!({}) } else { json!({"name": group}) };
             json!({"metadata": metadata, "versions": versions})
         })
         .collect();
@@ -25,19 +21,24 @@ pub fn list(table: &Table, core: bool) -> Value {
 }
 
 fn version(table: &Table, group: &str, version: &str) -> Value {
-    let resources: Vec<Value> = table
+    let mut served: Vec<_> = table
         .iter()
         .map(|s| &s.resource)
         .filter(|r| r.types.group == group && r.types.version == version)
-        .map(|r| resource(r))
         .collect();
+    served.sort_by_key(|r| r.types.plural);
+    let resources: Vec<Value> = served.into_iter().map(|r| resource(r)).collect();
     json!({"version": version, "resources": resources, "freshness": "Current"})
 }
 
-fn resource(resource: &Resource) -> Value {
+fn resource(resource: &ResourceRef) -> Value {
     let types = resource.types;
-    let kind =
-        |group: &str, version: &str, kind: &str| json!({"group": group, "version": version, "kind": kind});
+    // Where group and version are those of the resource, they are not said again. Custom resources say them.
+    let kind = |group: &str, version: &str, kind: &str| {
+        let same = resource.custom().is_none() && (group, version) == (types.group, types.version);
+        let (group, version) = if same { ("", "") } else { (group, version) };
+        json!({"group": group, "version": version, "kind": kind})
+    };
     let mut value = json!({
         "resource": types.plural, "singularResource": resource.singular, "verbs": resource.verbs,
         "scope": if types.namespaced { "Namespaced" } else { "Cluster" },

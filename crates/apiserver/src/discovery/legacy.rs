@@ -1,7 +1,10 @@
 //! Discovery as it always was: one document for the groups, one for each group version.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use knarr_api::resource::ResourceRef;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::registry::table::Table;
 use crate::server::Inner;
@@ -69,6 +72,9 @@ pub fn resources(table: &Table, group: &str, version: &str) -> Value {
         if !resource.categories.is_empty() {
             value["categories"] = json!(resource.categories);
         }
+        if let Some(hash) = storage_version_hash(resource, table) {
+            value["storageVersionHash"] = hash.into();
+        }
         resources.push(value);
         for sub in resource.subresources {
             let mut value = json!({
@@ -85,6 +91,22 @@ pub fn resources(table: &Table, group: &str, version: &str) -> Value {
             resources.push(value);
         }
     }
-    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    if group.is_empty() {
+        return json!({"kind": "APIResourceList", "groupVersion": version, "resources": resources});
+    }
+    let group_version = format!("{group}/{version}");
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
+}
+
+/// By which clients tell that the stored version has changed: of its group, version and kind.
+fn storage_version_hash(resource: &ResourceRef, table: &Table) -> Option<String> {
+    if !resource.is_stored() {
+        return None;
+    }
+    let types = resource.types;
+    let served = table.find(types.group, types.version, types.plural)?;
+    let stored = served.stored.types;
+    let text = format!("{}/{}/{}", stored.group, stored.version, stored.kind);
+    let digest = Sha256::digest(text.as_bytes());
+    Some(BASE64.encode(digest.get(..8).unwrap_or_default()))
 }

@@ -11,7 +11,7 @@ mod zpages;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use http::{Method, Response, StatusCode};
 use knarr_apimachinery::schema::openapi::hash;
 use knarr_apimachinery::status::StatusError;
@@ -132,7 +132,7 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
     let path = request.info.path.trim_end_matches('/');
     let health = ["/livez", "/readyz", "/healthz"].iter().any(|p| path.starts_with(p));
-    if request.method != Method::GET && !health {
+    if !matches!(request.method, Method::GET | Method::HEAD) && !health {
         return Err(StatusError::no_such_method());
     }
     let parts: Vec<&str> = path.split('/').skip(1).collect();
@@ -141,12 +141,12 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     let table = &server.table.snapshot();
     match parts.as_slice() {
         [] => value(json!({"paths": paths(table)})),
-        ["api"] if aggregated => {
-            Ok(Answer::Raw(server.discovery.aggregated(server, table).core.answer(request, AGGREGATED)))
-        }
-        ["apis"] if aggregated => {
-            Ok(Answer::Raw(server.discovery.aggregated(server, table).groups.answer(request, AGGREGATED)))
-        }
+        ["api"] if aggregated => Ok(Answer::Raw(public(
+            server.discovery.aggregated(server, table).core.answer(request, AGGREGATED),
+        ))),
+        ["apis"] if aggregated => Ok(Answer::Raw(public(
+            server.discovery.aggregated(server, table).groups.answer(request, AGGREGATED),
+        ))),
         ["api"] => value(legacy::versions(server)),
         ["apis"] => value(aggregator::merge_groups(server, legacy::groups(table))),
         ["api", version] if table.has_group_version("", version) => {
@@ -198,6 +198,12 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         }
         _ => Ok(Answer::text(404, "404 page not found\n")),
     }
+}
+
+/// Aggregated discovery may be kept by anybody: its ETag tells when it is old.
+fn public(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+    response
 }
 
 fn paths(table: &Table) -> Vec<String> {

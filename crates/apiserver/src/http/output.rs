@@ -201,7 +201,9 @@ fn write_bytes(code: u16, json: Bytes, negotiated: Negotiated) -> Response<Body>
 
 fn list_meta(list: &ListAnswer) -> Value {
     let mut meta = Map::new();
-    meta.insert("resourceVersion".into(), list.resource_version.to_string().into());
+    if list.resource_version > 0 {
+        meta.insert("resourceVersion".into(), list.resource_version.to_string().into());
+    }
     if let Some(token) = &list.continue_token {
         meta.insert("continue".into(), token.clone().into());
     }
@@ -249,6 +251,13 @@ fn write_list(
             let head = format!(
                 "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{meta},\"items\":["
             );
+            if form == Form::Metadata && items.is_empty() {
+                // Such a list was never made, upstream, and shows as none.
+                let none = format!(
+                    "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{meta},\"items\":null}}"
+                );
+                return write_bytes(200, none.into(), negotiated);
+            }
             let tail = Bytes::from_static(b"]}\n");
             let body = Body::List(match form == Form::Whole && resource.custom().is_none() {
                 true => ListBody::bare(head.into(), items, tail),

@@ -19,6 +19,8 @@ pub struct RequestInfo {
     /// Empty for cluster scope and for all namespaces.
     pub namespace: String,
     pub name: String,
+    /// Asked for by one of the old paths that begin with `watch`.
+    pub watch_path: bool,
     /// What follows the subresource, with a leading slash: the path of a proxy request.
     pub rest: String,
 }
@@ -57,6 +59,7 @@ impl RequestInfo {
         if watch_path {
             parts.remove(0);
         }
+        info.watch_path = watch_path;
         info.take_parts(parts);
         info.refine_verb(watch_path, query);
         info

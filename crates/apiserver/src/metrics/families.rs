@@ -15,6 +15,13 @@ const AUTH_SECONDS: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
 const SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+/// Linear, up to what a body may have.
+const BODY_SIZES: &[f64] = &[
+    50000.0, 150000.0, 250000.0, 350000.0, 450000.0, 550000.0, 650000.0, 750000.0, 850000.0, 950000.0,
+    1050000.0, 1150000.0, 1250000.0, 1350000.0, 1450000.0, 1550000.0, 1650000.0, 1750000.0, 1850000.0,
+    1950000.0, 2050000.0, 2150000.0, 2250000.0, 2350000.0, 2450000.0, 2550000.0, 2650000.0, 2750000.0,
+    2850000.0, 2950000.0, 3050000.0,
+];
 const WATCH_SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
 const FAIRNESS_SECONDS: &[f64] = &[0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
 const QUEUE_LENGTHS: &[f64] = &[0.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0];
@@ -52,6 +59,15 @@ families! {
     ResponseSizes, Histogram(SIZES), "apiserver_response_sizes",
         ["component", "group", "resource", "scope", "subresource", "verb", "version"],
         "Sizes of answers in bytes.";
+    BodySizes, Histogram(BODY_SIZES), "apiserver_request_body_size_bytes", ["group", "resource", "verb"],
+        "Sizes of the bodies of requests in bytes.";
+    DeprecatedApis, Gauge, "apiserver_requested_deprecated_apis",
+        ["group", "removed_release", "resource", "subresource", "version"],
+        "Deprecated resources that somebody has asked for.";
+    Lists, Counter, "apiserver_storage_list_total", ["group", "index", "resource", "storage"],
+        "Lists, by whether the watch cache or the store answered them.";
+    ListedObjects, Counter, "apiserver_storage_list_returned_objects_total", ["group", "resource", "storage"],
+        "Objects that lists answered.";
     LongRunning, Gauge, "apiserver_longrunning_requests",
         ["component", "group", "resource", "scope", "subresource", "verb", "version"],
         "Watches, streams and proxied requests under way.";

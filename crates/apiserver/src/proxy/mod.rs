@@ -75,6 +75,8 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     let streaming = matches!(request.info.subresource.as_str(), "exec" | "attach" | "portforward");
     if streaming && upgrade.is_none() {
+        // Where to comes first, as upstream finds that out.
+        locate::locate(server, request).await?;
         return Err(StatusError::bad_request("Upgrade request required"));
     }
     let proxied = request.info.subresource == "proxy";

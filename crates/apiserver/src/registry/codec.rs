@@ -65,6 +65,10 @@ fn decode_custom(
         ))
     };
     let meta = validate::interpret(text).map_err(|e| unrecognized(&e.to_string()))?;
+    if meta.kind.is_empty() {
+        let why = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(text));
+        return Err(unrecognized(&why));
+    }
     let mut decoded =
         validate::decode_untyped(text).map_err(|e| cannot_be_handled(expected, &e.to_string()))?;
     if !decoded.value.is_object() {

@@ -50,9 +50,7 @@ pub async fn create_value(
     mut object: Value,
 ) -> Result<Arc<Object>, StatusError> {
     let version = metadata::text(&object, "resourceVersion");
-    if !version.is_empty() && version != "0" {
-        return Err(StatusError::new(500, "", "resourceVersion should not be set on objects to be created"));
-    }
+    let versioned = !version.is_empty() && version != "0" && !params.dry_run;
     let strategy = served.resource.strategy();
     strategy.default(&mut object);
     let now = server.clock.now();
@@ -67,15 +65,16 @@ pub async fn create_value(
     let mut attributes = Attributes::new(request, served, Operation::Create, place, object, params.dry_run);
     admission::mutate(&mut attributes, server).await?;
     let mut object = attributes.object;
+    name_limit_range(served, &mut object);
     let base = metadata::text(&object, "generateName").to_owned();
     let generated = metadata::text(&object, "name").is_empty() && !base.is_empty();
     if !generated {
-        return create_named(server, request, served, params, object).await;
+        return create_named(server, request, served, params, object, versioned).await;
     }
     for attempt in 1.. {
         let name = names::generate_name(&mut fastrand::Rng::new(), &base);
         knarr_api::prepare::metadata(&mut object).insert("name".into(), name.into());
-        match create_named(server, request, served, params, object.clone()).await {
+        match create_named(server, request, served, params, object.clone(), versioned).await {
             Err(error) if error.is_already_exists() && attempt < NAME_ATTEMPTS => {}
             other => return other,
         }
@@ -83,13 +82,24 @@ pub async fn create_value(
     Err(StatusError::internal("no name could be generated"))
 }
 
-/// Prepares and checks an object that has its name, and stores it.
+/// The one kind whose objects may come without a name and get one.
+fn name_limit_range(served: &Served, object: &mut Value) {
+    let nameless = ["name", "generateName"].iter().all(|field| metadata::text(object, field).is_empty());
+    if nameless && (served.resource.types.group, served.resource.types.plural) == ("", "limitranges") {
+        let name = uuid::Uuid::new_v4().to_string();
+        knarr_api::prepare::metadata(object).insert("name".into(), name.into());
+    }
+}
+
+/// Prepares and checks an object that has its name, and stores it. One that came `versioned` is refused when all else
+/// is well.
 async fn create_named(
     server: &Inner,
     request: &Request,
     served: &Served,
     params: &WriteParams,
     mut object: Value,
+    versioned: bool,
 ) -> Result<Arc<Object>, StatusError> {
     let strategy = served.resource.strategy();
     if served.is_terminating() {
@@ -107,9 +117,10 @@ async fn create_named(
     admission::complete(&mut attributes, server);
     let mut errors = metadata::validate(served, &attributes.object);
     let view = typed(served, &attributes.object)?;
+    errors.extend(strategy.validate(&view));
     // What a bad name would make of a storage key must not come to the store.
     if errors.is_empty() {
-        errors.extend(strategy.validate(&view));
+        errors.extend(metadata::validate_path_segments(&attributes.object));
     }
     if !errors.is_empty() {
         let types = served.resource.types;
@@ -119,6 +130,9 @@ async fn create_named(
     admission::validate(&attributes, server).await?;
     let object = attributes.object;
     strategy.warnings(&view, None).into_iter().for_each(|w| request.warn(w));
+    if versioned {
+        return Err(StatusError::new(500, "", "resourceVersion should not be set on objects to be created"));
+    }
     write_new(server, served, params, object, &namespace, &name).await
 }
 

@@ -54,7 +54,12 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
         }
     } else {
         let options = input::decode_options(&request.headers, &request.body, DELETE_OPTIONS)?;
-        serde_json::from_value(options).map_err(|e| StatusError::bad_request(e.to_string()))?
+        are_options(&options)?;
+        serde_json::from_value(match options {
+            Value::Null => json!({}),
+            options => options,
+        })
+        .map_err(|e| StatusError::bad_request(e.to_string()))?
     };
     if options.orphan_dependents.is_some() && options.propagation_policy.is_some() {
         let why = "orphanDependents and deletionPropagation cannot be both set";
@@ -67,8 +72,7 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
         let path = Path::new("propagationPolicy");
         errors.push(Error::not_supported(&path, policy, &["Foreground", "Background", "Orphan", "nil"]));
     }
-    let named = options.dry_run.iter().flatten().map(String::as_str);
-    let dry = dry_run(named.chain(request.query.all("dryRun")), &mut errors);
+    let dry = dry_run(options.dry_run.iter().flatten().map(String::as_str), &mut errors);
     if !errors.is_empty() {
         return Err(StatusError::invalid("meta.k8s.io", "DeleteOptions", "", &errors));
     }
@@ -76,6 +80,28 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
         options.grace_period_seconds = Some(1);
     }
     Ok(How { options, dry_run: dry, admitted: false })
+}
+
+/// A body that says it is something else is refused. What it says of the version hardly matters: every group has them.
+fn are_options(body: &Value) -> Result<(), StatusError> {
+    let said = |field: &str| body[field].as_str().unwrap_or("");
+    let (kind, version) = (said("kind"), said("apiVersion"));
+    let found = match body {
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        Value::Null | Value::Object(_) if kind.is_empty() || kind == "DeleteOptions" => return Ok(()),
+        Value::Null | Value::Object(_) => {
+            return Err(StatusError::bad_request(format!(
+                "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"pkg/runtime/scheme.go:111\""
+            )));
+        }
+    };
+    Err(StatusError::bad_request(format!(
+        "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type struct {{ \
+         APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+    )))
 }
 
 /// Deletes one object, or sets its deletion going.
@@ -88,7 +114,7 @@ pub async fn delete(
     how: &How,
 ) -> Result<Deleted, StatusError> {
     if how.options.propagation_policy.is_none() && how.options.orphan_dependents.is_none() {
-        served.resource.strategy.deletion_warning().into_iter().for_each(|w| request.warn(w.to_owned()));
+        served.resource.strategy().deletion_warning().into_iter().for_each(|w| request.warn(w.to_owned()));
     }
     for _ in 0..ATTEMPTS {
         let Some(current) = store::read(server, served, namespace, name).await? else {

@@ -11,6 +11,7 @@ use super::served::Served;
 use super::{Request, create, delete, list, patch, subresources, update, watch};
 use crate::http::negotiate::{self, Format};
 use crate::http::output::{Answer, ListAnswer};
+use crate::metrics::Metric;
 use crate::resource_metrics;
 use crate::server::Inner;
 
@@ -31,8 +32,8 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     }
     let served = &served;
     check_scope(served, request)?;
-    if let Some(warning) = deprecation(served) {
-        request.warn(warning.to_owned());
+    if !info.name.is_empty() && !is_named(served) {
+        return Err(StatusError::path_not_found());
     }
     let nameless = info.name.is_empty() && matches!(info.verb.as_str(), "update" | "patch");
     let misplaced = !info.name.is_empty() && info.verb == "create";
@@ -43,6 +44,15 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     {
         return Err(StatusError::no_such_method());
     }
+    if info.watch_path && info.verb != "watch" {
+        return Err(StatusError::no_such_method());
+    }
+    if let Some(warning) = deprecation(served) {
+        request.warn(warning.to_owned());
+        let types = &served.resource.types;
+        let labels = [types.group, "", types.plural, "", types.version];
+        server.metrics.set(Metric::DeprecatedApis, &labels, 1.0);
+    }
     if let Some(text) = served.resource.deprecated {
         request.warn(text.to_owned());
     }
@@ -52,6 +62,10 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     match info.verb.as_str() {
         "get" => {
             // A single object's version is read further in, where upstream has no words for a mistake.
+            if request.query.flag("export") {
+                let why = "the export parameter, deprecated since v1.14, is no longer supported";
+                return Err(StatusError::bad_request(why));
+            }
             let version = Version::parse(request.query.get("resourceVersion"))
                 .map_err(|e| StatusError::new(500, "", e.message()))?;
             let object = list::get(server, served, &info.namespace, &info.name, version).await?;
@@ -84,6 +98,11 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     }
 }
 
+/// Whether single objects have paths of their own: what is answered and forgotten has none.
+fn is_named(served: &Served) -> bool {
+    served.resource.verbs.iter().any(|verb| *verb != "create")
+}
+
 /// What clients are told of a resource that is on its way out.
 fn deprecation(served: &Served) -> Option<&'static str> {
     let types = &served.resource.types;
@@ -107,6 +126,7 @@ fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
     let in_namespace = !info.namespace.is_empty() && info.resource != "namespaces";
     let everywhere = matches!(info.verb.as_str(), "list" | "watch");
     match (namespaced, in_namespace) {
+        (true, false) if !is_named(served) => Err(StatusError::path_not_found()),
         (true, false)
             if !everywhere || !info.name.is_empty() && request.query.get("fieldSelector").is_none() =>
         {

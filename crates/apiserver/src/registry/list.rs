@@ -17,6 +17,7 @@ use super::options::{ListParams, Version, VersionMatch};
 use super::served::Served;
 use super::store::{self, status_of};
 use crate::http::output::ListAnswer;
+use crate::metrics::Metric;
 use crate::server::Inner;
 
 /// As Go decodes: what is left over in the last symbol does not matter.
@@ -218,8 +219,15 @@ async fn page(
     }
 }
 
+/// Counts a list; `storage` says what answered it.
+fn count(server: &Inner, served: &Served, storage: &str, objects: usize) {
+    let types = &served.resource.types;
+    server.metrics.increment(Metric::Lists, &[types.group, "", types.plural, storage]);
+    server.metrics.add(Metric::ListedObjects, &[types.group, types.plural, storage], objects as f64);
+}
+
 async fn from_cache(
-    _server: &Inner,
+    server: &Inner,
     served: &Served,
     namespace: Option<&str>,
     params: &ListParams,
@@ -227,7 +235,9 @@ async fn from_cache(
     limit: usize,
 ) -> Result<Page, StatusError> {
     let snapshot = served.cache()?.snapshot(namespace, &params.selection, after);
-    Ok(cut(served, snapshot.items, snapshot.revision, limit))
+    let page = cut(served, snapshot.items, snapshot.revision, limit);
+    count(server, served, "watchcache", page.items.len());
+    Ok(page)
 }
 
 fn cut(served: &Served, mut items: Vec<Arc<Object>>, revision: u64, limit: usize) -> Page {
@@ -280,7 +290,9 @@ async fn at_revision(
             items.push(object);
         }
     }
-    Ok(cut(served, items, revision, limit))
+    let page = cut(served, items, revision, limit);
+    count(server, served, "etcd", page.items.len());
+    Ok(page)
 }
 
 /// 410, with a token by which the list may go on at the present state.

@@ -15,6 +15,8 @@ const MAX_ANNOTATIONS: usize = 256 * 1024;
 const SYSTEM_FIELDS: [&str; 4] =
     ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"];
 
+const DELETION_FIELDS: [&str; 2] = ["deletionTimestamp", "deletionGracePeriodSeconds"];
+
 pub fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.pointer("/metadata").and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or("")
 }
@@ -40,10 +42,10 @@ pub fn rfc3339(at: jiff::Timestamp) -> String {
 pub fn match_namespace(served: &Served, object: &mut Value, namespace: &str) -> Result<(), StatusError> {
     let own = text(object, "namespace").to_owned();
     if !served.resource.types.namespaced {
-        if own.is_empty() {
-            return Ok(());
+        if !own.is_empty() {
+            prepare::metadata(object).remove("namespace");
         }
-        return Err(namespace_mismatch());
+        return Ok(());
     }
     if own.is_empty() {
         prepare::metadata(object).insert("namespace".into(), namespace.into());
@@ -70,10 +72,13 @@ pub fn init(object: &mut Value, now: jiff::Timestamp, uid: &str) {
     metadata.insert("creationTimestamp".into(), rfc3339(now).into());
 }
 
-/// Carries over what an update has no say in.
+/// Carries over what an update has no say in. When an object goes is not among it before it is going: whoever sets
+/// that is told so by [`validate_update`].
 pub fn carry_over(new: &mut Value, old: &Value) {
     for field in SYSTEM_FIELDS {
-        prepare::keep_metadata(new, old, field);
+        if is_deleting(old) || !DELETION_FIELDS.contains(&field) {
+            prepare::keep_metadata(new, old, field);
+        }
     }
     for field in ["uid", "generation"] {
         prepare::keep_metadata(new, old, field);
@@ -85,7 +90,20 @@ pub fn validate(served: &Served, object: &Value) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("metadata");
     validate_names(served, object, &path, &mut errors);
-    validate_common(object, &path, &mut errors);
+    validate_common(object, &path, wants_standard_finalizers(served), &mut errors);
+    errors
+}
+
+/// What no name may be, whatever the resource thinks of it: it is part of a path.
+pub fn validate_path_segments(object: &Value) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let path = Path::new("metadata");
+    for field in ["generateName", "name"] {
+        let name = text(object, field);
+        for problem in names::path_segment_name(name).into_iter().filter(|_| !name.is_empty()) {
+            errors.push(Error::invalid(&path.child(field), name, problem));
+        }
+    }
     errors
 }
 
@@ -101,13 +119,7 @@ fn validate_names(served: &Served, object: &Value, path: &Path, errors: &mut Err
     if name.is_empty() {
         errors.push(Error::required(&path.child("name"), "name or generateName is required"));
     } else {
-        let mut problems = names::path_segment_name(name);
         for problem in strategy.validate_name(name, false) {
-            if !problems.contains(&problem) {
-                problems.push(problem);
-            }
-        }
-        for problem in problems {
             errors.push(Error::invalid(&path.child("name"), name, problem));
         }
     }
@@ -124,7 +136,7 @@ fn entries<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = (&'a Stri
     map.into_iter().flatten().map(|(k, v)| (k, v.as_str().unwrap_or("")))
 }
 
-fn validate_common(object: &Value, path: &Path, errors: &mut ErrorList) {
+fn validate_common(object: &Value, path: &Path, standard: bool, errors: &mut ErrorList) {
     for (key, value) in entries(object, "labels") {
         let labels = path.child("labels");
         for problem in names::label_key(key) {
@@ -146,41 +158,60 @@ fn validate_common(object: &Value, path: &Path, errors: &mut ErrorList) {
         errors.push(Error::too_long(&annotations, MAX_ANNOTATIONS));
     }
     validate_owners(object, path, errors);
-    validate_finalizers(object, path, errors);
+    validate_finalizers(object, path, standard, errors);
+}
+
+/// Kinds whose finalizers without a domain need not be Kubernetes' own.
+pub fn wants_standard_finalizers(served: &Served) -> bool {
+    let types = &served.resource.types;
+    served.resource.custom().is_none()
+        && !matches!(
+            (types.group, types.plural),
+            (
+                "admissionregistration.k8s.io"
+                    | "apiextensions.k8s.io"
+                    | "apiregistration.k8s.io"
+                    | "coordination.k8s.io"
+                    | "node.k8s.io"
+                    | "policy",
+                _
+            ) | ("", "events")
+        )
 }
 
 fn validate_owners(object: &Value, path: &Path, errors: &mut ErrorList) {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    let mut controller: Option<&str> = None;
+    let mut controller: Option<String> = None;
     for (i, owner) in owners.into_iter().flatten().enumerate() {
         let at = path.child("ownerReferences").index(i);
         let field = |name: &str| owner.get(name).and_then(Value::as_str).unwrap_or("");
-        let version = field("apiVersion").rsplit('/').next().unwrap_or("");
+        let version = field("apiVersion");
         if version.is_empty() {
-            errors.push(Error::invalid(
-                &at.child("apiVersion"),
-                field("apiVersion"),
-                "version must not be empty",
-            ));
+            errors.push(Error::required(&at.child("apiVersion"), "must not be empty"));
+        } else if version.matches('/').count() > 1 || version.ends_with('/') {
+            let why = "must be <group>/<version> or <version>";
+            errors.push(Error::invalid(&at.child("apiVersion"), version, why));
         }
         for name in ["kind", "name", "uid"] {
             if field(name).is_empty() {
-                errors.push(Error::invalid(&at.child(name), "", format!("{name} must not be empty")));
+                errors.push(Error::required(&at.child(name), "must not be empty"));
             }
         }
         if field("kind") == "Event" && matches!(field("apiVersion"), "v1" | "events.k8s.io/v1") {
-            let why = format!("{} is disallowed from being an owner", field("apiVersion"));
+            let (group, version) = field("apiVersion").split_once('/').unwrap_or(("", field("apiVersion")));
+            let why = format!("{group}/{version}, Kind=Event is disallowed from being an owner");
             errors.push(Error::invalid(&at, owner.clone(), why));
         }
         if owner.get("controller") == Some(&Value::Bool(true)) {
-            if let Some(first) = controller {
+            if let Some(first) = &controller {
                 let why = format!(
-                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {}",
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {}/{}",
+                    field("kind"),
                     field("name")
                 );
                 errors.push(Error::invalid(&path.child("ownerReferences"), json!(owners), why));
             } else {
-                controller = Some(field("name"));
+                controller = Some(format!("{}/{}", field("kind"), field("name")));
             }
         }
     }
@@ -188,14 +219,14 @@ fn validate_owners(object: &Value, path: &Path, errors: &mut ErrorList) {
 
 const STANDARD_FINALIZERS: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
 
-fn validate_finalizers(object: &Value, path: &Path, errors: &mut ErrorList) {
+fn validate_finalizers(object: &Value, path: &Path, standard: bool, errors: &mut ErrorList) {
     let all = finalizers(object);
     for (i, finalizer) in all.iter().enumerate() {
         let at = path.child("finalizers").index(i);
         for problem in names::label_key(finalizer) {
             errors.push(Error::invalid(&at, *finalizer, problem));
         }
-        if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(finalizer) {
+        if standard && !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(finalizer) {
             let why = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(Error::invalid(&at, *finalizer, why));
         }
@@ -206,13 +237,20 @@ fn validate_finalizers(object: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
-/// Checks the metadata of an update.
-pub fn validate_update(new: &Value, old: &Value) -> ErrorList {
+/// Checks the metadata of an update; with `standard`, as for [`wants_standard_finalizers`].
+pub fn validate_update(new: &Value, old: &Value, standard: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("metadata");
     for field in ["name", "namespace", "uid"] {
         if text(new, field) != text(old, field) {
             errors.push(Error::invalid(&path.child(field), text(new, field), "field is immutable"));
+        }
+    }
+    for field in DELETION_FIELDS {
+        let of = |object: &Value| object.pointer("/metadata").and_then(|m| m.get(field)).cloned();
+        let (set, was) = (of(new).unwrap_or_default(), of(old).unwrap_or_default());
+        if set != was {
+            errors.push(Error::invalid(&path.child(field), set, "field is immutable"));
         }
     }
     if is_deleting(old) {
@@ -227,7 +265,7 @@ pub fn validate_update(new: &Value, old: &Value) -> ErrorList {
             errors.push(Error::forbidden(&path.child("finalizers"), why));
         }
     }
-    validate_common(new, &path, &mut errors);
+    validate_common(new, &path, standard, &mut errors);
     errors
 }
 
@@ -240,11 +278,16 @@ mod tests {
         let old = json!({"metadata": {"name": "a", "uid": "1", "creationTimestamp": "t", "generation": 3}});
         let mut new = json!({"metadata": {"name": "a", "uid": "2", "deletionTimestamp": "x"}});
         carry_over(&mut new, &old);
+        assert_eq!(
+            validate_update(&new, &old, true).to_string(),
+            "metadata.deletionTimestamp: Invalid value: \"x\": field is immutable"
+        );
+        prepare::metadata(&mut new).remove("deletionTimestamp");
         assert_eq!(new, old);
         let deleting = json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b"]}});
         let more = json!({"metadata": {"name": "a", "deletionTimestamp": "t", "finalizers": ["a/b", "c/d"]}});
         assert_eq!(
-            validate_update(&more, &deleting).to_string(),
+            validate_update(&more, &deleting, true).to_string(),
             "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{\"c/d\"}"
         );
     }
@@ -260,7 +303,15 @@ mod tests {
             (json!({"finalizers": ["x"]}), "metadata.finalizers[0]: Invalid value: \"x\": name is neither"),
             (
                 json!({"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p"}]}),
-                "metadata.ownerReferences[0].uid: Invalid value: \"\": uid must not be empty",
+                "metadata.ownerReferences[0].uid: Required value: must not be empty",
+            ),
+            (
+                json!({"ownerReferences": [{"apiVersion": "a/b/c", "kind": "Pod", "name": "p", "uid": "u"}]}),
+                "metadata.ownerReferences[0].apiVersion: Invalid value: \"a/b/c\": must be <group>/<version> or <version>",
+            ),
+            (
+                json!({"ownerReferences": [{"apiVersion": "v1", "kind": "Event", "name": "e", "uid": "u"}]}),
+                "metadata.ownerReferences[0]: Invalid value: {\"apiVersion\":\"v1\",\"kind\":\"Event\",\"name\":\"e\",\"uid\":\"u\"}: /v1, Kind=Event is",
             ),
             (
                 json!({"annotations": {"k": "x".repeat(MAX_ANNOTATIONS)}}),
@@ -268,7 +319,7 @@ mod tests {
             ),
         ] {
             let mut errors = ErrorList::new();
-            validate_common(&json!({"metadata": metadata}), &Path::new("metadata"), &mut errors);
+            validate_common(&json!({"metadata": metadata}), &Path::new("metadata"), true, &mut errors);
             assert!(errors.to_string().starts_with(expected), "{errors}");
         }
     }

@@ -70,11 +70,18 @@ pub async fn patch(
     if format == Format::Apply {
         return apply(server, request, served, params, target).await;
     }
-    let body: Value = serde_json::from_slice(&request.body)
-        .map_err(|e| StatusError::bad_request(format!("error decoding patch: {e}")))?;
+    let body: Value = serde_json::from_slice(&request.body).map_err(|e| undecodable(format, &e))?;
     let change = |old: &Value| patched(request, served, params, format, &body, old);
     let object = modify(server, request, served, params, target, Change::Update, &change).await?;
     Ok((object, false))
+}
+
+/// A patch that is no JSON, in the words of what reads it upstream.
+fn undecodable(format: Format, error: &serde_json::Error) -> StatusError {
+    match format {
+        Format::Merge | Format::Strategic => StatusError::bad_request("invalid JSON patch"),
+        _ => StatusError::bad_request(format!("error decoding patch: {error}")),
+    }
 }
 
 pub fn check_options(request: &Request, params: &WriteParams, format: Format) -> Result<(), StatusError> {
@@ -120,30 +127,52 @@ pub fn patched(
         }
     };
     let text = serde_json::to_vec(&new).map_err(StatusError::internal)?;
+    let disowned =
+        new.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
     let strict = params.field_validation == FieldValidation::Strict;
-    let decoded =
-        super::codec::decode_json(served, &text, strict).map_err(|e| invalid_result(served, old, &e))?;
+    let decoded = super::codec::decode_json(served, &text, strict).map_err(|e| {
+        let shown = match format {
+            Format::Strategic => go_text(body),
+            _ => String::from_utf8_lossy(&text).into_owned(),
+        };
+        invalid_result(&shown, &e)
+    })?;
     if params.field_validation == FieldValidation::Warn {
         decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
     }
     new = decoded.value;
+    if disowned {
+        // Decoding leaves out what is empty, and this says something.
+        knarr_api::prepare::metadata(&mut new).insert("managedFields".into(), Value::Array(Vec::new()));
+    }
     let name = metadata::text(old, "name");
     update::match_name(&mut new, name)?;
     metadata::match_namespace(served, &mut new, metadata::text(old, "namespace"))?;
     Ok(new)
 }
 
-/// A patch that makes something undecodable of the object is 422 for wrong types, as upstream answers it.
-fn invalid_result(served: &Served, old: &Value, error: &StatusError) -> StatusError {
+/// A patch that makes something undecodable of the object is 422 for wrong types, as upstream answers it; `shown` is
+/// what could not be read. It does not say of what.
+fn invalid_result(shown: &str, error: &StatusError) -> StatusError {
     let message = error.message();
-    if message.contains("strict decoding error") {
-        return error.clone();
-    }
     let why = message.split_once(": ").map_or(message, |(_, rest)| rest);
     let mut errors = ErrorList::new();
-    errors.push(Error::invalid(&Path::new("patch"), Value::Null, why));
-    let types = served.resource.types;
-    StatusError::invalid(types.group, types.kind, metadata::text(old, "name"), &errors)
+    errors.push(Error::invalid(&Path::new("patch"), shown, why));
+    StatusError::invalid("", "", "", &errors)
+}
+
+/// A value as Go prints it: `map[a:1 b:[x y]]`.
+fn go_text(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(list) => format!("[{}]", list.iter().map(go_text).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            let members: Vec<String> = map.iter().map(|(k, v)| format!("{k}:{}", go_text(v))).collect();
+            format!("map[{}]", members.join(" "))
+        }
+        other => other.to_string(),
+    }
 }
 
 async fn apply(
@@ -185,7 +214,7 @@ async fn apply(
             }
             let mut new = managed::apply(served, None, applied, target, params, now)?;
             managed::check_repeated(&yaml, params)?;
-            knarr_api::prepare::metadata(&mut new).insert("name".into(), target.name.into());
+            update::match_name(&mut new, target.name)?;
             metadata::match_namespace(served, &mut new, target.namespace)?;
             Ok((create::create_value(server, request, served, params, new).await?, true))
         }

@@ -76,9 +76,9 @@ pub async fn may_create(server: &Inner, request: &Request) -> Result<(), StatusE
 pub fn match_name(body: &mut Value, name: &str) -> Result<(), StatusError> {
     let own = metadata::text(body, "name").to_owned();
     if own.is_empty() {
-        return Err(StatusError::bad_request(
-            "the name of the object (based on URL) was undeterminable: name must be provided",
-        ));
+        return Err(StatusError::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )));
     }
     if own == name {
         return Ok(());
@@ -131,7 +131,7 @@ async fn prepare_update(
     before: &Object,
 ) -> Result<Value, StatusError> {
     let (resource, strategy) = (&served.resource, served.resource.strategy());
-    check_preconditions(served, target.name, &new, old)?;
+    check_preconditions(served, target.name, &new, old, request.info.verb == "patch")?;
     metadata::carry_over(&mut new, old);
     strategy.default(&mut new);
     strategy.prepare_for_update(&mut new, old, target.subresource);
@@ -143,7 +143,8 @@ async fn prepare_update(
     admission::mutate(&mut attributes, server).await?;
     strategy.prepare_for_update(&mut attributes.object, old, target.subresource);
     admission::complete(&mut attributes, server);
-    let mut errors = metadata::validate_update(&attributes.object, old);
+    let standard = metadata::wants_standard_finalizers(served);
+    let mut errors = metadata::validate_update(&attributes.object, old, standard);
     let after = typed(served, &attributes.object)?;
     errors.extend(strategy.validate_update(&after, before, target.subresource));
     if !errors.is_empty() {
@@ -154,8 +155,14 @@ async fn prepare_update(
     Ok(attributes.object)
 }
 
-/// Optimistic locking and identity.
-fn check_preconditions(served: &Served, name: &str, new: &Value, old: &Value) -> Result<(), StatusError> {
+/// Optimistic locking and identity; a patch that gives another uid asks for what cannot be changed.
+fn check_preconditions(
+    served: &Served,
+    name: &str,
+    new: &Value,
+    old: &Value,
+    patch: bool,
+) -> Result<(), StatusError> {
     let version = metadata::text(new, "resourceVersion");
     let unset = version.is_empty() || version == "0";
     if unset && !served.resource.strategy().allow_unconditional_update() {
@@ -169,6 +176,12 @@ fn check_preconditions(served: &Served, name: &str, new: &Value, old: &Value) ->
         return Err(StatusError::modified(&served.group_resource(), name));
     }
     let (uid, existing) = (metadata::text(new, "uid"), metadata::text(old, "uid"));
+    if !uid.is_empty() && uid != existing && patch {
+        let mut errors = ErrorList::new();
+        errors.push(Error::invalid(&Path::new("metadata").child("uid"), uid, "field is immutable"));
+        let types = served.resource.types;
+        return Err(StatusError::invalid(types.group, types.kind, name, &errors));
+    }
     if !uid.is_empty() && uid != existing {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {existing}");
         return Err(StatusError::conflict(&served.group_resource(), name, &why));

@@ -3,6 +3,7 @@
 //! An APIService of this name with a Service behind it, such as metrics-server's, takes the place of this.
 //! Source: the API and the answers of `sigs.k8s.io/metrics-server`.
 
+mod rows;
 mod samples;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use knarr_client::{Client, Error};
 use serde_json::{Value, json};
 
 use crate::authn::{MASTERS, UserInfo};
+use crate::http::negotiate::{self, Form};
 use crate::http::output::Answer;
 use crate::in_process::InProcess;
 use crate::registry::Request;
@@ -69,6 +71,10 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         _ => return Err(StatusError::path_not_found()),
     };
     let name = info.name.as_str();
+    let wanted = negotiate::negotiate(&request.headers, &request.query, true)?;
+    if wanted.form == Form::Table && (name.is_empty() || !items.is_empty()) {
+        return Ok(Answer::Value { code: 200, value: rows::table(&items) });
+    }
     if name.is_empty() {
         let value = json!({"kind": format!("{kind}List"), "apiVersion": GROUP_VERSION, "metadata": {}, "items": items});
         return Ok(Answer::Value { code: 200, value });

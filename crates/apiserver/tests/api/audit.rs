@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use knarr_apiserver::{Audit, AuditLog};
+use knarr_apiserver::{Audit, AuditBatch, AuditLog};
 use serde_json::{Value, json};
 
 use crate::harness::{CONFIG_MAPS, config_map};
@@ -84,5 +84,42 @@ async fn requests_are_written_down_as_the_policy_says() {
     assert_eq!((of("/livez", "RequestReceived").len(), of("/livez", "ResponseComplete").len()), (0, 1));
     let uris: BTreeSet<_> = all.iter().map(|e| e["requestURI"].as_str().unwrap().to_owned()).collect();
     assert!(!uris.iter().any(|u| u.contains("secrets")), "{uris:?}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// In batch mode nobody waits for the file, and what waits is written when the server ends.
+#[tokio::test]
+async fn a_log_in_batches_has_every_event() {
+    let folder = std::env::temp_dir().join(format!("audit-batch-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (policy, log) = (folder.join("policy.yaml"), folder.join("audit.log"));
+    std::fs::write(&policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: Metadata\n")
+        .unwrap();
+    let path = log.clone();
+    let s = serve_with(move |config, _| {
+        let batch =
+            AuditBatch { size: 4, wait: std::time::Duration::from_millis(50), ..AuditBatch::of_log() };
+        let log = AuditLog { path, batch: Some(batch), ..AuditLog::default() };
+        config.audit = Audit { policy_file: Some(policy), log: Some(log), webhook: None };
+    })
+    .await;
+    let ann = s.authority.sign("ann", &["system:masters"], &[], false);
+    for _ in 0..5 {
+        assert_eq!(s.ask(Some(&ann), false, get1("/api/v1/nodes"), "").await.0, 200);
+    }
+    let count = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let nodes =
+            |l: &&str| l.contains("\"requestURI\":\"/api/v1/nodes\"") && l.contains("\"username\":\"ann\"");
+        text.lines().filter(nodes).count()
+    };
+    for _ in 0..200 {
+        if count() == 10 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    // Each request when it came and when it was answered.
+    assert_eq!(count(), 10);
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -60,6 +60,7 @@ async fn every_family_is_recorded_in() {
     s.ask(Some(&bob), false, get1("/version"), "").await;
     s.ask(Some(&admin), false, get1(CONFIG_MAPS).header("impersonate-user", "x"), "").await;
     s.ask(None, false, get1("/readyz"), "").await;
+    s.ask(Some(&admin), false, get1("/api/v1/componentstatuses"), "").await;
     let mut garbage = tokio::net::TcpStream::connect(s.address).await.unwrap();
     garbage.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     let _ = garbage.read_to_end(&mut Vec::new()).await;

@@ -64,6 +64,35 @@ async fn nobody_may_do_anything() {
     assert!(asked_for > 300, "only {asked_for} questions");
 }
 
+/// Paths that name no resource, too; but for what tells anybody who is known what there is.
+#[tokio::test]
+async fn nobody_may_see_the_rest() {
+    let harness = Harness::new().await;
+    let nobody = harness.user("nobody", &[]);
+    let paths = [
+        "/",
+        "/metrics",
+        "/metrics/slis",
+        "/logs",
+        "/statusz",
+        "/flagz",
+        "/debug/pprof",
+        "/nope",
+        "/debug/api_priority_and_fairness/dump_queues",
+        "/openid/v1/jwks",
+        "/.well-known/openid-configuration",
+        "/apis/nobodys.example.com/v1/things",
+        "/api/v2/pods",
+    ];
+    for path in paths {
+        for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            let reply = nobody.raw(method.clone(), path, "application/json", Bytes::from_static(b"{}")).await;
+            assert_eq!(reply.code, 403, "{method} {path}: {}", reply.body);
+            assert_eq!(reply.body["reason"], "Forbidden", "{method} {path}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_everybody_may_ask_is_about_themselves() {
     let harness = Harness::new().await;

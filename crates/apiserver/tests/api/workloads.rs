@@ -111,7 +111,7 @@ async fn discovery_lists_the_table() {
     let all = u.get_as("/apis", accept).await.expect(200);
     assert_eq!(all["kind"], "APIGroupDiscoveryList");
     let apps = all["items"].as_array().unwrap().iter().find(|g| g["metadata"]["name"] == "apps").unwrap();
-    assert_eq!(apps["versions"][0]["resources"][0]["responseKind"]["group"], "apps");
+    assert_eq!(apps["versions"][0]["resources"][0]["responseKind"]["kind"], "ControllerRevision");
     let version = u.get("/version").await.expect(200);
     assert_eq!((version["major"].as_str(), version["minor"].as_str()), (Some("1"), Some("37")));
     let index = u.get("/openapi/v3").await.expect(200);

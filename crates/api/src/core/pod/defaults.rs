@@ -33,12 +33,10 @@ pub fn pod(value: &mut Value) {
     }
 }
 
-/// A workload's `spec.template`.
+/// A workload's `spec.template`, which is there even where nobody gave one.
 pub fn template(workload: &mut Value) {
     let spec = child(object(workload), "spec");
-    if let Some(template) = existing(spec, "template") {
-        pod_spec(child(template, "spec"));
-    }
+    pod_spec(child(child(spec, "template"), "spec"));
 }
 
 fn requests_from_limits(container: &mut Fields) {

@@ -59,7 +59,7 @@ pub fn document(group: &str, version: &str, resources: &[Resource<'_>], describe
     let roots: Vec<_> = roots.iter().filter_map(for_kind).collect();
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "unversioned"},
+        "info": {"title": "Kubernetes", "version": "1.37"},
         "paths": paths::paths(group, version, resources),
         "components": {
             "schemas": schemas::schemas(&roots, describe),

@@ -20,7 +20,7 @@ pub fn document(v3: impl IntoIterator<Item = Value>) -> Value {
     }
     json!({
         "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": "unversioned"},
+        "info": {"title": "Kubernetes", "version": "1.37"},
         "paths": paths,
         "definitions": definitions,
         "securityDefinitions": {"BearerToken": {

@@ -1,12 +1,11 @@
 //! Access reviews: may somebody do something, and what may I do.
 
-use k8s_openapi::api::rbac::v1::PolicyRule;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::body_of;
-use crate::authn::{MASTERS, UserInfo};
+use crate::authn::UserInfo;
 use crate::authz::{Attributes, Decision, node};
 use crate::http::output::Answer;
 use crate::registry::options::WriteParams;
@@ -29,7 +28,8 @@ pub async fn answer(
         return self_rules(server, request, review);
     }
     let spec = review["spec"].clone();
-    let errors = validate(&spec, kind, &request.info.namespace);
+    let mut errors = validate(&spec, kind, &request.info.namespace);
+    errors.extend(validate_metadata(&review, kind));
     if !errors.is_empty() {
         return Err(StatusError::invalid(GROUP, kind, "", &errors));
     }
@@ -48,7 +48,31 @@ pub async fn answer(
         status["denied"] = true.into();
     }
     review["status"] = status;
+    if !review["metadata"].is_object() {
+        review["metadata"] = json!({});
+    }
     Ok(Answer::Value { code: 201, value: review })
+}
+
+/// A review is no object: but for the namespace of a local one, it has no metadata.
+fn validate_metadata(review: &Value, kind: &str) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let mut metadata = review["metadata"].clone();
+    if let Value::Object(fields) = &mut metadata {
+        fields.remove("managedFields");
+        fields.retain(|_, v| !v.is_null());
+        if kind == "LocalSubjectAccessReview" {
+            fields.remove("namespace");
+        }
+        if !fields.is_empty() {
+            let why = match kind {
+                "LocalSubjectAccessReview" => "must be empty except for namespace",
+                _ => "must be empty",
+            };
+            errors.push(Error::invalid(&Path::new("metadata"), metadata, why));
+        }
+    }
+    errors
 }
 
 fn validate(spec: &Value, kind: &str, namespace: &str) -> ErrorList {
@@ -153,18 +177,8 @@ fn self_rules(server: &Inner, request: &Request, mut review: Value) -> Result<An
     if namespace.is_empty() {
         return Err(StatusError::bad_request("no namespace on request"));
     }
-    let (mut rules, mut errors) = server.authorizer.rbac.rules_for(&request.user, &namespace);
-    if request.user.in_group(MASTERS) {
-        let all = || Some(vec!["*".to_owned()]);
-        let resources = PolicyRule {
-            verbs: vec!["*".into()],
-            api_groups: all(),
-            resources: all(),
-            ..PolicyRule::default()
-        };
-        let urls = PolicyRule { verbs: vec!["*".into()], non_resource_urls: all(), ..PolicyRule::default() };
-        rules.splice(0..0, [resources, urls]);
-    }
+    // The shortcut for system:masters says nothing of rules.
+    let (rules, mut errors) = server.authorizer.rbac.rules_for(&request.user, &namespace);
     let is_node = node::node_name(&request.user).is_some();
     if is_node {
         errors.push("node authorizer does not support user rule resolution".into());
@@ -189,5 +203,10 @@ fn self_rules(server: &Inner, request: &Request, mut review: Value) -> Result<An
         status["evaluationError"] = errors.join(", ").into();
     }
     review["status"] = status;
+    if !review["metadata"].is_object() {
+        review["metadata"] = json!({});
+    }
+    // What was asked for is not said again.
+    review["spec"] = json!({});
     Ok(Answer::Value { code: 201, value: review })
 }

@@ -34,7 +34,8 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     }
     let errors = validate(&binding);
     if !errors.is_empty() {
-        return Err(StatusError::invalid("", "Binding", name, &errors));
+        // Upstream has no status for this, and neither have clients.
+        return Err(StatusError::new(500, "", errors.to_string()));
     }
     let served = server.table.find(&info.group, &info.version, &info.resource);
     let served = served.ok_or_else(StatusError::path_not_found)?;

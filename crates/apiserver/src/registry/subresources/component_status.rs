@@ -11,6 +11,7 @@ use knarr_apimachinery::status::StatusError;
 use crate::http::output::{Answer, ListAnswer};
 use crate::registry::Request;
 use crate::registry::dispatch::object_answer;
+use crate::registry::options::ListParams;
 use crate::registry::served::Served;
 use crate::server::Inner;
 
@@ -29,7 +30,9 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
     };
     items.push(component("etcd-0", store)?);
     let name = request.info.name.as_str();
-    if name.is_empty() {
+    if request.info.verb == "list" {
+        let params = ListParams::parse(served, &request.query, false)?;
+        items.retain(|item| params.selection.matches(item));
         return Ok(Answer::List(ListAnswer {
             resource: served.resource.clone(),
             items,
