@@ -27,7 +27,7 @@ fn version(table: &Table, group: &str, version: &str) -> Value {
         .filter(|r| r.types.group == group && r.types.version == version)
         .collect();
     served.sort_by_key(|r| r.types.plural);
-    let resources: Vec<Value> = served.into_iter().map(|r| resource(r)).collect();
+    let resources: Vec<Value> = served.into_iter().map(resource).collect();
     json!({"version": version, "resources": resources, "freshness": "Current"})
 }
 
