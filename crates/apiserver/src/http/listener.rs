@@ -23,7 +23,9 @@ use crate::server::Inner;
 /// Connections at a time; further clients wait to be accepted.
 const MAX_CONNECTIONS: usize = 10_000;
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+/// Also how long a connection may stay idle, for which there is no limit of its own; upstream closes idle ones after
+/// as long.
+const HEADERS_WITHIN: Duration = Duration::from_secs(90);
 const MAX_HEADER_BYTES: u32 = 1024 * 1024;
 const MAX_H2_STREAMS: u32 = 250;
 /// Requests under way get this long when the server stops.
