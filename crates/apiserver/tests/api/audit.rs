@@ -54,7 +54,7 @@ async fn requests_are_written_down_as_the_policy_says() {
         text.lines().map(|l| serde_json::from_str(l).unwrap()).collect()
     };
     let mut all = events();
-    for _ in 0..100 {
+    for _ in 0..1500 {
         if all.len() >= 5 {
             break;
         }
@@ -113,7 +113,7 @@ async fn a_log_in_batches_has_every_event() {
             |l: &&str| l.contains("\"requestURI\":\"/api/v1/nodes\"") && l.contains("\"username\":\"ann\"");
         text.lines().filter(nodes).count()
     };
-    for _ in 0..200 {
+    for _ in 0..1500 {
         if count() == 10 {
             break;
         }
