@@ -28,7 +28,8 @@ pub fn run(args: &Args) -> Result<()> {
         command.env("KNARR_BIN", release_binary()?);
     }
     if args.cargo.is_empty() {
-        command.arg("--workspace");
+        // Every program runs, whichever of them fails: one run tells all there is to mend.
+        command.args(["--workspace", "--no-fail-fast"]);
     }
     command.args(&args.cargo);
     crate::run(command)

@@ -120,11 +120,13 @@ impl World {
         (output.exit_code, String::from_utf8_lossy(&text).trim_end().to_owned())
     }
 
-    /// The content of a log without times and tags.
+    /// The content of a log without times and tags: all of stdout, then all of stderr, because
+    /// nothing promises the order between two streams.
     pub fn log(&self, id: &str) -> String {
         let text = fs::read_to_string(self.log_path(id)).unwrap_or_default();
-        let content = |line: &str| line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned();
-        text.lines().map(content).collect::<Vec<_>>().join("\n")
+        let mut lines: Vec<Vec<&str>> = text.lines().map(|line| line.splitn(4, ' ').collect()).collect();
+        lines.sort_by_key(|fields| fields.get(1) == Some(&"stderr"));
+        lines.iter().map(|fields| fields.get(3).copied().unwrap_or_default()).collect::<Vec<_>>().join("\n")
     }
 
     pub fn shim_pid(&self, sandbox: &str) -> i32 {
