@@ -40,8 +40,8 @@ impl Object {
         Ok(Self::held(json, None, header))
     }
 
-    /// From JSON as it is stored, compact and without a resourceVersion: its metadata says `revision` from now on. The
-    /// bytes are shared, not copied.
+    /// From JSON as it is stored, compact and without a resourceVersion: its metadata says `revision` from now on, or
+    /// nothing if that is 0. The bytes are shared, not copied.
     pub fn from_stored(
         json: Bytes,
         revision: u64,
@@ -77,9 +77,16 @@ impl Object {
         whole.into()
     }
 
+    /// Whether these are the very bytes that are held, not a copy of them.
+    pub fn shares(&self, json: &Bytes) -> bool {
+        self.text.as_ptr() == json.as_ptr() && self.text.len() == json.len()
+    }
+
     /// The length of the whole JSON, in bytes.
     pub fn json_len(&self) -> usize {
-        let Some(at) = self.version_at else { return self.text.len() };
+        let Some(at) = self.version_at.filter(|_| self.header.resource_version > 0) else {
+            return self.text.len();
+        };
         let digits = self.header.resource_version.checked_ilog10().map_or(1, |log| log as usize + 1);
         let comma = usize::from(self.text.get(at) != Some(&b'}'));
         self.text.len() + "\"resourceVersion\":\"\"".len() + digits + comma
@@ -113,6 +120,9 @@ impl Object {
 
     /// The member that `metadata` begins with.
     fn version(&self, at: usize) -> String {
+        if self.header.resource_version == 0 {
+            return String::new();
+        }
         let comma = if self.text.get(at) == Some(&b'}') { "" } else { "," };
         format!("\"resourceVersion\":\"{}\"{comma}", self.header.resource_version)
     }
@@ -271,6 +281,11 @@ mod tests {
             let later = object.at_version(1234).unwrap();
             assert_eq!(later.json(), to.replace("\"7\"", "\"1234\""), "{from}");
         }
+        let unwritten = Object::from_stored(Bytes::from_static(table[0].0.as_bytes()), 0, &[]).unwrap();
+        assert_eq!(
+            (unwritten.json().as_ref(), unwritten.json_len()),
+            (table[0].0.as_bytes(), table[0].0.len())
+        );
         let none = Object::from_stored(Bytes::from_static(b"{}"), 7, &[]).unwrap();
         assert_eq!(none.json(), "{}");
         assert!(none.at_version(8).is_none());
@@ -280,7 +295,8 @@ mod tests {
     fn what_is_stored_is_not_copied() {
         let stored = Bytes::from(br#"{"metadata":{"name":"a"}}"#.to_vec());
         let object = Object::from_stored(stored.clone(), 7, &[]).unwrap();
-        assert_eq!(object.text.as_ptr(), stored.as_ptr());
+        assert!(object.shares(&stored) && object.at_version(8).unwrap().shares(&stored));
+        assert!(!object.shares(&Bytes::copy_from_slice(&stored)));
     }
 
     #[test]

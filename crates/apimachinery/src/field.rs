@@ -19,7 +19,8 @@ impl Path {
 
     /// The field `name` below this one.
     pub fn child(&self, name: &str) -> Self {
-        if self.0.is_empty() { Self::new(name) } else { Self(format!("{}.{name}", self.0)) }
+        // Made for every field that is looked at, wrong or not.
+        if self.0.is_empty() { Self::new(name) } else { Self([&self.0, ".", name].concat()) }
     }
 
     /// The list element at `index`.
@@ -29,7 +30,7 @@ impl Path {
 
     /// The map entry under `key`.
     pub fn key(&self, key: &str) -> Self {
-        Self(format!("{}[{key}]", self.0))
+        Self([&self.0, "[", key, "]"].concat())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The rules of Kubernetes API objects, without any I/O: names, selectors, quantities, patches, errors, schemas.
 
 pub mod clock;
+pub mod duration;
 pub mod field;
 pub mod gvk;
 pub mod jsonpath;

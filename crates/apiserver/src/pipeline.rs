@@ -16,6 +16,7 @@ use http::{HeaderMap, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
+use knarr_apimachinery::duration;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
@@ -46,6 +47,8 @@ const SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowsche
 const LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 /// Bytes of all Warning headers of an answer.
 const MAX_WARNING_BYTES: usize = 4096;
+/// Of a body that is too large, so many times the limit is read and thrown away.
+const DISCARDED_LIMITS: usize = 4;
 
 /// Who sends a request.
 enum Sender {
@@ -87,13 +90,26 @@ impl Payload {
         match self {
             Self::Whole(bytes) if bytes.len() > most => Err(StatusError::request_entity_too_large(most)),
             Self::Whole(bytes) => Ok(bytes),
-            Self::Stream(body) => match Limited::new(body, most).collect().await {
+            Self::Stream(mut body) => match Limited::new(&mut body, most).collect().await {
                 Ok(all) => Ok(all.to_bytes()),
                 Err(error) if error.is::<LengthLimitError>() => {
+                    discard(body, most.saturating_mul(DISCARDED_LIMITS)).await;
                     Err(StatusError::request_entity_too_large(most))
                 }
                 Err(error) => Err(StatusError::bad_request(format!("cannot read the request body: {error}"))),
             },
+        }
+    }
+}
+
+/// Reads on to the end: many clients look for the answer only when they have sent everything, and find the connection
+/// closed if nobody read it.
+async fn discard(mut body: Incoming, most: usize) {
+    let mut read = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        read += frame.data_ref().map_or(0, Bytes::len);
+        if read > most {
+            return;
         }
     }
 }
@@ -126,22 +142,24 @@ async fn answer(
     let path = info.path.clone();
     let running = long.then(|| LongRunning::begin(&server, &observed));
     let way = Arc::new(Way { audit_id: audit_id.clone(), notes: Annotations::default(), ..Way::default() });
+    let query_timeout = query.get("timeout").filter(|text| !text.is_empty()).map(str::to_owned);
     let work = Work { parts, body, upgrade, sender, info, query };
     let work = audit::collect(Arc::clone(&way.notes), carry_out(&server, work, &way));
     let work = AssertUnwindSafe(work).catch_unwind();
-    let outcome = if long {
-        work.await
-    } else {
-        tokio::select! {
+    let allowed = allowed_time(query_timeout.as_deref(), server.config.request_timeout);
+    let outcome = match allowed {
+        _ if long => work.await,
+        Err(refusal) => Ok(Err(refusal)),
+        Ok(allowed) => tokio::select! {
             outcome = work => outcome,
-            () = server.clock.sleep(server.config.request_timeout) => {
+            () = server.clock.sleep(allowed) => {
                 server.metrics.terminated(&observed, 504);
                 server.metrics.aborted(&observed);
                 Ok(Err(StatusError::timeout(
                     "the server was unable to return a response in the time allotted, but may still be processing the request",
                 )))
             }
-        }
+        },
     };
     let panicked = outcome.is_err();
     let mut response = match outcome {
@@ -180,6 +198,16 @@ async fn answer(
     }
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
     response
+}
+
+/// How long a request may take: what the client asks for, at most what the server allows.
+fn allowed_time(asked: Option<&str>, most: Duration) -> Result<Duration, StatusError> {
+    let Some(asked) = asked else { return Ok(most) };
+    let asked = duration::parse(asked).map_err(|why| {
+        StatusError::bad_request(format!("invalid timeout specified in the request URL - {why}"))
+    })?;
+    // None at all, and less than none, is what the server allows.
+    Ok(Duration::try_from(asked).ok().filter(|asked| !asked.is_zero()).map_or(most, |asked| asked.min(most)))
 }
 
 /// What is learned of a request on its way and needed at its end, however it ends.

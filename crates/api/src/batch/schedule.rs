@@ -4,6 +4,8 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 
+use knarr_apimachinery::duration;
+
 use super::timezone;
 
 /// When something is due.
@@ -171,64 +173,12 @@ fn descriptor(text: &str, zone: Option<TimeZone>) -> Result<Schedule, String> {
                 return Err(format!("unrecognized descriptor: {text}"));
             };
             let distance =
-                duration(distance).map_err(|why| format!("failed to parse duration {text}: {why}"))?;
+                duration::parse(distance).map_err(|why| format!("failed to parse duration {text}: {why}"))?;
             let seconds = distance.as_secs().max(1);
             return Ok(Schedule::Every(SignedDuration::from_secs(seconds)));
         }
     };
     Ok(Schedule::Fields(Fields { minute: 1, hour, day, month, weekday, zone }))
-}
-
-/// `1h30m`, `1.5s`: a Go duration.
-fn duration(text: &str) -> Result<SignedDuration, String> {
-    let invalid = || format!("time: invalid duration {text:?}");
-    let (negative, mut rest) = match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if rest == "0" {
-        return Ok(SignedDuration::ZERO);
-    }
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    let mut nanos = 0i128;
-    while !rest.is_empty() {
-        let digits = |s: &str| s.bytes().take_while(u8::is_ascii_digit).count();
-        let whole = digits(rest);
-        let fraction = rest[whole..].strip_prefix('.').map_or(0, |f| 1 + digits(f));
-        if whole == 0 && fraction <= 1 {
-            return Err(invalid());
-        }
-        let (number, tail) = rest.split_at(whole + fraction);
-        let unit = tail.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let size: i128 = match unit {
-            "" => return Err(format!("time: missing unit in duration {text:?}")),
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            other => return Err(format!("time: unknown unit {other:?} in duration {text:?}")),
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
-        nanos = whole.checked_mul(size).and_then(|n| n.checked_add(nanos)).ok_or_else(invalid)?;
-        let mut scale = size;
-        for digit in fraction.bytes() {
-            scale /= 10;
-            nanos += i128::from(digit - b'0') * scale;
-        }
-        if nanos > i128::from(i64::MAX) {
-            return Err(invalid());
-        }
-        rest = tail;
-    }
-    let nanos = i64::try_from(if negative { -nanos } else { nanos }).map_err(|_| invalid())?;
-    Ok(SignedDuration::from_nanos(nanos))
 }
 
 /// The bits of a field: ranges joined by commas.

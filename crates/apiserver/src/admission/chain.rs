@@ -1,5 +1,7 @@
 //! The plugins that are switched on, and how they run.
 
+use std::time::Duration;
+
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
@@ -87,13 +89,26 @@ pub async fn mutate(attributes: &mut Attributes<'_>, server: &Inner) -> Result<(
     done
 }
 
+/// Where the last plugin ended and the next begins.
+struct Laps(Duration);
+
+impl Laps {
+    fn begin(server: &Inner) -> Self {
+        Self(server.clock.monotonic())
+    }
+
+    fn next(&mut self, server: &Inner) -> Duration {
+        let now = server.clock.monotonic();
+        now.saturating_sub(std::mem::replace(&mut self.0, now))
+    }
+}
+
 async fn round(attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
     let (admission, operation) = (&server.admission, attributes.operation);
+    let mut laps = Laps::begin(server);
     for (index, plugin) in admission.chain.iter().filter(|(_, p)| p.handles(operation)) {
-        let started = server.clock.monotonic();
         let done = plugin.mutate(attributes, server).await;
-        let took = server.clock.monotonic().saturating_sub(started);
-        admission.metrics.plugin(*index, Step::Admit, operation, done.is_err(), took);
+        admission.metrics.plugin(*index, Step::Admit, operation, done.is_err(), laps.next(server));
         done?;
     }
     Ok(())
@@ -111,17 +126,17 @@ pub fn complete(attributes: &mut Attributes<'_>, server: &Inner) {
 pub async fn validate(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
     let admission = &server.admission;
     let begun = server.clock.monotonic();
+    let mut laps = Laps(begun);
     let mut done = Ok(());
     for (index, plugin) in admission.chain.iter().filter(|(_, p)| p.handles(attributes.operation)) {
-        let started = server.clock.monotonic();
         done = plugin.validate(attributes, server).await;
-        let took = server.clock.monotonic().saturating_sub(started);
+        let took = laps.next(server);
         admission.metrics.plugin(*index, Step::Validate, attributes.operation, done.is_err(), took);
         if done.is_err() {
             break;
         }
     }
-    let took = server.clock.monotonic().saturating_sub(begun);
+    let took = laps.0.saturating_sub(begun);
     admission.metrics.step(Step::Validate, attributes.operation, done.is_err(), took);
     done
 }

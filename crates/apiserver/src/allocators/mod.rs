@@ -29,11 +29,16 @@ pub async fn plan(
     old: Option<&Value>,
     new: Option<&mut Value>,
 ) -> Result<(Extra, Allocated), StatusError> {
-    let types = served.resource.types;
-    if !types.group.is_empty() || types.plural != "services" {
+    if !concern(served) {
         return Ok((Extra::default(), Allocated::default()));
     }
     service::plan(server, old, new).await
+}
+
+/// Whether objects of this resource get addresses or ports.
+pub fn concern(served: &Served) -> bool {
+    let types = served.resource.types;
+    types.group.is_empty() && types.plural == "services"
 }
 
 /// After a conflict over an allocation: forgets the choice if the server made it, refuses if the client did.

@@ -284,7 +284,7 @@ fn apply(by_name: &ByName, event: &Event) {
     };
     let Some(stored) = stored else { return };
     for cache in caches {
-        match cache.decode(&stored.value, event.kv.mod_revision) {
+        match cache.arrived(key, &stored.value, event.kv.mod_revision) {
             Ok(object) if deleted => cache.apply(key, Applied::Delete(Arc::new(object))),
             Ok(object) => cache.apply(key, Applied::Put(Arc::new(object))),
             Err(error) => {

@@ -1,5 +1,6 @@
 //! The watch cache: every stored object held once, recent events kept for watches, fed by one storage watch.
 
+mod expected;
 mod feed;
 mod selection;
 mod watcher;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use knarr_api::object::Object;
 use tokio::sync::mpsc;
 
+use expected::Expected;
 pub use feed::{Caches, LoadError};
 pub use selection::Selection;
 pub use watcher::{Change, Kind, Watcher, left};
@@ -64,6 +66,7 @@ pub struct Cache {
     pub selectable: &'static [&'static str],
     /// Set where what is stored may need work before it is held.
     normalize: Option<Normalize>,
+    expected: Expected,
     state: RwLock<State>,
     /// Goes up with every change; indexes built over the cache compare it.
     generation: AtomicU64,
@@ -191,13 +194,40 @@ pub struct TooOld {
 
 impl Cache {
     fn new(selectable: &'static [&'static str], normalize: Option<Normalize>) -> Self {
-        Self { selectable, normalize, state: RwLock::default(), generation: AtomicU64::new(0) }
+        Self {
+            selectable,
+            normalize,
+            expected: Expected::default(),
+            state: RwLock::default(),
+            generation: AtomicU64::new(0),
+        }
     }
 
     /// One that is filled while the store is being followed already.
     fn loading(selectable: &'static [&'static str], normalize: Option<Normalize>) -> Self {
         let state = State { waiting: Some(Vec::new()), ..State::default() };
         Self { state: RwLock::new(state), ..Self::new(selectable, normalize) }
+    }
+
+    /// Tells of an object that is about to be written, so that its event need not be parsed.
+    pub fn expect(&self, object: &Arc<Object>) {
+        if self.normalize.is_none() {
+            self.expected.add(Arc::clone(object));
+        }
+    }
+
+    /// What was expected will not come.
+    pub fn give_up(&self, stored: &Bytes) {
+        self.expected.take(stored);
+    }
+
+    /// The object of an event: one that is known already under these bytes, or parsed.
+    fn arrived(&self, key: &str, stored: &Bytes, revision: u64) -> Result<Object, serde_json::Error> {
+        let known = self.expected.take(stored).or_else(|| self.get(key).filter(|o| o.shares(stored)));
+        match known.and_then(|object| object.at_version(revision)) {
+            Some(object) => Ok(object),
+            None => self.decode(stored, revision),
+        }
     }
 
     /// An object as it is held, from its stored JSON.
@@ -233,6 +263,7 @@ impl Cache {
 
     /// Drops the typed views that nobody has asked for since the last call.
     fn rest(&self) {
+        self.expected.clear();
         self.read().objects.values().for_each(|object| object.rest());
     }
 

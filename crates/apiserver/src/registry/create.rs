@@ -9,7 +9,7 @@ use knarr_storage::Precondition;
 use serde_json::Value;
 
 use super::options::{FieldValidation, WriteParams};
-use super::served::Served;
+use super::served::{Prepared, Served};
 use super::store::{self, WriteError};
 use super::{Request, metadata};
 use crate::admission::{self, Attributes, Operation};
@@ -116,7 +116,15 @@ async fn create_named(
     let mut attributes = Attributes::new(request, served, Operation::Create, place, object, params.dry_run);
     admission::complete(&mut attributes, server);
     let mut errors = metadata::validate(served, &attributes.object);
-    let view = typed(served, &attributes.object)?;
+    // Objects that are stored as they are served are put into words once: what is looked at here is what is written.
+    let as_stored = served.is_plain() && !allocators::concern(served);
+    let (view, prepared) = if as_stored {
+        super::fill(served, &mut attributes.object);
+        let new = served.prepare(&attributes.object).await?;
+        (Arc::clone(&new.held), Some(new))
+    } else {
+        (typed(served, &attributes.object)?, None)
+    };
     errors.extend(strategy.validate(&view));
     // What a bad name would make of a storage key must not come to the store.
     if errors.is_empty() {
@@ -133,7 +141,7 @@ async fn create_named(
     if versioned {
         return Err(StatusError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
-    write_new(server, served, params, object, &namespace, &name).await
+    write_new(server, served, params, object, prepared, &namespace, &name).await
 }
 
 async fn write_new(
@@ -141,6 +149,7 @@ async fn write_new(
     served: &Served,
     params: &WriteParams,
     mut object: Value,
+    prepared: Option<Prepared>,
     namespace: &str,
     name: &str,
 ) -> Result<Arc<Object>, StatusError> {
@@ -148,16 +157,21 @@ async fn write_new(
     let lease = if params.dry_run { None } else { server.events.lease_for(server, served).await? };
     for _ in 0..allocators::ATTEMPTS {
         let (extra, allocated) = allocators::plan(server, served, None, Some(&mut object)).await?;
-        super::fill(served, &mut object);
-        let stored = served.to_stored(&object).await?;
+        let new = match &prepared {
+            Some(new) => new.clone(),
+            None => {
+                super::fill(served, &mut object);
+                served.prepare(&object).await?
+            }
+        };
         if params.dry_run {
             if store::read(server, served, namespace, name).await?.is_some() {
                 return Err(StatusError::already_exists(&served.group_resource(), name));
             }
             return dry_object(served, &object);
         }
-        match store::put(server, key.clone(), stored.clone(), Precondition::NotExists, lease, extra).await {
-            Ok(revision) => return served.object(&stored, revision).await,
+        match store::put(server, served, key.clone(), new, Precondition::NotExists, lease, extra).await {
+            Ok(object) => return Ok(object),
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(conflict)) if conflict.key == key => {
                 return Err(StatusError::already_exists(&served.group_resource(), name));

@@ -365,11 +365,11 @@ async fn carry_out(
         Fate::Marked(mut new) => {
             prepare::metadata(&mut new).remove("resourceVersion");
             fill(served, &mut new);
-            let stored = served.to_stored(&new).await?;
+            let new = served.prepare(&new).await?;
             let condition = Precondition::ModRevision(current.revision);
             let extra = store::Extra::default();
-            let revision = store::put(server, key, stored.clone(), condition, current.lease, extra).await?;
-            Ok(Deleted { object: served.object(&stored, revision).await?, gone: false })
+            let object = store::put(server, served, key, new, condition, current.lease, extra).await?;
+            Ok(Deleted { object, gone: false })
         }
     }
 }

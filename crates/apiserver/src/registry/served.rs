@@ -32,6 +32,13 @@ pub struct Parts {
 /// A resource in one of its versions, as it is served.
 pub type Served = ThreadSafe<Parts>;
 
+/// An object on its way into the store: as it will be stored, and as it will be held.
+#[derive(Clone)]
+pub struct Prepared {
+    pub stored: Bytes,
+    pub held: Arc<Object>,
+}
+
 struct Storage {
     cache: Arc<Cache>,
     prefix: String,
@@ -155,6 +162,18 @@ impl Served {
             shown.push(self.show(object).await?);
         }
         Ok(shown)
+    }
+
+    /// Whether what is stored and held is what is served.
+    pub fn is_plain(&self) -> bool {
+        self.resource.stored_as.is_none() && self.conversion.is_none() && self.storage.is_some()
+    }
+
+    /// A value of this resource, ready to be written.
+    pub async fn prepare(&self, value: &Value) -> Result<Prepared, StatusError> {
+        let stored = self.to_stored(value).await?;
+        let held = self.held(&stored, 0)?;
+        Ok(Prepared { stored, held })
     }
 
     /// A value of this resource as it is stored.

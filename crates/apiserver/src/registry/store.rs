@@ -8,7 +8,7 @@ use knarr_apimachinery::status::StatusError;
 use knarr_storage::{Compare, Conflict, Error, LeaseId, Op, OpResult, Precondition};
 use serde_json::Value;
 
-use super::served::Served;
+use super::served::{Prepared, Served};
 use crate::server::Inner;
 
 /// An object as it stands in the store.
@@ -92,24 +92,37 @@ pub async fn read(
     Ok(Some(Current { revision: kv.mod_revision, stored: kv.value, object, lease: kv.lease }))
 }
 
-/// Writes an object, and whatever goes with it, if nothing has changed underneath.
+/// Writes an object, and whatever goes with it, if nothing has changed underneath; answers it in the form of `served`.
 pub async fn put(
     server: &Inner,
+    served: &Served,
     key: Bytes,
-    stored: Bytes,
+    new: Prepared,
     condition: Precondition,
     lease: Option<LeaseId>,
     extra: Extra,
-) -> Result<u64, WriteError> {
+) -> Result<Arc<Object>, WriteError> {
+    let cache = served.cache()?;
+    let Prepared { stored, held } = new;
+    cache.expect(&held);
     let mut compares = vec![Compare { key: key.clone(), condition }];
     compares.extend(extra.compares);
-    let mut ops = vec![Op::Put { key, value: stored, lease }];
+    let mut ops = vec![Op::Put { key, value: stored.clone(), lease }];
     ops.extend(extra.ops);
-    let response = server.store.txn(compares, ops).await?;
-    match response.results.first() {
-        Some(OpResult::Put { kv, .. }) => Ok(kv.mod_revision),
-        _ => Err(WriteError::Status(StatusError::internal("the store answered a put with something else"))),
-    }
+    let response = match server.store.txn(compares, ops).await {
+        Ok(response) => response,
+        Err(error) => {
+            cache.give_up(&stored);
+            return Err(error.into());
+        }
+    };
+    let Some(OpResult::Put { kv, .. }) = response.results.first() else {
+        return Err(StatusError::internal("the store answered a put with something else").into());
+    };
+    Ok(match held.at_version(kv.mod_revision) {
+        Some(object) => served.show(&Arc::new(object)).await?,
+        None => served.object(&stored, kv.mod_revision).await?,
+    })
 }
 
 /// Deletes an object, and whatever goes with it, if it is still at this revision; answers the deletion's revision.

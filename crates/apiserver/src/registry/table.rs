@@ -15,13 +15,13 @@ type Names = (&'static str, &'static str, &'static str);
 #[derive(Default)]
 pub struct Table {
     list: Vec<Arc<Served>>,
-    /// By group, version and plural, sorted.
+    /// By plural, group and version, sorted: what differs most comes first.
     by_name: Vec<(Names, Arc<Served>)>,
 }
 
 fn names(served: &Served) -> Names {
     let types = &served.resource.types;
-    (types.group, types.version, types.plural)
+    (types.plural, types.group, types.version)
 }
 
 impl Table {
@@ -34,7 +34,7 @@ impl Table {
     }
 
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
-        let found = self.by_name.binary_search_by(|(names, _)| names.cmp(&(group, version, plural)));
+        let found = self.by_name.binary_search_by(|(names, _)| names.cmp(&(plural, group, version)));
         found.ok().map(|i| &self.by_name[i].1)
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use knarr_api::object::Object;
 use knarr_api::prepare;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -12,8 +13,8 @@ use serde_json::Value;
 use super::create::{self, dry_object, typed};
 use super::managed::Change;
 use super::options::WriteParams;
-use super::served::Served;
-use super::store::{self, Current, WriteError};
+use super::served::{Prepared, Served};
+use super::store::{self, Current, Extra, WriteError};
 use super::{Request, fill, managed, metadata};
 use crate::admission::{self, Attributes, Operation};
 use crate::allocators;
@@ -203,24 +204,25 @@ async fn commit(
     for _ in 0..allocators::ATTEMPTS {
         let (extra, allocated) = allocators::plan(server, served, Some(old), Some(&mut new)).await?;
         fill(served, &mut new);
-        let stored = served.to_stored(&new).await?;
         let gone = super::delete::is_finished(&new);
         if params.dry_run {
             let version = metadata::text(old, "resourceVersion").to_owned();
             prepare::metadata(&mut new).insert("resourceVersion".into(), version.into());
             return Ok(dry_object(served, &new)?);
         }
+        let prepared = served.prepare(&new).await?;
+        if !gone && prepared.stored == current.stored {
+            return Ok(Arc::clone(&current.object));
+        }
         let done = if gone {
             let (extra, _) = allocators::plan(server, served, Some(old), None).await?;
-            store::remove(server, key.clone(), current.revision, extra).await
-        } else if stored == current.stored {
-            return Ok(Arc::clone(&current.object));
+            remove(server, served, key.clone(), current, &prepared, extra).await
         } else {
             let condition = Precondition::ModRevision(current.revision);
-            store::put(server, key.clone(), stored.clone(), condition, current.lease, extra).await
+            store::put(server, served, key.clone(), prepared, condition, current.lease, extra).await
         };
         match done {
-            Ok(revision) => return Ok(served.object(&stored, revision).await?),
+            Ok(object) => return Ok(object),
             Err(WriteError::Conflict(conflict)) if conflict.key != key => {
                 allocators::lost(served, &mut new, &allocated, &conflict.key)?;
             }
@@ -228,6 +230,19 @@ async fn commit(
         }
     }
     Err(WriteError::Status(StatusError::internal("no address or port could be allocated")))
+}
+
+/// Removes an object whose last finalizer an update took away; answers what the update made of it.
+async fn remove(
+    server: &Inner,
+    served: &Served,
+    key: Bytes,
+    current: &Current,
+    last: &Prepared,
+    extra: Extra,
+) -> Result<Arc<Object>, WriteError> {
+    let revision = store::remove(server, key, current.revision, extra).await?;
+    Ok(served.object(&last.stored, revision).await?)
 }
 
 /// Reads, changes and writes an object past its strategy, for subresources that have rules of their own.
@@ -249,20 +264,20 @@ pub async fn modify_raw(
         }
         prepare::metadata(&mut new).remove("resourceVersion");
         fill(served, &mut new);
-        let stored = served.to_stored(&new).await?;
-        if stored == current.stored {
+        let prepared = served.prepare(&new).await?;
+        if prepared.stored == current.stored {
             return Ok(current.object);
         }
         let condition = Precondition::ModRevision(current.revision);
         let key = served.key(namespace, name);
-        let extra = store::Extra::default();
+        let extra = Extra::default();
         let done = if super::delete::is_finished(&new) {
-            store::remove(server, key, current.revision, extra).await
+            remove(server, served, key, &current, &prepared, extra).await
         } else {
-            store::put(server, key, stored.clone(), condition, current.lease, extra).await
+            store::put(server, served, key, prepared, condition, current.lease, extra).await
         };
         match done {
-            Ok(revision) => return served.object(&stored, revision).await,
+            Ok(object) => return Ok(object),
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(_)) => {}
         }

@@ -265,22 +265,65 @@ async fn bodies_are_limited() {
         http::Request::builder().method("POST").uri(CONFIG_MAPS).header("content-type", "application/json");
     let (code, status) = s.ask(Some(&admin), false, request, &" ".repeat(3 * 1024 * 1024 + 1)).await;
     assert_eq!((code, status["message"].as_str()), (413, Some("Request entity too large: limit is 3145728")));
+    // A client that sends everything before it looks for an answer gets one.
+    let mut stream = s.connect(Some(&admin), false).await;
+    let length = 10 << 20;
+    let head = format!(
+        "POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stream, " ".repeat(length).as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+}
+
+/// Announces a body that never comes; the answer's beginning.
+async fn half_a_request(s: &Served, uri: &str) -> String {
+    let admin = s.authority.sign("admin", &["system:masters"], &[], false);
+    let mut stream = s.connect(Some(&admin), false).await;
+    let head = format!(
+        "POST {uri} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
+    );
+    tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
+    let mut answer = [0; 32];
+    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await.unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 #[tokio::test]
 async fn slow_requests_time_out() {
     let s = serve_with(|config, _| config.request_timeout = std::time::Duration::from_millis(300)).await;
-    let admin = s.authority.sign("admin", &["system:masters"], &[], false);
-    // The body that is announced never comes.
-    let mut stream = s.connect(Some(&admin), false).await;
-    let head = format!(
-        "POST {CONFIG_MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
-    );
-    tokio::io::AsyncWriteExt::write_all(&mut stream, head.as_bytes()).await.unwrap();
-    let mut answer = [0; 32];
-    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await.unwrap();
-    assert!(answer.starts_with(b"HTTP/1.1 504"), "{}", String::from_utf8_lossy(&answer));
+    let answer = half_a_request(&s, CONFIG_MAPS).await;
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
     let unused = s.server.unused_metrics();
     assert!(!unused.contains(&"apiserver_request_terminations_total"));
     assert!(!unused.contains(&"apiserver_request_aborts_total"));
+}
+
+#[tokio::test]
+async fn clients_say_how_long_they_wait() {
+    let s = serve().await;
+    let answer = half_a_request(&s, &format!("{CONFIG_MAPS}?timeout=200ms")).await;
+    assert!(answer.starts_with("HTTP/1.1 504"), "{answer}");
+    let admin = s.authority.sign("admin", &["system:masters"], &[], false);
+    for (uri, code, message) in [
+        (
+            "/api?timeout=soon",
+            400,
+            Some("invalid timeout specified in the request URL - time: invalid duration \"soon\""),
+        ),
+        (
+            "/version?timeout=1",
+            400,
+            Some("invalid timeout specified in the request URL - time: missing unit in duration \"1\""),
+        ),
+        ("/api/v1/nodes?timeout=0s", 200, None),
+        ("/api/v1/nodes?timeout=-1s", 200, None),
+        ("/api/v1/nodes?timeout=100h", 200, None),
+        ("/api/v1/nodes?timeout=", 200, None),
+    ] {
+        let (got, body) = s.ask(Some(&admin), false, http::Request::builder().uri(uri), "").await;
+        assert_eq!((got, body["message"].as_str()), (code, message), "{uri}");
+    }
 }

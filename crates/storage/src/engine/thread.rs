@@ -1,8 +1,9 @@
 //! The commit thread: takes whatever waits and carries it out together, so that it shares an fsync.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -13,28 +14,43 @@ use super::core::Core;
 use crate::options::Options;
 use crate::{Error, Result};
 
-/// How long a batch waits to become as large as the one before: a part of what that one took.
-const PATIENCE_FRACTION: u32 = 4;
-const PATIENCE_MAX: Duration = Duration::from_millis(1);
+/// How long a batch waits to become as large as the one before: as long as that one took if it was this large or
+/// larger, a part of it if it was smaller. Many writers share the machine with the commits; the fewer of these, the
+/// more of it is theirs.
+const PATIENT_FROM: u32 = 8;
+const PATIENCE_MAX: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct CommitThread {
     sender: Option<mpsc::Sender<Request>>,
+    /// How many requests have to wait for the thread to be woken; 0 while it does not wait for company.
+    wanted: Arc<AtomicUsize>,
+    thread: Thread,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl CommitThread {
     pub(super) fn start(core: Arc<Core>, journal: impl Journal + 'static) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel(core.options.queue_requests.max(1));
+        let wanted = Arc::new(AtomicUsize::new(0));
+        let queue = Queue::new(receiver, Arc::clone(&wanted));
         let handle = std::thread::Builder::new()
             .name("store-commit".into())
-            .spawn(move || work(core, journal, receiver))?;
-        Ok(Self { sender: Some(sender), handle: Mutex::new(Some(handle)) })
+            .spawn(move || work(core, journal, queue))?;
+        let thread = handle.thread().clone();
+        Ok(Self { sender: Some(sender), wanted, thread, handle: Mutex::new(Some(handle)) })
     }
 
     pub(super) async fn send(&self, request: Request) -> Result<()> {
         let sender = self.sender.as_ref().ok_or(Error::Closed)?;
-        sender.send(request).await.map_err(|_| Error::Closed)
+        sender.send(request).await.map_err(|_| Error::Closed)?;
+        // Either this sees that the thread waits, or the thread sees the request.
+        fence(Ordering::SeqCst);
+        let wanted = self.wanted.load(Ordering::Relaxed);
+        if wanted > 0 && sender.max_capacity() - sender.capacity() >= wanted {
+            self.thread.unpark();
+        }
+        Ok(())
     }
 }
 
@@ -50,10 +66,9 @@ impl Drop for CommitThread {
     }
 }
 
-fn work(core: Arc<Core>, journal: impl Journal, receiver: mpsc::Receiver<Request>) {
+fn work(core: Arc<Core>, journal: impl Journal, mut queue: Queue) {
     let closing = CloseOnExit(Arc::clone(&core));
     let mut committer = Committer::new(Arc::clone(&core), journal);
-    let mut queue = Queue { receiver, last_requests: 0, last_commit: Duration::ZERO };
     let mut closes = Vec::new();
     while let Some(requests) = queue.next_batch(&core.options, committer.has_leftovers()) {
         queue.last_requests = requests.len();
@@ -83,11 +98,16 @@ impl Drop for CloseOnExit {
 
 struct Queue {
     receiver: mpsc::Receiver<Request>,
+    wanted: Arc<AtomicUsize>,
     last_requests: usize,
     last_commit: Duration,
 }
 
 impl Queue {
+    fn new(receiver: mpsc::Receiver<Request>, wanted: Arc<AtomicUsize>) -> Self {
+        Self { receiver, wanted, last_requests: 0, last_commit: Duration::ZERO }
+    }
+
     /// What waits now, or what comes next if nothing does; an empty batch if there is work besides.
     /// `None` once nobody can send any more.
     fn next_batch(&mut self, options: &Options, leftovers: bool) -> Option<Vec<Request>> {
@@ -102,20 +122,32 @@ impl Queue {
         };
         let mut bytes = first.bytes();
         let mut requests = vec![first];
-        let start = Instant::now();
-        let patience = (self.last_commit / PATIENCE_FRACTION).min(PATIENCE_MAX);
+        self.wait_for_company(options);
         while requests.len() < options.batch_requests && bytes < options.batch_bytes {
-            if let Ok(request) = self.receiver.try_recv() {
-                bytes += request.bytes();
-                requests.push(request);
-            } else if requests.len() < self.last_requests && start.elapsed() < patience {
-                // Writers that have just been answered come back in a moment. Without them every
-                // other batch would be nearly empty, and everyone would wait for its fsync.
-                std::thread::yield_now();
-            } else {
-                break;
-            }
+            let Ok(request) = self.receiver.try_recv() else { break };
+            bytes += request.bytes();
+            requests.push(request);
         }
         Some(requests)
+    }
+
+    /// Writers that have just been answered come back in a moment. Without them every other batch would be nearly empty,
+    /// and everyone would wait for its fsync.
+    fn wait_for_company(&self, options: &Options) {
+        let most = options.batch_requests.min(self.receiver.max_capacity());
+        // One is there already.
+        let wanted = self.last_requests.min(most).saturating_sub(1);
+        let share = u32::try_from(self.last_requests).map_or(PATIENT_FROM, |n| n.min(PATIENT_FROM));
+        let patience = (self.last_commit * share / PATIENT_FROM).min(PATIENCE_MAX);
+        let start = Instant::now();
+        self.wanted.store(wanted, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        while self.receiver.len() < wanted && !self.receiver.is_closed() {
+            let Some(left) = patience.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
+                break;
+            };
+            std::thread::park_timeout(left);
+        }
+        self.wanted.store(0, Ordering::Relaxed);
     }
 }

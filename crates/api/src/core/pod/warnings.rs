@@ -1,5 +1,6 @@
 //! What is allowed in a pod spec but does not do what it seems to: old fields, duplicates, overlaps.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
@@ -76,20 +77,21 @@ pub fn node_selector_term(term: &NodeSelectorTerm, values: bool, path: &Path) ->
 
 /// A new pod.
 pub fn pod(pod: &Pod) -> Vec<String> {
-    let spec = pod.spec.clone().unwrap_or_default();
-    spec_and_metadata(&Path::default(), &spec, &pod.metadata, false)
+    let no_spec = PodSpec::default();
+    spec_and_metadata(&Path::default(), pod.spec.as_ref().unwrap_or(&no_spec), &pod.metadata, false)
 }
 
 /// A pod template at this path.
 pub fn template(path: &Path, template: &PodTemplateSpec) -> Vec<String> {
-    let spec = template.spec.clone().unwrap_or_default();
-    let metadata = template.metadata.clone().unwrap_or_default();
-    spec_and_metadata(path, &spec, &metadata, true)
+    let (no_spec, no_metadata) = (PodSpec::default(), ObjectMeta::default());
+    let metadata = template.metadata.as_ref().unwrap_or(&no_metadata);
+    spec_and_metadata(path, template.spec.as_ref().unwrap_or(&no_spec), metadata, true)
 }
 
 fn spec_and_metadata(path: &Path, spec: &PodSpec, metadata: &ObjectMeta, is_template: bool) -> Vec<String> {
     let at = path.child("spec");
-    let annotations = metadata.annotations.clone().unwrap_or_default();
+    let none = BTreeMap::new();
+    let annotations = metadata.annotations.as_ref().unwrap_or(&none);
     let annotation_path = path.child("metadata").child("annotations");
     let mut warnings = Vec::new();
     node_labels(&mut warnings, &at, spec);
@@ -101,7 +103,7 @@ fn spec_and_metadata(path: &Path, spec: &PodSpec, metadata: &ObjectMeta, is_temp
     duplicates(&mut warnings, &at, spec);
     fractions(&mut warnings, &at.child("overhead"), spec.overhead.as_ref(), &["memory", "ephemeral-storage"]);
     let containers = containers(&at, spec);
-    profiles(&mut warnings, &annotation_path, &annotations, spec, &containers, is_template);
+    profiles(&mut warnings, &annotation_path, annotations, spec, &containers, is_template);
     for (path, container) in &containers {
         resources(&mut warnings, path, container);
         hidden_variables(&mut warnings, path, container);
@@ -236,16 +238,16 @@ fn duplicates(warnings: &mut Vec<String>, path: &Path, spec: &PodSpec) {
 }
 
 /// Every container with its path: init containers, main ones, ephemeral ones.
-fn containers(path: &Path, spec: &PodSpec) -> Vec<(Path, Container)> {
-    let listed = |name: &str, list: Option<&Vec<Container>>| -> Vec<(Path, Container)> {
-        let list = list.into_iter().flatten().enumerate();
-        list.map(|(i, c)| (path.child(name).index(i), c.clone())).collect()
-    };
-    let mut all = listed("initContainers", spec.init_containers.as_ref());
-    all.extend(listed("containers", Some(&spec.containers)));
-    for (i, container) in spec.ephemeral_containers.iter().flatten().enumerate() {
-        all.push((path.child("ephemeralContainers").index(i), as_container(container)));
-    }
+fn containers<'a>(path: &Path, spec: &'a PodSpec) -> Vec<(Path, Cow<'a, Container>)> {
+    let mut all = Vec::with_capacity(spec.containers.len());
+    let init = spec.init_containers.iter().flatten().enumerate();
+    all.extend(init.map(|(i, c)| (path.child("initContainers").index(i), Cow::Borrowed(c))));
+    let main = spec.containers.iter().enumerate();
+    all.extend(main.map(|(i, c)| (path.child("containers").index(i), Cow::Borrowed(c))));
+    let ephemeral = spec.ephemeral_containers.iter().flatten().enumerate();
+    all.extend(
+        ephemeral.map(|(i, c)| (path.child("ephemeralContainers").index(i), Cow::Owned(as_container(c)))),
+    );
     all
 }
 
@@ -255,11 +257,14 @@ fn profiles(
     path: &Path,
     annotations: &BTreeMap<String, String>,
     spec: &PodSpec,
-    containers: &[(Path, Container)],
+    containers: &[(Path, Cow<'_, Container>)],
     is_template: bool,
 ) {
     const SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
     const APPARMOR: &str = r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
+    if annotations.is_empty() {
+        return;
+    }
     let pod = spec.security_context.clone().unwrap_or_default();
     let key = "seccomp.security.alpha.kubernetes.io/pod";
     if pod.seccomp_profile.is_none() && annotations.contains_key(key) {
@@ -314,7 +319,7 @@ fn hidden_variables(warnings: &mut Vec<String>, path: &Path, container: &Contain
     }
 }
 
-fn ports(warnings: &mut Vec<String>, containers: &[(Path, Container)]) {
+fn ports(warnings: &mut Vec<String>, containers: &[(Path, Cow<'_, Container>)]) {
     let all: Vec<(Path, &ContainerPort)> = containers
         .iter()
         .flat_map(|(path, container)| {

@@ -34,13 +34,13 @@ pub enum Of<'a> {
 /// A new pod.
 pub fn create(pod: &Pod) -> ErrorList {
     let mut errors = metadata_and_spec(pod);
-    let spec = pod.spec.clone().unwrap_or_default();
+    let Some(spec) = &pod.spec else { return errors };
     let path = Path::new("spec");
-    if spec.ephemeral_containers.is_some_and(|c| !c.is_empty()) {
+    if spec.ephemeral_containers.as_ref().is_some_and(|c| !c.is_empty()) {
         errors.push(Error::forbidden(&path.child("ephemeralContainers"), "cannot be set on create"));
     }
-    let bound = spec.node_name.is_some_and(|n| !n.is_empty());
-    if bound && spec.scheduling_gates.is_some_and(|g| !g.is_empty()) {
+    let bound = spec.node_name.as_ref().is_some_and(|n| !n.is_empty());
+    if bound && spec.scheduling_gates.as_ref().is_some_and(|g| !g.is_empty()) {
         let why = "cannot be set until all schedulingGates have been cleared";
         errors.push(Error::forbidden(&path.child("nodeName"), why));
     }
@@ -90,11 +90,12 @@ pub fn template(errors: &mut ErrorList, path: &Path, template: &PodTemplateSpec)
     validate::labels(errors, &path.child("labels"), metadata.and_then(|m| m.labels.as_ref()));
     let annotations = metadata.and_then(|m| m.annotations.as_ref());
     validate::annotations(errors, &path.child("annotations"), annotations);
-    let spec = template.spec.clone().unwrap_or_default();
-    annotations::annotations(errors, &path.child("annotations"), annotations, &spec);
+    let no_spec = PodSpec::default();
+    let spec = template.spec.as_ref().unwrap_or(&no_spec);
+    annotations::annotations(errors, &path.child("annotations"), annotations, spec);
     let path = path.child("spec");
-    pod_spec(errors, &path, &spec, Of::Template);
-    if spec.ephemeral_containers.is_some_and(|c| !c.is_empty()) {
+    pod_spec(errors, &path, spec, Of::Template);
+    if spec.ephemeral_containers.as_ref().is_some_and(|c| !c.is_empty()) {
         let why = "ephemeral containers not allowed in pod template";
         errors.push(Error::forbidden(&path.child("ephemeralContainers"), why));
     }
