@@ -4,18 +4,19 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use http::Method;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use http::header::ACCEPT;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::status::StatusError;
 use knarr_client::transport::{List, ListOptions, Transport, WatchEvent, WatchStream};
-use knarr_client::{Error, Result};
+use knarr_client::{Error, Result, wire};
 
+use crate::aggregator;
 use crate::authn::UserInfo;
 use crate::authz::Attributes;
 use crate::cache::Kind;
-use crate::http::body::ByteStream;
+use crate::http::body::{Body, ByteStream};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 use crate::pipeline;
@@ -25,8 +26,8 @@ use crate::registry::served::Served;
 use crate::registry::watch::{self, Frame};
 use crate::server::Inner;
 
-/// The longest answer of a proxied server that is read whole.
-const MAX_PROXIED: usize = 16 << 20;
+/// The longest answer of a server behind this one that is read whole.
+const MAX_PROXIED: usize = 256 << 20;
 
 /// One component's access, with its identity.
 pub struct InProcess {
@@ -61,29 +62,66 @@ impl InProcess {
         let params = ListParams::parse(&served, &query, watch)?;
         Ok((served, params))
     }
+
+    /// Whether another server stands behind the resource's group version.
+    fn is_elsewhere(&self, resource: &ResourceType) -> bool {
+        aggregator::service_of(&self.server, &resource.path(None, None)).is_some()
+    }
+
+    /// The whole body; one that another server sends does not take for ever, nor grow without end.
+    async fn whole(&self, body: Body) -> Result<Bytes> {
+        let stream = match body.collect() {
+            Ok(body) => return Ok(body),
+            Err(stream) => stream,
+        };
+        let server = &self.server;
+        tokio::select! {
+            whole = gather(stream) => whole,
+            () = server.stop.cancelled() => Err(broke_off("the server is shutting down")),
+            () = server.clock.sleep(server.config.request_timeout) => Err(broke_off("it takes too long")),
+        }
+    }
+
+    /// The watch of another server, for as long as this one runs.
+    async fn watch_elsewhere(&self, request: http::Request<Bytes>) -> Result<WatchStream> {
+        let response = pipeline::serve_in_process(Arc::clone(&self.server), request, self.user.clone()).await;
+        let (parts, body) = response.into_parts();
+        if !parts.status.is_success() {
+            return Err(Error::Status(wire::status_of(parts.status.as_u16(), &self.whole(body).await?)));
+        }
+        let chunks = match body.collect() {
+            Ok(whole) => stream::iter([Ok(whole)]).boxed(),
+            Err(chunks) => chunks.map_err(broke_off).boxed(),
+        };
+        Ok(wire::events(chunks.take_until(self.server.stop.clone().cancelled_owned())))
+    }
+}
+
+fn broke_off(why: impl std::fmt::Display) -> Error {
+    Error::Protocol(format!("a proxied answer broke off: {why}"))
+}
+
+fn get(
+    resource: &ResourceType,
+    namespace: Option<&str>,
+    options: &ListOptions,
+    watch: bool,
+) -> Result<http::Request<Bytes>> {
+    let uri = format!("{}?{}", resource.path(namespace, None), options.query(watch));
+    let request = http::Request::get(uri).header(ACCEPT, "application/json");
+    request.body(Bytes::new()).map_err(|e| Error::Protocol(e.to_string()))
 }
 
 #[async_trait]
 impl Transport for InProcess {
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
-        let proxied = request.uri().path().contains("/proxy/");
         let response = pipeline::serve_in_process(Arc::clone(&self.server), request, self.user.clone()).await;
         let (parts, body) = response.into_parts();
-        let body = match body.collect() {
-            Ok(body) => body,
-            Err(stream) if proxied => gather(stream).await?,
-            Err(_) => return Err(Error::Protocol("a stream cannot be answered in process".into())),
-        };
+        let body = self.whole(body).await?;
         if parts.status.is_success() {
             return Ok(http::Response::from_parts(parts, body));
         }
-        match serde_json::from_slice::<Status>(&body) {
-            Ok(status) => Err(Error::Status(StatusError(Box::new(status)))),
-            Err(_) => {
-                let text = String::from_utf8_lossy(&body).into_owned();
-                Err(Error::Status(StatusError::new(parts.status.as_u16(), "", text)))
-            }
-        }
+        Err(Error::Status(wire::status_of(parts.status.as_u16(), &body)))
     }
 
     async fn list(
@@ -92,6 +130,10 @@ impl Transport for InProcess {
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<List> {
+        if self.is_elsewhere(resource) {
+            let request = get(resource, namespace, options, false)?;
+            return wire::parse_list(resource, self.send(request).await?.body());
+        }
         let (served, params) = self.open(resource, namespace, options, false).await?;
         let found = list::list(&self.server, &served, namespace, &params).await?;
         Ok(List {
@@ -107,6 +149,9 @@ impl Transport for InProcess {
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<WatchStream> {
+        if self.is_elsewhere(resource) {
+            return self.watch_elsewhere(get(resource, namespace, options, true)?).await;
+        }
         let (served, params) = self.open(resource, namespace, options, true).await?;
         let session = watch::start(&self.server, &served, namespace, params).await?;
         let events = stream::unfold(Some(session), |session| async move {
@@ -124,7 +169,7 @@ impl Transport for InProcess {
 async fn gather(mut stream: ByteStream) -> Result<Bytes> {
     let mut whole = BytesMut::new();
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|e| Error::Protocol(format!("a proxied answer broke off: {e}")))?;
+        let chunk = chunk.map_err(broke_off)?;
         if whole.len() + chunk.len() > MAX_PROXIED {
             return Err(Error::Protocol("a proxied answer is too long".into()));
         }

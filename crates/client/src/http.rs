@@ -6,33 +6,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::{Buf, Bytes, BytesMut};
-use futures_util::stream;
+use bytes::Bytes;
+use futures_util::TryStreamExt;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use knarr_api::kind::ResourceType;
-use knarr_api::object::Object;
-use knarr_apimachinery::status::StatusError;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::error::{Error, Result};
 use crate::kubeconfig::Access;
-use crate::transport::{List, ListOptions, Transport, WatchEvent, WatchStream};
+use crate::transport::{List, ListOptions, Transport, WatchStream};
+use crate::wire;
 
 /// Watches on one connection, below the stream limit of common servers.
 const WATCHES_PER_CONNECTION: usize = 80;
 /// The largest answer read whole.
 const MAX_ANSWER_BYTES: usize = 1 << 30;
-/// The largest single watch event.
-const MAX_EVENT_BYTES: usize = 64 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 
@@ -133,7 +128,7 @@ impl HttpTransport {
         }
         let code = response.status().as_u16();
         let body = self.read_whole(response.into_body()).await?;
-        Err(Error::Status(status_of(code, &body)))
+        Err(Error::Status(wire::status_of(code, &body)))
     }
 
     async fn read_whole(&self, body: Incoming) -> Result<Bytes> {
@@ -159,7 +154,7 @@ impl Transport for HttpTransport {
     ) -> Result<List> {
         let request = get(&resource.path(namespace, None), &options.query(false))?;
         let body = self.send(request).await?.into_body();
-        parse_list(resource, &body)
+        wire::parse_list(resource, &body)
     }
 
     async fn watch(
@@ -173,14 +168,13 @@ impl Transport for HttpTransport {
         let open = OpenWatch(Arc::clone(&connection.watches));
         let request = get(&resource.path(namespace, None), &options.query(true))?;
         let body = self.exchange(connection, request).await?.into_body();
-        let state =
-            Lines { body, buffer: BytesMut::new(), searched: 0, server: self.server.clone(), _open: open };
-        Ok(Box::pin(stream::try_unfold(state, |mut lines| async move {
-            match lines.next().await? {
-                Some(line) => Ok(Some((parse_event(&line)?, lines))),
-                None => Ok(None),
-            }
-        })))
+        let server = self.server.clone();
+        let chunks = body.into_data_stream().map_err(move |e| {
+            // Counted as open for as long as the body is held.
+            let _ = &open;
+            Error::Connection { server: server.clone(), source: e.into() }
+        });
+        Ok(wire::events(chunks))
     }
 }
 
@@ -190,43 +184,6 @@ struct OpenWatch(Arc<AtomicUsize>);
 impl Drop for OpenWatch {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Splits a body into lines.
-struct Lines {
-    body: Incoming,
-    buffer: BytesMut,
-    searched: usize,
-    server: String,
-    _open: OpenWatch,
-}
-
-impl Lines {
-    async fn next(&mut self) -> Result<Option<Bytes>> {
-        loop {
-            if let Some(at) = self.buffer[self.searched..].iter().position(|b| *b == b'\n') {
-                let line = self.buffer.split_to(self.searched + at).freeze();
-                self.buffer.advance(1);
-                self.searched = 0;
-                return Ok(Some(line));
-            }
-            self.searched = self.buffer.len();
-            if self.searched > MAX_EVENT_BYTES {
-                return Err(Error::Protocol(format!("a watch event of more than {MAX_EVENT_BYTES} bytes")));
-            }
-            match self.body.frame().await {
-                None => return Ok(None),
-                Some(Err(e)) => {
-                    return Err(Error::Connection { server: self.server.clone(), source: e.into() });
-                }
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        self.buffer.extend_from_slice(&data);
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -242,69 +199,6 @@ fn get(path: &str, query: &str) -> Result<Request<Bytes>> {
 
 fn bracket(host: &str) -> String {
     if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
-}
-
-/// The status in a failure's body, or one made of the HTTP code where there is none.
-fn status_of(code: u16, body: &[u8]) -> StatusError {
-    match serde_json::from_slice(body) {
-        Ok(status) => StatusError(Box::new(status)),
-        Err(_) => StatusError::new(code, "", String::from_utf8_lossy(body).trim().to_owned()),
-    }
-}
-
-#[derive(Deserialize)]
-struct RawList<'a> {
-    #[serde(default)]
-    metadata: ListMeta,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct ListMeta {
-    resource_version: String,
-    #[serde(rename = "continue")]
-    continue_token: Option<String>,
-}
-
-fn parse_list(resource: &ResourceType, body: &[u8]) -> Result<List> {
-    let wrong = |e: serde_json::Error| Error::Protocol(format!("list of {}: {e}", resource.plural));
-    let list: RawList = serde_json::from_slice(body).map_err(wrong)?;
-    let items = list.items.unwrap_or_default().into_iter().map(|raw| {
-        // Items of a list carry no kind of their own; the typed views do not look at it.
-        Object::new(Bytes::copy_from_slice(raw.get().as_bytes()), &[]).map(Arc::new)
-    });
-    Ok(List {
-        items: items.collect::<Result<_, _>>().map_err(wrong)?,
-        resource_version: list.metadata.resource_version,
-        continue_token: list.metadata.continue_token,
-    })
-}
-
-#[derive(Deserialize)]
-struct RawEvent<'a> {
-    #[serde(rename = "type")]
-    type_: &'a str,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-fn parse_event(line: &[u8]) -> Result<WatchEvent> {
-    let wrong = |e: serde_json::Error| Error::Protocol(format!("watch event: {e}"));
-    let event: RawEvent = serde_json::from_slice(line).map_err(wrong)?;
-    let json = event.object.get().as_bytes();
-    if event.type_ == "ERROR" {
-        return Err(Error::Status(status_of(500, json)));
-    }
-    let object = Arc::new(Object::new(Bytes::copy_from_slice(json), &[]).map_err(wrong)?);
-    match event.type_ {
-        "ADDED" => Ok(WatchEvent::Added(object)),
-        "MODIFIED" => Ok(WatchEvent::Modified(object)),
-        "DELETED" => Ok(WatchEvent::Deleted(object)),
-        "BOOKMARK" => Ok(WatchEvent::Bookmark(object.resource_version().to_string())),
-        other => Err(Error::Protocol(format!("watch event of unknown type {other:?}"))),
-    }
 }
 
 /// TLS towards a server, as kubeconfigs and the like describe it; HTTP/2 is offered.
@@ -379,22 +273,5 @@ impl rustls::client::danger::ServerCertVerifier for Unverified {
 impl From<Error> for io::Error {
     fn from(e: Error) -> Self {
         io::Error::other(e)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn events_parse_and_errors_become_errors() {
-        let added =
-            parse_event(br#"{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"4"}}}"#);
-        assert!(
-            matches!(added.unwrap(), WatchEvent::Added(o) if o.name() == "a" && o.resource_version() == 4)
-        );
-        let gone = parse_event(br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"code":410,"reason":"Expired","message":"too old"}}"#);
-        assert!(gone.unwrap_err().is_expired());
-        assert!(parse_event(b"{}").is_err());
     }
 }

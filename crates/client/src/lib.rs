@@ -11,6 +11,7 @@ pub mod leader_election;
 pub mod reflector;
 pub mod store;
 pub mod transport;
+pub mod wire;
 pub mod work_queue;
 
 pub use client::{Client, Patch};
