@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use knarr_apiserver::{
-    Anonymous, Audit, AuditBatch, AuditLog, AuditThrottle, AuditWebhook, Authentication, Authorization,
-    AuthorizationMode, Config, Encryption, Features, Oidc, RequestHeader,
+    Anonymous, Audit, AuditBatch, AuditFormat, AuditLog, AuditThrottle, AuditTruncate, AuditWebhook,
+    Authentication, Authorization, AuthorizationMode, Config, Encryption, Features, Oidc, RequestHeader,
 };
 
 #[derive(Args, Clone, Debug)]
@@ -146,9 +146,33 @@ pub struct ApiArgs {
     audit_log_batch_throttle_qps: f64,
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     audit_log_batch_throttle_burst: u32,
+    /// json, or legacy: a line of text without objects
+    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = ["json", "legacy"])]
+    audit_log_format: String,
+    #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1", value_parser = ["audit.k8s.io/v1"])]
+    audit_log_version: String,
+    /// Cut events and batches that are too large
+    #[arg(long)]
+    audit_log_truncate_enabled: bool,
+    #[arg(long, value_name = "BYTES", default_value_t = 10 << 20)]
+    audit_log_truncate_max_batch_size: usize,
+    /// Larger events lose their objects
+    #[arg(long, value_name = "BYTES", default_value_t = 100 << 10)]
+    audit_log_truncate_max_event_size: usize,
     /// Kubeconfig of a webhook that audit events are sent to
     #[arg(long, value_name = "FILE")]
     audit_webhook_config_file: Option<PathBuf>,
+    /// batch: requests do not wait; blocking; blocking-strict: requests fail whose arrival the webhook does not take
+    #[arg(long, value_name = "MODE", default_value = "batch")]
+    audit_webhook_mode: String,
+    #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1", value_parser = ["audit.k8s.io/v1"])]
+    audit_webhook_version: String,
+    #[arg(long)]
+    audit_webhook_truncate_enabled: bool,
+    #[arg(long, value_name = "BYTES", default_value_t = 10 << 20)]
+    audit_webhook_truncate_max_batch_size: usize,
+    #[arg(long, value_name = "BYTES", default_value_t = 100 << 10)]
+    audit_webhook_truncate_max_event_size: usize,
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     audit_webhook_batch_buffer_size: usize,
     #[arg(long, value_name = "COUNT", default_value_t = 400)]
@@ -415,29 +439,61 @@ impl ApiArgs {
     }
 
     fn audit(&self) -> Result<Audit> {
-        let strict = match self.audit_log_mode.as_str() {
-            "blocking" | "batch" => false,
-            "blocking-strict" => true,
-            other => {
-                bail!("invalid audit log mode {other}, allowed modes are \"batch,blocking,blocking-strict\"")
-            }
-        };
+        let (log_waits, strict) = audit_mode("log", &self.audit_log_mode)?;
+        let log_truncate = audit_truncation(
+            self.audit_log_truncate_enabled,
+            self.audit_log_truncate_max_event_size,
+            self.audit_log_truncate_max_batch_size,
+        )?;
+        let format = if self.audit_log_format == "legacy" { AuditFormat::Legacy } else { AuditFormat::Json };
         let log = self.audit_log_path.clone().map(|path| AuditLog {
             path,
             max_size_mb: self.audit_log_maxsize,
             max_backups: self.audit_log_maxbackup,
             max_age_days: self.audit_log_maxage,
             compress: self.audit_log_compress,
+            format,
             strict,
-            batch: (self.audit_log_mode == "batch").then(|| self.log_batch()),
+            batch: (!log_waits).then(|| self.log_batch()),
+            truncate: log_truncate,
         });
+        let (webhook_waits, strict) = audit_mode("webhook", &self.audit_webhook_mode)?;
+        let truncate = audit_truncation(
+            self.audit_webhook_truncate_enabled,
+            self.audit_webhook_truncate_max_event_size,
+            self.audit_webhook_truncate_max_batch_size,
+        )?;
         let webhook = self.audit_webhook_config_file.clone().map(|file| AuditWebhook {
-            batch: self.webhook_batch(),
+            batch: (!webhook_waits).then(|| self.webhook_batch()),
+            strict,
             initial_backoff: self.audit_webhook_initial_backoff,
+            truncate,
             ..AuditWebhook::new(file)
         });
         Ok(Audit { policy_file: self.audit_policy_file.clone(), log, webhook })
     }
+}
+
+/// Whether requests wait for the backend, and whether they need it.
+fn audit_mode(backend: &str, mode: &str) -> Result<(bool, bool)> {
+    match mode {
+        "batch" => Ok((false, false)),
+        "blocking" => Ok((true, false)),
+        "blocking-strict" => Ok((true, true)),
+        other => bail!(
+            "invalid audit {backend} mode {other}, allowed modes are \"batch,blocking,blocking-strict\""
+        ),
+    }
+}
+
+fn audit_truncation(enabled: bool, event: usize, batch: usize) -> Result<Option<AuditTruncate>> {
+    if !enabled {
+        return Ok(None);
+    }
+    if event == 0 || batch < event {
+        bail!("audit events of {event} bytes do not fit into batches of {batch} bytes");
+    }
+    Ok(Some(AuditTruncate { event, batch }))
 }
 
 #[cfg(test)]

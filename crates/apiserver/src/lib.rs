@@ -36,8 +36,8 @@ pub use admission::AdmissionConfig;
 pub use admission::event_rate_limit::{EventLimit, LimitType};
 pub use admission::pod_security::Exemptions;
 pub use audit::options::{
-    Audit, Batch as AuditBatch, LogOptions as AuditLog, Throttle as AuditThrottle,
-    WebhookOptions as AuditWebhook,
+    Audit, Batch as AuditBatch, Format as AuditFormat, LogOptions as AuditLog, Throttle as AuditThrottle,
+    Truncate as AuditTruncate, WebhookOptions as AuditWebhook,
 };
 pub use authn::UserInfo;
 pub use authn::options::{Anonymous, Authentication, Oidc, RequestHeader};

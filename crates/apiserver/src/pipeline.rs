@@ -180,7 +180,7 @@ async fn answer(
         server.metrics.terminated(&observed, code);
     }
     if let Some(trail) = way.trail.get() {
-        response = audited(trail, response, panicked);
+        response = audited(trail, response, panicked).await;
     }
     if let Some(running) = running {
         response = response.map(|body| body.holding(running));
@@ -229,7 +229,7 @@ fn audit_id(headers: &HeaderMap) -> String {
 }
 
 /// Tells the audit log how the request ended; of a stream that, once it has ended.
-fn audited(trail: &Arc<Trail>, response: Response<Body>, panicked: bool) -> Response<Body> {
+async fn audited(trail: &Arc<Trail>, response: Response<Body>, panicked: bool) -> Response<Body> {
     let code = response.status().as_u16();
     let failure = match response.body() {
         Body::Full(bytes) if code >= 400 => serde_json::from_slice::<Value>(bytes).ok(),
@@ -237,15 +237,15 @@ fn audited(trail: &Arc<Trail>, response: Response<Body>, panicked: bool) -> Resp
     };
     trail.answered(code, failure);
     if panicked {
-        trail.panicked();
+        trail.panicked().await;
         return response;
     }
     if matches!(response.body(), Body::Stream(_)) {
-        trail.started();
+        trail.started().await;
         let end = Completes(Arc::clone(trail));
         return response.map(|body| body.holding(end));
     }
-    trail.complete();
+    trail.complete().await;
     response
 }
 
@@ -253,7 +253,11 @@ struct Completes(Arc<Trail>);
 
 impl Drop for Completes {
     fn drop(&mut self) {
-        self.0.complete();
+        let trail = Arc::clone(&self.0);
+        // The client has its answer: what a backend still takes is no wait of its own.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { trail.complete().await });
+        }
     }
 }
 
@@ -294,11 +298,11 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
     let source = Source { id: &way.audit_id, peer, parts: &parts, info: &info };
     let trail = Trail::begin(&server.audit, &source, user.as_ref().cloned().unwrap_or_default(), &way.notes);
     if let Some(trail) = &trail {
+        if user.is_ok() && !trail.received().await {
+            return Ok(not_audited(server, &parts));
+        }
         // Set once, here.
         let _ = way.trail.set(Arc::clone(trail));
-        if user.is_ok() {
-            trail.received()?;
-        }
     }
     let trail = trail.as_deref();
     let attributes = Attributes::of_request(&info, &query);
@@ -335,7 +339,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         upgrade: Mutex::new(upgrade),
     });
     let answer = if let Some(api_service) = aggregator::service_of(server, &request.info.path) {
-        Ok(aggregator::answer(server, &request, &api_service).await)
+        Ok(aggregator::answer(server, &request, &api_service, &way.audit_id).await)
     } else if request.info.is_resource {
         resource(server, &request).await
     } else {
@@ -354,6 +358,13 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
     });
     add_warnings(&request, response.headers_mut());
     Ok(response)
+}
+
+/// To a request that must not be carried out unaudited.
+fn not_audited(server: &Inner, parts: &Parts) -> Response<Body> {
+    let uri = parts.uri.path_and_query().map_or("", |p| p.as_str());
+    let text = format!("Internal Server Error: {uri:?}: failed to store audit event\n");
+    output::write(Answer::text(500, text), Negotiated::default(), IncludeObject::default(), &server.clock)
 }
 
 async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {

@@ -164,6 +164,11 @@ impl Client {
         self.call(method, format!("{path}?{}", query.0), Some(content_type), body).await
     }
 
+    /// GET of any path in one of the forms that `accept` names.
+    pub async fn get_as(&self, path: String, accept: &'static str) -> Result<Bytes> {
+        self.exchange(Method::GET, path, None, accept, Bytes::new()).await
+    }
+
     /// Any request; `uri` is path and query.
     pub async fn call(
         &self,
@@ -172,12 +177,23 @@ impl Client {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<Bytes> {
+        self.exchange(method, uri, content_type, "application/json", body).await
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        uri: String,
+        content_type: Option<&'static str>,
+        accept: &'static str,
+        body: Bytes,
+    ) -> Result<Bytes> {
         let mut request = http::Request::builder().method(method).uri(uri);
         if let Some(content_type) = content_type {
             request = request.header(http::header::CONTENT_TYPE, content_type);
         }
         let request = request
-            .header(http::header::ACCEPT, "application/json")
+            .header(http::header::ACCEPT, accept)
             .header(http::header::USER_AGENT, format!("knarr/{}", self.field_manager))
             .body(body)
             .map_err(|e| Error::Protocol(e.to_string()))?;

@@ -70,6 +70,13 @@ impl Informers {
         Arc::clone(reflector)
     }
 
+    /// A reflector of any resource that nobody shares and that ends when its holder says so: for resources that come
+    /// and go. It has to be [run](Reflector::run), again after each end; then it goes on from what it knows.
+    pub fn own(&self, resource: ResourceType) -> Arc<Reflector> {
+        let (transport, clock) = (Arc::clone(self.client.transport()), Arc::clone(self.client.clock()));
+        Arc::new(Reflector::new(resource, ListOptions::default(), transport, clock))
+    }
+
     /// Waits until every informer asked for so far has its first list.
     pub async fn wait_synced(&self) {
         let reflectors: Vec<_> = {

@@ -9,6 +9,8 @@ use knarr_api::kind::ResourceType;
 use knarr_client::{Client, Error, Result};
 use serde::Deserialize;
 
+const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+
 /// A served resource and what can be done with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Served {
@@ -37,18 +39,55 @@ pub struct Discovery {
 impl Discovery {
     /// Asks the API server. A group version that cannot be read (an aggregated API that is down) is noted and left out.
     pub async fn fetch(client: &Client) -> Result<Self> {
+        let (core, groups) = (ask(client, "/api").await?, ask(client, "/apis").await?);
         let mut found = Self::default();
-        let groups: GroupList = get(client, "/apis").await?;
-        found.read(client, "v1", true).await;
-        for group in &groups.groups {
-            let preferred = group.preferred_version.as_ref().or(group.versions.first());
-            for version in &group.versions {
-                let is_preferred = preferred.is_some_and(|p| p.group_version == version.group_version);
-                found.read(client, &version.group_version, is_preferred).await;
+        match (core, groups) {
+            (Answer::Whole(core), Answer::Whole(groups)) => {
+                core.items.iter().chain(&groups.items).for_each(|group| found.add_group(group));
+            }
+            (_, Answer::Groups(groups)) => found.read_all(client, &groups).await,
+            (Answer::Groups(_), Answer::Whole(groups)) => {
+                found.read(client, "v1", true).await;
+                groups.items.iter().for_each(|group| found.add_group(group));
             }
         }
         found.prefer_the_only_ones();
         Ok(found)
+    }
+
+    /// Takes in a group that the server described with all its resources.
+    fn add_group(&mut self, group: &GroupDiscovery) {
+        let name = group.metadata.name.as_str();
+        let mut preferred = true;
+        for version in &group.versions {
+            let group_version =
+                if name.is_empty() { version.version.clone() } else { format!("{name}/{}", version.version) };
+            if version.freshness == "Stale" {
+                let why = format!("stale GroupVersion discovery: {group_version}");
+                self.failed.insert(group_version, why);
+                continue;
+            }
+            let resources = version.resources.iter().filter_map(|r| {
+                let kind = r.response_kind.as_ref().map(|k| k.kind.clone()).filter(|k| !k.is_empty())?;
+                let (name, verbs) = (r.resource.clone(), r.verbs.clone());
+                Some(Entry { name, kind, namespaced: r.scope == "Namespaced", verbs })
+            });
+            self.add(&group_version, &ResourceList { resources: resources.collect() }, preferred);
+            // The first that can be read.
+            preferred = false;
+        }
+    }
+
+    /// Asks for each group version, of a server that does not describe all at once.
+    async fn read_all(&mut self, client: &Client, groups: &GroupList) {
+        self.read(client, "v1", true).await;
+        for group in &groups.groups {
+            let preferred = group.preferred_version.as_ref().or(group.versions.first());
+            for version in &group.versions {
+                let is_preferred = preferred.is_some_and(|p| p.group_version == version.group_version);
+                self.read(client, &version.group_version, is_preferred).await;
+            }
+        }
     }
 
     async fn read(&mut self, client: &Client, group_version: &str, preferred: bool) {
@@ -105,6 +144,11 @@ impl Discovery {
         all.find(|r| (r.group, r.version, r.kind) == (group, version, kind))
     }
 
+    /// Whether nothing is known of the resource now because its group version could not be read.
+    pub fn is_unknown(&self, resource: &ResourceType) -> bool {
+        self.failed.contains_key(&resource.api_version())
+    }
+
     /// What went wrong, in upstream's words.
     pub fn failure(&self) -> Option<String> {
         if self.failed.is_empty() {
@@ -129,9 +173,68 @@ fn split(group_version: &str) -> Option<(&str, &str)> {
     (!version.contains('/')).then_some((group, version))
 }
 
+/// All at once where the server can, otherwise what it lists.
+async fn ask(client: &Client, path: &str) -> Result<Answer> {
+    let body = client.get_as(path.to_owned(), ACCEPT).await?;
+    serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {e}")))
+}
+
 async fn get<T: for<'de> Deserialize<'de>>(client: &Client, path: &str) -> Result<T> {
     let body = client.call(Method::GET, path.to_owned(), None, Bytes::new()).await?;
     serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("{path}: {e}")))
+}
+
+/// A document with `items` describes all groups with their resources.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Answer {
+    Whole(GroupDiscoveryList),
+    Groups(GroupList),
+}
+
+#[derive(Deserialize)]
+struct GroupDiscoveryList {
+    items: Vec<GroupDiscovery>,
+}
+
+#[derive(Deserialize)]
+struct GroupDiscovery {
+    #[serde(default)]
+    metadata: GroupMeta,
+    #[serde(default)]
+    versions: Vec<VersionDiscovery>,
+}
+
+#[derive(Deserialize, Default)]
+struct GroupMeta {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct VersionDiscovery {
+    version: String,
+    #[serde(default)]
+    freshness: String,
+    #[serde(default)]
+    resources: Vec<ResourceDiscovery>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResourceDiscovery {
+    resource: String,
+    response_kind: Option<ResponseKind>,
+    #[serde(default)]
+    scope: String,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct ResponseKind {
+    #[serde(default)]
+    kind: String,
 }
 
 #[derive(Deserialize)]
@@ -198,6 +301,23 @@ mod tests {
         assert_eq!(found.find("batch/v1beta1", "Job").map(|r| r.version), Some("v1beta1"));
         assert_eq!(found.find("batch/v2", "Job"), None);
         assert_eq!(found.failure(), None);
+    }
+
+    #[test]
+    fn groups_are_described_whole() {
+        let text = r#"{"kind": "APIGroupDiscoveryList", "items": [{"metadata": {"name": "x.io"}, "versions": [
+            {"version": "v2", "freshness": "Stale", "resources": []},
+            {"version": "v1", "freshness": "Current", "resources": [
+                {"resource": "as", "responseKind": {"kind": "A"}, "scope": "Namespaced", "verbs": ["list"]},
+                {"resource": "unnamed", "verbs": ["list"]}]}]}]}"#;
+        let Answer::Whole(list) = serde_json::from_str(text).unwrap() else { panic!("described whole") };
+        let mut found = Discovery::default();
+        list.items.iter().for_each(|group| found.add_group(group));
+        let preferred: Vec<_> = found.preferred().map(|s| s.resource).collect();
+        let of = |version| ResourceType { group: "x.io", version, kind: "A", plural: "as", namespaced: true };
+        assert_eq!(preferred, [of("v1")]);
+        assert!(found.is_unknown(&of("v2")) && !found.is_unknown(&of("v1")));
+        assert!(found.failure().unwrap().ends_with("x.io/v2: stale GroupVersion discovery: x.io/v2"));
     }
 
     #[test]

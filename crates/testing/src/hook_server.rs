@@ -13,13 +13,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use rcgen::{CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
+
+use crate::tls;
 
 /// What a webhook answers.
 pub enum Reply {
@@ -61,7 +60,7 @@ impl HookServer {
         names: &[&str],
         answer: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
-        let (tls, ca_pem) = certificate(names).map_err(std::io::Error::other)?;
+        let (tls, ca_pem) = tls::server(names, None).map_err(std::io::Error::other)?;
         let acceptor = TlsAcceptor::from(Arc::new(tls));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -105,24 +104,6 @@ impl Drop for HookServer {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-fn certificate(names: &[&str]) -> Result<(ServerConfig, String), Box<dyn std::error::Error + Send + Sync>> {
-    let ca_key = KeyPair::generate()?;
-    let mut ca = CertificateParams::new(Vec::new())?;
-    ca.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    ca.distinguished_name.push(DnType::CommonName, "hook-ca");
-    let ca_pem = ca.self_signed(&ca_key)?.pem();
-    let key = KeyPair::generate()?;
-    let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
-    let leaf = CertificateParams::new(names)?.signed_by(&key, &Issuer::new(ca, ca_key))?;
-    let key = PrivateKeyDer::try_from(key.serialize_der())?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.der().clone()], key)?;
-    Ok((config, ca_pem))
 }
 
 async fn handle(

@@ -13,18 +13,20 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{
 use knarr_api::apiregistration::apiservice::AVAILABLE;
 use knarr_api::kind::Kind;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Client, Event, Informers, Lister};
+use knarr_client::{Client, Error, Event, Informers, Lister};
 
-use super::remote::{Failure, get};
+use super::remote::{Failure, get, url};
 use super::{Remote, documents};
 use crate::authn::{MASTERS, UserInfo};
 use crate::in_process::InProcess;
+use crate::metrics::Metric;
 use crate::server::Inner;
 
-/// How often a server that answers is asked again, and one that does not.
+/// How often a server is asked again, whether it answers or not; one that does not is asked sooner at first.
 const AGAIN: Duration = Duration::from_secs(30);
-const RETRY: Duration = Duration::from_secs(5);
 const WORKERS: usize = 5;
+/// The reason of a server that has an address and does not answer well.
+const UNANSWERED: &str = "FailedDiscoveryCheck";
 
 /// Runs until the server stops.
 pub async fn run(server: Arc<Inner>) {
@@ -35,13 +37,24 @@ pub async fn run(server: Arc<Inner>) {
     let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&server.clock));
     let api_services = informers.informer::<APIService>();
     let on_change = Arc::clone(&queue);
-    let of_change = Arc::clone(&server);
+    let (of_change, left) = (Arc::clone(&server), api_services.lister());
     api_services.add_handler(move |event| {
         let object = event.object();
         if let Event::Deleted(_) = event {
             of_change.aggregator.set(object.name(), None);
+            // The others are told anew.
+            of_change.metrics.clear(Metric::UnavailableApiServices);
+            for other in left.list() {
+                match service_name(&other) {
+                    Some(_) => on_change.add(other.name().to_owned()),
+                    None => of_change.metrics.set(Metric::UnavailableApiServices, &[other.name()], 0.0),
+                }
+            }
         } else if service_name(object).is_some() {
             on_change.add(object.name().to_owned());
+        } else {
+            // What this server answers itself is there.
+            of_change.metrics.set(Metric::UnavailableApiServices, &[object.name()], 0.0);
         }
     });
     let lister = api_services.lister();
@@ -97,23 +110,46 @@ async fn reconcile(
         server.aggregator.set(name, None);
         return Ok(());
     };
-    let (condition, wait) = match check(server, &api_service).await {
+    queue.add_after(name.to_owned(), AGAIN);
+    let (condition, retry) = match check(server, &api_service).await {
         Ok(remote) => {
             server.aggregator.set(name, Some(remote));
-            (condition("True", "Passed", "all checks passed"), AGAIN)
+            (condition("True", "Passed", "all checks passed"), None)
         }
         Err(failure) => {
-            server.aggregator.set_stale(name);
-            (failure, RETRY)
+            let spec = api_service.spec.clone().unwrap_or_default();
+            server.aggregator.set_stale(name, spec.group.as_deref(), spec.version.as_deref());
+            // A missing Service or address shows itself when it is there.
+            let retry = (failure.reason.as_deref() == Some(UNANSWERED)).then(|| failure.message.clone());
+            (failure, retry.flatten())
         }
     };
-    queue.add_after(name.to_owned(), wait);
-    let Some(changed) = with_condition(&api_service, condition, server.clock.now()) else { return Ok(()) };
-    match client.update_status(&changed).await {
-        // The informer will tell of what has changed meanwhile.
-        Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
-        other => other.map(|_| ()),
+    count(server, &api_service, &condition);
+    if let Some(changed) = with_condition(&api_service, condition, server.clock.now()) {
+        match client.update_status(&changed).await {
+            // The informer will tell of what has changed meanwhile.
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            other => drop(other?),
+        }
     }
+    retry.map_or(Ok(()), |why| Err(Error::Protocol(why)))
+}
+
+/// Tells the metrics.
+fn count(server: &Inner, api_service: &APIService, now: &APIServiceCondition) {
+    let (name, is_available) = (api_service.name(), now.status == "True");
+    let unavailable = if is_available { 0.0 } else { 1.0 };
+    server.metrics.set(Metric::UnavailableApiServices, &[name], unavailable);
+    if !is_available && is_available_in(api_service) {
+        let reason = now.reason.as_deref().unwrap_or("UnknownReason");
+        server.metrics.increment(Metric::UnavailableApiServiceCount, &[name, reason]);
+    }
+}
+
+/// Whether the condition says so.
+pub fn is_available_in(api_service: &APIService) -> bool {
+    let conditions = api_service.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.into_iter().any(|c| c.type_ == AVAILABLE && c.status == "True")
 }
 
 fn condition(status: &str, reason: &str, message: &str) -> APIServiceCondition {
@@ -155,9 +191,8 @@ fn with_condition(
 async fn check(server: &Inner, api_service: &APIService) -> Result<Remote, APIServiceCondition> {
     let spec = api_service.spec.clone().unwrap_or_default();
     let (path, answer) = discover(server, api_service, &spec).await;
-    let failed = |why: String| condition("False", "FailedDiscoveryCheck", &why);
-    let host = service_name(api_service).map(|(ns, name)| format!("https://{name}.{ns}.svc{path}"));
-    let url = host.unwrap_or_default();
+    let failed = |why: String| condition("False", UNANSWERED, &why);
+    let url = url(server, api_service, &path);
     let missing = "failing or missing response from";
     let body = match answer {
         Err(Failure::Missing(why)) => return Err(condition("False", why.reason, &why.message)),

@@ -53,6 +53,10 @@ pub struct Remote {
 }
 
 impl Remote {
+    fn unseen(group: &str, version: &str) -> Self {
+        Self { group: group.to_owned(), version: version.to_owned(), ..Self::default() }
+    }
+
     fn metrics() -> Self {
         let (group, version) = (resource_metrics::GROUP, resource_metrics::VERSION);
         let list = resource_metrics::resources().to_string();
@@ -102,20 +106,21 @@ impl Aggregator {
         }
     }
 
-    /// The server no longer answers: what it said last is shown as stale.
-    fn set_stale(&self, name: &str) {
+    /// The server no longer answers: what it said last, if it ever did, is shown as stale.
+    fn set_stale(&self, name: &str, group: Option<&str>, version: Option<&str>) {
+        let (group, version) = (group.unwrap_or_default(), version.unwrap_or_default());
         let old = self.remotes.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        if let Some(old) = old.filter(|o| !o.stale) {
-            let stale = Remote {
-                group: old.group.clone(),
-                version: old.version.clone(),
-                resources: old.resources.clone(),
-                openapi_v3: old.openapi_v3.clone(),
-                openapi_v2: old.openapi_v2.clone(),
-                stale: true,
-            };
-            self.set(name, Some(stale));
-        }
+        let old = old.filter(|o| o.group == group && o.version == version);
+        let old = old.unwrap_or_else(|| Arc::new(Remote::unseen(group, version)));
+        let stale = Remote {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resources: old.resources.clone(),
+            openapi_v3: old.openapi_v3.clone(),
+            openapi_v2: old.openapi_v2.clone(),
+            stale: true,
+        };
+        self.set(name, Some(stale));
     }
 }
 

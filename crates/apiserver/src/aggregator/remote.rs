@@ -17,7 +17,7 @@ use super::resolve::{Missing, Reference, resolve};
 use crate::authn::UserInfo;
 use crate::config::{Config, ConfigError};
 use crate::http::tls;
-use crate::proxy::{AnyCertificate, Backend, connect};
+use crate::proxy::{AnyCertificate, Backend, connect_plainly};
 use crate::server::Inner;
 
 /// Documents longer than this are not taken from other servers.
@@ -95,6 +95,22 @@ pub fn backend(server: &Inner, api_service: &APIService) -> Result<Backend, Fail
     })
 }
 
+/// Where upstream would call the server: by its Service's address.
+pub fn url(server: &Inner, api_service: &APIService, path: &str) -> String {
+    let reference = api_service.spec.clone().unwrap_or_default().service.unwrap_or_default();
+    let (namespace, name) = (reference.namespace.unwrap_or_default(), reference.name.unwrap_or_default());
+    let service = server.caches.get("core/services").and_then(|c| c.get(&format!("{namespace}/{name}")));
+    let spec = service.and_then(|o| o.typed::<Service>().ok()).and_then(|s| s.spec.clone());
+    let spec = spec.unwrap_or_default();
+    let host = match spec.type_.as_deref() {
+        Some("ExternalName") => spec.external_name,
+        _ => spec.cluster_ip,
+    };
+    let host = host.unwrap_or_default();
+    let host = if host.contains(':') { format!("[{host}]") } else { host };
+    format!("https://{host}:{}{path}", reference.port.unwrap_or(443))
+}
+
 /// The user as the other server reads it.
 pub fn set_user(headers: &mut HeaderMap, user: &UserInfo) {
     let names: Vec<HeaderName> =
@@ -150,7 +166,7 @@ async fn get_from(
     path: &str,
     accept: &'static str,
 ) -> Result<(u16, Bytes), String> {
-    let (mut sender, authority) = connect(server, backend).await.map_err(|e| e.to_string())?;
+    let (mut sender, authority) = connect_plainly(server, backend).await?;
     let mut request = http::Request::get(path).body(Full::new(Bytes::new())).map_err(|e| e.to_string())?;
     let headers = request.headers_mut();
     headers.insert(ACCEPT, HeaderValue::from_static(accept));

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use http::header::{HeaderMap, HeaderValue};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-use knarr_api::apiregistration::apiservice::AVAILABLE;
 
+use super::availability::is_available_in;
 use super::remote::{backend, set_user};
 use crate::http::output::Answer;
 use crate::proxy::{self, Location};
@@ -25,30 +26,36 @@ pub fn service_of(server: &Inner, path: &str) -> Option<Arc<APIService>> {
     Some(api_service)
 }
 
-fn is_available(api_service: &APIService) -> bool {
-    let conditions = api_service.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    conditions.into_iter().any(|c| c.type_ == AVAILABLE && c.status == "True")
-}
-
 fn unavailable() -> Answer {
     Answer::text(503, "service unavailable\n")
 }
 
-/// Passes the request on.
-pub async fn answer(server: &Arc<Inner>, request: &Request, api_service: &APIService) -> Answer {
+/// Passes the request on, under this id for the audit logs of both servers.
+pub async fn answer(
+    server: &Arc<Inner>,
+    request: &Request,
+    api_service: &APIService,
+    audit_id: &str,
+) -> Answer {
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
-    pass(server, request, api_service, format!("{}{query}", request.info.path)).await
+    pass(server, request, api_service, format!("{}{query}", request.info.path), audit_id).await
 }
 
 /// The OpenAPI v3 document of a group version that another server serves: `rest` is `apis/GROUP/VERSION`.
 pub async fn answer_document(server: &Arc<Inner>, request: &Request, rest: &str) -> Option<Answer> {
     let api_service = service_of(server, rest)?;
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
-    Some(pass(server, request, &api_service, format!("/openapi/v3/{rest}{query}")).await)
+    Some(pass(server, request, &api_service, format!("/openapi/v3/{rest}{query}"), "").await)
 }
 
-async fn pass(server: &Arc<Inner>, request: &Request, api_service: &APIService, path: String) -> Answer {
-    if !is_available(api_service) {
+async fn pass(
+    server: &Arc<Inner>,
+    request: &Request,
+    api_service: &APIService,
+    path: String,
+    audit_id: &str,
+) -> Answer {
+    if !is_available_in(api_service) {
         return unavailable();
     }
     let to = match backend(server, api_service) {
@@ -58,7 +65,23 @@ async fn pass(server: &Arc<Inner>, request: &Request, api_service: &APIService, 
             return unavailable();
         }
     };
+    let host = to.authority();
     let location = Location { to, path };
-    let passed = proxy::pass(server, request, &location, |headers| set_user(headers, &request.user)).await;
+    let told = |headers: &mut HeaderMap| {
+        set_user(headers, &request.user);
+        for (name, value) in [
+            ("audit-id", audit_id),
+            ("x-forwarded-host", &host),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-uri", &request.info.path),
+        ] {
+            if let Ok(value) = HeaderValue::from_str(value)
+                && !value.is_empty()
+            {
+                headers.insert(name, value);
+            }
+        }
+    };
+    let passed = proxy::pass(server, request, &location, told).await;
     passed.unwrap_or_else(|error| Answer::text(503, format!("error trying to reach service: {error}\n")))
 }

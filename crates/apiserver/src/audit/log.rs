@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::options::LogOptions;
+use super::legacy;
+use super::options::{Format, LogOptions};
 
 /// Size at which a file is set aside where none is given, in bytes.
 const DEFAULT_MAX: u64 = 100 << 20;
@@ -29,7 +30,10 @@ impl Log {
     pub fn write(&self, events: &[Value], now: Timestamp) -> std::io::Result<()> {
         let mut text = String::new();
         for event in events {
-            text.push_str(&event.to_string());
+            match self.options.format {
+                Format::Json => text.push_str(&event.to_string()),
+                Format::Legacy => text.push_str(&legacy::line(event)),
+            }
             text.push('\n');
         }
         if self.options.path == Path::new("-") {

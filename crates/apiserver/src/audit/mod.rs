@@ -5,10 +5,12 @@
 mod annotations;
 mod batch;
 mod event;
+mod legacy;
 mod log;
 pub mod options;
 mod policy;
 mod trail;
+mod truncate;
 mod webhook;
 
 use std::sync::Arc;
@@ -24,20 +26,34 @@ use crate::reload::Reloaded;
 pub use annotations::{Annotations, annotate, collect};
 use batch::Bucket;
 use log::Log;
-use options::{Audit, Batch};
+use options::{Audit, Batch, Truncate};
 use policy::Policy;
 pub use trail::{Source, Trail};
+use webhook::Webhook;
 
 /// The policy and where events go.
 pub struct Auditor {
     policy: Option<Reloaded<Policy>>,
-    log: Option<Arc<Log>>,
+    log: Option<ToLog>,
+    webhook: Option<ToWebhook>,
+    metrics: Arc<Metrics>,
+    clock: Arc<dyn Clock>,
+}
+
+struct ToLog {
+    log: Arc<Log>,
     /// To the log, where requests do not wait for it.
     queue: Option<mpsc::Sender<Value>>,
     strict: bool,
-    webhook: Option<mpsc::Sender<Value>>,
-    metrics: Arc<Metrics>,
-    clock: Arc<dyn Clock>,
+    truncate: Option<Truncate>,
+}
+
+struct ToWebhook {
+    webhook: Arc<Webhook>,
+    /// To the webhook, where requests do not wait for it.
+    queue: Option<mpsc::Sender<Value>>,
+    strict: bool,
+    truncate: Option<Truncate>,
 }
 
 impl Auditor {
@@ -55,50 +71,76 @@ impl Auditor {
         });
         let policy = policy.into_iter().next().transpose().map_err(unusable("the audit policy"))?;
         let webhook = options.webhook.as_ref().filter(|_| policy.is_some()).map(|w| {
-            webhook::start(w, Arc::clone(&metrics), Arc::clone(&clock), stop.clone())
-                .map_err(unusable("the audit webhook"))
+            let webhook = Webhook::new(w, Arc::clone(&metrics), Arc::clone(&clock), stop.clone())
+                .map_err(unusable("the audit webhook"))?;
+            let webhook = Arc::new(webhook);
+            let queue = w.batch.clone().map(|batch| Arc::clone(&webhook).in_batches(batch));
+            Ok(ToWebhook { webhook, queue, strict: w.strict, truncate: w.truncate })
         });
         let webhook = webhook.transpose()?;
-        let log = options.log.as_ref().map(|log| Arc::new(Log::new(log)));
-        let batch = options.log.as_ref().and_then(|log| log.batch.clone()).filter(|_| policy.is_some());
-        let queue = log.as_ref().zip(batch).map(|(log, batch)| {
-            let (sender, events) = mpsc::channel(batch.buffer.max(1));
-            let (log, metrics, clock) = (Arc::clone(log), Arc::clone(&metrics), Arc::clone(&clock));
-            tokio::spawn(write_batches(log, batch, events, metrics, clock, stop));
-            sender
+        let log = options.log.as_ref().map(|o| {
+            let log = Arc::new(Log::new(o));
+            let queue = o.batch.clone().filter(|_| policy.is_some()).map(|batch| {
+                let (sender, events) = mpsc::channel(batch.buffer.max(1));
+                let (log, metrics, clock) = (Arc::clone(&log), Arc::clone(&metrics), Arc::clone(&clock));
+                tokio::spawn(write_batches(log, batch, events, metrics, clock, stop));
+                sender
+            });
+            ToLog { log, queue, strict: o.strict, truncate: o.truncate }
         });
-        Ok(Self {
-            policy,
-            log,
-            queue,
-            strict: options.log.as_ref().is_some_and(|l| l.strict),
-            webhook,
-            metrics,
-            clock,
-        })
+        Ok(Self { policy, log, webhook, metrics, clock })
     }
 
-    /// Hands an event to the backends; whether the log has it.
-    fn emit(&self, event: Value) -> bool {
+    /// Hands an event to the backends; `false` if one of them has to have it, and has not.
+    async fn emit(&self, event: Value) -> bool {
         self.metrics.increment(Metric::AuditEvents, &[]);
-        let mut written = true;
-        if let Some(queue) = &self.queue {
-            if queue.try_send(event.clone()).is_err() {
-                self.metrics.increment(Metric::AuditErrors, &["buffered"]);
+        match (&self.log, &self.webhook) {
+            (Some(log), Some(webhook)) => {
+                let logged = self.to_log(log, event.clone());
+                self.to_webhook(webhook, event).await && logged
             }
-        } else if let Some(log) = &self.log
-            && let Err(error) = log.write(std::slice::from_ref(&event), self.clock.now())
-        {
+            (Some(log), None) => self.to_log(log, event),
+            (None, Some(webhook)) => self.to_webhook(webhook, event).await,
+            (None, None) => true,
+        }
+    }
+
+    fn to_log(&self, to: &ToLog, event: Value) -> bool {
+        let Some(event) = self.cut(event, to.truncate) else { return true };
+        if let Some(queue) = &to.queue {
+            return self.enqueue(queue, event);
+        }
+        let written = to.log.write(std::slice::from_ref(&event), self.clock.now());
+        if let Err(error) = &written {
             self.metrics.increment(Metric::AuditErrors, &["log"]);
             tracing::error!(%error, "cannot write the audit log");
-            written = false;
         }
-        if let Some(webhook) = &self.webhook
-            && webhook.try_send(event).is_err()
-        {
+        written.is_ok() || !to.strict
+    }
+
+    async fn to_webhook(&self, to: &ToWebhook, event: Value) -> bool {
+        let Some(event) = self.cut(event, to.truncate) else { return true };
+        match &to.queue {
+            Some(queue) => self.enqueue(queue, event),
+            None => to.webhook.send(vec![event]).await || !to.strict,
+        }
+    }
+
+    fn cut(&self, event: Value, limits: Option<Truncate>) -> Option<Value> {
+        let cut = truncate::event(event, limits);
+        if cut.is_none() {
+            self.metrics.increment(Metric::AuditErrors, &["truncate"]);
+            tracing::error!("an audit event is too large even without its objects");
+        }
+        cut
+    }
+
+    /// Nothing waits for what is in the queue.
+    fn enqueue(&self, queue: &mpsc::Sender<Value>, event: Value) -> bool {
+        if queue.try_send(event).is_err() {
             self.metrics.increment(Metric::AuditErrors, &["buffered"]);
         }
-        written
+        true
     }
 }
 

@@ -24,10 +24,36 @@ pub struct LogOptions {
     /// 0: for ever.
     pub max_age_days: u32,
     pub compress: bool,
+    pub format: Format,
     /// A request fails whose arrival cannot be written down.
     pub strict: bool,
     /// Requests do not wait for the file.
     pub batch: Option<Batch>,
+    pub truncate: Option<Truncate>,
+}
+
+/// How an event stands in the log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Format {
+    #[default]
+    Json,
+    /// One line of text, without objects.
+    Legacy,
+}
+
+/// Bounds on what a backend is given, in bytes of JSON.
+#[derive(Debug, Clone, Copy)]
+pub struct Truncate {
+    /// Larger events lose their objects, and are lost if that is not enough.
+    pub event: usize,
+    /// Larger batches are sent in parts.
+    pub batch: usize,
+}
+
+impl Default for Truncate {
+    fn default() -> Self {
+        Self { event: 100 << 10, batch: 10 << 20 }
+    }
 }
 
 /// How a backend gathers events.
@@ -69,12 +95,22 @@ impl Batch {
 pub struct WebhookOptions {
     /// A kubeconfig.
     pub config_file: PathBuf,
-    pub batch: Batch,
+    /// Requests do not wait for the webhook; `None`: they do.
+    pub batch: Option<Batch>,
+    /// A request fails whose arrival the webhook does not take.
+    pub strict: bool,
     pub initial_backoff: Duration,
+    pub truncate: Option<Truncate>,
 }
 
 impl WebhookOptions {
     pub fn new(config_file: PathBuf) -> Self {
-        Self { config_file, batch: Batch::of_webhook(), initial_backoff: Duration::from_secs(10) }
+        Self {
+            config_file,
+            batch: Some(Batch::of_webhook()),
+            strict: false,
+            initial_backoff: Duration::from_secs(10),
+            truncate: None,
+        }
     }
 }

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::HeaderMap;
 use http::header::USER_AGENT;
 use http::request::Parts;
-use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::event::Record;
@@ -80,12 +79,13 @@ impl Trail {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the request's arrival down; a strict log that cannot refuses the request.
-    pub fn received(&self) -> Result<(), StatusError> {
-        if self.stage(Stage::RequestReceived) || !self.auditor.strict {
-            return Ok(());
+    /// Writes the request's arrival down; `false` if a strict backend could not: the request is to be refused.
+    pub async fn received(&self) -> bool {
+        let stored = self.stage(Stage::RequestReceived).await;
+        if !stored {
+            self.auditor.metrics.increment(Metric::AuditRejected, &[]);
         }
-        Err(StatusError::internal("the request could not be audited"))
+        stored
     }
 
     pub fn impersonated(&self, user: &UserInfo, constraint: &str) {
@@ -116,25 +116,25 @@ impl Trail {
         self.record().response = Some((code, status));
     }
 
-    pub fn started(&self) {
-        self.stage(Stage::ResponseStarted);
+    pub async fn started(&self) {
+        self.stage(Stage::ResponseStarted).await;
     }
 
-    pub fn complete(&self) {
-        self.stage(Stage::ResponseComplete);
+    pub async fn complete(&self) {
+        self.stage(Stage::ResponseComplete).await;
     }
 
-    pub fn panicked(&self) {
-        self.stage(Stage::Panic);
+    pub async fn panicked(&self) {
+        self.stage(Stage::Panic).await;
     }
 
-    fn stage(&self, stage: Stage) -> bool {
+    async fn stage(&self, stage: Stage) -> bool {
         if self.wanted.omit_stages.contains(&stage) {
             return true;
         }
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let event = self.record().event(stage, &self.wanted, &notes, self.auditor.clock.now());
-        self.auditor.emit(event)
+        self.auditor.emit(event).await
     }
 }
 

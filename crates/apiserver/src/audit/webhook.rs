@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{self, Bucket};
-use super::options::WebhookOptions;
+use super::options::{Batch, WebhookOptions};
+use super::truncate;
 use crate::metrics::{Metric, Metrics};
 use crate::outbound::Outbound;
 
@@ -17,41 +18,59 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A batch that was refused this often is lost.
 const TRIES: u32 = 5;
 
-/// Starts to send; events go into the answered channel.
-pub fn start(
-    options: &WebhookOptions,
-    metrics: Arc<Metrics>,
-    clock: Arc<dyn Clock>,
-    stop: CancellationToken,
-) -> Result<mpsc::Sender<Value>, String> {
-    let outbound = Outbound::from_kubeconfig(&options.config_file, TIMEOUT).map_err(|e| e.to_string())?;
-    let (sender, receiver) = mpsc::channel(options.batch.buffer.max(1));
-    tokio::spawn(run(outbound, options.clone(), receiver, metrics, clock, stop));
-    Ok(sender)
-}
-
-async fn run(
+/// The server that takes events.
+pub struct Webhook {
     outbound: Outbound,
     options: WebhookOptions,
-    mut events: mpsc::Receiver<Value>,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
-) {
-    let mut bucket = options.batch.throttle.map(|throttle| Bucket::new(throttle, clock.monotonic()));
-    while let Some(batch) = batch::next(&mut events, &options.batch, &*clock, &stop).await {
-        if let Some(bucket) = &mut bucket {
-            bucket.wait(&*clock, &stop).await;
+}
+
+impl Webhook {
+    pub fn new(
+        options: &WebhookOptions,
+        metrics: Arc<Metrics>,
+        clock: Arc<dyn Clock>,
+        stop: CancellationToken,
+    ) -> Result<Self, String> {
+        let outbound = Outbound::from_kubeconfig(&options.config_file, TIMEOUT).map_err(|e| e.to_string())?;
+        Ok(Self { outbound, options: options.clone(), metrics, clock, stop })
+    }
+
+    /// Starts to send what comes through the answered channel, in batches.
+    pub fn in_batches(self: Arc<Self>, batch: Batch) -> mpsc::Sender<Value> {
+        let (sender, receiver) = mpsc::channel(batch.buffer.max(1));
+        tokio::spawn(async move { self.run(batch, receiver).await });
+        sender
+    }
+
+    async fn run(&self, options: Batch, mut events: mpsc::Receiver<Value>) {
+        let (clock, stop) = (&*self.clock, &self.stop);
+        let mut bucket = options.throttle.map(|throttle| Bucket::new(throttle, clock.monotonic()));
+        while let Some(batch) = batch::next(&mut events, &options, clock, stop).await {
+            for part in truncate::batches(batch, self.options.truncate) {
+                if let Some(bucket) = &mut bucket {
+                    bucket.wait(clock, stop).await;
+                }
+                self.send(part).await;
+            }
         }
-        let count = batch.len();
-        if let Err(error) = send(&outbound, batch, &options, &*clock, &stop).await {
-            metrics.add(Metric::AuditErrors, &["webhook"], count as f64);
+    }
+
+    /// Sends events; whether they have arrived. What was refused too often is lost, and counted.
+    pub async fn send(&self, events: Vec<Value>) -> bool {
+        let count = events.len();
+        let sent = post(&self.outbound, events, &self.options, &*self.clock, &self.stop).await;
+        if let Err(error) = &sent {
+            self.metrics.add(Metric::AuditErrors, &["webhook"], count as f64);
             tracing::error!(error, count, "audit events were lost");
         }
+        sent.is_ok()
     }
 }
 
-async fn send(
+async fn post(
     outbound: &Outbound,
     batch: Vec<Value>,
     options: &WebhookOptions,
@@ -62,14 +81,14 @@ async fn send(
     let body = bytes::Bytes::from(list.to_string());
     let mut backoff = options.initial_backoff;
     let mut last = String::new();
-    for _ in 0..TRIES {
+    for attempt in 1..=TRIES {
         match outbound.post(body.clone(), clock).await {
             Ok(reply) if (200..300).contains(&reply.code) => return Ok(()),
-            Ok(reply) if reply.code != 429 && reply.code < 500 => {
-                return Err(format!("the webhook answered {}", reply.code));
-            }
             Ok(reply) => last = format!("the webhook answered {}", reply.code),
             Err(error) => last = error.to_string(),
+        }
+        if attempt == TRIES {
+            break;
         }
         tokio::select! {
             () = clock.sleep(backoff) => backoff += backoff / 2,

@@ -137,6 +137,8 @@ families! {
         "Audit events that were made and sent to the backends.";
     AuditErrors, Counter, "apiserver_audit_error_total", ["plugin"],
         "Audit events that a backend lost.";
+    AuditRejected, Counter, "apiserver_audit_requests_rejected_total", [],
+        "Requests that were refused because a strict audit backend could not be reached.";
     AuditLevels, Counter, "apiserver_audit_level_total", ["level"],
         "Requests by the audit policy's level for them.";
     FairnessRejected, Counter, "apiserver_flowcontrol_rejected_requests_total",
@@ -188,6 +190,10 @@ families! {
         "Values encrypted and decrypted, by provider and outcome.";
     TransformationDuration, Histogram(TRANSFORM_SECONDS), "apiserver_storage_transformation_duration_seconds",
         ["transformation_type", "transformer_prefix"], "Time that encryption and decryption took, in seconds.";
+    UnavailableApiServices, Gauge, "aggregator_unavailable_apiservice", ["name"],
+        "APIServices that are marked unavailable.";
+    UnavailableApiServiceCount, Counter, "aggregator_unavailable_apiservice_total", ["name", "reason"],
+        "APIServices that became unavailable, by reason.";
     FeatureEnabled, Gauge, "kubernetes_feature_enabled", ["name", "stage"],
         "Whether a feature gate is on.";
     HealthCheck, Gauge, "kubernetes_healthcheck", ["name", "type"],

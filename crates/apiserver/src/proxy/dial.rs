@@ -1,6 +1,7 @@
 //! Connections to kubelets and pods.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use rustls::ClientConfig;
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -22,6 +23,7 @@ use super::node_identity::NodeIdentity;
 use crate::config::{Config, ConfigError};
 use crate::http::tls;
 use crate::server::Inner;
+use crate::webhook::{io_words, tls_words};
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 
@@ -77,47 +79,68 @@ pub async fn connect(
     server: &Inner,
     backend: &Backend,
 ) -> Result<(SendRequest<Full<Bytes>>, String), StatusError> {
+    connect_plainly(server, backend).await.map_err(dialing)
+}
+
+/// As [`connect`]; what went wrong is told as Go's dialer does.
+pub async fn connect_plainly(
+    server: &Inner,
+    backend: &Backend,
+) -> Result<(SendRequest<Full<Bytes>>, String), String> {
     tokio::select! {
         connected = connect_now(server, backend) => connected,
-        () = server.clock.sleep(CONNECT_WITHIN) => Err(dialing("i/o timeout")),
+        () = server.clock.sleep(CONNECT_WITHIN) => Err("i/o timeout".to_owned()),
     }
 }
 
 async fn connect_now(
     server: &Inner,
     backend: &Backend,
-) -> Result<(SendRequest<Full<Bytes>>, String), StatusError> {
+) -> Result<(SendRequest<Full<Bytes>>, String), String> {
     let (Backend::Kubelet { address, port, .. }
     | Backend::Plain { address, port }
     | Backend::Tls { address, port, .. }) = backend;
     let authority = backend.authority();
-    let stream = TcpStream::connect((address.as_str(), *port))
-        .await
-        .map_err(|e| dialing(format!("dial tcp {authority}: connect: {e}")))?;
+    let stream = dial(address, *port).await?;
     let _ = stream.set_nodelay(true);
     match backend {
         Backend::Plain { .. } => Ok((speak(stream).await?, authority)),
         Backend::Tls { server_name, tls, .. } => {
-            let name = ServerName::try_from(server_name.clone()).map_err(dialing)?;
-            let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await.map_err(dialing)?;
+            let name = ServerName::try_from(server_name.clone()).map_err(|e| e.to_string())?;
+            let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
+            let stream = stream.map_err(|e| tls_words(&e, server_name))?;
             Ok((speak(stream).await?, authority))
         }
         Backend::Kubelet { node, .. } => {
-            let kubelets = server
-                .kubelets
-                .as_ref()
-                .ok_or_else(|| dialing("no kubelet client certificate is configured"))?;
-            let stream = kubelets.connect(node, address, stream).await.map_err(dialing)?;
+            let kubelets = server.kubelets.as_ref().ok_or("no kubelet client certificate is configured")?;
+            let stream = kubelets.connect(node, address, stream).await.map_err(|e| e.to_string())?;
             Ok((speak(stream).await?, authority))
         }
     }
 }
 
-async fn speak<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, StatusError>
+/// The first of the name's addresses that answers; the error is of the first that does not.
+async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
+    let found = lookup_host((host, port)).await.map_err(|e| format!("dial tcp: lookup {host}: {e}"))?;
+    let mut addresses: Vec<SocketAddr> = found.collect();
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    let mut failure = None;
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => {
+                failure.get_or_insert_with(|| format!("dial tcp {address}: {}", io_words(&error)));
+            }
+        }
+    }
+    Err(failure.unwrap_or_else(|| format!("dial tcp: lookup {host}: no such host")))
+}
+
+async fn speak<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(dialing)?;
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     tokio::spawn(async move {
         // How a connection ends shows in the answer read from it.
         let _ = connection.with_upgrades().await;

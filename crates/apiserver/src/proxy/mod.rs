@@ -19,6 +19,7 @@ use http::header::{
 use http::{Method, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use knarr_apimachinery::status::StatusError;
@@ -32,7 +33,7 @@ use crate::registry::Request;
 use crate::server::Inner;
 
 pub use any_certificate::AnyCertificate;
-pub use dial::{Kubelets, connect};
+pub use dial::{Kubelets, connect_plainly};
 use pages::Links;
 
 /// Where a request goes on.
@@ -143,17 +144,19 @@ async fn page(body: Incoming, links: &Links<'_>) -> Result<Body, StatusError> {
     }))
 }
 
-/// Passes a request on whole, with headers of its own.
+/// Passes a request on whole, with headers of its own. What went wrong is told in Go's words.
 pub async fn pass(
     server: &Arc<Inner>,
     request: &Request,
     location: &Location,
     set: impl FnOnce(&mut HeaderMap),
-) -> Result<Answer, StatusError> {
+) -> Result<Answer, String> {
     let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let response = send(server, request, location, upgrade.is_some(), set).await?;
+    let (sender, authority) = dial::connect_plainly(server, &location.to).await?;
+    let sent = send_on(sender, &authority, request, location, upgrade.is_some(), set).await;
+    let response = sent.map_err(|e| e.to_string())?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return tunnel(server, upgrade, response).map(Answer::Raw);
+        return tunnel(server, upgrade, response).map(Answer::Raw).map_err(|e| e.to_string());
     }
     let (mut parts, body) = response.into_parts();
     parts.headers.remove(TRANSFER_ENCODING);
@@ -243,12 +246,23 @@ async fn send(
     upgrade: bool,
     set: impl FnOnce(&mut HeaderMap),
 ) -> Result<Response<Incoming>, StatusError> {
-    let (mut sender, authority) = dial::connect(server, &location.to).await?;
+    let (sender, authority) = dial::connect(server, &location.to).await?;
+    send_on(sender, &authority, request, location, upgrade, set).await
+}
+
+async fn send_on(
+    mut sender: SendRequest<Full<Bytes>>,
+    authority: &str,
+    request: &Request,
+    location: &Location,
+    upgrade: bool,
+    set: impl FnOnce(&mut HeaderMap),
+) -> Result<Response<Incoming>, StatusError> {
     let method = if request.info.subresource == "log" { Method::GET } else { request.method.clone() };
     let mut out = http::Request::builder().method(method).uri(&location.path);
     if let Some(headers) = out.headers_mut() {
         copy_headers(&request.headers, headers, upgrade);
-        if let Ok(host) = HeaderValue::from_str(&authority) {
+        if let Ok(host) = HeaderValue::from_str(authority) {
             headers.insert(HOST, host);
         }
         set(headers);

@@ -59,7 +59,8 @@ where
     Ok(sender)
 }
 
-fn io_words(error: &io::Error) -> String {
+/// As Go says it.
+pub fn io_words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: connection refused".into(),
         io::ErrorKind::HostUnreachable => "connect: no route to host".into(),
@@ -69,7 +70,8 @@ fn io_words(error: &io::Error) -> String {
     }
 }
 
-fn tls_words(error: &io::Error, name: &str) -> String {
+/// As Go says it, of a server that should have this name.
+pub fn tls_words(error: &io::Error, name: &str) -> String {
     const VERIFY: &str = "tls: failed to verify certificate: x509: ";
     let Some(inner) = error.get_ref().and_then(|e| e.downcast_ref::<TlsError>()) else {
         return match error.kind() {
@@ -80,6 +82,12 @@ fn tls_words(error: &io::Error, name: &str) -> String {
     match inner {
         TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             format!("{VERIFY}certificate signed by unknown authority")
+        }
+        TlsError::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. })
+            if !presented.is_empty() =>
+        {
+            let names: Vec<&str> = presented.iter().map(|p| presented_name(p)).collect();
+            format!("{VERIFY}certificate is valid for {}, not {name}", names.join(", "))
         }
         TlsError::InvalidCertificate(
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
@@ -95,6 +103,12 @@ fn tls_words(error: &io::Error, name: &str) -> String {
         TlsError::AlertReceived(alert) => format!("remote error: tls: {alert:?}"),
         other => format!("tls: {other}"),
     }
+}
+
+/// The name in `DnsName("example.com")`.
+fn presented_name(shown: &str) -> &str {
+    let inner = shown.split_once('(').map_or(shown, |(_, rest)| rest.trim_end_matches(')'));
+    inner.trim_matches('"')
 }
 
 /// From what a target trusts and shows.

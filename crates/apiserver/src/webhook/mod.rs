@@ -18,6 +18,7 @@ use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use knarr_apimachinery::clock::Clock;
 
+pub use connect::{io_words, tls_words};
 pub use error::CallError;
 pub use services::Services;
 #[allow(unused_imports, reason = "for webhooks that a configuration file names")]

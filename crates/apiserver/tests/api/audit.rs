@@ -1,12 +1,15 @@
 //! The audit log: what is written of whom, at which level and stage.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use knarr_apiserver::{Audit, AuditBatch, AuditLog};
+use knarr_apiserver::{Audit, AuditBatch, AuditLog, AuditTruncate, AuditWebhook};
+use knarr_testing::HookServer;
+use knarr_testing::hook_server::{Received, Reply};
 use serde_json::{Value, json};
 
-use crate::harness::{CONFIG_MAPS, config_map};
-use crate::tls::{get1, serve_with};
+use crate::harness::{CONFIG_MAPS, User, config_map};
+use crate::tls::{Served, get1, serve_with};
 
 const POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
@@ -122,4 +125,160 @@ async fn a_log_in_batches_has_every_event() {
     // Each request when it came and when it was answered.
     assert_eq!(count(), 10);
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A server that sends its events to a webhook, and asks the webhook's `answer` how it takes them.
+struct Sending {
+    served: Served,
+    hook: HookServer,
+    folder: std::path::PathBuf,
+}
+
+async fn sending(
+    name: &str,
+    level: &str,
+    answer: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    change: impl FnOnce(&mut AuditWebhook) + Send,
+) -> Sending {
+    let folder = std::env::temp_dir().join(format!("audit-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let policy = folder.join("policy.yaml");
+    let rules = format!(
+        "rules:\n- {{level: {level}, users: [ann], verbs: [create], omitStages: [RequestReceived]}}\n\
+         - {{level: Metadata, users: [ann], verbs: [list]}}\n- {{level: None}}\n"
+    );
+    std::fs::write(&policy, format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rules}")).unwrap();
+    let hook = HookServer::start(&["127.0.0.1"], answer).await.unwrap();
+    let ca = folder.join("ca.pem");
+    std::fs::write(&ca, &hook.ca_pem).unwrap();
+    let file = folder.join("webhook.yaml");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{}', certificate-authority: '{}'}}}}]\n\
+         users: [{{name: u, user: {{token: secret}}}}]\ncontexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+         current-context: x\n",
+        hook.url("/events"),
+        ca.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut webhook = AuditWebhook { initial_backoff: Duration::from_millis(1), ..AuditWebhook::new(file) };
+    change(&mut webhook);
+    let served = serve_with(move |config, _| {
+        config.audit = Audit { policy_file: Some(policy), log: None, webhook: Some(webhook) };
+    })
+    .await;
+    Sending { served, hook, folder }
+}
+
+impl Sending {
+    async fn ask(&self, request: http::request::Builder, body: &str) -> (u16, Value) {
+        let ann = self.served.authority.sign("ann", &["system:masters"], &[], false);
+        self.served.ask(Some(&ann), false, request, body).await
+    }
+
+    /// The stages that have arrived, request by request.
+    fn stages(&self) -> Vec<String> {
+        let received = self.hook.received();
+        let events = received.iter().flat_map(|r| r.body["items"].as_array().cloned().unwrap_or_default());
+        events.map(|e| e["stage"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn create() -> http::request::Builder {
+    http::Request::builder().method("POST").uri(CONFIG_MAPS).header("content-type", "application/json")
+}
+
+#[tokio::test]
+async fn requests_wait_for_a_blocking_webhook() {
+    let s = sending("blocking", "Request", |_| Reply::Json(json!({})), |w| w.batch = None).await;
+    assert_eq!(s.ask(get1(CONFIG_MAPS), "").await.0, 200);
+    // Nothing was waited for here: it is there when the answer is.
+    assert_eq!(s.stages(), ["RequestReceived", "ResponseComplete"]);
+    let first = &s.hook.received()[0];
+    assert_eq!((first.path.as_str(), first.authorization.as_str()), ("/events", "Bearer secret"));
+    assert_eq!(first.body["kind"], "EventList");
+    assert_eq!(first.body["apiVersion"], "audit.k8s.io/v1");
+    assert_eq!(s.ask(create(), &config_map("a").to_string()).await.0, 201);
+    assert_eq!(s.hook.received()[2].body["items"][0]["requestObject"]["data"]["k"], "v");
+}
+
+#[tokio::test]
+async fn a_webhook_that_refuses_stops_only_strict_servers() {
+    for strict in [false, true] {
+        let name = format!("refusing-{strict}");
+        let refuse = |_: &Received| Reply::Raw(400, b"no".to_vec());
+        let s = sending(&name, "Request", refuse, |w| (w.batch, w.strict) = (None, strict)).await;
+        let (code, said) = s.ask(get1(CONFIG_MAPS), "").await;
+        // Each event was tried five times.
+        if strict {
+            let text = format!("Internal Server Error: {CONFIG_MAPS:?}: failed to store audit event\n");
+            assert_eq!((code, said), (500, Value::from(text)));
+            assert_eq!(s.stages(), ["RequestReceived"; 5]);
+        } else {
+            assert_eq!(code, 200);
+            assert_eq!(s.stages().len(), 10);
+        }
+        let admin = User(s.served.server.transport(knarr_apiserver::UserInfo::new("a", &["system:masters"])));
+        let metrics = admin.get("/metrics").await.body.to_string();
+        let errors =
+            format!("apiserver_audit_error_total{{plugin=\\\"webhook\\\"}} {}", if strict { 1 } else { 2 });
+        assert!(metrics.contains(&errors), "{metrics}");
+        assert_eq!(metrics.contains("apiserver_audit_requests_rejected_total 1"), strict);
+        // What does not arrive is not carried out, and what comes after the fact cannot be refused.
+        let made = s.ask(create(), &config_map("a").to_string()).await.0;
+        assert_eq!(made, 201);
+    }
+}
+
+#[tokio::test]
+async fn events_that_are_too_large_lose_their_objects() {
+    let limits = AuditTruncate { event: 2000, batch: 4000 };
+    let change = |w: &mut AuditWebhook| (w.batch, w.truncate) = (None, Some(limits));
+    let s = sending("truncated", "Request", |_| Reply::Json(json!({})), change).await;
+    let mut large = config_map("large");
+    large["data"]["k"] = "x".repeat(5000).into();
+    assert_eq!(s.ask(create(), &large.to_string()).await.0, 201);
+    assert_eq!(s.ask(create(), &config_map("small").to_string()).await.0, 201);
+    let received = s.hook.received();
+    let events: Vec<&Value> = received.iter().map(|r| &r.body["items"][0]).collect();
+    assert_eq!(events[0]["annotations"]["audit.k8s.io/truncated"], "true");
+    assert!(events[0]["requestObject"].is_null());
+    assert!(events[1]["annotations"]["audit.k8s.io/truncated"].is_null());
+    assert_eq!(events[1]["requestObject"]["metadata"]["name"], "small");
+}
+
+#[tokio::test]
+async fn a_webhook_in_batches_gets_every_event() {
+    let change = |w: &mut AuditWebhook| {
+        let batch = AuditBatch { size: 4, wait: Duration::from_millis(50), ..AuditBatch::of_webhook() };
+        w.batch = Some(batch);
+    };
+    // It is away at first.
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    let answer = move |_: &Received| match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+        0 => Reply::HangUp,
+        1 => Reply::Raw(503, Vec::new()),
+        _ => Reply::Json(json!({})),
+    };
+    let s = sending("webhook-batch", "Request", answer, change).await;
+    for _ in 0..5 {
+        assert_eq!(s.ask(get1(CONFIG_MAPS), "").await.0, 200);
+    }
+    let taken = || -> usize {
+        let batches = s.hook.received();
+        batches.iter().skip(2).map(|r| r.body["items"].as_array().map_or(0, Vec::len)).sum()
+    };
+    for _ in 0..1500 {
+        if taken() == 10 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(taken(), 10);
+    assert!(s.hook.received().iter().all(|r| r.body["items"].as_array().is_some_and(|i| i.len() <= 4)));
 }

@@ -3,6 +3,7 @@
 mod access;
 mod admission;
 mod admission_webhooks;
+mod aggregation;
 mod answers;
 mod audit;
 mod authentication;

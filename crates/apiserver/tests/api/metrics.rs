@@ -26,6 +26,11 @@ const ELSEWHERE: &[&str] = &[
     "serviceaccount_legacy_tokens_total",
     "serviceaccount_stale_tokens_total",
     "serviceaccount_valid_tokens_total",
+    // aggregation::who_is_away_is_unavailable_until_it_is_back
+    "aggregator_unavailable_apiservice",
+    "aggregator_unavailable_apiservice_total",
+    // audit::a_webhook_that_refuses_stops_only_strict_servers
+    "apiserver_audit_requests_rejected_total",
     // webhooks::tokens_are_reviewed_and_answers_kept
     "authentication_token_cache_fetch_total",
     "authentication_token_cache_request_total",

@@ -3,6 +3,7 @@
 //! An owner that is referred to but not seen yet stands in it as a virtual node, until it is seen or found absent.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use super::decide::Standing;
 use super::identity::{Identity, Meta, Reference, Uid};
@@ -102,6 +103,12 @@ impl Graph {
             }
             Some(node) if !node.observed => self.materialize(identity, &mut effects),
             Some(_) => {}
+        }
+        if let Some(node) = self.nodes.get_mut(uid)
+            && node.identity.api_version != identity.api_version
+        {
+            // It is watched in another version of its group now: the old one may not be served any more.
+            node.identity.api_version = Arc::clone(&identity.api_version);
         }
         let Some(node) = self.nodes.get_mut(uid) else { return effects };
         let before = (node.orphans_dependents, node.deletes_dependents);

@@ -10,18 +10,15 @@ mod collector;
 mod decide;
 mod graph;
 mod identity;
+mod monitors;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use knarr_api::kind::ResourceType;
-use knarr_client::ListOptions;
-use knarr_client::reflector::Reflector;
-
-use crate::discovery::{Discovery, Served};
+use crate::discovery::Discovery;
 use crate::manager::{Context, Descriptor};
-use collector::{Collector, Names, Work};
+use collector::{Collector, Work};
+use monitors::Monitors;
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "garbage-collector-controller", run: |cx| Box::pin(async move { run(cx).await }) };
@@ -38,18 +35,18 @@ const DISCOVER_RETRY: Duration = Duration::from_secs(5);
 async fn run(cx: Arc<Context>) {
     let stop = cx.stop.clone();
     let collector = Arc::new(Collector::new(Arc::clone(&cx), DESCRIPTOR.name));
-    let mut monitors = Monitors { cx, collector: Arc::clone(&collector), known: BTreeSet::new() };
+    let mut monitors = Monitors::new(Arc::clone(&cx), Arc::clone(&collector));
     tokio::select! {
         () = stop.cancelled() => return,
-        () = monitors.start() => {}
+        () = start(&cx, &collector, &mut monitors) => {}
     }
+    let (queue, following) = (Arc::clone(&collector.queue), Arc::clone(&collector));
     let following = async {
         tokio::select! {
             () = stop.cancelled() => {}
-            () = monitors.follow() => {}
+            () = follow(&cx, &following, &mut monitors) => {}
         }
     };
-    let queue = Arc::clone(&collector.queue);
     let work = move |work: Work| {
         let collector = Arc::clone(&collector);
         async move { collector.work(work).await }
@@ -58,93 +55,45 @@ async fn run(cx: Arc<Context>) {
     tokio::join!(following, working);
 }
 
-/// Whether objects of the resource stand in the graph. Events are many, owned by none, and expire by themselves.
-fn is_monitored(served: &Served) -> bool {
-    let is_event =
-        served.resource.plural == "events" && matches!(served.resource.group, "" | "events.k8s.io");
-    !is_event && ["delete", "list", "watch"].iter().all(|verb| served.supports(verb))
-}
-
-/// Whether changes of the resource's objects change what is served.
-fn announces_resources(resource: &ResourceType) -> bool {
-    matches!(
-        (resource.group, resource.plural),
-        ("apiextensions.k8s.io", "customresourcedefinitions") | ("apiregistration.k8s.io", "apiservices")
-    )
-}
-
-struct Monitors {
-    cx: Arc<Context>,
-    collector: Arc<Collector>,
-    known: BTreeSet<ResourceType>,
-}
-
-impl Monitors {
-    /// Discovers until it succeeds once, then waits for the first lists, but not for ever.
-    async fn start(&mut self) {
-        while !self.discover().await {
-            self.cx.clock.sleep(DISCOVER_RETRY).await;
+/// Asks what is served until the first answer, then waits for the first lists, but not for ever.
+async fn start(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
+    while !discover(cx, collector, monitors).await {
+        cx.clock.sleep(DISCOVER_RETRY).await;
+    }
+    tokio::select! {
+        () = monitors.wait_synced() => {}
+        () = cx.clock.sleep(FIRST_SYNC) => {
+            tracing::warn!("not every resource could be listed; collecting garbage without the others");
         }
-        let all = self.known.iter().map(|resource| self.reflector(*resource)).collect::<Vec<_>>();
-        let synced = async {
-            for reflector in &all {
-                reflector.wait_synced().await;
-            }
-        };
+    }
+}
+
+/// Keeps the monitors as what is served.
+async fn follow(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
+    loop {
         tokio::select! {
-            () = synced => {}
-            () = self.cx.clock.sleep(FIRST_SYNC) => {
-                tracing::warn!("not every resource could be listed; collecting garbage without the others");
-            }
+            () = collector.refresh.notified() => cx.clock.sleep(DISCOVER_DELAY).await,
+            () = cx.clock.sleep(DISCOVER_EVERY) => {}
         }
+        discover(cx, collector, monitors).await;
     }
+}
 
-    async fn follow(&mut self) {
-        loop {
-            tokio::select! {
-                () = self.collector.refresh.notified() => self.cx.clock.sleep(DISCOVER_DELAY).await,
-                () = self.cx.clock.sleep(DISCOVER_EVERY) => {}
-            }
-            self.discover().await;
+/// Whether discovery succeeded.
+async fn discover(cx: &Context, collector: &Collector, monitors: &mut Monitors) -> bool {
+    let found = match Discovery::fetch(&cx.client).await {
+        Ok(found) => Arc::new(found),
+        Err(error) => {
+            tracing::warn!(%error, "cannot discover the resources to watch for garbage");
+            return false;
         }
+    };
+    if let Some(failure) = found.failure() {
+        tracing::debug!("{failure}");
     }
-
-    fn reflector(&self, resource: ResourceType) -> Arc<Reflector> {
-        self.cx.informers.untyped(resource, ListOptions::default())
-    }
-
-    /// Monitors what is served and not monitored yet; whether discovery succeeded.
-    async fn discover(&mut self) -> bool {
-        let found = match Discovery::fetch(&self.cx.client).await {
-            Ok(found) => Arc::new(found),
-            Err(error) => {
-                tracing::warn!(%error, "cannot discover the resources to watch for garbage");
-                return false;
-            }
-        };
-        if let Some(failure) = found.failure() {
-            tracing::debug!("{failure}");
-        }
-        self.collector.set_discovery(Arc::clone(&found));
-        for served in found.preferred().filter(|s| is_monitored(s)) {
-            if self.known.insert(served.resource) {
-                self.monitor(served.resource);
-            }
-        }
-        true
-    }
-
-    fn monitor(&self, resource: ResourceType) {
-        let names = Names { api_version: resource.api_version().into(), kind: resource.kind.into() };
-        let collector = Arc::clone(&self.collector);
-        let announces = announces_resources(&resource);
-        self.reflector(resource).add_handler(Arc::new(move |change| {
-            collector.observe(&names, change);
-            if announces {
-                collector.refresh.notify_one();
-            }
-        }));
-    }
+    collector.set_discovery(Arc::clone(&found));
+    monitors.follow(&found);
+    true
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use http::Method;
 use k8s_openapi::api::core::v1::{ConfigMap, Event as ApiEvent, Secret};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, OwnerReference};
-use knarr_api::kind::Kind;
+use knarr_api::kind::{Kind, ResourceType};
 use serde_json::{Value, json};
 
 use super::*;
@@ -196,6 +196,58 @@ async fn kinds_without_strategic_patches_are_merged() {
     delete(&world, "one", "Background").await;
     world.pass(1.0).await;
     assert!(read().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn monitors_end_and_begin_with_their_resource() {
+    let definitions = ResourceType {
+        group: "apiextensions.k8s.io",
+        version: "v1",
+        kind: "CustomResourceDefinition",
+        plural: "customresourcedefinitions",
+        namespaced: false,
+    };
+    let always = [ConfigMap::RESOURCE, ApiEvent::RESOURCE, definitions];
+    let with_widgets = [&always[..], &[WIDGETS]].concat();
+    let world = World::new(&with_widgets);
+    let client = world.api.client();
+    let changed = async |name: &str| {
+        let object = json!({"metadata": {"name": name}}).to_string().into_bytes();
+        client.post_raw(definitions.path(None, None), object).await.unwrap();
+    };
+    let widget = async |name: &str, owner: Value| {
+        let mut object =
+            json!({"kind": "Widget", "apiVersion": "example.com/v1", "metadata": {"name": name}});
+        object["metadata"]["ownerReferences"] = owner;
+        let made = client.post_raw(WIDGETS.path(Some("a"), None), object.to_string().into_bytes()).await;
+        serde_json::from_slice::<Value>(&made.unwrap()).unwrap()["metadata"]["uid"].clone()
+    };
+    let uid = widget("owner", Value::Null).await;
+    let reference = json!([{"apiVersion": "example.com/v1", "kind": "Widget", "name": "owner", "uid": uid}]);
+    widget("owned", reference).await;
+    world.start(&DESCRIPTOR);
+    world.pass(5.0).await;
+    let lists = || world.api.lists_of(&WIDGETS);
+    assert_eq!(lists(), 1);
+
+    world.api.serve_resources(&always);
+    changed("removed").await;
+    world.pass(5.0).await;
+    let asked = lists();
+    world.pass(7200.0).await;
+    assert_eq!(lists(), asked, "what is not served any more is not asked for");
+
+    // It comes back without one of its objects: what that one owned goes.
+    world.api.remove_untyped(&WIDGETS, "a", "owner");
+    world.api.serve_resources(&with_widgets);
+    changed("added").await;
+    world.pass(10.0).await;
+    assert!(lists() > asked);
+    let left = client.call(Method::GET, WIDGETS.path(Some("a"), None), None, bytes::Bytes::new()).await;
+    let left: Value = serde_json::from_slice(&left.unwrap()).unwrap();
+    assert_eq!(left["items"], json!([]));
+    let discoveries = world.api.requests().iter().filter(|r| r.path == "/apis").count();
+    assert!(discoveries < 40, "{discoveries} discoveries in two hours");
 }
 
 /// Objects whose owners are chosen at random, circles and absent owners included; the first `known` of them own

@@ -41,13 +41,15 @@ pub type Guard = Box<dyn Fn(&Request, Lookup<'_>) -> Option<StatusError> + Send>
 
 /// The server. Shared by `Arc`; it is the [`Transport`] of its clients.
 pub struct FakeApi {
-    resources: Vec<ResourceType>,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
     changed: Notify,
 }
 
 struct State {
+    resources: Vec<ResourceType>,
+    /// How often each resource was listed.
+    lists: Vec<(ResourceType, usize)>,
     store: Store,
     requests: Vec<Request>,
     guard: Option<Guard>,
@@ -57,9 +59,26 @@ impl FakeApi {
     /// A server of these resources, empty.
     pub fn new(clock: Arc<dyn Clock>, resources: &[ResourceType]) -> Arc<Self> {
         Arc::new_cyclic(|myself| {
-            let state = State { store: Store::of(myself.clone()), requests: Vec::new(), guard: None };
-            Self { resources: resources.to_vec(), clock, state: Mutex::new(state), changed: Notify::new() }
+            let state = State {
+                resources: resources.to_vec(),
+                lists: Vec::new(),
+                store: Store::of(myself.clone()),
+                requests: Vec::new(),
+                guard: None,
+            };
+            Self { clock, state: Mutex::new(state), changed: Notify::new() }
         })
+    }
+
+    /// Serves these resources from now on; objects of others stay, out of reach.
+    pub fn serve_resources(&self, resources: &[ResourceType]) {
+        self.lock().resources = resources.to_vec();
+        self.changed.notify_waiters();
+    }
+
+    /// How often somebody asked to list the resource through [`Transport::list`].
+    pub fn lists_of(&self, resource: &ResourceType) -> usize {
+        self.lock().lists.iter().filter(|(r, _)| r == resource).map(|(_, n)| n).sum()
     }
 
     pub fn client(self: &Arc<Self>) -> Client {
@@ -90,6 +109,12 @@ impl FakeApi {
     /// Takes an object away at once, whatever finalizers it has.
     pub fn remove<K: Kind>(&self, namespace: &str, name: &str) {
         self.lock().store.remove(K::RESOURCE, &ObjectKey::new(namespace, name));
+        self.changed.notify_waiters();
+    }
+
+    /// As [`FakeApi::remove`], of any resource.
+    pub fn remove_untyped(&self, resource: &ResourceType, namespace: &str, name: &str) {
+        self.lock().store.remove(*resource, &ObjectKey::new(namespace, name));
         self.changed.notify_waiters();
     }
 
@@ -132,10 +157,11 @@ impl FakeApi {
         if let Some(error) = state.guard.as_ref().and_then(|guard| guard(&request, &lookup)) {
             return Err(error);
         }
-        if let Some(document) = target::discovery(&request.path, &self.resources) {
+        if let Some(document) = target::discovery(&request.path, &state.resources) {
             return Ok(document);
         }
-        let target = Target::parse(&request.path, &self.resources).ok_or_else(StatusError::path_not_found)?;
+        let target =
+            Target::parse(&request.path, &state.resources).ok_or_else(StatusError::path_not_found)?;
         let now = self.clock.now();
         let store = &mut state.store;
         match (request.method, target.name.is_some()) {
@@ -179,10 +205,14 @@ impl Transport for FakeApi {
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<List> {
-        if !self.resources.contains(resource) {
+        let mut state = self.lock();
+        match state.lists.iter_mut().find(|(r, _)| r == resource) {
+            Some((_, count)) => *count += 1,
+            None => state.lists.push((*resource, 1)),
+        }
+        if !state.resources.contains(resource) {
             return Err(Error::Status(StatusError::path_not_found()));
         }
-        let state = self.lock();
         let objects = state.store.list(resource, namespace.unwrap_or("")).map(held);
         let items = objects.filter(|o| selected(o, options)).collect();
         Ok(List { items, resource_version: state.store.revision().to_string(), continue_token: None })
@@ -206,7 +236,7 @@ impl Transport for FakeApi {
             seen: from,
         };
         Ok(Box::pin(stream::unfold(watch, |mut watch| async move {
-            let event = watch.next().await;
+            let event = watch.next().await?;
             Some((Ok(event), watch))
         })))
     }
@@ -221,7 +251,8 @@ struct Watch {
 }
 
 impl Watch {
-    async fn next(&mut self) -> WatchEvent {
+    /// `None` once the resource is not served any more.
+    async fn next(&mut self) -> Option<WatchEvent> {
         let server = Arc::clone(&self.server);
         loop {
             let changed = server.changed.notified();
@@ -235,8 +266,11 @@ impl Watch {
                     };
                     let in_scope = self.namespace.is_empty() || o.namespace() == self.namespace;
                     if in_scope && selected(o, &self.options) {
-                        return event.clone();
+                        return Some(event.clone());
                     }
+                }
+                if !state.resources.contains(&self.resource) {
+                    return None;
                 }
             }
             changed.await;
