@@ -94,6 +94,8 @@ impl World {
         });
         self.post(API_SERVICES, &api_service).await;
         self.api_service("Passed").await;
+        // What routes requests sees the condition a moment after it is written.
+        self.until(SHIPS_HERE, |found| found.is_some()).await;
     }
 
     async fn api_service(&self, reason: &str) {

@@ -76,6 +76,8 @@ async fn world() -> World {
     admin.post("/apis/apiregistration.k8s.io/v1/apiservices", &registration).await.expect(201);
     let world = World { served, harbour, front, admin };
     world.condition("Passed").await;
+    // What routes requests sees the condition a moment after it is written.
+    until(&world.admin, SHIPS_HERE, |code, _| code == 200).await;
     world
 }
 
@@ -266,8 +268,10 @@ async fn who_is_away_is_unavailable_until_it_is_back() {
              certificate signed by unknown authority"
         )
     );
-    let reply = world.admin.get(SHIPS_HERE).await;
-    assert_eq!((reply.code, reply.message()), (503, "service unavailable"));
+    let refused = until(&world.admin, SHIPS_HERE, |code, body| {
+        code == 503 && !body["message"].as_str().unwrap().contains("trying")
+    });
+    assert_eq!(refused.await["message"], "service unavailable");
     assert_eq!(freshness(&world.admin).await, ("Stale".into(), 1));
     let metrics = world.admin.get("/metrics").await.body.to_string();
     let name = "{name=\\\"v1.harbour.example.com\\\"";
@@ -280,7 +284,7 @@ async fn who_is_away_is_unavailable_until_it_is_back() {
     world.admin.patch(API_SERVICE, MERGE, &json!({"spec": spec})).await.expect(200);
     world.condition("Passed").await;
     assert_eq!(freshness(&world.admin).await, ("Current".into(), 1));
-    assert_eq!(world.admin.get(SHIPS_HERE).await.expect(200)["items"], json!([]));
+    until(&world.admin, SHIPS_HERE, |code, body| code == 200 && body["items"] == json!([])).await;
 
     world.admin.delete(&format!("{SERVICES}/harbour")).await.expect(200);
     let condition = world.condition("ServiceNotFound").await;
