@@ -145,13 +145,6 @@ pub fn union(errors: &mut ErrorList, path: &Path, members: &[(&str, bool)]) {
     }
 }
 
-/// A workload's selector may not change.
-pub fn selector_stays(errors: &mut ErrorList, path: &Path, new: &LabelSelector, old: &LabelSelector) {
-    if new != old {
-        errors.push(invalid_text(path, &selector_text(new), IMMUTABLE));
-    }
-}
-
 /// A change of a field that may not change, where the words do not show the value.
 pub fn changed(path: &Path) -> Error {
     Error::invalid(path, Value::Null, IMMUTABLE)

@@ -7,6 +7,8 @@ use std::fmt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
 use serde_json::Value;
 
+use crate::schema::validate::quote;
+
 /// A path to a field: `spec.containers[0].image`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Path(String);
@@ -168,9 +170,28 @@ impl Error {
     }
 }
 
-/// A value as error messages show it: strings quoted, objects as JSON, null as `null`.
+/// A value as error messages show it: strings quoted as Go does, others as the JSON that Go writes.
 fn render(value: &Value) -> String {
-    value.to_string()
+    match value {
+        Value::String(text) => quote(text),
+        other => go_json(&other.to_string()),
+    }
+}
+
+/// JSON text as Go writes it, which spares pages the characters that begin their markup.
+pub fn go_json(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 impl fmt::Display for Error {
@@ -200,16 +221,20 @@ impl ErrorList {
         self.0.is_empty()
     }
 
-    /// The `causes` of an Invalid status.
+    /// The `causes` of an Invalid status, each once.
     pub fn causes(&self) -> Vec<StatusCause> {
-        self.0
-            .iter()
-            .map(|e| StatusCause {
+        let mut causes: Vec<StatusCause> = Vec::with_capacity(self.0.len());
+        for e in &self.0 {
+            let cause = StatusCause {
                 field: Some(e.path.to_string()),
                 message: Some(e.body()),
                 reason: Some(e.kind.reason().to_owned()),
-            })
-            .collect()
+            };
+            if !causes.contains(&cause) {
+                causes.push(cause);
+            }
+        }
+        causes
     }
 }
 
@@ -227,5 +252,36 @@ impl fmt::Display for ErrorList {
             [one] => f.write_str(one),
             many => write!(f, "[{}]", many.join(", ")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_are_shown_as_go_shows_them() {
+        let path = Path::new("a");
+        for (value, want) in [
+            (json!("x\u{1}<"), "a: Invalid value: \"x\\x01<\": no"),
+            (json!({"b": "<&>"}), "a: Invalid value: {\"b\":\"\\u003c\\u0026\\u003e\"}: no"),
+            (json!(1), "a: Invalid value: 1: no"),
+            (Value::Null, "a: Invalid value: null: no"),
+        ] {
+            assert_eq!(Error::invalid(&path, value, "no").to_string(), want);
+        }
+    }
+
+    #[test]
+    fn what_is_said_twice_is_one_cause() {
+        let mut errors = ErrorList::new();
+        for _ in 0..2 {
+            errors.push(Error::required(&Path::new("a"), ""));
+        }
+        errors.push(Error::required(&Path::new("b"), ""));
+        assert_eq!(errors.causes().len(), 2);
+        assert_eq!(errors.to_string(), "[a: Required value, b: Required value]");
     }
 }

@@ -31,10 +31,11 @@ use crate::flowcontrol::{Classified, Seat};
 use crate::http::body::Body;
 use crate::http::input;
 use crate::http::listener::Certificate;
-use crate::http::negotiate::{self, Form, Format, Negotiated};
-use crate::http::output::{self, Answer};
+use crate::http::negotiate::{self, Form, Format, Negotiated, Offers};
+use crate::http::output::{self, Answer, ListAnswer};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
+use crate::http::routes::{self, Writes};
 use crate::http::yaml::Yaml;
 use crate::metrics::{Metric, Observed};
 use crate::registry::{Request, RequestParts, dispatch};
@@ -306,16 +307,16 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
     }
     let trail = trail.as_deref();
     let attributes = Attributes::of_request(&info, &query);
-    let user = impersonate(server, user?, &mut parts.headers, &attributes, trail).await?;
+    let user = match impersonate(server, user?, &mut parts.headers, &attributes, trail).await {
+        Ok(user) => user,
+        Err(refusal) => return Ok(refused(&refusal, &parts.headers, &query)),
+    };
     let seat = match take_seat(server, &user, &info, &query, way).await {
         Ok(seat) => seat,
         Err(refusal) => return Ok(refusal),
     };
     if let Err(refusal) = server.authorizer.check_request(&user, &attributes).await {
-        let lenient = negotiate::negotiate_leniently(&parts.headers, &query);
-        let mut response = output::write_error(&refusal, lenient);
-        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        return Ok(response);
+        return Ok(refused(&refusal, &parts.headers, &query));
     }
     let body = body.read(server.config.max_request_body_bytes).await?;
     if !body.is_empty() && is_served(server, &info) {
@@ -367,6 +368,22 @@ fn not_audited(server: &Inner, parts: &Parts) -> Response<Body> {
     output::write(Answer::text(500, text), Negotiated::default(), IncludeObject::default(), &server.clock)
 }
 
+/// Format and form of an answer about a resource.
+fn wanted(server: &Inner, request: &Request) -> Result<Negotiated, StatusError> {
+    let info = &request.info;
+    let served = server.table.find(&info.group, &info.version, &info.resource);
+    let custom = served.is_some_and(|served| served.resource.custom().is_some());
+    let offers = Offers { forms: has_forms(server, info), messages: !custom };
+    negotiate::choose(&request.headers, &request.query, offers)
+}
+
+/// The answer to somebody who may not.
+fn refused(refusal: &StatusError, headers: &HeaderMap, query: &Query) -> Response<Body> {
+    let mut response = output::write_error(refusal, negotiate::negotiate_leniently(headers, query));
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
 async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
     let measured = request.info.group == resource_metrics::GROUP;
     if !measured && !server.table.has_group_version(&request.info.group, &request.info.version) {
@@ -375,8 +392,14 @@ async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, Stat
         }
         return Ok(Answer::text(404, "404 page not found\n"));
     }
+    if let Some(writes) = writes(server, &request.info) {
+        routes::acceptable(&request.headers, writes)?;
+    }
+    if !negotiates(&request.info) {
+        return dispatch::dispatch(server, request).await;
+    }
     // What cannot be written must not be carried out.
-    let wanted = negotiate::negotiate(&request.headers, &request.query, has_forms(server, &request.info))?;
+    let wanted = wanted(server, request)?;
     let include = request.query.get("includeObject");
     if wanted.form == Form::Table && IncludeObject::parse(include).is_none() {
         return Err(StatusError::bad_request(format!(
@@ -386,6 +409,33 @@ async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, Stat
         )));
     }
     dispatch::dispatch(server, request).await
+}
+
+/// Whether the answer is an object of the API, rather than whatever somebody else writes.
+fn negotiates(info: &RequestInfo) -> bool {
+    !matches!(info.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
+}
+
+/// What a path of a built-in resource is written as, where it has the verb.
+fn writes(server: &Inner, info: &RequestInfo) -> Option<Writes> {
+    let served = server.table.find(&info.group, &info.version, &info.resource)?;
+    let resource = &served.resource;
+    if resource.custom().is_some() {
+        return None;
+    }
+    let verbs = match info.subresource.as_str() {
+        "" => resource.verbs,
+        name => resource.subresource(name)?.verbs,
+    };
+    if !verbs.contains(&info.verb.as_str()) {
+        return None;
+    }
+    match (info.subresource.as_str(), info.verb.as_str()) {
+        ("log", _) => Some(Writes::Log),
+        _ if !negotiates(info) => None,
+        (_, "list" | "watch") => Some(Writes::Streams),
+        _ => Some(Writes::Objects),
+    }
 }
 
 /// Whether the answer can be had as a table or as metadata: what a request gives birth to without being stored cannot.
@@ -405,7 +455,14 @@ fn write(server: &Inner, request: &Request, answer: Answer) -> Result<Response<B
     let negotiated = match &answer {
         Answer::Raw(_) => Negotiated::default(),
         Answer::Value { .. } => negotiate::negotiate_leniently(&request.headers, &request.query),
-        _ => negotiate::negotiate(&request.headers, &request.query, forms)?,
+        Answer::Object { resource, .. } | Answer::List(ListAnswer { resource, .. }) => {
+            let offers = Offers { forms, messages: resource.custom().is_none() };
+            negotiate::choose(&request.headers, &request.query, offers)?
+        }
+        Answer::Watch(session) => {
+            let offers = Offers { forms, messages: session.resource().custom().is_none() };
+            negotiate::choose(&request.headers, &request.query, offers)?
+        }
     };
     check_metadata_form(&answer, negotiated)?;
     let include = IncludeObject::parse(request.query.get("includeObject")).unwrap_or_default();

@@ -28,11 +28,23 @@ impl IncludeObject {
     }
 }
 
-fn row(resource: &ResourceRef, object: &Object, include: IncludeObject, now: jiff::Timestamp) -> Value {
+/// The group version of tables and metadata.
+pub fn meta_version(beta: bool) -> &'static str {
+    if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
+}
+
+/// What a table shows of each object, and as of which version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rows {
+    pub include: IncludeObject,
+    pub beta: bool,
+}
+
+fn row(resource: &ResourceRef, object: &Object, rows: Rows, now: jiff::Timestamp) -> Value {
     let cells = resource.row(object, &CellContext { now });
-    let shown: Value = match include {
+    let shown: Value = match rows.include {
         IncludeObject::None => Value::Null,
-        IncludeObject::Metadata => serde_json::from_slice(&partial(object)).unwrap_or_default(),
+        IncludeObject::Metadata => serde_json::from_slice(&partial(object, rows.beta)).unwrap_or_default(),
         IncludeObject::Object => serde_json::from_slice(&object.json()).unwrap_or_default(),
     };
     json!({"cells": cells, "object": shown})
@@ -46,7 +58,7 @@ pub fn table(
     version: u64,
     continue_token: Option<String>,
     remaining: Option<u64>,
-    include: IncludeObject,
+    rows: Rows,
     now: jiff::Timestamp,
 ) -> Value {
     let mut meta = Map::new();
@@ -59,10 +71,10 @@ pub fn table(
     if let Some(remaining) = remaining {
         meta.insert("remainingItemCount".into(), remaining.into());
     }
-    let rows: Vec<Value> = objects.iter().map(|o| row(resource, o, include, now)).collect();
+    let shown: Vec<Value> = objects.iter().map(|o| row(resource, o, rows, now)).collect();
     json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
-        "columnDefinitions": resource.column_definitions(), "rows": rows,
+        "kind": "Table", "apiVersion": meta_version(rows.beta), "metadata": meta,
+        "columnDefinitions": resource.column_definitions(), "rows": shown,
     })
 }
 
@@ -71,25 +83,25 @@ pub fn event_table(
     resource: &ResourceRef,
     object: &Object,
     with_columns: bool,
-    include: IncludeObject,
+    rows: Rows,
     now: jiff::Timestamp,
 ) -> Value {
     let columns = if with_columns { resource.column_definitions() } else { Value::Null };
     json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+        "kind": "Table", "apiVersion": meta_version(rows.beta),
         "metadata": {"resourceVersion": object.resource_version().to_string()},
-        "columnDefinitions": columns, "rows": [row(resource, object, include, now)],
+        "columnDefinitions": columns, "rows": [row(resource, object, rows, now)],
     })
 }
 
 /// `PartialObjectMetadata` of an object.
-pub fn partial(object: &Object) -> Bytes {
+pub fn partial(object: &Object, beta: bool) -> Bytes {
     let json = object.json();
     let metadata = metadata_of(&json).unwrap_or(b"{}");
     let mut out = Vec::with_capacity(metadata.len() + 80);
-    out.extend_from_slice(
-        b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":",
-    );
+    out.extend_from_slice(b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"");
+    out.extend_from_slice(meta_version(beta).as_bytes());
+    out.extend_from_slice(b"\",\"metadata\":");
     out.extend_from_slice(metadata);
     out.push(b'}');
     out.into()

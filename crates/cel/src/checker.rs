@@ -191,6 +191,11 @@ impl Checker<'_> {
                 self.substitutions.assignable(&Type::Dyn, &target);
                 Type::Dyn
             }
+            // It is known by its name alone.
+            Type::Opaque(name) => {
+                self.report(at, format!("unexpected failed resolution of '{name}'"));
+                Type::Error
+            }
             other => {
                 if !other.is_dyn_or_error() {
                     self.report(at, format!("type '{other}' does not support field selection"));
@@ -405,6 +410,14 @@ impl Checker<'_> {
             self.check(value);
             let wanted = match self.decls.field(&full, field) {
                 Ok(Some(t)) => t,
+                // This one says of all its fields that they are there.
+                _ if *full == *"JSONPatch" => {
+                    let found = self.get(value);
+                    let why =
+                        format!("expected type of field '{field}' is '' but provided type is '{found}'");
+                    self.report(*at, why);
+                    Type::Error
+                }
                 _ => {
                     self.report(*at, format!("undefined field '{field}'"));
                     Type::Error

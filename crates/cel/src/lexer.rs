@@ -230,10 +230,22 @@ pub fn tokens(text: &[char], issues: &mut Issues) -> Vec<Lexeme> {
 /// How far an unfinished token goes: `|` and `&` take the next character along, a quote what follows it.
 fn unrecognized_end(text: &[char], at: usize) -> usize {
     match text[at] {
-        '|' | '&' => (at + 2).min(text.len()),
+        '|' | '&' | '=' => (at + 2).min(text.len()),
         '"' | '\'' | '`' => {
-            let rest = text[at + 1..].iter().take_while(|c| !matches!(c, '\n' | '\r')).count();
-            at + 1 + rest
+            let lexer = Lexer { text, at };
+            let mut end = at + 1;
+            while let Some(c) = text.get(end).filter(|c| !matches!(c, '\n' | '\r')) {
+                if *c == '\\' && text[at] != '`' {
+                    match lexer.escape(end) {
+                        Some(after) => end = after,
+                        // What is no escape is the last that belongs to it.
+                        None => return (end + 2).min(text.len()),
+                    }
+                } else {
+                    end += 1;
+                }
+            }
+            end
         }
         _ => at + 1,
     }

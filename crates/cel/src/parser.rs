@@ -43,6 +43,12 @@ const RESERVED: &[&str] = &[
     "while",
 ];
 
+/// What an operand may start with, where other tokens may stand as well.
+fn operand_or(punctuation: &str) -> String {
+    let rest = "'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER";
+    format!("{{{punctuation}{rest}}}")
+}
+
 pub struct Parser<'a> {
     text: &'a [char],
     tokens: Vec<Lexeme>,
@@ -50,6 +56,8 @@ pub struct Parser<'a> {
     next_id: u32,
     depth: usize,
     too_big: bool,
+    /// The token at which an error was reported last: until another one is reached, more of them say nothing new.
+    failed_at: Option<usize>,
     pub macros: Macros,
     pub issues: Issues,
 }
@@ -67,8 +75,17 @@ pub fn parse(source: &str, macros: Macros) -> Result<(Expr, u32), Issues> {
         return Err(issues);
     }
     let tokens = tokens(&text, &mut issues);
-    let mut parser =
-        Parser { text: &text, tokens, next: 0, next_id: 1, depth: 0, too_big: false, macros, issues };
+    let mut parser = Parser {
+        text: &text,
+        tokens,
+        next: 0,
+        next_id: 1,
+        depth: 0,
+        too_big: false,
+        failed_at: None,
+        macros,
+        issues,
+    };
     let tree = parser.expr();
     parser.end();
     if parser.issues.is_empty() { Ok((tree, parser.next_id)) } else { Err(parser.issues) }
@@ -113,6 +130,9 @@ impl Parser<'_> {
     }
 
     fn syntax(&mut self, what: &str) {
+        if self.failed_at.replace(self.next) == Some(self.next) {
+            return;
+        }
         let at = self.at();
         self.issues.report(at, format!("Syntax error: {what}"));
     }
@@ -303,6 +323,15 @@ impl Parser<'_> {
         left
     }
 
+    /// The end stands where something else should: `expecting` is all that could.
+    fn ends_early(&mut self, expecting: &str) -> bool {
+        let ends = *self.peek() == Token::End;
+        if ends {
+            self.syntax(&format!("mismatched input '<EOF>' expecting {expecting}"));
+        }
+        ends
+    }
+
     fn unary(&mut self) -> Expr {
         for (punct, function) in [("!", operator::NOT), ("-", operator::NEGATE)] {
             if !self.is(punct) {
@@ -316,6 +345,15 @@ impl Parser<'_> {
             let mut count = 0;
             while self.take(punct).is_some() {
                 count += 1;
+            }
+            if *self.peek() == Token::End {
+                if punct == "!" {
+                    self.syntax(&format!("extraneous input '<EOF>' expecting {OPERAND}"));
+                } else {
+                    let seen: String = self.text[at..].iter().collect();
+                    self.syntax(&format!("no viable alternative at input '{seen}'"));
+                    self.failed_at = None;
+                }
             }
             let operand = self.member();
             return if count % 2 == 0 { operand } else { self.call(at, function, vec![operand]) };
@@ -335,6 +373,9 @@ impl Parser<'_> {
                 expr = self.selection(expr, at);
             } else if let Some(at) = self.take("[") {
                 let optional = self.take("?").is_some();
+                if !optional {
+                    self.ends_early(&operand_or("'[', '{', '(', '.', '-', '!', '?', "));
+                }
                 let index = self.expr();
                 self.expect("]");
                 let function = if optional { operator::OPT_INDEX } else { operator::INDEX };
@@ -385,7 +426,7 @@ impl Parser<'_> {
 
     fn arguments(&mut self) -> Vec<Expr> {
         let mut args = Vec::new();
-        if self.take(")").is_some() {
+        if self.take(")").is_some() || self.ends_early(&operand_or("'[', '{', '(', ')', '.', '-', '!', ")) {
             return args;
         }
         loop {
@@ -437,6 +478,7 @@ impl Parser<'_> {
         self.syntax(&format!("mismatched input '{shown}' expecting {OPERAND}"));
         if *self.peek() != Token::End && !self.is(")") && !self.is("]") && !self.is("}") {
             self.advance();
+            self.ends_early(OPERAND);
         }
         let at = self.at();
         self.node(at, Kind::Broken)
@@ -491,6 +533,7 @@ impl Parser<'_> {
         let dot = self.take(".").is_some();
         let Token::Ident(name) = self.peek().clone() else {
             let shown = self.shown();
+            let shown = if *self.peek() == Token::End { String::new() } else { shown };
             self.syntax(&format!("no viable alternative at input '.{shown}'"));
             return self.node(at, Kind::Broken);
         };
@@ -539,6 +582,7 @@ impl Parser<'_> {
 
     fn list(&mut self, at: usize) -> Expr {
         self.advance();
+        self.ends_early(&operand_or("'[', ']', '{', '(', '.', ',', '-', '!', '?', "));
         let mut elements = Vec::new();
         while !self.is("]") && *self.peek() != Token::End {
             if elements.is_empty() && self.take(",").is_some() {
@@ -556,6 +600,7 @@ impl Parser<'_> {
 
     fn map(&mut self, at: usize) -> Expr {
         self.advance();
+        self.ends_early(&operand_or("'[', '{', '}', '(', '.', ',', '-', '!', '?', "));
         let mut entries = Vec::new();
         while !self.is("}") && *self.peek() != Token::End {
             if entries.is_empty() && self.take(",").is_some() {
@@ -576,6 +621,7 @@ impl Parser<'_> {
 
     fn message(&mut self, at: usize, name: String) -> Expr {
         let mut fields = Vec::new();
+        self.ends_early("{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}");
         while !self.is("}") && *self.peek() != Token::End {
             if fields.is_empty() && self.take(",").is_some() {
                 break;
@@ -624,10 +670,33 @@ mod tests {
             ("{a}", "1:3", "mismatched input '}' expecting ':'".to_owned()),
             ("self.true == 1", "1:6", "mismatched input 'true' expecting IDENTIFIER".to_owned()),
             ("in", "1:1", format!("mismatched input 'in' {operand}")),
+            ("in", "1:3", format!("mismatched input '<EOF>' {operand}")),
+            ("[", "1:2", "mismatched input '<EOF>' expecting {'[', ']', '{', '(', '.', ',', '-',".to_owned()),
+            ("{", "1:2", "mismatched input '<EOF>' expecting {'[', '{', '}', '(', '.', ',',".to_owned()),
+            ("f(", "1:3", "mismatched input '<EOF>' expecting {'[', '{', '(', ')', '.',".to_owned()),
+            (
+                "x[",
+                "1:3",
+                "mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', '?',".to_owned(),
+            ),
+            (
+                "a.b{",
+                "1:5",
+                "mismatched input '<EOF>' expecting {'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}".to_owned(),
+            ),
+            ("!", "1:2", format!("extraneous input '<EOF>' {operand}")),
+            ("- ", "1:3", "no viable alternative at input '- '".to_owned()),
+            (".", "1:2", "no viable alternative at input '.'".to_owned()),
+            ("a = b", "1:3", "token recognition error at: '= '".to_owned()),
+            ("\"\\q\"", "1:1", "token recognition error at: '\"\\q'".to_owned()),
+            ("\"\\q\"", "1:4", "token recognition error at: '\"'".to_owned()),
         ] {
             let found = errors(source);
             let wanted = format!("ERROR: <input>:{place}: Syntax error: {message}");
             assert!(found.contains(&wanted), "{source}: {found}");
+        }
+        for source in ["a ? b", "{a}", "f(a,", "{\"a\":", "a{b:", "x?.y"] {
+            assert_eq!(errors(source).matches("ERROR").count(), 1, "{source}: one place, one error");
         }
         assert!(errors("namespace == 'a'").starts_with("ERROR: <input>:1:1: reserved identifier: namespace"));
         assert!(errors("99999999999999999999").contains("invalid int literal"));

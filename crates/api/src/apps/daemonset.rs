@@ -91,6 +91,10 @@ impl Strategy for Rules {
             unset(rolling, "maxSurge", 0);
         }
         unset(spec, "revisionHistoryLimit", 10);
+        // It is there before anybody looks whose fields are whose.
+        if object.pointer("/metadata/annotations").and_then(|a| a.get(TEMPLATE_GENERATION)).is_none() {
+            set_template_generation(object, 0);
+        }
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
@@ -123,8 +127,7 @@ impl Strategy for Rules {
             Some("status") => validate_status(&new, &old),
             _ => {
                 let mut errors = validate_spec(object, &new);
-                let path = Path::new("spec").child("selector");
-                validate::selector_stays(&mut errors, &path, &new.spec.selector, &old.spec.selector);
+                validation::selector_stays(&mut errors, object, &new.spec.selector, &old.spec.selector);
                 errors
             }
         }
@@ -144,17 +147,19 @@ impl Strategy for Rules {
     }
 }
 
-fn validate_spec(_: &Object, set: &api::DaemonSet) -> ErrorList {
+fn validate_spec(object: &Object, set: &api::DaemonSet) -> ErrorList {
     let mut errors = ErrorList::new();
     let spec = &set.spec;
     let path = Path::new("spec");
-    validate::label_selector(&mut errors, &path.child("selector"), Some(&spec.selector));
-    if let Ok(selector) = Selector::from_label_selector(Some(&spec.selector)) {
+    // No selector selects nothing.
+    let selector = Some(&spec.selector).filter(|_| validation::has_selector(object));
+    validate::label_selector(&mut errors, &path.child("selector"), selector);
+    if let Ok(selector) = Selector::from_label_selector(selector) {
         let labels = spec.template.metadata.as_ref().and_then(|m| m.labels.as_ref());
         let path = path.child("template").child("metadata").child("labels");
         validate::template_is_selected(&mut errors, &path, &selector, labels);
     }
-    if validate::is_empty_selector(&spec.selector) {
+    if selector.is_some_and(validate::is_empty_selector) {
         let problem = "empty selector is invalid for daemonset";
         errors.push(validate::invalid_text(
             &path.child("selector"),

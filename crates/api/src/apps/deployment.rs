@@ -106,8 +106,7 @@ impl Strategy for Rules {
             Some("status") => validate_status(&new, &old),
             _ => {
                 let mut errors = validate_spec(object, &new);
-                let path = Path::new("spec").child("selector");
-                validate::selector_stays(&mut errors, &path, &new.spec.selector, &old.spec.selector);
+                validation::selector_stays(&mut errors, object, &new.spec.selector, &old.spec.selector);
                 errors
             }
         }

@@ -87,7 +87,7 @@ impl Strategy for Rules {
     }
 
     fn validate(&self, object: &Object) -> ErrorList {
-        object.typed::<api::StatefulSet>().map(|o| validate_spec(object, &o)).unwrap_or_default()
+        object.typed::<api::StatefulSet>().map(|o| validate_spec(object, &o, true)).unwrap_or_default()
     }
 
     fn validate_update(&self, object: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
@@ -97,10 +97,10 @@ impl Strategy for Rules {
         if subresource == Some("status") {
             return validate_status(&new, &old);
         }
-        let mut errors = validate_spec(object, &new);
+        let mut errors = validate_spec(object, &new, false);
         let path = Path::new("spec");
         let (spec, before) = (&new.spec, &old.spec);
-        validate::selector_stays(&mut errors, &path.child("selector"), &spec.selector, &before.selector);
+        validation::selector_stays(&mut errors, object, &spec.selector, &before.selector);
         let claims = path.child("volumeClaimTemplates");
         validate::immutable(
             &mut errors,
@@ -143,7 +143,7 @@ impl Strategy for Rules {
     }
 }
 
-fn validate_spec(object: &Object, set: &api::StatefulSet) -> ErrorList {
+fn validate_spec(object: &Object, set: &api::StatefulSet, created: bool) -> ErrorList {
     let mut errors = ErrorList::new();
     let spec = &set.spec;
     let path = Path::new("spec");
@@ -174,7 +174,8 @@ fn validate_spec(object: &Object, set: &api::StatefulSet) -> ErrorList {
     {
         validate::nonnegative(&mut errors, &path.child(field), i64::from(n.unwrap_or(0)));
     }
-    if let Some(name) = spec.service_name.as_deref().filter(|n| !n.is_empty()) {
+    // It cannot be changed, so that one that was let in once may stay.
+    if let Some(name) = spec.service_name.as_deref().filter(|n| created && !n.is_empty()) {
         validate::dns_label(&mut errors, &path.child("serviceName"), name);
     }
     validation::selector(&mut errors, object, &spec.selector, "statefulset");
@@ -188,8 +189,13 @@ fn with_claim_volumes(spec: &api::StatefulSetSpec) -> PodTemplateSpec {
     let mut template = spec.template.clone();
     let Some(pod) = &mut template.spec else { return template };
     (pod.hostname, pod.subdomain) = (None, None);
-    let names: Vec<String> =
-        spec.volume_claim_templates.iter().flatten().filter_map(|c| c.metadata.name.clone()).collect();
+    let mut names: Vec<String> = Vec::new();
+    for claim in spec.volume_claim_templates.iter().flatten() {
+        let name = claim.metadata.name.clone().unwrap_or_default();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
     if !names.is_empty() {
         let own = pod.volumes.take().unwrap_or_default();
         let mut volumes: Vec<Volume> = names.iter().map(|name| claim_volume(name)).collect();

@@ -11,7 +11,7 @@ use crate::object::Object;
 use crate::validate;
 
 /// Whether the object's JSON says anything about `spec.selector`; the typed view cannot tell.
-fn has_selector(object: &Object) -> bool {
+pub fn has_selector(object: &Object) -> bool {
     let value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
     value.pointer("/spec/selector").is_some_and(|s| !s.is_null())
 }
@@ -30,6 +30,15 @@ pub fn selector(errors: &mut ErrorList, object: &Object, selector: &LabelSelecto
             &validate::selector_text(selector),
             &format!("empty selector is invalid for {kind}"),
         ));
+    }
+}
+
+/// A workload's selector may not change.
+pub fn selector_stays(errors: &mut ErrorList, object: &Object, new: &LabelSelector, old: &LabelSelector) {
+    if new != old {
+        let text = if has_selector(object) { validate::selector_text(new) } else { "null".to_owned() };
+        let path = Path::new("spec").child("selector");
+        errors.push(validate::invalid_text(&path, &text, validate::IMMUTABLE));
     }
 }
 

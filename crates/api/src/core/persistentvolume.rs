@@ -105,7 +105,10 @@ impl Strategy for Rules {
     }
 
     fn prepare_for_create(&self, object: &mut Value) {
-        prepare::object(object).insert("status".to_owned(), json!({"phase": "Pending"}));
+        // It enters its first phase as it is made.
+        let made = object.pointer("/metadata/creationTimestamp").cloned().unwrap_or_default();
+        let status = json!({"phase": "Pending", "lastPhaseTransitionTime": made});
+        prepare::object(object).insert("status".to_owned(), status);
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value, subresource: Option<&str>) {
@@ -364,7 +367,8 @@ fn validate_capacity(errors: &mut ErrorList, path: &Path, capacity: &BTreeMap<St
         errors.push(Error::required(path, ""));
     }
     if capacity.len() != 1 || !capacity.contains_key("storage") {
-        errors.push(validate::not_supported(path, validate::shown(&capacity), &["storage"]));
+        let given = if capacity.is_empty() { Value::Null } else { validate::shown(&capacity) };
+        errors.push(validate::not_supported(path, given, &["storage"]));
     }
     for (name, amount) in capacity {
         let amount = Quantity::try_from(amount).unwrap_or_default();

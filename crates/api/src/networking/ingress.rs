@@ -88,7 +88,7 @@ impl Strategy for Rules {
         let Ok(ingress) = object.typed::<api::Ingress>() else { return ErrorList::new() };
         let spec = ingress.spec.clone().unwrap_or_default();
         let mut errors = ErrorList::new();
-        validate_spec(&mut errors, &spec, Lenient::default());
+        validate_spec(&mut errors, &spec, Lenient::default(), &raw_rules(object));
         let annotation = ingress.metadata.annotations.as_ref().and_then(|a| a.get(CLASS_ANNOTATION));
         if let (Some(annotation), Some(class)) = (annotation, &spec.ingress_class_name)
             && annotation != class
@@ -101,6 +101,7 @@ impl Strategy for Rules {
     }
 
     fn validate_update(&self, new: &Object, old: &Object, subresource: Option<&str>) -> ErrorList {
+        let raw = raw_rules(new);
         let (Ok(new), Ok(old)) = (new.typed::<api::Ingress>(), old.typed::<api::Ingress>()) else {
             return ErrorList::new();
         };
@@ -109,7 +110,7 @@ impl Strategy for Rules {
             Some("status") => validate_status(&mut errors, &new, &old),
             _ => {
                 let lenient = Lenient::towards(&old.spec.clone().unwrap_or_default());
-                validate_spec(&mut errors, &new.spec.clone().unwrap_or_default(), lenient);
+                validate_spec(&mut errors, &new.spec.clone().unwrap_or_default(), lenient, &raw);
             }
         }
         errors
@@ -144,7 +145,7 @@ impl Lenient {
     fn towards(old: &api::IngressSpec) -> Self {
         let invalid = |rule: &&api::IngressRule| {
             let mut errors = ErrorList::new();
-            rule_value(&mut errors, &Path::default(), rule);
+            rule_value(&mut errors, &Path::default(), rule, &Value::Null);
             !errors.is_empty()
         };
         let wildcard = |rule: &&api::IngressRule| rule.host.as_deref().is_some_and(|host| host.contains('*'));
@@ -160,7 +161,13 @@ fn secret_problems(tls: &api::IngressTLS) -> Vec<String> {
     if name.is_empty() { Vec::new() } else { names::dns1123_subdomain(name) }
 }
 
-fn validate_spec(errors: &mut ErrorList, spec: &api::IngressSpec, lenient: Lenient) {
+/// The rules as they came: the typed view cannot tell an empty path type from none.
+fn raw_rules(object: &Object) -> Value {
+    let mut value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
+    value["spec"]["rules"].take()
+}
+
+fn validate_spec(errors: &mut ErrorList, spec: &api::IngressSpec, lenient: Lenient, raw: &Value) {
     let path = Path::new("spec");
     let rules = spec.rules.as_deref().unwrap_or_default();
     if rules.is_empty() && spec.default_backend.is_none() {
@@ -182,7 +189,7 @@ fn validate_spec(errors: &mut ErrorList, spec: &api::IngressSpec, lenient: Lenie
             host(errors, &path.child("host"), name);
         }
         if !wildcard || !lenient.wildcard_rules {
-            rule_value(errors, &path, rule);
+            rule_value(errors, &path, rule, &raw[i]);
         }
     }
     for (i, tls) in spec.tls.iter().flatten().enumerate() {
@@ -209,26 +216,27 @@ fn host(errors: &mut ErrorList, path: &Path, host: &str) {
     validate::problems(errors, path, host, problems);
 }
 
-fn rule_value(errors: &mut ErrorList, path: &Path, rule: &api::IngressRule) {
+fn rule_value(errors: &mut ErrorList, path: &Path, rule: &api::IngressRule, raw: &Value) {
     let Some(http) = &rule.http else { return };
     let path = path.child("http").child("paths");
     if http.paths.is_empty() {
         errors.push(Error::required(&path, ""));
     }
     for (i, rule) in http.paths.iter().enumerate() {
-        http_path(errors, &path.index(i), rule);
+        let has_type = raw["http"]["paths"][i]["pathType"].is_string();
+        http_path(errors, &path.index(i), rule, has_type);
     }
 }
 
 const BAD_PARTS: [&str; 5] = ["//", "/./", "/../", "%2f", "%2F"];
 const BAD_ENDS: [&str; 2] = ["/..", "/."];
 
-fn http_path(errors: &mut ErrorList, path: &Path, rule: &api::HTTPIngressPath) {
+fn http_path(errors: &mut ErrorList, path: &Path, rule: &api::HTTPIngressPath, has_type: bool) {
     let at = path.child("path");
     let text = rule.path.as_deref().unwrap_or("");
     let mut invalid = |problem: String| errors.push(Error::invalid(&at, text, problem));
     match rule.path_type.as_str() {
-        "" => {
+        "" if !has_type => {
             errors.push(Error::required(&path.child("pathType"), "pathType must be specified"));
             return;
         }

@@ -80,7 +80,8 @@ impl Strategy for Rules {
     }
 
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
-        naming::subdomain(name, prefix)
+        // Nothing is made of its name.
+        naming::path_segment(name, prefix)
     }
 }
 

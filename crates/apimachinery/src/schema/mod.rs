@@ -139,6 +139,13 @@ pub fn for_kind(gvk: &GroupVersionKind) -> Option<&'static Struct> {
         Err(_) if matches!(gvk.kind.as_str(), "DeleteOptions" | "WatchEvent") => {
             for_definition(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{}", gvk.kind))
         }
+        // Tables and metadata have one shape in both versions; some of discovery's objects say no version.
+        Err(_) if (gvk.group.as_str(), gvk.version.as_str()) == ("meta.k8s.io", "v1beta1") => {
+            for_kind(&GroupVersionKind::new("meta.k8s.io", "v1", &gvk.kind))
+        }
+        Err(_) if gvk.version.is_empty() && gvk.kind.starts_with("API") => {
+            for_kind(&GroupVersionKind::new("", "v1", &gvk.kind))
+        }
         Err(_) => None,
     }
 }

@@ -130,30 +130,6 @@ pub struct Rule {
     pub optional_old_self: Option<bool>,
 }
 
-impl Rule {
-    /// As JSON, for messages that show the whole rule.
-    pub fn to_value(&self) -> Value {
-        let mut map = serde_json::Map::new();
-        map.insert("rule".into(), self.rule.clone().into());
-        for (name, text) in [
-            ("message", &self.message),
-            ("messageExpression", &self.message_expression),
-            ("fieldPath", &self.field_path),
-        ] {
-            if !text.is_empty() {
-                map.insert(name.into(), text.clone().into());
-            }
-        }
-        if let Some(reason) = &self.reason {
-            map.insert("reason".into(), reason.clone().into());
-        }
-        if let Some(optional) = self.optional_old_self {
-            map.insert("optionalOldSelf".into(), optional.into());
-        }
-        Value::Object(map)
-    }
-}
-
 impl Schema {
     /// Reads a `JSONSchemaProps` that was decoded as such: every field is of its type.
     pub fn parse(props: &Value) -> Self {

@@ -1,5 +1,7 @@
 //! Nobody may grant what they do not have: checks on writes of roles and bindings.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
@@ -36,37 +38,30 @@ pub async fn check(
         }
         match authorizer.rbac.rules_of(&role, namespace) {
             Ok(rules) => rules.to_vec(),
-            Err(_) => {
-                let resource = GroupResource::new(GROUP, plural.trim_end_matches('s'));
-                return Err(StatusError::not_found(&resource, &role.name));
-            }
+            Err(_) => return Err(StatusError::not_found(&GroupResource::new(GROUP, resource), &role.name)),
         }
     } else {
         if may(authorizer, user, "escalate", resource, namespace, name).await {
             return Ok(());
         }
-        let mut wanted: Vec<PolicyRule> = serde_json::from_value(new["rules"].clone()).unwrap_or_default();
-        if new.get("aggregationRule").is_some_and(|r| !r.is_null()) {
+        let aggregates = |o: &Value| o.get("aggregationRule").is_some_and(|r| !r.is_null());
+        if aggregates(new) || old.is_some_and(aggregates) {
             // What an aggregating role may come to hold is unbounded.
-            let all = || vec!["*".to_owned()];
-            wanted = vec![
-                PolicyRule {
-                    verbs: all(),
-                    api_groups: Some(all()),
-                    resources: Some(all()),
-                    ..PolicyRule::default()
-                },
-                PolicyRule { verbs: all(), non_resource_urls: Some(all()), ..PolicyRule::default() },
-            ];
+            let (held, _) = authorizer.rbac.rules_for(user, namespace);
+            if !rules::uncovered(&held, &everything()).is_empty() {
+                let why = "must have cluster-admin privileges to use the aggregationRule";
+                return Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, why));
+            }
         }
-        wanted
+        serde_json::from_value(new["rules"].clone()).unwrap_or_default()
     };
     let (held, _) = authorizer.rbac.rules_for(user, namespace);
     let missing = rules::uncovered(&held, &wanted);
     if missing.is_empty() {
         return Ok(());
     }
-    let list: Vec<String> = missing.iter().map(rules::describe).collect();
+    let list: BTreeSet<String> = rules::compacted(missing).iter().map(rules::describe).collect();
+    let list: Vec<String> = list.into_iter().collect();
     let groups: Vec<String> = user.groups.iter().map(|g| format!("\"{g}\"")).collect();
     let why = format!(
         "user \"{}\" (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
@@ -75,6 +70,15 @@ pub async fn check(
         list.join("\n")
     );
     Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, &why))
+}
+
+/// The rules of who may do everything.
+fn everything() -> [PolicyRule; 2] {
+    let all = || vec!["*".to_owned()];
+    [
+        PolicyRule { verbs: all(), api_groups: Some(all()), resources: Some(all()), ..PolicyRule::default() },
+        PolicyRule { verbs: all(), non_resource_urls: Some(all()), ..PolicyRule::default() },
+    ]
 }
 
 async fn may(

@@ -170,6 +170,7 @@ impl NodeAuthorizer {
                 }
                 self.own_pod(node, wanted)
             }
+            ("", "get") if wanted.name.is_empty() => no("No Object name found"),
             ("", "get") => self.own_pod(node, wanted),
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => yes(),
             _ => no(""),
@@ -291,7 +292,8 @@ fn yes() -> Decision {
 }
 
 fn no(reason: &str) -> Decision {
-    Decision::NoOpinion { reason: reason.to_owned() }
+    let reason = if reason.is_empty() { String::new() } else { format!("node: {reason}") };
+    Decision::NoOpinion { reason }
 }
 
 fn unrelated(node: &str) -> Decision {

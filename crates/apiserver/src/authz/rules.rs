@@ -99,6 +99,23 @@ fn covers(held: &PolicyRule, wanted: &PolicyRule) -> bool {
                 && list(&wanted.resource_names).iter().all(|n| names.contains(n))))
 }
 
+/// Rules of one verb each put together where they differ by their verbs alone.
+pub fn compacted(rules: Vec<PolicyRule>) -> Vec<PolicyRule> {
+    let mut out: Vec<PolicyRule> = Vec::new();
+    for rule in rules {
+        let same = |o: &&mut PolicyRule| {
+            rule.resources.is_some()
+                && (&o.api_groups, &o.resources, &o.resource_names)
+                    == (&rule.api_groups, &rule.resources, &rule.resource_names)
+        };
+        match out.iter_mut().find(same) {
+            Some(before) => before.verbs.extend(rule.verbs),
+            None => out.push(rule),
+        }
+    }
+    out
+}
+
 /// As upstream shows a rule: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
 pub fn describe(rule: &PolicyRule) -> String {
     let mut parts = Vec::new();
@@ -176,5 +193,18 @@ mod tests {
         let missing = uncovered(&held, &[rule(&["get", "delete"], &[""], &["pods"], &[])]);
         assert_eq!(missing.len(), 1);
         assert_eq!(describe(&missing[0]), "{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"delete\"]}");
+    }
+
+    #[test]
+    fn verbs_of_one_thing_are_told_together() {
+        let rules = ["get", "list"].map(|v| rule(&[v], &[""], &["secrets"], &[]));
+        let other = rule(&["get"], &[""], &["secrets"], &["a"]);
+        let told = compacted([rules.to_vec(), vec![other]].concat());
+        let told: Vec<String> = told.iter().map(describe).collect();
+        let want = [
+            r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list"]}"#,
+            r#"{APIGroups:[""], Resources:["secrets"], ResourceNames:["a"], Verbs:["get"]}"#,
+        ];
+        assert_eq!(told, want);
     }
 }

@@ -11,17 +11,19 @@ mod zpages;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
-use http::{Method, Response, StatusCode};
+use http::header::{CACHE_CONTROL, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::{Response, StatusCode};
 use knarr_apimachinery::schema::openapi::hash;
+use knarr_apimachinery::schema::protobuf;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use crate::aggregator;
 use crate::config::Config;
 use crate::http::body::Body;
-use crate::http::negotiate;
+use crate::http::negotiate::{self, Format};
 use crate::http::output::{Answer, raw, to_json};
+use crate::http::routes::{self, Writes};
 use crate::metrics::Metric;
 use crate::registry::Request;
 use crate::registry::table::Table;
@@ -56,6 +58,30 @@ impl Document {
         let body = to_json(value);
         let etag = format!("\"{}\"", hash(&body));
         Self { body, etag }
+    }
+
+    /// Aggregated discovery in this format, which anybody may keep: its ETag tells when it is old.
+    fn aggregated(&self, request: &Request, format: Format) -> Result<Answer, StatusError> {
+        let value = || serde_json::from_slice::<Value>(&self.body).map_err(StatusError::internal);
+        let (content_type, body) = match format {
+            Format::Json => ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", None),
+            Format::Yaml => {
+                let text = serde_saphyr::to_string(&value()?).map_err(StatusError::internal)?;
+                ("application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", Some(text.into()))
+            }
+            Format::Protobuf => {
+                let message = protobuf::encode_object(&value()?).map_err(StatusError::internal)?;
+                let media =
+                    "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+                (media, Some(message.into()))
+            }
+        };
+        let mut response = self.answer(request, content_type);
+        if let Some(body) = body.filter(|_| response.status() == StatusCode::OK) {
+            *response.body_mut() = Body::Full(body);
+        }
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+        Ok(Answer::Raw(response))
     }
 
     /// The document, or 304 if the client has it.
@@ -114,39 +140,44 @@ fn version(config: &Config) -> Value {
         .split_once('.')
         .map(|(major, rest)| (major, rest.split('.').next().unwrap_or("")))
         .unwrap_or(("1", ""));
+    let before = minor.parse().unwrap_or(1u32).saturating_sub(1).to_string();
     let arch = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
     };
     json!({
-        "major": major, "minor": minor, "gitVersion": version.git_version, "gitCommit": version.git_commit,
+        "major": major, "minor": minor, "emulationMajor": major, "emulationMinor": minor,
+        "minCompatibilityMajor": major, "minCompatibilityMinor": before, "gitVersion": version.git_version, "gitCommit": version.git_commit,
         "gitTreeState": "clean", "buildDate": version.build_date, "goVersion": "none", "compiler": "rustc",
         "platform": format!("{}/{arch}", std::env::consts::OS),
     })
 }
 
-const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-
 /// Answers an authorized request that is about no resource.
 pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
     let path = request.info.path.trim_end_matches('/');
-    let health = ["/livez", "/readyz", "/healthz"].iter().any(|p| path.starts_with(p));
-    if !matches!(request.method, Method::GET | Method::HEAD) && !health {
-        return Err(StatusError::no_such_method());
-    }
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let aggregated = negotiate::wants_aggregated_discovery(&request.headers).is_some();
-    let value = |value: Value| Ok(Answer::Value { code: 200, value });
     let table = &server.table.snapshot();
+    if let Some(writes) = routed(&parts, table) {
+        routes::read_only(&request.method, &request.headers, writes)?;
+    }
+    let aggregated = negotiate::wants_aggregated_discovery(&request.headers);
+    let value = |value: Value| {
+        negotiate::negotiate(&request.headers, &request.query, false)?;
+        Ok(Answer::Value { code: 200, value })
+    };
+    match (parts.as_slice(), aggregated) {
+        (["api"], Some(format)) => {
+            return server.discovery.aggregated(server, table).core.aggregated(request, format);
+        }
+        (["apis"], Some(format)) => {
+            return server.discovery.aggregated(server, table).groups.aggregated(request, format);
+        }
+        _ => {}
+    }
     match parts.as_slice() {
-        [] => value(json!({"paths": paths(table)})),
-        ["api"] if aggregated => Ok(Answer::Raw(public(
-            server.discovery.aggregated(server, table).core.answer(request, AGGREGATED),
-        ))),
-        ["apis"] if aggregated => Ok(Answer::Raw(public(
-            server.discovery.aggregated(server, table).groups.answer(request, AGGREGATED),
-        ))),
+        [] => Ok(Answer::Raw(raw_json(&json!({"paths": paths(table)})))),
         ["api"] => value(legacy::versions(server)),
         ["apis"] => value(aggregator::merge_groups(server, legacy::groups(table))),
         ["api", version] if table.has_group_version("", version) => {
@@ -156,17 +187,19 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             let groups = aggregator::merge_groups(server, legacy::groups(table));
             match aggregator::merge_group(&groups, group) {
                 Some(group) => value(group),
-                None => Ok(Answer::text(404, "404 page not found\n")),
+                None => Ok(nothing_here()),
             }
         }
         ["apis", resource_metrics::GROUP, resource_metrics::VERSION] => value(resource_metrics::resources()),
         ["apis", group, version] if table.has_group_version(group, version) => {
             value(legacy::resources(table, group, version))
         }
-        ["version"] => value(server.discovery.version.clone()),
+        ["version"] => Ok(Answer::Raw(raw_json(&server.discovery.version))),
         ["openapi", "v2"] => Ok(openapi_v2::answer(server, table, request)),
+        ["openapi", "v3"] if request.info.path.ends_with('/') => Ok(nothing_here()),
         ["openapi", "v3"] => {
-            value(aggregator::merge_openapi_index(server, server.discovery.openapi.index(table)))
+            let index = aggregator::merge_openapi_index(server, server.discovery.openapi.index(table));
+            Ok(Answer::Raw(raw(200, "text/plain; charset=utf-8", to_json(&index))))
         }
         ["openapi", "v3", rest @ ..] => {
             let rest = rest.join("/");
@@ -184,26 +217,46 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             drop(others);
             Ok(Answer::Raw(raw(200, "text/plain; version=0.0.4; charset=utf-8", text.into())))
         }
-        ["statusz"] => Ok(zpages::statusz(server, request, &paths(table))),
-        ["flagz"] => Ok(zpages::flagz(server, request)),
+        ["statusz"] => zpages::statusz(server, request, &paths(table)),
+        ["flagz"] => zpages::flagz(server, request),
         ["debug", "api_priority_and_fairness", what] => {
             let details = request.query.non_empty("includeRequestDetails").is_some();
             let dump = server.fairness.as_ref().and_then(|f| f.dump(what, details));
-            Ok(dump.map_or_else(|| Answer::text(404, "404 page not found\n"), |text| Answer::text(200, text)))
+            Ok(dump.map_or_else(nothing_here, |text| Answer::text(200, text)))
         }
         [".well-known", "openid-configuration"] => Ok(Answer::Raw(issuer(server))),
         ["openid", "v1", "jwks"] => {
             let body = to_json(&server.tokens.jwks());
             Ok(Answer::Raw(raw(200, "application/jwk-set+json", body)))
         }
-        _ => Ok(Answer::text(404, "404 page not found\n")),
+        // The router has these paths for itself.
+        ["api", ..] => Err(StatusError::path_not_found()),
+        _ => Ok(nothing_here()),
     }
 }
 
-/// Aggregated discovery may be kept by anybody: its ETag tells when it is old.
-fn public(mut response: Response<Body>) -> Response<Body> {
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public"));
-    response
+fn nothing_here() -> Answer {
+    Answer::text(404, "404 page not found\n")
+}
+
+/// What paths are written as that upstream's router answers; all others take any method and any client.
+fn routed(parts: &[&str], table: &Table) -> Option<Writes> {
+    match *parts {
+        ["api"] => Some(Writes::Objects),
+        ["api", version] if table.has_group_version("", version) => Some(Writes::Objects),
+        ["apis", group, version] => {
+            let mut own = table.iter().map(|s| &s.resource).filter(|r| r.custom().is_none());
+            own.any(|r| r.types.group == group && r.types.version == version).then_some(Writes::Objects)
+        }
+        ["version"] | [".well-known", "openid-configuration"] => Some(Writes::Only("application/json")),
+        ["openid", "v1", "jwks"] => Some(Writes::Only("application/jwk-set+json")),
+        _ => None,
+    }
+}
+
+/// JSON for people, whatever was asked for.
+fn raw_json(value: &Value) -> Response<Body> {
+    raw(200, "application/json", serde_json::to_vec_pretty(value).unwrap_or_default().into())
 }
 
 fn paths(table: &Table) -> Vec<String> {
@@ -272,6 +325,6 @@ fn issuer(server: &Inner) -> Response<Body> {
         "id_token_signing_alg_values_supported": server.tokens.algorithms(),
     });
     let mut response = raw(200, "application/json", to_json(&value));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
     response
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use http::header::ACCEPT;
+use knarr_apimachinery::status::StatusError;
 use serde_json::json;
 
 use crate::http::output::Answer;
@@ -17,26 +18,38 @@ fn header(page: &str) -> String {
     )
 }
 
+/// What the pages are written as.
+const MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", "text/plain"];
+
 /// Whether the client asks for an object of this kind instead of text.
-fn wants(request: &Request, kind: &str) -> bool {
+fn wants(request: &Request, kind: &str) -> Result<bool, StatusError> {
     let accept = request.headers.get(ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
-    accept.contains("application/json") && accept.contains(&format!("as={kind}"))
+    let structured = |media: &str, clause: &str| {
+        let asked = clause.contains(&format!("as={kind}"));
+        asked && matches!(media, "*/*" | "application/*" | "application/json" | "application/yaml")
+    };
+    for clause in accept.split(',').map(str::trim) {
+        match clause.split(';').next().unwrap_or("") {
+            media if structured(media, clause) => return Ok(true),
+            "" | "*/*" | "text/*" | "text/plain" => return Ok(false),
+            _ => {}
+        }
+    }
+    Err(StatusError::not_acceptable(&MEDIA_TYPES))
 }
 
-pub fn statusz(server: &Inner, request: &Request, paths: &[String]) -> Answer {
+pub fn statusz(server: &Inner, request: &Request, paths: &[String]) -> Result<Answer, StatusError> {
     let up = server.clock.monotonic().saturating_sub(server.started.1).as_secs();
     let started = server.started.0;
     let version = server.config.version.git_version.trim_start_matches('v');
     let version = version.split('+').next().unwrap_or("");
-    if wants(request, "Statusz") {
-        return Answer::Value {
-            code: 200,
-            value: json!({
-                "kind": "Statusz", "apiVersion": "config.k8s.io/v1beta1", "metadata": {"name": COMPONENT},
-                "startTime": started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "uptimeSeconds": up,
-                "goVersion": "none", "binaryVersion": version, "paths": paths,
-            }),
-        };
+    if wants(request, "Statusz")? {
+        let value = json!({
+            "kind": "Statusz", "apiVersion": "config.k8s.io/v1beta1", "metadata": {"name": COMPONENT},
+            "startTime": started.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "uptimeSeconds": up,
+            "goVersion": "none", "binaryVersion": version, "paths": paths,
+        });
+        return Ok(Answer::Value { code: 200, value });
     }
     let mut text = header("statusz");
     let uptime = format!("{} hr {:02} min {:02} sec", up / 3600, up / 60 % 60, up % 60);
@@ -47,23 +60,23 @@ pub fn statusz(server: &Inner, request: &Request, paths: &[String]) -> Answer {
         started.strftime("%a %b %e %H:%M:%S UTC %Y"),
         paths.join(" ")
     );
-    Answer::text(200, text)
+    Ok(Answer::text(200, text))
 }
 
-pub fn flagz(server: &Inner, request: &Request) -> Answer {
+pub fn flagz(server: &Inner, request: &Request) -> Result<Answer, StatusError> {
     let mut flags = server.config.flags.clone();
     flags.sort();
-    if wants(request, "Flagz") {
+    if wants(request, "Flagz")? {
         let all: serde_json::Map<String, serde_json::Value> =
             flags.into_iter().map(|(name, value)| (name, value.into())).collect();
         let value = json!({
             "kind": "Flagz", "apiVersion": "config.k8s.io/v1beta1", "metadata": {"name": COMPONENT}, "flags": all,
         });
-        return Answer::Value { code: 200, value };
+        return Ok(Answer::Value { code: 200, value });
     }
     let mut text = header("flagz");
     for (name, value) in flags {
         let _ = writeln!(text, "{name}={value}");
     }
-    Answer::text(200, text)
+    Ok(Answer::text(200, text))
 }

@@ -8,5 +8,6 @@ pub mod negotiate;
 pub mod output;
 pub mod query;
 pub mod request_info;
+pub mod routes;
 pub mod tls;
 pub mod yaml;

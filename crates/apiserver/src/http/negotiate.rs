@@ -34,6 +34,8 @@ pub struct Negotiated {
     pub gzip: bool,
     /// Whether metadata was asked for as a list.
     pub metadata_list: bool,
+    /// Whether the table or the metadata is to say that it is of `meta.k8s.io/v1beta1`.
+    pub beta: bool,
 }
 
 /// What may be written and accepted, in the order in which upstream lists it.
@@ -98,8 +100,22 @@ fn accept_header(headers: &HeaderMap) -> String {
     values.join(",")
 }
 
+/// What an answer can be had as.
+#[derive(Debug, Clone, Copy)]
+pub struct Offers {
+    /// As a table and as metadata.
+    pub forms: bool,
+    /// As it is in protobuf: custom resources have no messages, but their metadata has.
+    pub messages: bool,
+}
+
 /// Picks format and form. `forms`: whether tables and metadata can be had of this answer.
 pub fn negotiate(headers: &HeaderMap, query: &Query, forms: bool) -> Result<Negotiated, StatusError> {
+    choose(headers, query, Offers { forms, messages: true })
+}
+
+/// Picks format and form among what is offered.
+pub fn choose(headers: &HeaderMap, query: &Query, offers: Offers) -> Result<Negotiated, StatusError> {
     let accept = accept_header(headers);
     let mut result = Negotiated {
         gzip: accepts_gzip(headers),
@@ -114,12 +130,17 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, forms: bool) -> Result<Nego
         let Some(form) = form_of(&clause) else { continue };
         // Tables have cells of any type, which no message can hold.
         let no_table = form == Form::Table && format == Format::Protobuf;
-        if no_table || (form != Form::Whole && !forms) || !matches!(clause.parameter("stream"), "" | "watch")
+        let no_message = form == Form::Whole && format == Format::Protobuf && !offers.messages;
+        if no_table
+            || no_message
+            || (form != Form::Whole && !offers.forms)
+            || !matches!(clause.parameter("stream"), "" | "watch")
         {
             continue;
         }
         result.format = format;
         result.form = form;
+        result.beta = form != Form::Whole && clause.parameter("v") == "v1beta1";
         result.metadata_list = clause.parameter("as") == "PartialObjectMetadataList";
         result.pretty |= clause.parameter("pretty") == "1";
         return Ok(result);
@@ -130,24 +151,16 @@ pub fn negotiate(headers: &HeaderMap, query: &Query, forms: bool) -> Result<Nego
 /// As `negotiate`, for errors and other answers that must be written whatever was asked for.
 pub fn negotiate_leniently(headers: &HeaderMap, query: &Query) -> Negotiated {
     let negotiated = negotiate(headers, query, true).unwrap_or_default();
-    Negotiated { form: Form::Whole, ..negotiated }
+    Negotiated { form: Form::Whole, beta: false, ..negotiated }
 }
 
-/// Whether a clause asks for aggregated discovery, and of which version.
-pub fn wants_aggregated_discovery(headers: &HeaderMap) -> Option<&'static str> {
-    let accept = accept_header(headers);
-    for clause in clauses(&accept) {
-        if clause.media != "application/json" {
-            continue;
-        }
-        if clause.parameter("as") != "APIGroupDiscoveryList" {
-            return None;
-        }
-        if clause.parameter("g") == "apidiscovery.k8s.io" && clause.parameter("v") == "v2" {
-            return Some("v2");
-        }
-    }
-    None
+/// The format of the first clause that asks for aggregated discovery.
+pub fn wants_aggregated_discovery(headers: &HeaderMap) -> Option<Format> {
+    clauses(&accept_header(headers)).iter().find_map(|clause| {
+        let asked = (clause.parameter("as"), clause.parameter("g"), clause.parameter("v"));
+        let known = asked == ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2");
+        format_of(clause.media).filter(|_| known)
+    })
 }
 
 fn accepts_gzip(headers: &HeaderMap) -> bool {
@@ -213,6 +226,37 @@ mod tests {
         ] {
             let n = of(accept).unwrap();
             assert_eq!((n.format, n.form), (format, form), "{accept}");
+        }
+    }
+
+    #[test]
+    fn custom_resources_have_no_messages() {
+        let offers = Offers { forms: true, messages: false };
+        let of = |accept: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            choose(&headers, &Query::default(), offers).map(|n| n.format).ok()
+        };
+        let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        assert_eq!(of("application/vnd.kubernetes.protobuf,application/json"), Some(Format::Json));
+        assert_eq!(of("application/vnd.kubernetes.protobuf"), None);
+        assert_eq!(of(metadata), Some(Format::Protobuf));
+    }
+
+    #[test]
+    fn aggregated_discovery_is_found_among_other_clauses() {
+        for (accept, format) in [
+            ("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", Some(Format::Json)),
+            (
+                "application/json,application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+                Some(Format::Yaml),
+            ),
+            ("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", None),
+            ("application/json", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().unwrap());
+            assert_eq!(wants_aggregated_discovery(&headers), format, "{accept}");
         }
     }
 

@@ -19,7 +19,7 @@ use super::body::{Body, ListBody};
 use super::negotiate::{Form, Format, Negotiated};
 use crate::registry::watch::Session;
 use crate::registry::watch_body;
-use crate::table::{self, IncludeObject};
+use crate::table::{self, IncludeObject, Rows};
 
 /// Bodies below this many bytes are not worth compressing.
 const GZIP_FROM: usize = 128 * 1024;
@@ -142,6 +142,7 @@ pub fn write(
     clock: &Arc<dyn Clock>,
 ) -> Response<Body> {
     let now = clock.now();
+    let rows = Rows { include, beta: negotiated.beta };
     match answer {
         Answer::Raw(response) => response,
         Answer::Value { code, value } => write_value(code, &value, negotiated),
@@ -155,17 +156,17 @@ pub fn write(
                 let version = object.resource_version();
                 write_value(
                     code,
-                    &table::table(&resource, &[object], version, None, None, include, now),
+                    &table::table(&resource, &[object], version, None, None, rows, now),
                     negotiated,
                 )
             }
-            Form::Metadata => write_bytes(code, table::partial(&object), negotiated),
+            Form::Metadata => write_bytes(code, table::partial(&object, negotiated.beta), negotiated),
         },
         Answer::List(list) if unmarshalable(&list.resource, negotiated, "UnstructuredList").is_some() => {
             let why = unmarshalable(&list.resource, negotiated, "UnstructuredList").unwrap_or_default();
             write_error(&StatusError::new(406, "NotAcceptable", why), Negotiated::default())
         }
-        Answer::List(list) => write_list(list, negotiated, include, now),
+        Answer::List(list) => write_list(list, negotiated, rows, now),
         Answer::Watch(session) => {
             let clock = Arc::clone(clock);
             watch_body::respond(*session, negotiated, include, move || clock.now())
@@ -213,12 +214,7 @@ fn list_meta(list: &ListAnswer) -> Value {
     Value::Object(meta)
 }
 
-fn write_list(
-    list: ListAnswer,
-    negotiated: Negotiated,
-    include: IncludeObject,
-    now: jiff::Timestamp,
-) -> Response<Body> {
+fn write_list(list: ListAnswer, negotiated: Negotiated, rows: Rows, now: jiff::Timestamp) -> Response<Body> {
     let meta = list_meta(&list);
     let resource = list.resource.clone();
     match negotiated.form {
@@ -229,16 +225,17 @@ fn write_list(
                 list.resource_version,
                 list.continue_token,
                 list.remaining,
-                include,
+                rows,
                 now,
             );
             write_value(200, &value, negotiated)
         }
         form => {
             let (kind, api_version, items) = if form == Form::Metadata {
-                let partial = |o: &Arc<Object>| Object::new(table::partial(o), &[]).ok().map(Arc::new);
+                let partial =
+                    |o: &Arc<Object>| Object::new(table::partial(o, negotiated.beta), &[]).ok().map(Arc::new);
                 let items = list.items.iter().filter_map(partial).collect();
-                ("PartialObjectMetadataList", "meta.k8s.io/v1".to_owned(), items)
+                ("PartialObjectMetadataList", table::meta_version(negotiated.beta).to_owned(), items)
             } else {
                 (resource.list_kind, resource.types.api_version(), list.items)
             };

@@ -58,6 +58,10 @@ impl RequestInfo {
         let watch_path = parts[0] == "watch" && parts.len() > 1;
         if watch_path {
             parts.remove(0);
+        } else if parts[0] == "proxy" && parts.len() > 1 {
+            // Nothing is there any more, but who asks is told so only if he might have had it.
+            parts.remove(0);
+            info.verb = "proxy".to_owned();
         }
         info.watch_path = watch_path;
         info.take_parts(parts);
@@ -164,6 +168,7 @@ mod tests {
                 "patch apps/v1 deployments ns=a name=d sub=scale rest=",
             ),
             (Method::DELETE, "/api/v1/namespaces/a/pods", "deletecollection /v1 pods ns=a name= sub= rest="),
+            (Method::GET, "/api/v1/proxy/nodes/n", "proxy /v1 nodes ns= name=n sub= rest="),
             (Method::GET, "/api/v1/watch/namespaces/a/pods/p", "watch /v1 pods ns=a name=p sub= rest="),
             (
                 Method::GET,

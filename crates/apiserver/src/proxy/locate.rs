@@ -236,7 +236,8 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
     let (scheme, name, port) = name_and_port(&info.name)?;
     let served = server.table.find("", "v1", "services").ok_or_else(StatusError::path_not_found)?;
     let found = store::read(server, &served, &info.namespace, name).await?;
-    let object = found.ok_or_else(|| served.not_found(name))?.object;
+    let none = || StatusError::unavailable(format!("no endpoints available for service \"{}\"", info.name));
+    let object = found.ok_or_else(none)?.object;
     let service = object.typed::<Service>().map_err(StatusError::internal)?;
     let ports = service.spec.as_ref().and_then(|s| s.ports.as_deref()).unwrap_or_default();
     let chosen = match port {
@@ -244,7 +245,6 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
         "" => ports.iter().find(|p| p.name.as_deref().unwrap_or("").is_empty()),
         text => ports.iter().find(|p| p.name.as_deref() == Some(text) || p.port.to_string() == text),
     };
-    let none = || StatusError::unavailable(format!("no endpoints available for service \"{}\"", info.name));
     let port_name = chosen.and_then(|p| p.name.clone()).unwrap_or_default();
     let slices = server.table.find("discovery.k8s.io", "v1", "endpointslices").ok_or_else(none)?;
     for object in slices.cache()?.list(Some(&info.namespace)) {

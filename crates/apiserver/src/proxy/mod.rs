@@ -81,15 +81,16 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         return Err(StatusError::bad_request("Upgrade request required"));
     }
     let proxied = request.info.subresource == "proxy";
+    // Only what can be reached is led on.
+    let Some(location) = locate::locate(server, request).await? else {
+        return Ok(Answer::text(200, ""));
+    };
     if proxied
         && upgrade.is_none()
         && let Some(redirect) = to_root(request)
     {
         return Ok(Answer::Raw(redirect));
     }
-    let Some(location) = locate::locate(server, request).await? else {
-        return Ok(Answer::text(200, ""));
-    };
     let is_log = request.info.subresource == "log";
     let switching = upgrade.is_some() && !is_log;
     let (prefix, _) = rewrite::split(&request.info.path, &request.info.resource);

@@ -131,7 +131,7 @@ async fn create_named(
         errors.extend(metadata::validate_path_segments(&attributes.object));
     }
     if !errors.is_empty() {
-        let types = served.resource.types;
+        let types = served.stored.types;
         let shown = if name.is_empty() { metadata::text(&attributes.object, "generateName") } else { &name };
         return Err(StatusError::invalid(types.group, types.kind, shown, &errors));
     }

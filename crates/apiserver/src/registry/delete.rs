@@ -40,6 +40,33 @@ pub struct How {
     pub admitted: bool,
 }
 
+const IGNORE_READ_ERRORS: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+
+/// What can be read is not deleted by the way for what cannot.
+fn unsafe_delete(served: &Served, namespace: &str, name: &str) -> StatusError {
+    let resource = served.group_resource();
+    let key = [resource.to_string().as_str(), namespace, name]
+        .iter()
+        .filter(|part| !part.is_empty())
+        .fold("/registry".to_owned(), |key, part| format!("{key}/{part}"));
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is \
+         not allowed because the object is decodable"
+    );
+    StatusError::conflict(&resource, name, &why)
+}
+
+/// Many are not deleted like that at all.
+pub fn check_collection(how: &How) -> Result<(), StatusError> {
+    if how.options.ignore_store_read_error_with_cluster_breaking_potential != Some(true) {
+        return Ok(());
+    }
+    let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
+    let mut errors = ErrorList::new();
+    errors.push(Error::invalid(&Path::new(IGNORE_READ_ERRORS), true, why));
+    Err(StatusError::invalid("meta.k8s.io", "DeleteOptions", "", &errors))
+}
+
 /// From the body, or where there is none from the query.
 pub fn options(request: &Request) -> Result<How, StatusError> {
     let mut errors = ErrorList::new();
@@ -50,6 +77,7 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
             orphan_dependents: query.optional_flag("orphanDependents"),
             propagation_policy: query.non_empty("propagationPolicy").map(str::to_owned),
             dry_run: Some(query.all("dryRun").map(str::to_owned).collect()),
+            ignore_store_read_error_with_cluster_breaking_potential: query.optional_flag(IGNORE_READ_ERRORS),
             ..DeleteOptions::default()
         }
     } else {
@@ -113,14 +141,15 @@ pub async fn delete(
     name: &str,
     how: &How,
 ) -> Result<Deleted, StatusError> {
-    if how.options.propagation_policy.is_none() && how.options.orphan_dependents.is_none() {
-        served.resource.strategy().deletion_warning().into_iter().for_each(|w| request.warn(w.to_owned()));
-    }
+    warn(request, served, how);
     for _ in 0..ATTEMPTS {
         let Some(current) = store::read(server, served, namespace, name).await? else {
             return Err(served.not_found(name));
         };
         let old = current.value()?;
+        if how.options.ignore_store_read_error_with_cluster_breaking_potential == Some(true) {
+            return Err(unsafe_delete(served, namespace, name));
+        }
         preconditions(served, name, &how.options, &old)?;
         if !how.admitted {
             admit(server, request, served, (namespace, name), how, &old).await?;
@@ -133,6 +162,13 @@ pub async fn delete(
         }
     }
     Err(StatusError::modified(&served.group_resource(), name))
+}
+
+/// What is said to who does not say what becomes of dependents.
+pub fn warn(request: &Request, served: &Served, how: &How) {
+    if how.options.propagation_policy.is_none() && how.options.orphan_dependents.is_none() {
+        served.resource.strategy().deletion_warning().into_iter().for_each(|w| request.warn(w.to_owned()));
+    }
 }
 
 fn preconditions(
@@ -184,8 +220,8 @@ async fn admit(
 /// What a deletion does to an object.
 #[derive(Debug, PartialEq)]
 enum Fate {
-    /// It goes at once.
-    Gone,
+    /// It goes at once, and is shown like this.
+    Gone(Value),
     /// It is marked and waits.
     Marked(Value),
     /// It is being deleted already.
@@ -218,13 +254,14 @@ fn fate(
                 meta.insert("deletionTimestamp".into(), metadata::rfc3339(now).into());
                 bump(&mut new);
             }
-            prepare::metadata(&mut new).insert("deletionGracePeriodSeconds".into(), 0.into());
             if is_namespace(&new) {
                 new["status"]["phase"] = "Terminating".into();
+            } else {
+                prepare::metadata(&mut new).insert("deletionGracePeriodSeconds".into(), 0.into());
             }
             Fate::Marked(new)
         }
-        _ => Fate::Gone,
+        _ => Fate::Gone(new),
     }
 }
 
@@ -352,11 +389,19 @@ async fn carry_out(
     let unchanged = |gone| Ok(Deleted { object: Arc::clone(&current.object), gone });
     match fate {
         Fate::Pending => unchanged(false),
-        Fate::Gone if dry_run => unchanged(true),
-        Fate::Gone => {
+        Fate::Gone(new) if dry_run => Ok(Deleted { object: super::create::typed(served, &new)?, gone: true }),
+        Fate::Gone(new) => {
             let (extra, _) = allocators::plan(server, served, Some(old), None).await?;
             let revision = store::remove(server, key, current.revision, extra).await?;
-            Ok(Deleted { object: served.object(&current.stored, revision).await?, gone: true })
+            let object = if new == *old {
+                served.object(&current.stored, revision).await?
+            } else {
+                let mut new = new;
+                let version = revision.to_string();
+                prepare::metadata(&mut new).insert("resourceVersion".into(), version.into());
+                super::create::typed(served, &new)?
+            };
+            Ok(Deleted { object, gone: true })
         }
         Fate::Marked(new) if new == *old => unchanged(false),
         Fate::Marked(new) if dry_run => {
@@ -375,20 +420,32 @@ async fn carry_out(
 }
 
 /// Resources whose deletion answers the object itself, where others answer a Status.
-const ANSWERED_WHOLE: [&str; 7] = [
-    "pods",
-    "podtemplates",
-    "services",
-    "serviceaccounts",
-    "persistentvolumes",
-    "persistentvolumeclaims",
-    "resourcequotas",
+const ANSWERED_WHOLE: [(&str, &[&str]); 3] = [
+    (
+        "",
+        &[
+            "namespaces",
+            "persistentvolumeclaims",
+            "persistentvolumes",
+            "pods",
+            "podtemplates",
+            "resourcequotas",
+            "serviceaccounts",
+            "services",
+        ],
+    ),
+    ("resource.k8s.io", &["deviceclasses", "resourceclaims", "resourceclaimtemplates", "resourceslices"]),
+    (
+        "storage.k8s.io",
+        &["csidrivers", "csinodes", "storageclasses", "volumeattachments", "volumeattributesclasses"],
+    ),
 ];
 
 /// The body of a successful deletion, when it is not the object.
 pub fn success(served: &Served, deleted: &Deleted) -> Option<Value> {
     let types = served.resource.types;
-    if !deleted.gone || (types.group.is_empty() && ANSWERED_WHOLE.contains(&types.plural)) {
+    let mut whole = ANSWERED_WHOLE.iter().filter(|(group, _)| *group == types.group);
+    if !deleted.gone || whole.any(|(_, all)| all.contains(&types.plural)) {
         return None;
     }
     let mut details =

@@ -10,7 +10,7 @@ use super::options::{ListParams, Version, WriteParams};
 use super::served::Served;
 use super::{Request, create, delete, list, patch, subresources, update, watch};
 use crate::http::negotiate::{self, Format};
-use crate::http::output::{Answer, ListAnswer};
+use crate::http::output::Answer;
 use crate::metrics::Metric;
 use crate::resource_metrics;
 use crate::server::Inner;
@@ -179,27 +179,19 @@ async fn delete_collection(
     served: &Served,
 ) -> Result<Answer, StatusError> {
     let how = delete::options(request)?;
+    delete::check_collection(&how)?;
+    delete::warn(request, served, &how);
     let params = ListParams::parse(served, &request.query, false)?;
     let found = list::list(server, served, Some(&request.info.namespace), &params).await?;
-    let mut items = Vec::new();
-    for object in found.items {
+    for object in &found.items {
         match delete::delete(server, request, served, object.namespace(), object.name(), &how).await {
-            Ok(deleted) => items.push(deleted.object),
+            Ok(_) => {}
             Err(error) if error.is_not_found() => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(Answer::List(ListAnswer { items, ..found_without_items(served, found.resource_version) }))
-}
-
-fn found_without_items(served: &Served, resource_version: u64) -> ListAnswer {
-    ListAnswer {
-        resource: served.resource.clone(),
-        items: Vec::new(),
-        resource_version,
-        continue_token: None,
-        remaining: None,
-    }
+    // What was found, as it was found.
+    Ok(Answer::List(found))
 }
 
 /// `{"kind":"Status","status":"Success"}`.

@@ -7,6 +7,7 @@ use knarr_apimachinery::status::StatusError;
 use super::Request;
 use super::served::Served;
 use crate::cache::Selection;
+use crate::http::input::content_type;
 use crate::http::query::Query;
 
 /// Parameters of a list or watch.
@@ -243,6 +244,11 @@ impl WriteParams {
         };
         let manager = query.non_empty("fieldManager").unwrap_or("");
         let path = Path::new("fieldManager");
+        let applies =
+            kind == "PatchOptions" && content_type(&request.headers).starts_with("application/apply-patch");
+        if applies && manager.is_empty() {
+            errors.push(Error::required(&path, "is required for apply patch"));
+        }
         if manager.len() > MAX_MANAGER {
             errors.push(Error::too_long(&path, MAX_MANAGER));
         }

@@ -63,14 +63,18 @@ pub async fn patch(
 ) -> Result<(Arc<Object>, bool), StatusError> {
     let format = format(request, served)?;
     let info = &request.info;
-    check_options(request, params, format)?;
+    check_options(params, format)?;
     let subresource = (!info.subresource.is_empty()).then_some(info.subresource.as_str());
     let namespace = if served.resource.types.namespaced { info.namespace.as_str() } else { "" };
     let target = Target { namespace, name: &info.name, subresource };
     if format == Format::Apply {
         return apply(server, request, served, params, target).await;
     }
-    let body: Value = serde_json::from_slice(&request.body).map_err(|e| undecodable(format, &e))?;
+    let mut body: Value = serde_json::from_slice(&request.body).map_err(|e| undecodable(format, &e))?;
+    if format == Format::Strategic && body.is_null() {
+        // Nothing is a patch of nothing.
+        body = Value::Object(serde_json::Map::new());
+    }
     let change = |old: &Value| patched(request, served, params, format, &body, old);
     let object = modify(server, request, served, params, target, Change::Update, &change).await?;
     Ok((object, false))
@@ -84,14 +88,9 @@ fn undecodable(format: Format, error: &serde_json::Error) -> StatusError {
     }
 }
 
-pub fn check_options(request: &Request, params: &WriteParams, format: Format) -> Result<(), StatusError> {
+pub fn check_options(params: &WriteParams, format: Format) -> Result<(), StatusError> {
     let mut errors = ErrorList::new();
-    if format == Format::Apply {
-        if request.query.non_empty("fieldManager").is_none() {
-            let why = "is required for apply patch";
-            errors.push(Error::required(&Path::new("fieldManager"), why));
-        }
-    } else if params.force.is_some() {
+    if format != Format::Apply && params.force.is_some() {
         let why = "may not be specified for non-apply patch";
         errors.push(Error::forbidden(&Path::new("force"), why));
     }
@@ -130,13 +129,8 @@ pub fn patched(
     let disowned =
         new.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty);
     let strict = params.field_validation == FieldValidation::Strict;
-    let decoded = super::codec::decode_json(served, &text, strict).map_err(|e| {
-        let shown = match format {
-            Format::Strategic => go_text(body),
-            _ => String::from_utf8_lossy(&text).into_owned(),
-        };
-        invalid_result(&shown, &e)
-    })?;
+    let decoded = super::codec::decode_json(served, &text, strict)
+        .map_err(|e| undecodable_result(format, body, &text, &e))?;
     if params.field_validation == FieldValidation::Warn {
         decoded.strict_errors.iter().for_each(|e| request.warn(e.clone()));
     }
@@ -151,13 +145,17 @@ pub fn patched(
     Ok(new)
 }
 
-/// A patch that makes something undecodable of the object is 422 for wrong types, as upstream answers it; `shown` is
-/// what could not be read. It does not say of what.
-fn invalid_result(shown: &str, error: &StatusError) -> StatusError {
+/// A patch that makes something undecodable of the object is 422 for wrong types, as upstream answers it. It says what
+/// could not be read, but not of what.
+pub fn undecodable_result(format: Format, body: &Value, text: &[u8], error: &StatusError) -> StatusError {
+    let shown = match format {
+        Format::Strategic => go_text(body),
+        _ => String::from_utf8_lossy(text).into_owned(),
+    };
     let message = error.message();
     let why = message.split_once(": ").map_or(message, |(_, rest)| rest);
     let mut errors = ErrorList::new();
-    errors.push(Error::invalid(&Path::new("patch"), shown, why));
+    errors.push(Error::invalid(&Path::new("patch"), shown.as_str(), why));
     StatusError::invalid("", "", "", &errors)
 }
 

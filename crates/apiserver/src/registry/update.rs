@@ -131,7 +131,7 @@ async fn prepare_update(
     old: &Value,
     before: &Object,
 ) -> Result<Value, StatusError> {
-    let (resource, strategy) = (&served.resource, served.resource.strategy());
+    let strategy = served.resource.strategy();
     check_preconditions(served, target.name, &new, old, request.info.verb == "patch")?;
     metadata::carry_over(&mut new, old);
     strategy.default(&mut new);
@@ -149,7 +149,8 @@ async fn prepare_update(
     let after = typed(served, &attributes.object)?;
     errors.extend(strategy.validate_update(&after, before, target.subresource));
     if !errors.is_empty() {
-        return Err(StatusError::invalid(resource.types.group, resource.types.kind, target.name, &errors));
+        let types = served.stored.types;
+        return Err(StatusError::invalid(types.group, types.kind, target.name, &errors));
     }
     admission::validate(&attributes, server).await?;
     strategy.warnings(&after, Some(before)).into_iter().for_each(|w| request.warn(w));

@@ -14,7 +14,7 @@ use crate::cache::{Kind, Wire};
 use crate::http::body::{Body, BoxError};
 use crate::http::negotiate::{Form, Format, Negotiated};
 use crate::http::output::status_value;
-use crate::table::{self, IncludeObject};
+use crate::table::{self, IncludeObject, Rows};
 
 /// Frames that wait are sent together, up to this many bytes.
 const BATCH: usize = 64 * 1024;
@@ -23,7 +23,7 @@ struct Writer {
     session: Session,
     format: Format,
     form: Form,
-    include: IncludeObject,
+    rows: Rows,
     now: Box<dyn Fn() -> jiff::Timestamp + Send>,
     columns_sent: bool,
     over: bool,
@@ -40,7 +40,7 @@ pub fn respond(
         session,
         format: negotiated.format,
         form: negotiated.form,
-        include,
+        rows: Rows { include, beta: negotiated.beta },
         now: Box::new(now),
         columns_sent: false,
         over: false,
@@ -131,7 +131,11 @@ impl Writer {
             if let (Some(wire), Form::Whole) = (wire, self.form) {
                 return write_message(out, kind, shared_message(wire, object)?);
             }
-            let json = if self.form == Form::Metadata { table::partial(object) } else { object.json() };
+            let json = if self.form == Form::Metadata {
+                table::partial(object, self.rows.beta)
+            } else {
+                object.json()
+            };
             // Held objects are JSON.
             let value = serde_json::from_slice(&json).unwrap_or_default();
             return write_frame(out, kind, &value);
@@ -141,11 +145,10 @@ impl Writer {
         out.put_slice(b"\",\"object\":");
         match self.form {
             Form::Whole => object.put_json(out),
-            Form::Metadata => out.put_slice(&table::partial(object)),
+            Form::Metadata => out.put_slice(&table::partial(object, self.rows.beta)),
             Form::Table => {
                 let resource = self.session.resource();
-                let table =
-                    table::event_table(resource, object, !self.columns_sent, self.include, (self.now)());
+                let table = table::event_table(resource, object, !self.columns_sent, self.rows, (self.now)());
                 self.columns_sent = true;
                 out.put_slice(table.to_string().as_bytes());
             }

@@ -122,6 +122,13 @@ fn default_spec(spec: &mut Fields) {
     if spec.get("conversion").is_none_or(Value::is_null) {
         spec.insert("conversion".into(), json!({"strategy": "None"}));
     }
+    // Who does not convert has no webhook, whatever is said of one.
+    if let Some(conversion) = spec.get_mut("conversion").and_then(Value::as_object_mut)
+        && conversion.get("strategy").and_then(Value::as_str) == Some("None")
+        && conversion.get("webhook").is_some_and(|w| w.get("clientConfig").is_none())
+    {
+        conversion.remove("webhook");
+    }
     let service = spec.get_mut("conversion").and_then(|c| c.pointer_mut("/webhook/clientConfig/service"));
     if let Some(service) = service.and_then(Value::as_object_mut) {
         crate::defaults::unset(service, "port", 443);

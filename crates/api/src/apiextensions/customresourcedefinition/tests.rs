@@ -205,7 +205,7 @@ fn rules_have_to_compile_and_be_cheap() {
     let unknown = with(json!({"rule": "self.nothing > 0"}));
     assert!(
         unknown.starts_with(&format!(
-            "{at}.rule: Invalid value: {{\"rule\":\"self.nothing > 0\"}}: compilation failed: ERROR: <input>:1:5: undefined field 'nothing'"
+            "{at}.rule: Invalid value: {{\"Rule\":\"self.nothing \\u003e 0\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}}: compilation failed: ERROR: <input>:1:5: undefined field 'nothing'"
         )),
         "{unknown}"
     );

@@ -14,7 +14,7 @@ pub fn tag(image: &str) -> Option<&str> {
         Some(colon) => (&name[..last + colon], Some(&name[last + colon + 1..])),
         None => (name, None),
     };
-    if !is_path(path) || tag.is_some_and(|t| !is_tag(t)) {
+    if !is_path(path) || path.len() > MAX_PATH || is_identifier(path) || tag.is_some_and(|t| !is_tag(t)) {
         return None;
     }
     match (tag, digest) {
@@ -22,6 +22,14 @@ pub fn tag(image: &str) -> Option<&str> {
         (None, Some(_)) => None,
         (None, None) => Some("latest"),
     }
+}
+
+/// Bytes that a name may have.
+const MAX_PATH: usize = 255;
+
+/// What looks like a digest is no name.
+fn is_identifier(path: &str) -> bool {
+    path.len() == 64 && path.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 fn is_tag(tag: &str) -> bool {

@@ -135,7 +135,9 @@ fn keep_addresses(spec: &mut Fields, old: &Fields) {
         let single = json!([text(spec, "clusterIP")]);
         spec.insert("clusterIPs".to_owned(), single);
     }
-    take(spec, old, "ipFamilyPolicy");
+    if spec.get("ipFamilyPolicy").is_none_or(Value::is_null) {
+        take(spec, old, "ipFamilyPolicy");
+    }
     if text(spec, "ipFamilyPolicy") == text(old, "ipFamilyPolicy") {
         take(spec, old, "ipFamilies");
     }

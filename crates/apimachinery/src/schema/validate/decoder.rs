@@ -415,6 +415,9 @@ impl<'a> Decoder<'a> {
 
 const JSON_SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 
+/// Lists that are no default's business once they are there, be they empty: an autoscaler's `policies`.
+const TOLD_APART: [&str; 1] = ["policies"];
+
 /// Whether Go would write the field as if it were unset.
 pub fn dropped(field: &Field, value: &Value) -> bool {
     if field.pointer || field.always {
@@ -427,7 +430,9 @@ pub fn dropped(field: &Field, value: &Value) -> bool {
         Value::String(s) => {
             s.is_empty() && !matches!(field.ty, Type::IntOrString | Type::Any | Type::Quantity)
         }
-        Value::Array(items) => items.is_empty() && matches!(field.ty, Type::List(_)),
+        Value::Array(items) => {
+            items.is_empty() && matches!(field.ty, Type::List(_)) && !TOLD_APART.contains(&field.name)
+        }
         Value::Object(map) => map.is_empty() && matches!(field.ty, Type::Map(_)),
     }
 }

@@ -1,6 +1,8 @@
 //! Access reviews: may somebody do something, and what may I do.
 
+use knarr_api::validate::{self, invalid_text};
 use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
@@ -10,7 +12,7 @@ use crate::authz::{Attributes, Decision, node};
 use crate::http::output::Answer;
 use crate::registry::options::WriteParams;
 use crate::registry::served::Served;
-use crate::registry::{Request, metadata};
+use crate::registry::{Request, managed, metadata};
 use crate::server::Inner;
 
 const GROUP: &str = "authorization.k8s.io";
@@ -28,11 +30,12 @@ pub async fn answer(
         return self_rules(server, request, review);
     }
     let spec = review["spec"].clone();
-    let mut errors = validate(&spec, kind, &request.info.namespace);
+    let mut errors = validate_spec(&spec, kind, &request.info.namespace);
     errors.extend(validate_metadata(&review, kind));
     if !errors.is_empty() {
         return Err(StatusError::invalid(GROUP, kind, "", &errors));
     }
+    managed::created(served, &params, &mut review, server.clock.now());
     let user = if kind == "SelfSubjectAccessReview" { request.user.clone() } else { user_of(&spec) };
     let decision = server.authorizer.authorize(&user, &attributes(&spec)).await;
     let mut status = json!({"allowed": decision.is_allowed()});
@@ -75,26 +78,16 @@ fn validate_metadata(review: &Value, kind: &str) -> ErrorList {
     errors
 }
 
-fn validate(spec: &Value, kind: &str, namespace: &str) -> ErrorList {
+fn validate_spec(spec: &Value, kind: &str, namespace: &str) -> ErrorList {
     let mut errors = ErrorList::new();
     let path = Path::new("spec");
-    let (resource, other) =
-        (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object());
-    if resource && other {
-        let why = "cannot be specified in combination with resourceAttributes";
-        errors.push(Error::invalid(
-            &path.child("nonResourceAttributes"),
-            spec["nonResourceAttributes"].clone(),
-            why,
-        ));
-    }
-    if !resource && !other {
+    let (resource, other) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    if resource.is_object() == other.is_object() {
         let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        errors.push(Error::invalid(
-            &path.child("resourceAttributes"),
-            spec["resourceAttributes"].clone(),
-            why,
-        ));
+        errors.push(match path_text(other) {
+            None => Error::invalid(&path, Value::Null, why),
+            Some(text) => invalid_text(&path, &text, why),
+        });
     }
     if kind != "SelfSubjectAccessReview" {
         let nobody = spec["user"].as_str().unwrap_or("").is_empty()
@@ -104,17 +97,73 @@ fn validate(spec: &Value, kind: &str, namespace: &str) -> ErrorList {
             errors.push(Error::invalid(&path.child("user"), "", why));
         }
     }
-    if kind == "LocalSubjectAccessReview"
-        && spec["resourceAttributes"]["namespace"].as_str().unwrap_or("") != namespace
-    {
-        let at = path.child("resourceAttributes").child("namespace");
-        errors.push(Error::invalid(
-            &at,
-            spec["resourceAttributes"]["namespace"].clone(),
-            "must match metadata.namespace",
-        ));
+    for (field, fields) in [("fieldSelector", true), ("labelSelector", false)] {
+        let at = path.child("resourceAttributes").child(field);
+        validate_selector(&mut errors, &at, &resource[field], fields);
+    }
+    if kind == "LocalSubjectAccessReview" {
+        let own = resource["namespace"].as_str().unwrap_or("");
+        if resource.is_object() && own != namespace {
+            let at = path.child("resourceAttributes").child("namespace");
+            errors.push(Error::invalid(&at, own, "must match metadata.namespace"));
+        }
+        if let Some(text) = path_text(other) {
+            let at = path.child("nonResourceAttributes");
+            errors.push(invalid_text(&at, &text, "disallowed on this kind of request"));
+        }
     }
     errors
+}
+
+/// Attributes of a path, as error messages show them.
+fn path_text(attributes: &Value) -> Option<String> {
+    let text = |field: &str| Value::from(attributes[field].as_str().unwrap_or(""));
+    attributes.is_object().then(|| format!(r#"{{"Path":{},"Verb":{}}}"#, text("path"), text("verb")))
+}
+
+/// A selector comes as text or as a list of requirements. Operators that are not known are let in.
+fn validate_selector(errors: &mut ErrorList, path: &Path, selector: &Value, fields: bool) {
+    if !selector.is_object() {
+        return;
+    }
+    let raw = selector["rawSelector"].as_str().unwrap_or("");
+    let none = Vec::new();
+    let requirements = selector["requirements"].as_array().unwrap_or(&none);
+    let at = path.child("requirements");
+    if !raw.is_empty() && !requirements.is_empty() {
+        let why = "may not specified at the same time as requirements";
+        errors.push(Error::invalid(&path.child("rawSelector"), raw, why));
+    }
+    if raw.is_empty() && requirements.is_empty() {
+        let why = format!("when {path} is specified, requirements or rawSelector is required");
+        errors.push(Error::required(&at, why));
+    }
+    for (i, requirement) in requirements.iter().enumerate() {
+        let at = at.index(i);
+        let values: Vec<&str> =
+            requirement["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        match requirement["operator"].as_str().unwrap_or("") {
+            "In" | "NotIn" if values.is_empty() => {
+                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                errors.push(Error::required(&at.child("values"), why));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                errors.push(Error::forbidden(&at.child("values"), why));
+            }
+            _ => {}
+        }
+        let key = requirement["key"].as_str().unwrap_or("");
+        if !fields {
+            validate::label_key(errors, &at.child("key"), key);
+            for (j, value) in values.iter().enumerate() {
+                let problems = names::label_value(value);
+                validate::problems(errors, &at.child("values").index(j), value, problems);
+            }
+        } else if key.is_empty() {
+            errors.push(Error::required(&at.child("key"), "must be specified"));
+        }
+    }
 }
 
 fn user_of(spec: &Value) -> UserInfo {
@@ -209,4 +258,38 @@ fn self_rules(server: &Inner, request: &Request, mut review: Value) -> Result<An
     // What was asked for is not said again.
     review["spec"] = json!({});
     Ok(Answer::Value { code: 201, value: review })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_checked() {
+        let one = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+        for (spec, kind, want) in [
+            (json!({"resourceAttributes": {}}), "SelfSubjectAccessReview", String::from("[]")),
+            (json!({}), "SelfSubjectAccessReview", format!("spec: Invalid value: null: {one}")),
+            (
+                json!({"resourceAttributes": {}, "nonResourceAttributes": {"path": "/"}}),
+                "SelfSubjectAccessReview",
+                format!(r#"spec: Invalid value: {{"Path":"/","Verb":""}}: {one}"#),
+            ),
+            (
+                json!({"user": "a", "resourceAttributes": {"namespace": "b"}}),
+                "LocalSubjectAccessReview",
+                r#"spec.resourceAttributes.namespace: Invalid value: "b": must match metadata.namespace"#
+                    .into(),
+            ),
+            (
+                json!({"resourceAttributes": {"fieldSelector": {}}}),
+                "SelfSubjectAccessReview",
+                "spec.resourceAttributes.fieldSelector.requirements: Required value: when \
+                 spec.resourceAttributes.fieldSelector is specified, requirements or rawSelector is required"
+                    .into(),
+            ),
+        ] {
+            assert_eq!(validate_spec(&spec, kind, "a").to_string(), want, "{spec}");
+        }
+    }
 }

@@ -22,9 +22,8 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     let info = &request.info;
     let own = metadata::text(&binding, "name");
     let name = if info.subresource.is_empty() { own } else { &info.name };
-    if own != name && !own.is_empty() {
-        let why = format!("name in URL does not match name in Binding object: {name} != {own}");
-        return Err(StatusError::bad_request(why));
+    if own != name {
+        return Err(StatusError::bad_request("name in URL does not match name in Binding object"));
     }
     let in_namespace = metadata::text(&binding, "namespace");
     if !in_namespace.is_empty() && in_namespace != info.namespace {

@@ -30,7 +30,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
     let eviction = body_of(request, "policy", "v1", "Eviction", &params)?;
     let info = &request.info;
     let own = metadata::text(&eviction, "name");
-    if !own.is_empty() && own != info.name {
+    if own != info.name {
         return Err(StatusError::bad_request("name in URL does not match name in Eviction object"));
     }
     let options: DeleteOptions =

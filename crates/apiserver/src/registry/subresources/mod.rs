@@ -37,7 +37,9 @@ pub async fn dispatch(
         }
         return Err(StatusError::path_not_found());
     };
-    if served.resource.types.namespaced && info.namespace.is_empty() {
+    // Only what is passed on goes further.
+    let longer = !info.rest.is_empty() && subresource.name != "proxy";
+    if longer || served.resource.types.namespaced && info.namespace.is_empty() {
         return Err(StatusError::path_not_found());
     }
     // What is passed on may have a method that has no verb.

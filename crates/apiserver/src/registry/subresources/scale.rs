@@ -28,7 +28,7 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
     let object = if info.verb == "patch" {
         let params = WriteParams::parse(request, "PatchOptions")?;
         let format = patch::format(request, served)?;
-        patch::check_options(request, &params, format)?;
+        patch::check_options(&params, format)?;
         if format == Format::Apply {
             return applied(server, request, served, &params, target).await;
         }
@@ -126,7 +126,10 @@ fn patched(current: &Value, body: &Value, format: Format) -> Result<Value, Statu
         }
     }
     let text = crate::http::output::to_json(&new);
-    Ok(validate::decode_request(&text, &gvk, false)?.value)
+    match validate::decode_request(&text, &gvk, false) {
+        Ok(decoded) => Ok(decoded.value),
+        Err(error) => Err(patch::undecodable_result(format, body, &text, &error)),
+    }
 }
 
 fn scaled(served: &Served, workload: &Value, wanted: &Value) -> Result<Value, StatusError> {

@@ -33,11 +33,7 @@ pub async fn answer(
     if !own.is_empty() && own != info.name {
         let mut errors = ErrorList::new();
         let path = Path::new("metadata").child("name");
-        errors.push(Error::invalid(
-            &path,
-            own,
-            format!("must match the service account name if specified: {}", info.name),
-        ));
+        errors.push(Error::invalid(&path, own, "must match the service account name if specified"));
         return Err(StatusError::invalid("authentication.k8s.io", "TokenRequest", own, &errors));
     }
     let current = store::read(server, accounts, &info.namespace, &info.name).await?;
@@ -116,11 +112,10 @@ async fn bound_object(
         ("v1", "Secret") => ("secret", "secrets", account.namespace()),
         ("v1", "Node") => ("node", "nodes", ""),
         (version, kind) => {
-            let group = if version == "v1" { "" } else { version };
-            return Err(StatusError::bad_request(format!(
-                "cannot bind token for serviceaccount \"{}\" to object of type {group}/{kind}",
-                account.name()
-            )));
+            // Of the core group it says no more than the slash.
+            let version = if version.contains('/') { version.to_owned() } else { format!("/{version}") };
+            let why = format!("cannot bind token to object of type {version}, Kind={kind}");
+            return Err(StatusError::bad_request(why));
         }
     };
     let (name, uid) = (text("name").to_owned(), text("uid").to_owned());
@@ -132,6 +127,7 @@ async fn bound_object(
         let why = format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
         );
+        let resource = GroupResource::new("", text("kind"));
         return Err(StatusError::conflict(&resource, &name, &why));
     }
     let mut node = None;

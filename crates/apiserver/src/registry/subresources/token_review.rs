@@ -28,7 +28,7 @@ pub async fn token_review(server: &Inner, request: &Request) -> Result<Answer, S
         Ok(Some(found)) => {
             json!({"authenticated": true, "user": found.user.to_value(), "audiences": found.audiences})
         }
-        Ok(None) => json!({"user": {}}),
+        Ok(None) => json!({"user": {}, "error": "invalid bearer token"}),
         Err(error) => json!({"user": {}, "error": format!("[invalid bearer token, {error}]")}),
     };
     Ok(Answer::Value { code: 201, value: review })

@@ -122,7 +122,7 @@ fn status(object: &Value, definition: &Definition) -> ErrorList {
     let path = Path::new("status").child("storedVersions");
     let stored = &definition.stored_versions;
     if stored.is_empty() {
-        errors.push(Error::invalid(&path, Value::Array(vec![]), "must have at least one stored version"));
+        errors.push(Error::invalid(&path, Value::Null, "must have at least one stored version"));
         return errors;
     }
     if let Some(storage) = definition.storage_version()

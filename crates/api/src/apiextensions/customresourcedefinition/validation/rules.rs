@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::field::{Error, ErrorList, Path, go_json};
 use knarr_apimachinery::structural::{Additional, Rule, Schema};
 use knarr_cel::budget::{STATIC_CRD_LIMIT, STATIC_RULE_LIMIT};
 use knarr_cel::{CompileError, Declarations, Type, checked, schema};
 use serde_json::Value;
 
 use crate::custom::declarations;
+use crate::validate::invalid_text;
 
 /// How many of the dearest rules are named where all together are too dear.
 const NAMED: usize = 4;
@@ -70,6 +71,20 @@ fn max_elements(schema: &Schema) -> Option<u64> {
     }
 }
 
+/// A rule as error messages show it: with all its fields, in their order.
+fn shown(rule: &Rule) -> String {
+    let text = |t: &str| go_json(&Value::from(t).to_string());
+    let reason = rule.reason.as_deref().map_or_else(|| "null".to_owned(), text);
+    let optional = rule.optional_old_self.map_or_else(|| "null".to_owned(), |o| o.to_string());
+    format!(
+        r#"{{"Rule":{},"Message":{},"MessageExpression":{},"Reason":{reason},"FieldPath":{},"OptionalOldSelf":{optional}}}"#,
+        text(&rule.rule),
+        text(&rule.message),
+        text(&rule.message_expression),
+        text(&rule.field_path),
+    )
+}
+
 impl Walk {
     fn node(&mut self, schema: &Schema, json: &Value, root: bool, path: &Path, place: &Place) {
         if !schema.any(&|s| !s.rules.is_empty()) {
@@ -127,13 +142,13 @@ impl Walk {
                     CompileError::OutputType { .. } => "cel expression must evaluate to a bool".to_owned(),
                     other => other.to_string(),
                 };
-                return self.errors.push(Error::invalid(&at, rule.to_value(), why));
+                return self.errors.push(invalid_text(&at, &shown(rule), &why));
             }
         };
         let cost = expression.estimate(decls).max.saturating_mul(cardinality);
         self.observe(&at, cost, "estimated rule cost");
         if let Err(error) = expression.program() {
-            return self.errors.push(Error::invalid(&at, rule.to_value(), error.to_string()));
+            return self.errors.push(invalid_text(&at, &shown(rule), &error.to_string()));
         }
         self.message(rule, decls, &path.child("messageExpression"));
         if expression.references("oldSelf") {
@@ -165,7 +180,7 @@ impl Walk {
                     }
                     other => format!("messageExpression {other}"),
                 };
-                self.errors.push(Error::invalid(path, rule.to_value(), why));
+                self.errors.push(invalid_text(path, &shown(rule), &why));
             }
         }
     }

@@ -9,8 +9,8 @@ use crate::apiextensions::definition::Version;
 
 const MAX_SELECTABLE: usize = 8;
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-const COLUMN_FORMATS: [&str; 9] =
-    ["byte", "date", "date-time", "double", "float", "int32", "int64", "name", "password"];
+const COLUMN_FORMATS: [&str; 8] =
+    ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 
 pub fn deprecation(version: &Version, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
