@@ -61,7 +61,8 @@ fn supported_words(supported: &[&str]) -> String {
 
 /// Invalid, with a value that is not JSON as the API knows it, or whose fields have an order of their own.
 pub fn invalid_text(path: &Path, text: &str, problem: &str) -> Error {
-    Error { value: None, ..Error::invalid(path, Value::Null, format!("{text}: {problem}")) }
+    let detail = if problem.is_empty() { text.to_owned() } else { format!("{text}: {problem}") };
+    Error { value: None, ..Error::invalid(path, Value::Null, detail) }
 }
 
 /// Invalid, without a value in its words.

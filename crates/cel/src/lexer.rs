@@ -117,6 +117,17 @@ impl Lexer<'_> {
         }
     }
 
+    /// Where an escape sequence that is none goes wrong.
+    fn broken_escape(&self, at: usize) -> usize {
+        let radix = match self.text.get(at + 1) {
+            Some('x' | 'X' | 'u' | 'U') => 16,
+            Some('0'..='3') => 8,
+            _ => return at + 1,
+        };
+        let digits = self.text[at + 2..].iter().take_while(|c| c.is_digit(radix)).count();
+        at + 2 + digits
+    }
+
     /// The end of the string that opens at `at` (after its prefix).
     fn string_end(&self, at: usize, raw: bool) -> Option<usize> {
         let quote = *self.text.get(at).filter(|c| matches!(c, '"' | '\''))?;
@@ -239,7 +250,7 @@ fn unrecognized_end(text: &[char], at: usize) -> usize {
                     match lexer.escape(end) {
                         Some(after) => end = after,
                         // What is no escape is the last that belongs to it.
-                        None => return (end + 2).min(text.len()),
+                        None => return (lexer.broken_escape(end) + 1).min(text.len()),
                     }
                 } else {
                     end += 1;

@@ -477,8 +477,11 @@ impl Parser<'_> {
         }
         self.syntax(&format!("mismatched input '{shown}' expecting {OPERAND}"));
         if *self.peek() != Token::End && !self.is(")") && !self.is("]") && !self.is("}") {
+            let punctuation = matches!(self.peek(), Token::Punct(_));
             self.advance();
-            self.ends_early(OPERAND);
+            if punctuation {
+                self.ends_early(OPERAND);
+            }
         }
         let at = self.at();
         self.node(at, Kind::Broken)
@@ -695,6 +698,8 @@ mod tests {
             let wanted = format!("ERROR: <input>:{place}: Syntax error: {message}");
             assert!(found.contains(&wanted), "{source}: {found}");
         }
+        assert_eq!(errors("`a`").matches("ERROR").count(), 1);
+        assert!(errors("\"\\u12\"").contains("token recognition error at: '\"\\u12\"'"));
         for source in ["a ? b", "{a}", "f(a,", "{\"a\":", "a{b:", "x?.y"] {
             assert_eq!(errors(source).matches("ERROR").count(), 1, "{source}: one place, one error");
         }

@@ -83,6 +83,11 @@ impl fmt::Display for Issues {
                 write!(f, "ERROR: <input>:-1:0: {}", issue.message)?;
                 continue;
             }
+            if self.source.is_empty() {
+                // There is nothing to point at.
+                write!(f, "ERROR: <input>:1:0: {}", issue.message)?;
+                continue;
+            }
             let (line, column) = self.place(issue.at);
             write!(f, "ERROR: <input>:{line}:{}: {}", column + 1, issue.message)?;
             let Some(text) = self.source.split('\n').nth(line - 1) else { continue };

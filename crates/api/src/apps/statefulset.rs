@@ -71,8 +71,8 @@ impl Strategy for Rules {
         unset(spec, "replicas", 1);
         unset(spec, "revisionHistoryLimit", 10);
         for claim in items(spec, "volumeClaimTemplates") {
-            blank(claim, "apiVersion", "v1");
-            blank(claim, "kind", "PersistentVolumeClaim");
+            claim.insert("apiVersion".to_owned(), Value::from("v1"));
+            claim.insert("kind".to_owned(), Value::from("PersistentVolumeClaim"));
             blank(child(claim, "status"), "phase", "Pending");
             persistentvolumeclaim::default_spec(child(claim, "spec"));
         }
@@ -163,7 +163,7 @@ fn validate_spec(object: &Object, set: &api::StatefulSet, created: bool) -> Erro
             validate::supported_value(&mut errors, &path.child(field), policy, &["Retain", "Delete"]);
         }
     }
-    for (i, claim) in spec.volume_claim_templates.iter().flatten().enumerate() {
+    for (i, claim) in spec.volume_claim_templates.iter().flatten().enumerate().filter(|_| created) {
         let path = path.child("volumeClaimTemplates").index(i).child("spec");
         let claim = claim.spec.clone().unwrap_or_default();
         persistentvolumeclaim::validate_claim_spec(&mut errors, &path, &claim);
@@ -174,7 +174,7 @@ fn validate_spec(object: &Object, set: &api::StatefulSet, created: bool) -> Erro
     {
         validate::nonnegative(&mut errors, &path.child(field), i64::from(n.unwrap_or(0)));
     }
-    // It cannot be changed, so that one that was let in once may stay.
+    // Neither it nor the claims can be changed, so that what was let in once may stay.
     if let Some(name) = spec.service_name.as_deref().filter(|n| created && !n.is_empty()) {
         validate::dns_label(&mut errors, &path.child("serviceName"), name);
     }

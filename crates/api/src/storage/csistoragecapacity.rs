@@ -3,20 +3,16 @@
 use k8s_openapi::api::storage::v1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::quantity::Quantity;
-use serde_json::Value;
 
 use crate::core::pod::warnings::old_node_label;
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
-use crate::resource::{CellContext, Column, Resource};
+use crate::resource::Resource;
 use crate::strategy::Strategy;
-use crate::table::NAME;
 use crate::validate;
 
 pub const RESOURCE: Resource = Resource {
-    columns: COLUMNS,
-    cells,
     ..Resource::stored(
         api::CSIStorageCapacity::RESOURCE,
         "CSIStorageCapacityList",
@@ -24,21 +20,6 @@ pub const RESOURCE: Resource = Resource {
         &Rules,
     )
 };
-
-const COLUMNS: &[Column] = &[
-    NAME,
-    Column::new("StorageClassName", "string", "The class of storage."),
-    Column::new("Capacity", "string", "How much room there is."),
-];
-
-fn cells(object: &Object, _: &CellContext) -> Vec<Value> {
-    let o = object.typed::<api::CSIStorageCapacity>().unwrap_or_default();
-    vec![
-        Value::from(object.name()),
-        Value::from(o.storage_class_name.as_str()),
-        Value::from(o.capacity.as_ref().map_or("<unset>", |c| c.0.as_str())),
-    ]
-}
 
 struct Rules;
 

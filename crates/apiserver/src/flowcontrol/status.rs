@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::levels::Dangling;
 use super::{Fairness, SCHEMAS};
 use crate::bootstrap;
-use crate::registry::managed::Change;
+use crate::registry::managed::{self, Change};
 use crate::registry::metadata;
 use crate::registry::update::{Target, modify};
 use crate::server::Inner;
@@ -71,8 +71,20 @@ async fn write(server: &Inner, dangling: &Dangling) {
     let mut params = bootstrap::params();
     params.field_manager = "api-priority-and-fairness-config-consumer-v1".into();
     let target = Target { namespace: "", name: &dangling.schema, subresource: Some("status") };
-    let change = |old: &Value| Ok(changed(old, dangling, &now).unwrap_or_else(|| old.clone()));
-    if let Err(error) = modify(server, &request, &served, &params, target, Change::Update, &change).await
+    (params.force, params.applied) = (Some(true), true);
+    let change = |old: &Value| match changed(old, dangling, &now) {
+        Some(new) => {
+            let conditions = new["status"]["conditions"].as_array().into_iter().flatten();
+            let own: Vec<&Value> = conditions.filter(|c| c["type"] == "Dangling").collect();
+            let applied = json!({
+                "apiVersion": new["apiVersion"], "kind": new["kind"],
+                "metadata": {"name": dangling.schema}, "status": {"conditions": own},
+            });
+            managed::apply(&served, Some(old), &applied, target, &params, server.clock.now())
+        }
+        None => Ok(old.clone()),
+    };
+    if let Err(error) = modify(server, &request, &served, &params, target, Change::Apply, &change).await
         && !error.is_not_found()
     {
         tracing::warn!(%error, schema = dangling.schema, "cannot write a flow schema's condition");

@@ -31,6 +31,9 @@ fn with_manager<T>(
     let reset = match subresource {
         "status" if served.resource.custom().is_some() => FieldSet::of_names(&[&["metadata"], &["spec"]]),
         "status" => FieldSet::of_names(&[&["spec"]]),
+        "" if served.resource.types.plural == "certificatesigningrequests" => {
+            FieldSet::of_names(&[&["spec"], &["status"]])
+        }
         "" if served.resource.subresource("status").is_some() => FieldSet::of_names(&[&["status"]]),
         _ => FieldSet::new(),
     };

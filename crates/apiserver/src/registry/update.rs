@@ -172,7 +172,8 @@ fn check_preconditions(
         let path = Path::new("metadata").child("resourceVersion");
         errors.push(Error::invalid(&path, 0, "must be specified for an update"));
         let types = served.resource.types;
-        return Err(StatusError::invalid(types.group, types.kind, name, &errors));
+        // In its own way: by the name of the resource.
+        return Err(StatusError::invalid(types.group, types.plural, name, &errors));
     }
     if !unset && version != metadata::text(old, "resourceVersion") {
         return Err(StatusError::modified(&served.group_resource(), name));
