@@ -12,6 +12,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::kubeconfig::Access;
+use knarr_client::metrics;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -127,10 +128,15 @@ impl Outbound {
     ) -> Result<Reply, OutboundError> {
         let timeout =
             || OutboundError::Timeout { server: self.server.clone(), seconds: self.timeout.as_secs() };
-        tokio::select! {
+        let (asked, started) = (method.clone(), clock.monotonic());
+        let reply = tokio::select! {
             reply = self.exchange(method, path, body) => reply,
             () = clock.sleep(self.timeout) => Err(timeout()),
-        }
+        };
+        let host = self.server.split_once("://").map_or("", |(_, host)| host);
+        let code = reply.as_ref().ok().map(|r| r.code);
+        metrics::called(&asked, host, code, clock.monotonic().saturating_sub(started));
+        reply
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Reply, OutboundError> {

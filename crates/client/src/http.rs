@@ -21,6 +21,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::error::{Error, Result};
 use crate::kubeconfig::Access;
+use crate::metrics;
 use crate::transport::{List, ListOptions, Transport, WatchStream};
 use crate::wire;
 
@@ -42,6 +43,8 @@ pub struct HttpTransport {
     server: String,
     host: String,
     port: u16,
+    /// Both, as they are shown.
+    authority: String,
     server_name: ServerName<'static>,
     tls: TlsConnector,
     authorization: Option<HeaderValue>,
@@ -61,6 +64,7 @@ impl HttpTransport {
         let authorization = access.token.as_ref().map(|t| HeaderValue::from_str(&format!("Bearer {t}")));
         Ok(Self {
             server: access.server.clone(),
+            authority: format!("{}:{}", bracket(&host), uri.port_u16().unwrap_or(443)),
             host,
             port: uri.port_u16().unwrap_or(443),
             server_name,
@@ -119,10 +123,14 @@ impl HttpTransport {
         if let Some(authorization) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
-        let uri = format!("https://{}:{}{}", bracket(&self.host), self.port, request.uri());
+        let uri = format!("https://{}{}", self.authority, request.uri());
         *request.uri_mut() = uri.parse().map_err(|_| Error::Protocol(format!("no valid URI {uri}")))?;
         let Connection { mut sender, .. } = connection;
-        let response = sender.send_request(request.map(Full::new)).await.map_err(|e| self.broken(e))?;
+        let (method, started) = (request.method().clone(), tokio::time::Instant::now());
+        let response = sender.send_request(request.map(Full::new)).await;
+        let code = response.as_ref().ok().map(|r| r.status().as_u16());
+        metrics::called(&method, &self.authority, code, started.elapsed());
+        let response = response.map_err(|e| self.broken(e))?;
         if response.status().is_success() {
             return Ok(response);
         }

@@ -3,7 +3,7 @@
 //! Source: the contract of `k8s.io/client-go/util/workqueue`.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fmt::Debug;
 use std::future::Future;
 use std::hash::Hash;
@@ -15,14 +15,18 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::metrics::{self, Observed, QueueCounts, Snapshot};
+
 /// The back-off of a failing key: 5 ms, doubled per failure, 1000 s at most.
 const BASE_DELAY: Duration = Duration::from_millis(5);
 const MAX_DELAY: Duration = Duration::from_secs(1000);
 
 struct Inner<T> {
     queue: VecDeque<T>,
-    dirty: HashSet<T>,
-    processing: HashSet<T>,
+    /// To be processed, since when.
+    dirty: HashMap<T, Duration>,
+    /// With a worker, since when.
+    processing: HashMap<T, Duration>,
     /// Keys due later; the time is the clock's monotonic one, the number keeps insertion order.
     waiting: BinaryHeap<Reverse<(Duration, u64, Keyed<T>)>>,
     due: HashMap<T, Duration>,
@@ -54,26 +58,33 @@ pub struct WorkQueue<T> {
     inner: Mutex<Inner<T>>,
     ready: Notify,
     clock: Arc<dyn Clock>,
+    counts: QueueCounts,
 }
 
 impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         let inner = Inner {
             queue: VecDeque::new(),
-            dirty: HashSet::new(),
-            processing: HashSet::new(),
+            dirty: HashMap::new(),
+            processing: HashMap::new(),
             waiting: BinaryHeap::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
             sequence: 0,
         };
-        Arc::new(Self { inner: Mutex::new(inner), ready: Notify::new(), clock })
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            ready: Notify::new(),
+            clock,
+            counts: QueueCounts::default(),
+        })
     }
 
     /// Marks a key for processing; a key that is being processed is taken again afterwards.
     pub fn add(&self, key: T) {
+        let now = self.clock.monotonic();
         let mut inner = self.lock();
-        if enqueue(&mut inner, key) {
+        if self.enqueue(&mut inner, key, now) {
             drop(inner);
             self.ready.notify_one();
         }
@@ -100,6 +111,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
 
     /// Adds the key after its back-off, which grows until [`WorkQueue::forget`].
     pub fn add_rate_limited(&self, key: T) {
+        self.counts.retried();
         let failures = {
             let mut inner = self.lock();
             let n = inner.failures.entry(key.clone()).or_insert(0);
@@ -128,8 +140,11 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
                 let mut inner = self.lock();
                 self.take_due(&mut inner);
                 if let Some(key) = inner.queue.pop_front() {
-                    inner.dirty.remove(&key);
-                    inner.processing.insert(key.clone());
+                    let now = self.clock.monotonic();
+                    if let Some(added) = inner.dirty.remove(&key) {
+                        self.counts.waited(now.saturating_sub(added));
+                    }
+                    inner.processing.insert(key.clone(), now);
                     if !inner.queue.is_empty() {
                         self.ready.notify_one();
                     }
@@ -153,8 +168,10 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
     /// Ends the processing of a key; if it was added meanwhile it is queued again.
     pub fn done(&self, key: &T) {
         let mut inner = self.lock();
-        inner.processing.remove(key);
-        if inner.dirty.contains(key) {
+        if let Some(started) = inner.processing.remove(key) {
+            self.counts.worked(self.clock.monotonic().saturating_sub(started));
+        }
+        if inner.dirty.contains_key(key) {
             inner.queue.push_back(key.clone());
             drop(inner);
             self.ready.notify_one();
@@ -184,6 +201,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         E: std::fmt::Display + Send,
         T: Sync,
     {
+        metrics::watch_queue(name, &self);
         let tracker = TaskTracker::new();
         for _ in 0..workers {
             let (queue, stop, reconcile) = (Arc::clone(&self), stop.clone(), reconcile.clone());
@@ -218,9 +236,23 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
             // A key noted again for an earlier time leaves a stale entry behind.
             if inner.due.get(&key) == Some(&at) {
                 inner.due.remove(&key);
-                enqueue(inner, key);
+                self.enqueue(inner, key, at);
             }
         }
+    }
+
+    /// Returns whether a worker has something new to take.
+    fn enqueue(&self, inner: &mut Inner<T>, key: T, now: Duration) -> bool {
+        if inner.dirty.contains_key(&key) {
+            return false;
+        }
+        self.counts.added();
+        inner.dirty.insert(key.clone(), now);
+        if inner.processing.contains_key(&key) {
+            return false;
+        }
+        inner.queue.push_back(key);
+        true
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
@@ -228,13 +260,16 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
     }
 }
 
-/// Returns whether a worker has something new to take.
-fn enqueue<T: Eq + Hash + Clone>(inner: &mut Inner<T>, key: T) -> bool {
-    if !inner.dirty.insert(key.clone()) || inner.processing.contains(&key) {
-        return false;
+impl<T: Eq + Hash + Send + Sync> Observed for WorkQueue<T> {
+    fn snapshot(&self) -> Snapshot {
+        let now = self.clock.monotonic();
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = inner.processing.values().map(|started| now.saturating_sub(*started));
+        let (all, longest) = running.fold(Default::default(), |(all, longest): (Duration, Duration), one| {
+            (all + one, longest.max(one))
+        });
+        self.counts.snapshot(inner.queue.len(), all, longest)
     }
-    inner.queue.push_back(key);
-    true
 }
 
 #[cfg(test)]
@@ -257,6 +292,25 @@ mod tests {
         assert_eq!(q.get().await, "b");
         q.done(&"a");
         assert_eq!(q.get().await, "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_goes_through_is_counted() {
+        let q = queue();
+        q.add("a");
+        q.add("a");
+        q.add("b");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(q.get().await, "a");
+        q.add_rate_limited("c");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now = q.snapshot();
+        assert_eq!((now.adds, now.depth, now.retries), (2, 1, 1));
+        assert_eq!((now.unfinished, now.longest), (2.0, 2.0));
+        q.done(&"a");
+        let now = q.snapshot();
+        assert_eq!((now.waits.count, now.waits.sum, now.works.count, now.works.sum), (1, 1.0, 1, 2.0));
+        assert_eq!(now.unfinished, 0.0);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,6 @@
 //! The ranges of cluster addresses: those of every ServiceCIDR that is ready.
 
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use knarr_apimachinery::status::StatusError;
@@ -42,6 +43,13 @@ impl Range {
 
     pub fn address(&self, offset: u32) -> Ipv4Addr {
         Ipv4Addr::from(self.base.saturating_add(offset))
+    }
+}
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let length = if self.size == u32::MAX { 0 } else { 32 - self.size.trailing_zeros() };
+        write!(f, "{}/{length}", Ipv4Addr::from(self.base))
     }
 }
 
@@ -95,6 +103,13 @@ mod tests {
         }
         for bad in ["fd00::/64", "10.0.0.0/33", "10.0.0.0", "x/8"] {
             assert_eq!(Range::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_shown_as_they_are_read() {
+        for cidr in ["10.43.0.0/16", "10.0.0.0/8", "10.1.2.4/30", "0.0.0.0/0", "10.0.0.1/32"] {
+            assert_eq!(Range::parse(cidr).unwrap().to_string(), cidr);
         }
     }
 

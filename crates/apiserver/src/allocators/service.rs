@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 use super::Allocated;
 use super::addresses;
 use super::ranges::{self, Range};
+use crate::metrics::Metric;
 use crate::registry::metadata;
 use crate::registry::served::Served;
 use crate::registry::store::{Extra, status_of};
 use crate::server::Inner;
 
-const IPS: &str = addresses::PREFIX;
-const PORTS: &str = "/allocations/nodeports/";
+pub const IPS: &str = addresses::PREFIX;
+pub const PORTS: &str = "/allocations/nodeports/";
 /// Random picks before all that is taken is looked at.
 const PICKS: usize = 8;
 
@@ -103,6 +104,7 @@ pub async fn plan(
         for key in after.difference(&before) {
             extra.compares.push(Compare { key: key.clone(), condition: Precondition::NotExists });
             extra.ops.push(take(server, key, new).await?);
+            count(server, key, &ranges, explicit.contains(key));
             if !explicit.contains(key) {
                 allocated.chosen.push(Choice { key: key.clone() });
             }
@@ -115,6 +117,19 @@ pub async fn plan(
         }
     }
     Ok((extra, allocated))
+}
+
+/// Tells the metrics of an address or port that is given.
+fn count(server: &Inner, key: &Bytes, ranges: &[Range], asked_for: bool) {
+    let scope = if asked_for { "static" } else { "dynamic" };
+    if !is_ip(key) {
+        server.metrics.increment(Metric::PortAllocations, &[scope]);
+        return;
+    }
+    let ip = std::str::from_utf8(key).ok().and_then(|k| k.strip_prefix(IPS)?.parse().ok());
+    if let Some(range) = ip.and_then(|ip| ranges.iter().find(|r| r.contains(ip))) {
+        server.metrics.increment(Metric::IpAllocations, &[&range.to_string(), scope]);
+    }
 }
 
 fn is_ip(key: &Bytes) -> bool {

@@ -76,10 +76,12 @@ impl Caches {
     }
 
     /// How many objects each resource has, by `group/resource`.
-    pub fn counts(&self) -> Vec<(String, u64)> {
+    pub fn counts(&self) -> Vec<(String, u64, u64)> {
         let by_name = self.by_name.load();
-        let load =
-            |(name, caches): (&String, &Vec<Arc<Cache>>)| Some((name.clone(), caches.first()?.load().0));
+        let load = |(name, caches): (&String, &Vec<Arc<Cache>>)| {
+            let (count, average, _) = caches.first()?.load();
+            Some((name.clone(), count, average))
+        };
         by_name.iter().filter_map(load).collect()
     }
 

@@ -19,7 +19,7 @@ pub use selection::Selection;
 pub use watcher::{Change, Kind, Watcher, left};
 
 /// Recent events kept per resource, by number and by the bytes of the objects they keep alive.
-const RING_EVENTS: usize = 8192;
+pub const RING_EVENTS: usize = 8192;
 const RING_BYTES: usize = 24 * 1024 * 1024;
 /// Events after which informers have seen to what was replaced.
 const VIEWS_KEPT: usize = 256;
@@ -173,6 +173,8 @@ fn push(senders: &mut Senders, event: &Arc<CacheEvent>) {
 pub struct Snapshot {
     pub items: Vec<Arc<Object>>,
     pub revision: u64,
+    /// How many objects were held against the selection.
+    pub looked_at: u64,
 }
 
 /// Where a watch begins.
@@ -279,12 +281,14 @@ impl Cache {
     /// What is selected, at one revision; with `after`, only what comes behind that key.
     pub fn snapshot(&self, namespace: Option<&str>, selection: &Selection, after: Option<&str>) -> Snapshot {
         let state = self.read();
+        let mut looked_at = 0;
         let items = in_namespace(&state.objects, namespace)
             .filter(|(key, _)| after.is_none_or(|after| ***key > *after))
+            .inspect(|_| looked_at += 1)
             .filter(|(_, o)| selection.matches(o))
             .map(|(_, o)| Arc::clone(o))
             .collect();
-        Snapshot { items, revision: state.applied }
+        Snapshot { items, revision: state.applied, looked_at }
     }
 
     /// Whether the content is still what it was at `revision`.

@@ -6,6 +6,7 @@ mod health;
 mod legacy;
 mod openapi;
 mod openapi_v2;
+mod sample;
 mod zpages;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -121,6 +122,7 @@ impl Discovery {
         {
             return Arc::clone(made);
         }
+        server.metrics.increment(Metric::DiscoveryAggregations, &[]);
         let fresh = Arc::new(Aggregated {
             table: Arc::clone(table),
             generation,
@@ -210,8 +212,9 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         }
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(server, request, &parts).await),
         ["metrics"] => {
-            sample(server).await;
+            sample::sample(server).await;
             let mut text = server.metrics.render() + &server.admission.metrics.text();
+            text.push_str(&knarr_client::metrics::render());
             let others = server.other_metrics.lock().unwrap_or_else(PoisonError::into_inner);
             others.values().for_each(|source| text.push_str(&source()));
             drop(others);
@@ -289,24 +292,6 @@ fn paths(table: &Table) -> Vec<String> {
     paths.sort();
     paths.dedup();
     paths
-}
-
-/// Reads what is measured only when somebody asks for it.
-async fn sample(server: &Inner) {
-    let metrics = &server.metrics;
-    metrics.sample_process();
-    metrics.clear(Metric::ResourceObjects);
-    metrics.clear(Metric::StorageObjects);
-    for (name, count) in server.caches.counts() {
-        let Some((group, resource)) = name.split_once('/') else { continue };
-        let group = if group == "core" { "" } else { group };
-        let full = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
-        metrics.set(Metric::ResourceObjects, &[group, resource], count as f64);
-        metrics.set(Metric::StorageObjects, &[&full], count as f64);
-    }
-    if let Ok(status) = server.store.status().await {
-        metrics.set(Metric::StorageSize, &["0"], status.file_bytes as f64);
-    }
 }
 
 /// The provider configuration of our service-account tokens.

@@ -66,6 +66,10 @@ families! {
         "Deprecated resources that somebody has asked for.";
     Lists, Counter, "apiserver_storage_list_total", ["group", "index", "resource", "storage"],
         "Lists, by whether the watch cache or the store answered them.";
+    FetchedObjects, Counter, "apiserver_storage_list_fetched_objects_total",
+        ["group", "index", "resource", "storage"], "Objects that were read for lists.";
+    EvaluatedObjects, Counter, "apiserver_storage_list_evaluated_objects_total",
+        ["group", "resource", "storage"], "Objects that were held against the selectors of lists.";
     ListedObjects, Counter, "apiserver_storage_list_returned_objects_total", ["group", "resource", "storage"],
         "Objects that lists answered.";
     LongRunning, Gauge, "apiserver_longrunning_requests",
@@ -93,6 +97,26 @@ families! {
         "Stored objects by resource.";
     StorageObjects, Gauge, "apiserver_storage_objects", ["resource"],
         "Stored objects by resource, under the older name.";
+    ResourceSize, Gauge, "apiserver_resource_size_estimate_bytes", ["group", "resource"],
+        "About how many bytes the stored objects of a resource have.";
+    WatchCacheVersion, Gauge, "apiserver_watch_cache_resource_version", ["group", "resource"],
+        "Up to which revision of the store the watch cache knows everything.";
+    WatchCacheReceived, Counter, "apiserver_watch_cache_events_received_total", ["group", "resource"],
+        "Events that the watch cache has taken from the store.";
+    WatchCacheCapacity, Gauge, "watch_cache_capacity", ["group", "resource"],
+        "Events that the watch cache keeps for watches that begin in the past.";
+    AllocatedIps, Gauge, "kube_apiserver_clusterip_allocator_allocated_ips", ["cidr"],
+        "Addresses of a range that Services have.";
+    AvailableIps, Gauge, "kube_apiserver_clusterip_allocator_available_ips", ["cidr"],
+        "Addresses of a range that no Service has.";
+    IpAllocations, Counter, "kube_apiserver_clusterip_allocator_allocation_total", ["cidr", "scope"],
+        "Addresses given to Services, by whether they were asked for or chosen.";
+    AllocatedPorts, Gauge, "kube_apiserver_nodeport_allocator_allocated_ports", [],
+        "Node ports that Services have.";
+    AvailablePorts, Gauge, "kube_apiserver_nodeport_allocator_available_ports", [],
+        "Node ports that no Service has.";
+    PortAllocations, Counter, "kube_apiserver_nodeport_allocator_allocation_total", ["scope"],
+        "Node ports given to Services, by whether they were asked for or chosen.";
     StorageSize, Gauge, "apiserver_storage_size_bytes", ["storage_cluster_id"],
         "Size of the store's file in bytes.";
     StorageDuration, Histogram(REQUEST_SECONDS), "etcd_request_duration_seconds", ["group", "operation", "resource"],
@@ -190,6 +214,8 @@ families! {
         "Values encrypted and decrypted, by provider and outcome.";
     TransformationDuration, Histogram(TRANSFORM_SECONDS), "apiserver_storage_transformation_duration_seconds",
         ["transformation_type", "transformer_prefix"], "Time that encryption and decryption took, in seconds.";
+    DiscoveryAggregations, Counter, "aggregator_discovery_aggregation_count_total", [],
+        "How often the documents of aggregated discovery were made anew.";
     UnavailableApiServices, Gauge, "aggregator_unavailable_apiservice", ["name"],
         "APIServices that are marked unavailable.";
     UnavailableApiServiceCount, Counter, "aggregator_unavailable_apiservice_total", ["name", "reason"],
@@ -206,6 +232,12 @@ families! {
     ProcessCpu, Counter, "process_cpu_seconds_total", [], "CPU time of this process, in seconds.";
     ProcessResident, Gauge, "process_resident_memory_bytes", [], "Resident memory in bytes.";
     ProcessVirtual, Gauge, "process_virtual_memory_bytes", [], "Virtual memory in bytes.";
+    ProcessVirtualMax, Gauge, "process_virtual_memory_max_bytes", [],
+        "The limit on virtual memory in bytes.";
+    ProcessReceived, Counter, "process_network_receive_bytes_total", [],
+        "Bytes that came over the network, in the network namespace of this process.";
+    ProcessTransmitted, Counter, "process_network_transmit_bytes_total", [],
+        "Bytes that went over the network, in the network namespace of this process.";
     ProcessFds, Gauge, "process_open_fds", [], "Open file descriptors.";
     ProcessMaxFds, Gauge, "process_max_fds", [], "The limit on open file descriptors.";
     ProcessStart, Gauge, "process_start_time_seconds", [], "When the process started, in seconds since 1970.";

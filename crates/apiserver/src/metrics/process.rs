@@ -26,9 +26,45 @@ impl Metrics {
         let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         self.set(Metric::ProcessFds, &[], open as f64);
         let limits = read("/proc/self/limits");
-        let most = limits
-            .lines()
-            .find_map(|l| l.strip_prefix("Max open files")?.split_whitespace().next()?.parse::<f64>().ok());
-        self.set(Metric::ProcessMaxFds, &[], most.unwrap_or(0.0));
+        self.set(Metric::ProcessMaxFds, &[], limit(&limits, "Max open files"));
+        self.set(Metric::ProcessVirtualMax, &[], limit(&limits, "Max address space"));
+        let network = read("/proc/self/net/netstat");
+        self.set(Metric::ProcessReceived, &[], of_network(&network, "InOctets"));
+        self.set(Metric::ProcessTransmitted, &[], of_network(&network, "OutOctets"));
+    }
+}
+
+/// The soft limit; one that is not set is as large as a number can be.
+fn limit(limits: &str, name: &str) -> f64 {
+    let found = limits.lines().find_map(|l| l.strip_prefix(name)?.split_whitespace().next());
+    match found {
+        Some("unlimited") => u64::MAX as f64,
+        Some(number) => number.parse().unwrap_or(0.0),
+        None => 0.0,
+    }
+}
+
+/// A number of the line of names and the line of values that both begin with `IpExt`.
+fn of_network(text: &str, name: &str) -> f64 {
+    let mut lines = text.lines().filter_map(|l| l.strip_prefix("IpExt:"));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0.0 };
+    let pair = names.split_whitespace().zip(values.split_whitespace()).find(|(n, _)| *n == name);
+    pair.and_then(|(_, value)| value.parse().ok()).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_writes_is_read() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max open files            1024                 524288               files\n\
+                      Max address space         unlimited            unlimited            bytes\n";
+        assert_eq!(limit(limits, "Max open files"), 1024.0);
+        assert_eq!(limit(limits, "Max address space"), 18_446_744_073_709_551_615.0);
+        let network = "TcpExt: A B\nTcpExt: 1 2\nIpExt: InNoRoutes InOctets OutOctets\nIpExt: 0 30 40\n";
+        assert_eq!((of_network(network, "InOctets"), of_network(network, "OutOctets")), (30.0, 40.0));
+        assert_eq!(of_network("", "InOctets"), 0.0);
     }
 }

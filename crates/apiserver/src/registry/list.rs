@@ -219,10 +219,13 @@ async fn page(
     }
 }
 
-/// Counts a list; `storage` says what answered it.
-fn count(server: &Inner, served: &Served, storage: &str, objects: usize) {
+/// Counts a list that read and looked at so many objects and answers so many; `storage` says what was read.
+fn count(server: &Inner, served: &Served, storage: &str, (read, objects): (u64, usize)) {
     let types = &served.resource.types;
-    server.metrics.increment(Metric::Lists, &[types.group, "", types.plural, storage]);
+    let of = [types.group, "", types.plural, storage];
+    server.metrics.increment(Metric::Lists, &of);
+    server.metrics.add(Metric::FetchedObjects, &of, read as f64);
+    server.metrics.add(Metric::EvaluatedObjects, &[types.group, types.plural, storage], read as f64);
     server.metrics.add(Metric::ListedObjects, &[types.group, types.plural, storage], objects as f64);
 }
 
@@ -236,7 +239,7 @@ async fn from_cache(
 ) -> Result<Page, StatusError> {
     let snapshot = served.cache()?.snapshot(namespace, &params.selection, after);
     let page = cut(served, snapshot.items, snapshot.revision, limit);
-    count(server, served, "watchcache", page.items.len());
+    count(server, served, "watchcache", (snapshot.looked_at, page.items.len()));
     Ok(page)
 }
 
@@ -291,7 +294,7 @@ async fn at_revision(
         }
     }
     let page = cut(served, items, revision, limit);
-    count(server, served, "etcd", page.items.len());
+    count(server, served, "etcd", (response.kvs.len() as u64, page.items.len()));
     Ok(page)
 }
 

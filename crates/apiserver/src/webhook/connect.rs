@@ -83,15 +83,12 @@ pub fn tls_words(error: &io::Error, name: &str) -> String {
         TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             format!("{VERIFY}certificate signed by unknown authority")
         }
-        TlsError::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. })
-            if !presented.is_empty() =>
-        {
-            let names: Vec<&str> = presented.iter().map(|p| presented_name(p)).collect();
-            format!("{VERIFY}certificate is valid for {}, not {name}", names.join(", "))
+        TlsError::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. }) => {
+            format!("{VERIFY}{}", other_names(presented, name))
         }
-        TlsError::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        ) => format!("{VERIFY}certificate is not valid for any names, but wanted to match {name}"),
+        TlsError::InvalidCertificate(CertificateError::NotValidForName) => {
+            format!("{VERIFY}{}", other_names(&[], name))
+        }
         TlsError::InvalidCertificate(
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
@@ -105,10 +102,19 @@ pub fn tls_words(error: &io::Error, name: &str) -> String {
     }
 }
 
-/// The name in `DnsName("example.com")`.
-fn presented_name(shown: &str) -> &str {
-    let inner = shown.split_once('(').map_or(shown, |(_, rest)| rest.trim_end_matches(')'));
-    inner.trim_matches('"')
+/// Of a certificate that shows other names than the wanted one, such as `DnsName("example.com")`: as Go says it.
+fn other_names(presented: &[String], wanted: &str) -> String {
+    let is_ip = wanted.parse::<std::net::IpAddr>().is_ok();
+    let kind = if is_ip { "IpAddress(" } else { "DnsName(" };
+    let names = presented.iter().filter_map(|p| p.strip_prefix(kind)?.strip_suffix(')'));
+    let names: Vec<&str> = names.map(|n| n.trim_matches('"')).collect();
+    match (names.is_empty(), is_ip) {
+        (true, true) => {
+            format!("cannot validate certificate for {wanted} because it doesn't contain any IP SANs")
+        }
+        (true, false) => format!("certificate is not valid for any names, but wanted to match {wanted}"),
+        (false, _) => format!("certificate is valid for {}, not {wanted}", names.join(", ")),
+    }
 }
 
 /// From what a target trusts and shows.

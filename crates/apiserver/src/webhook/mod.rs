@@ -17,6 +17,7 @@ use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use knarr_apimachinery::clock::Clock;
+use knarr_client::metrics;
 
 pub use connect::{io_words, tls_words};
 pub use error::CallError;
@@ -80,11 +81,19 @@ impl Webhooks {
             None => place.path.clone(),
         };
         let url = format!("{}{path}", place.origin);
+        let started = self.clock.monotonic();
         let work = self.exchange(services, target, &place, &path, call);
         let outcome = tokio::select! {
             outcome = work => outcome,
             () = self.clock.sleep(call.timeout) => Err(Failure::Timeout),
         };
+        let code = match &outcome {
+            Ok(_) => Some(200),
+            Err(Failure::Status(status)) => Some(status.code()),
+            Err(_) => None,
+        };
+        let host = place.origin.split_once("://").map_or("", |(_, host)| host);
+        metrics::called(&Method::POST, host, code, self.clock.monotonic().saturating_sub(started));
         outcome.map_err(|failure| failure.about(url))
     }
 

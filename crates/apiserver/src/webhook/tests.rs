@@ -122,7 +122,7 @@ async fn failures_are_told_in_upstreams_words() {
             wrong_name,
             at(
                 "/",
-                "tls: failed to verify certificate: x509: certificate is not valid for any names, but wanted to match elsewhere",
+                "tls: failed to verify certificate: x509: certificate is valid for s.n.svc, not elsewhere",
             ),
         ),
         (

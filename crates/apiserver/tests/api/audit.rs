@@ -229,6 +229,11 @@ async fn a_webhook_that_refuses_stops_only_strict_servers() {
             format!("apiserver_audit_error_total{{plugin=\\\"webhook\\\"}} {}", if strict { 1 } else { 2 });
         assert!(metrics.contains(&errors), "{metrics}");
         assert_eq!(metrics.contains("apiserver_audit_requests_rejected_total 1"), strict);
+        let calls = format!(
+            "rest_client_requests_total{{code=\\\"400\\\",method=\\\"POST\\\",host=\\\"{}\\\"}}",
+            s.hook.address
+        );
+        assert!(metrics.contains(&calls), "{metrics}");
         // What does not arrive is not carried out, and what comes after the fact cannot be refused.
         let made = s.ask(create(), &config_map("a").to_string()).await.0;
         assert_eq!(made, 201);

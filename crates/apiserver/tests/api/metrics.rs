@@ -78,6 +78,10 @@ async fn every_family_is_recorded_in() {
     s.store.compact(old.as_str().unwrap().parse::<u64>().unwrap() + 1).await.unwrap();
     let exact = format!("{CONFIG_MAPS}?resourceVersionMatch=Exact&resourceVersion={}", old.as_str().unwrap());
     assert_eq!(user.get(&exact).await.code, 410);
+    let service = json!({"metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}});
+    user.post("/api/v1/namespaces/default/services", &service).await.expect(201);
+    let whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    user.get_as("/apis", whole).await.expect(200);
     let (code, text) = s.ask(Some(&admin), false, get1("/metrics"), "").await;
     assert_eq!(code, 200);
     let text = text.as_str().unwrap();
@@ -87,6 +91,15 @@ async fn every_family_is_recorded_in() {
         "apiserver_resource_objects{group=\"\",resource=\"configmaps\"}",
         "etcd_request_duration_seconds_count{group=\"\",operation=\"create\",resource=\"configmaps\"}",
         "apiserver_flowcontrol_dispatched_requests_total{flow_schema=\"exempt\",priority_level=\"exempt\"}",
+        "kube_apiserver_clusterip_allocator_allocation_total{cidr=\"10.96.0.0/12\",scope=\"dynamic\"} 1",
+        "kube_apiserver_clusterip_allocator_allocated_ips{cidr=\"10.96.0.0/12\"}",
+        "kube_apiserver_nodeport_allocator_allocation_total{scope=\"dynamic\"} 1",
+        "kube_apiserver_nodeport_allocator_allocated_ports 1\n",
+        "kube_apiserver_nodeport_allocator_available_ports 2767\n",
+        "apiserver_storage_list_evaluated_objects_total{group=\"\",resource=\"configmaps\",storage=\"watchcache\"}",
+        "apiserver_resource_size_estimate_bytes{group=\"\",resource=\"configmaps\"}",
+        "aggregator_unavailable_apiservice{name=\"v1.apps\"} 0",
+        "workqueue_adds_total{name=\"RemoteAvailabilityController\"}",
         "process_resident_memory_bytes",
         "kubernetes_feature_enabled{name=\"ConstrainedImpersonation\",stage=\"BETA\"} 1",
     ] {

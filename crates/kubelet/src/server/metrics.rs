@@ -172,7 +172,9 @@ pub fn of_kubelet(handler: &Handler) -> Answer {
     for (state, count) in [("created", created), ("exited", exited), ("running", up)] {
         running_containers.add(vec![("container_state", state.to_owned())], f64::from(count), None);
     }
-    answer::prometheus(render(&[node, running_containers, running_pods]))
+    // With what the process asks of the API server, and its queues.
+    let of_process = knarr_client::metrics::render();
+    answer::prometheus(render(&[node, running_containers, running_pods]) + &of_process)
 }
 
 #[cfg(test)]

@@ -1,0 +1,72 @@
+//! What is measured only when somebody asks for metrics.
+
+use std::net::Ipv4Addr;
+
+use knarr_storage::RangeRequest;
+
+use crate::allocators::{ranges, service};
+use crate::cache::RING_EVENTS;
+use crate::metrics::Metric;
+use crate::server::Inner;
+
+/// Reads the state of the process, the watch caches, the store and the allocators.
+pub async fn sample(server: &Inner) {
+    let metrics = &server.metrics;
+    metrics.sample_process();
+    for family in [
+        Metric::ResourceObjects,
+        Metric::StorageObjects,
+        Metric::ResourceSize,
+        Metric::WatchCacheVersion,
+        Metric::WatchCacheReceived,
+        Metric::WatchCacheCapacity,
+    ] {
+        metrics.clear(family);
+    }
+    let applied = server.caches.applied() as f64;
+    for (name, count, average) in server.caches.counts() {
+        let Some((group, resource)) = name.split_once('/') else { continue };
+        let group = if group == "core" { "" } else { group };
+        let full = if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") };
+        let of = [group, resource];
+        metrics.set(Metric::ResourceObjects, &of, count as f64);
+        metrics.set(Metric::StorageObjects, &[&full], count as f64);
+        metrics.set(Metric::ResourceSize, &of, (count * average) as f64);
+        metrics.set(Metric::WatchCacheVersion, &of, applied);
+        metrics.set(Metric::WatchCacheCapacity, &of, RING_EVENTS as f64);
+        // The cache takes each event that comes.
+        metrics.set(Metric::WatchCacheReceived, &of, metrics.value(Metric::StorageEvents, &of));
+    }
+    if let Ok(status) = server.store.status().await {
+        metrics.set(Metric::StorageSize, &["0"], status.file_bytes as f64);
+    }
+    sample_allocators(server).await;
+}
+
+async fn sample_allocators(server: &Inner) {
+    let metrics = &server.metrics;
+    let (Ok(ranges), Ok(ips), Ok(ports)) = (
+        ranges::ready(server).await,
+        server.store.range(RangeRequest::prefix(service::IPS)).await,
+        server.store.range(RangeRequest::prefix(service::PORTS)).await,
+    ) else {
+        return;
+    };
+    metrics.clear(Metric::AllocatedIps);
+    metrics.clear(Metric::AvailableIps);
+    let text = |key: &[u8]| String::from_utf8_lossy(&key[service::IPS.len().min(key.len())..]).into_owned();
+    let taken: Vec<Ipv4Addr> = ips.kvs.iter().filter_map(|kv| text(&kv.key).parse().ok()).collect();
+    for range in ranges {
+        let allocated = taken.iter().filter(|ip| range.contains(**ip)).count() as f64;
+        let cidr = range.to_string();
+        metrics.set(Metric::AllocatedIps, &[&cidr], allocated);
+        // Network and broadcast address serve nobody.
+        let all = f64::from(range.size.saturating_sub(2));
+        metrics.set(Metric::AvailableIps, &[&cidr], all - allocated);
+    }
+    let allocated = ports.kvs.len() as f64;
+    let range = &server.config.node_ports;
+    let all = f64::from(u32::from(*range.end()).saturating_sub(u32::from(*range.start())) + 1);
+    metrics.set(Metric::AllocatedPorts, &[], allocated);
+    metrics.set(Metric::AvailablePorts, &[], all - allocated);
+}
