@@ -41,7 +41,7 @@ fn convert(value: &Value<'_>, parts: &mut usize) -> Result<Json, EvalError> {
         }
         Value::Map(Map::Json { entries, .. }) => copied(entries, parts)?,
         Value::Object(Object::Json { fields, .. }) => copied(fields, parts)?,
-        Value::Map(Map::Owned { entries, .. }) => {
+        Value::Map(Map::Owned { entries, .. } | Map::Open { entries, .. }) => {
             let entries: Result<_, EvalError> = entries
                 .iter()
                 .map(|(key, value)| Ok((key.value().to_string(), convert(value, parts)?)))

@@ -242,6 +242,9 @@ pub fn contains<'a>(
             }
             Ok(false)
         }
+        Value::Map(Map::Open { entries, .. }) => {
+            Ok(Key::lookup(value).is_some_and(|key| entries.contains_key(&key)))
+        }
         Value::Map(_) | Value::Object(_) => Ok(lookup(within, value)?.is_some()),
         _ => Err(EvalError::NoSuchOverload),
     }

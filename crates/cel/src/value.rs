@@ -238,6 +238,11 @@ pub enum Map<'a> {
         entries: Arc<BTreeMap<Key<'a>, Value<'a>>>,
         depth: u16,
     },
+    /// Keys that are not there have an empty map, as the domains of a device's attributes.
+    Open {
+        entries: Arc<BTreeMap<Key<'a>, Value<'a>>>,
+        depth: u16,
+    },
     Json {
         entries: &'a serde_json::Map<String, Json>,
         /// Of the map itself.
@@ -251,9 +256,15 @@ impl<'a> Map<'a> {
         Self::Owned { entries: Arc::new(entries), depth }
     }
 
+    /// A map in which keys that are not there have an empty map.
+    pub fn open(entries: BTreeMap<Key<'a>, Value<'a>>) -> Self {
+        let depth = deepest(entries.values());
+        Self::Open { entries: Arc::new(entries), depth }
+    }
+
     pub fn len(&self) -> usize {
         match self {
-            Self::Owned { entries, .. } => entries.len(),
+            Self::Owned { entries, .. } | Self::Open { entries, .. } => entries.len(),
             Self::Json { entries, .. } => entries.len(),
         }
     }
@@ -265,6 +276,10 @@ impl<'a> Map<'a> {
     pub fn get(&self, key: &Value<'a>) -> Option<Result<Value<'a>, EvalError>> {
         match (self, key) {
             (Self::Owned { entries, .. }, _) => entries.get(&Key::lookup(key)?).cloned().map(Ok),
+            (Self::Open { entries, .. }, _) => {
+                let found = Key::lookup(key).and_then(|key| entries.get(&key)).cloned();
+                Some(Ok(found.unwrap_or_else(|| Value::map(BTreeMap::new()))))
+            }
             (Self::Json { .. }, Value::String(key)) => self.field(key),
             _ => None,
         }
@@ -275,6 +290,10 @@ impl<'a> Map<'a> {
             Self::Owned { entries, .. } => {
                 entries.get(&Key::String(Str::Shared(name.into()))).cloned().map(Ok)
             }
+            Self::Open { entries, .. } => {
+                let found = entries.get(&Key::String(Str::Shared(name.into()))).cloned();
+                Some(Ok(found.unwrap_or_else(|| Value::map(BTreeMap::new()))))
+            }
             Self::Json { entries, decl } => {
                 entries.get(name).map(|j| from_json(j, decl.and_then(DeclType::element)))
             }
@@ -284,7 +303,7 @@ impl<'a> Map<'a> {
     /// The map as one that can grow: in place if nobody else holds it.
     pub(crate) fn into_owned(self) -> Result<Growing<'a>, EvalError> {
         match self {
-            Self::Owned { entries, depth } => Ok(Growing { entries, depth }),
+            Self::Owned { entries, depth } | Self::Open { entries, depth } => Ok(Growing { entries, depth }),
             Self::Json { .. } => {
                 let entries = crate::ops::to_entries(&self)?;
                 let depth = deepest(entries.values());
@@ -295,7 +314,9 @@ impl<'a> Map<'a> {
 
     pub fn keys(&self) -> Vec<Value<'a>> {
         match self {
-            Self::Owned { entries, .. } => entries.keys().map(Key::value).collect(),
+            Self::Owned { entries, .. } | Self::Open { entries, .. } => {
+                entries.keys().map(Key::value).collect()
+            }
             Self::Json { entries, .. } => entries.keys().map(|k| Value::String(Str::Borrowed(k))).collect(),
         }
     }
@@ -425,7 +446,8 @@ impl<'a> Value<'a> {
     pub(crate) fn depth(&self) -> u16 {
         match self {
             Self::List(list) => list.depth,
-            Self::Map(Map::Owned { depth, .. }) | Self::Object(Object::Owned { depth, .. }) => *depth,
+            Self::Map(Map::Owned { depth, .. } | Map::Open { depth, .. })
+            | Self::Object(Object::Owned { depth, .. }) => *depth,
             Self::Optional(Some(held)) => held.depth,
             _ => 0,
         }

@@ -121,7 +121,7 @@ impl Scheduler {
             }
             Err(None) => false,
             Err(Some(none)) => {
-                diagnosis.post_filter = Some(none.words);
+                diagnosis.post_filter = Some(none.words).filter(|words| !words.is_empty());
                 none.withdraw && pod.nominated_node.is_some()
             }
         };

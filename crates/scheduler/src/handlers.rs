@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_api::kind::Kind;
 use knarr_client::{Event, Informers};
@@ -142,6 +143,12 @@ const WATCHED: &[(Resource, Watch)] = &[
     (Resource::CsiDriver, |s, i| s.watch::<CSIDriver>(i, Resource::CsiDriver)),
     (Resource::CsiStorageCapacity, |s, i| s.watch::<CSIStorageCapacity>(i, Resource::CsiStorageCapacity)),
     (Resource::VolumeAttachment, |s, i| s.watch::<VolumeAttachment>(i, Resource::VolumeAttachment)),
+    (Resource::ResourceClaim, |s, i| s.watch::<ResourceClaim>(i, Resource::ResourceClaim)),
+    (Resource::DeviceClass, |s, i| s.watch::<DeviceClass>(i, Resource::DeviceClass)),
+    (Resource::ResourceSlice, |s, i| {
+        s.watch::<ResourceSlice>(i, Resource::ResourceSlice);
+        s.watch_taint_rules(i);
+    }),
 ];
 
 impl Scheduler {
@@ -152,6 +159,17 @@ impl Scheduler {
                 watch(self, informers);
             }
         }
+    }
+
+    /// Rules put taints on devices: to waiting pods, slices have changed.
+    fn watch_taint_rules(self: &Arc<Self>, informers: &Informers) {
+        let scheduler = Arc::clone(self);
+        informers.informer::<DeviceTaintRule>().add_handler(move |_| {
+            let (happened, now) =
+                (ClusterEvent::new(Resource::ResourceSlice, Action::UPDATE), scheduler.now());
+            scheduler.lock().queue.on_event(&scheduler.profiles, happened, &Changed::default(), now);
+            scheduler.wake.notify_one();
+        });
     }
 
     fn watch<K: Kind>(self: &Arc<Self>, informers: &Informers, resource: Resource) {

@@ -191,8 +191,9 @@ impl Scheduler {
                 tokio::spawn(cycle);
             }
             Next::Bind(bound) => {
-                // A pod that waits for others or for its volumes must not keep others from being bound.
-                let waits = bound.permit.is_some() || !bound.pod.footprint().claims.is_empty();
+                // A pod that waits for others, for its volumes or devices must not keep others from being bound.
+                let devices = bound.pod.spec().is_some_and(|s| s.resource_claims.is_some());
+                let waits = bound.permit.is_some() || !bound.pod.footprint().claims.is_empty() || devices;
                 let permit = if waits { None } else { Arc::clone(&self.bindings).acquire_owned().await.ok() };
                 let scheduler = Arc::clone(self);
                 tokio::spawn(async move {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use knarr_api::kind::{Kind, ObjectKey};
-use knarr_client::Informers;
+use knarr_client::{Client, Informers};
 use tokio::sync::watch;
 
 type Held = BTreeMap<ObjectKey, Arc<dyn Any + Send + Sync>>;
@@ -42,6 +42,11 @@ impl Catalog {
             version.fetch_add(1, Ordering::Relaxed);
             changes.send_replace(());
         });
+    }
+
+    /// For what plugins write besides preparing a binding; `None` where nothing is to be written.
+    pub fn client(&self) -> Option<&Client> {
+        self.informers.as_ref().map(|informers| informers.client())
     }
 
     /// What plugins and the scheduler share besides objects: one of each type.

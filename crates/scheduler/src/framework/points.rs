@@ -144,6 +144,16 @@ pub struct NoRoom {
     pub withdraw: bool,
 }
 
+impl NoRoom {
+    fn join(&mut self, more: Self) {
+        if !self.words.is_empty() && !more.words.is_empty() {
+            self.words.push_str(", ");
+        }
+        self.words.push_str(&more.words);
+        self.withdraw |= more.withdraw;
+    }
+}
+
 /// A cycle that found no node.
 pub struct Attempt<'a> {
     pub cluster: &'a Snapshot,
@@ -156,13 +166,16 @@ pub struct Attempt<'a> {
 /// Rooms, with the plugin that found them.
 pub type FoundRooms<'a> = (&'a Arc<dyn PostFilter>, Vec<Room>);
 
-/// The rooms that the first of the PostFilter plugins finds; otherwise what the last one of them said.
+/// The rooms that the first of the PostFilter plugins finds; otherwise what all of them said.
 pub fn make_room<'a>(points: &'a Points, attempt: &Attempt) -> Result<FoundRooms<'a>, Option<NoRoom>> {
-    let mut said = None;
+    let mut said: Option<NoRoom> = None;
     for plugin in &points.post_filter {
         match plugin.post_filter(attempt) {
             Ok(rooms) => return Ok((plugin, rooms)),
-            Err(none) => said = Some(none),
+            Err(none) => match &mut said {
+                Some(said) => said.join(none),
+                None => said = Some(none),
+            },
         }
     }
     Err(said)

@@ -284,7 +284,7 @@ mod tests {
         };
         let work = cycles.work(0, pod.shape.id).unwrap();
         let attempt = Attempt { cluster: &cluster, pod: &pod, work, diagnosis: &diagnosis };
-        let plugin = profile.points.post_filter.first().unwrap();
+        let plugin = profile.points.post_filter.last().unwrap();
         match plugin.post_filter(&attempt) {
             Ok(rooms) => {
                 let room = &rooms[0];

@@ -5,6 +5,7 @@ mod claims;
 pub mod default_binder;
 pub mod default_preemption;
 mod domain_counts;
+pub mod dynamic_resources;
 pub mod image_locality;
 pub mod inter_pod_affinity;
 pub mod node_affinity;
@@ -46,6 +47,7 @@ pub const ALL: &[Descriptor] = &[
     inter_pod_affinity::DESCRIPTOR,
     node_breaker::DESCRIPTOR,
     workload_hold::DESCRIPTOR,
+    dynamic_resources::DESCRIPTOR,
     default_preemption::DESCRIPTOR,
     balanced_allocation::DESCRIPTOR,
     image_locality::DESCRIPTOR,

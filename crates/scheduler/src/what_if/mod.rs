@@ -169,7 +169,7 @@ impl WhatIf {
         let attempt = Attempt { cluster: self.cache.snapshot(), pod: info, work, diagnosis: &diagnosis };
         match make_room(&profile.points, &attempt) {
             Ok((_, rooms)) => said.preemption = rooms.first().map(|room| self.preemption(room)),
-            Err(none) => diagnosis.post_filter = none.map(|n| n.words),
+            Err(none) => diagnosis.post_filter = none.map(|n| n.words).filter(|w| !w.is_empty()),
         }
         said.message = diagnosis.message();
     }
@@ -226,7 +226,7 @@ impl WhatIf {
                             room.victims.iter().for_each(|victim| self.cache.remove_pod(&victim.uid));
                         }
                     }
-                    Err(none) => diagnosis.post_filter = none.map(|n| n.words),
+                    Err(none) => diagnosis.post_filter = none.map(|n| n.words).filter(|w| !w.is_empty()),
                 }
                 if placement.node.is_none() {
                     placement.message = diagnosis.message();

@@ -1,0 +1,175 @@
+//! The devices of the cluster as the plugin's extension points look at them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fastrand::Rng;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice,
+};
+use knarr_api::kind::Kind;
+
+use super::allocator::{AllocateError, Cluster, Patience, Tools};
+use super::names::{allocation, foreign, name_of, pod_claims};
+use super::pools::selects;
+use super::ready::{is_late, is_ready};
+use super::selector::Programs;
+use super::tracker::Tracker;
+use crate::framework::Catalog;
+
+pub struct Devices {
+    pub catalog: Arc<Catalog>,
+    pub tracker: Arc<Tracker>,
+    pub binding_timeout: Duration,
+    filter_timeout: Duration,
+    programs: Programs,
+    /// With the number of the state that it shows.
+    cluster: Mutex<Option<(u64, Arc<Cluster>)>>,
+    shares: AtomicU64,
+}
+
+impl Devices {
+    pub fn new(catalog: &Arc<Catalog>, filter_timeout: Duration, binding_timeout: Duration) -> Self {
+        Self {
+            catalog: Arc::clone(catalog),
+            tracker: catalog.shared::<Tracker>(),
+            binding_timeout,
+            filter_timeout,
+            programs: Programs::default(),
+            cluster: Mutex::default(),
+            shares: AtomicU64::new(0),
+        }
+    }
+
+    /// The pod's claims, as far as it has to have them; an error when it has to wait for one.
+    pub fn claims_of(&self, pod: &Pod) -> Result<Vec<Arc<ResourceClaim>>, String> {
+        let mut claims = Vec::new();
+        for of in pod_claims(pod) {
+            let Some(named) = name_of(pod, of)? else { continue };
+            let (namespace, name) = (pod.namespace(), &named.name);
+            let Some(claim) = self.tracker.get(&self.catalog, namespace, name) else {
+                return Err(format!("could not find ResourceClaim \"{namespace}/{name}\""));
+            };
+            if claim.metadata.deletion_timestamp.is_some() {
+                return Err(format!("resourceclaim {name:?} is being deleted"));
+            }
+            if named.own
+                && let Some(why) = foreign(pod, &claim)
+            {
+                return Err(why);
+            }
+            claims.push(claim);
+        }
+        Ok(claims)
+    }
+
+    fn state(&self) -> u64 {
+        self.catalog.version::<ResourceClaim>()
+            + self.catalog.version::<ResourceSlice>()
+            + self.catalog.version::<DeviceClass>()
+            + self.catalog.version::<DeviceTaintRule>()
+            + self.tracker.version()
+    }
+
+    /// Of no matter to pods without claims, so that nothing of theirs is judged anew.
+    pub fn version(&self, pod: &Pod) -> u64 {
+        if pod_claims(pod).is_empty() {
+            return 0;
+        }
+        // Claims become late without any change.
+        let late = self.claims_of(pod).map_or(0, |claims| claims.iter().filter(|c| self.is_late(c)).count());
+        self.state() + late as u64
+    }
+
+    pub fn is_late(&self, claim: &ResourceClaim) -> bool {
+        let now = self.catalog.client().map(|client| client.clock().now());
+        now.is_some_and(|now| is_late(claim, now, self.binding_timeout))
+    }
+
+    /// Whether what the claim has, if it has anything, can be used on the node.
+    pub fn is_available(&self, claim: &ResourceClaim, node: &Node) -> bool {
+        let Some(allocation) = allocation(claim) else { return true };
+        allocation.node_selector.as_ref().is_none_or(|s| selects(s, node))
+            && match is_ready(claim) {
+                Ok(ready) => ready || !self.is_late(claim),
+                Err(_) => false,
+            }
+    }
+
+    fn cluster(&self) -> Arc<Cluster> {
+        let state = self.state();
+        let mut known = self.cluster.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, cluster)) = &*known
+            && *of == state
+        {
+            return Arc::clone(cluster);
+        }
+        let slices =
+            tainted(self.catalog.list::<ResourceSlice>(None), &self.catalog.list::<DeviceTaintRule>(None));
+        let classes = self.catalog.list::<DeviceClass>(None);
+        let cluster = Arc::new(Cluster::new(slices, classes, self.tracker.taken(&self.catalog)));
+        *known = Some((state, Arc::clone(&cluster)));
+        cluster
+    }
+
+    /// An allocation for each of the claims that has none, if the node can have the devices.
+    pub fn allocate(
+        &self,
+        node: &Node,
+        claims: &[Arc<ResourceClaim>],
+    ) -> Result<Option<Vec<AllocationResult>>, AllocateError> {
+        let wanting: Vec<&ResourceClaim> =
+            claims.iter().filter(|c| allocation(c).is_none()).map(|c| &**c).collect();
+        if wanting.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let clock = self.catalog.client().map(|client| Arc::clone(client.clock()));
+        let begun = clock.as_ref().map_or(Duration::ZERO, |c| c.monotonic());
+        let limit = self.filter_timeout;
+        let over = || {
+            clock.as_ref().is_some_and(|c| !limit.is_zero() && c.monotonic().saturating_sub(begun) > limit)
+        };
+        let patience = Patience::until(&over);
+        let share_id = || self.share_id();
+        let tools = Tools { programs: &self.programs, patience: &patience, share_id: &share_id };
+        self.cluster().allocate(node, &wanting, tools)
+    }
+
+    /// A new name for a share, in the form of a random UUID.
+    fn share_id(&self) -> String {
+        let n = self.shares.fetch_add(1, Ordering::Relaxed);
+        let mut rng = Rng::new();
+        let (high, low) = (rng.u64(..) ^ n, rng.u64(..));
+        let (a, b, c) = (high >> 32, high >> 16 & 0xffff, high & 0xfff);
+        let (d, e) = (low >> 48 & 0x3fff | 0x8000, low & 0xffff_ffff_ffff);
+        format!("{a:08x}-{b:04x}-4{c:03x}-{d:04x}-{e:012x}")
+    }
+}
+
+/// The slices with the taints that rules put on their devices.
+fn tainted(slices: Vec<Arc<ResourceSlice>>, rules: &[Arc<DeviceTaintRule>]) -> Vec<Arc<ResourceSlice>> {
+    let with_rules = |mut slice: Arc<ResourceSlice>| {
+        for rule in rules {
+            let selector = rule.spec.device_selector.as_ref();
+            let is_about = |wanted: Option<&String>, has: &str| wanted.is_none_or(|w| w == has);
+            if !is_about(selector.and_then(|s| s.driver.as_ref()), &slice.spec.driver)
+                || !is_about(selector.and_then(|s| s.pool.as_ref()), &slice.spec.pool.name)
+            {
+                continue;
+            }
+            let device = selector.and_then(|s| s.device.as_ref());
+            let all = slice.spec.devices.as_deref().unwrap_or_default();
+            if !all.iter().any(|d| is_about(device, &d.name)) {
+                continue;
+            }
+            let own = Arc::make_mut(&mut slice).spec.devices.iter_mut().flatten();
+            for found in own.filter(|d| is_about(device, &d.name)) {
+                found.taints.get_or_insert_default().push(rule.spec.taint.clone());
+            }
+        }
+        slice
+    };
+    slices.into_iter().map(with_rules).collect()
+}

@@ -1,0 +1,394 @@
+//! DynamicResources: nodes have to have the devices that a pod's claims ask for; devices are allocated once the node is
+//! chosen, and claims reserved for the pod before it is bound.
+//!
+//! Source: `k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources`, KEP-4381.
+
+mod allocator;
+mod bind;
+mod capacity;
+mod constraint;
+mod counters;
+mod devices;
+mod hints;
+mod names;
+mod pools;
+mod ready;
+mod request;
+mod result;
+mod search;
+mod selector;
+mod taken;
+#[cfg(test)]
+mod tests;
+mod tracker;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice,
+};
+use knarr_api::kind::Kind;
+use knarr_client::Client;
+use serde::Deserialize;
+
+use self::allocator::AllocateError;
+use self::bind::{Reserved, give_up};
+use self::devices::Devices;
+use self::names::{allocation, is_reserved_for};
+use self::request::{Ask, full_name, requests};
+use crate::framework::points::{MAX_NODE_SCORE, NodeView};
+use crate::framework::{
+    Action, Attempt, Changed, ClusterEvent, CycleState, Descriptor, Filter, NoRoom, NodeFilter, NodeScore,
+    Parts, Plugin, PodInfo, PostFilter, PreBind, PreEnqueue, PreFilter, Reserve, Resource, Room, Scope,
+    Score, Shape, Status,
+};
+use crate::snapshot::{NodeIdx, Snapshot};
+
+pub const NAME: &str = "DynamicResources";
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    weight: 2,
+    build: |build| {
+        let args: Args = build.args()?;
+        let (filter_timeout, binding_timeout) = args.timeouts()?;
+        build.catalog.watch::<ResourceClaim>();
+        build.catalog.watch::<ResourceSlice>();
+        build.catalog.watch::<DeviceClass>();
+        build.catalog.watch::<DeviceTaintRule>();
+        let devices = Arc::new(Devices::new(build.catalog, filter_timeout, binding_timeout));
+        let plugin = Arc::new(DynamicResources { devices });
+        Ok(Parts {
+            pre_enqueue: Some(plugin.clone()),
+            filter: Some(plugin.clone()),
+            post_filter: Some(plugin.clone()),
+            score: Some(plugin.clone()),
+            reserve: Some(plugin.clone()),
+            pre_bind: Some(plugin.clone()),
+            ..Parts::of(plugin)
+        })
+    },
+};
+
+/// The alternatives that a request can have.
+const MAX_ALTERNATIVES: usize = 8;
+const UNAVAILABLE: &str = "resourceclaim not available on the node";
+
+#[derive(Debug, Clone, Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Args {
+    filter_timeout: Option<String>,
+    binding_timeout: Option<String>,
+}
+
+impl Args {
+    /// How long the search on a node, and the wait for devices, may last.
+    fn timeouts(&self) -> Result<(Duration, Duration), String> {
+        let read = |text: &Option<String>, name: &str, default: i64, least: i64, rule: &str| {
+            let Some(text) = text else { return Ok(Duration::from_secs(default.unsigned_abs())) };
+            let parsed = knarr_apimachinery::duration::parse(text).map_err(|why| format!("{name}: {why}"))?;
+            match Duration::try_from(parsed) {
+                Ok(duration) if parsed.as_secs() >= least => Ok(duration),
+                _ => Err(format!("{name}: Invalid value: {text:?}: must be {rule}")),
+            }
+        };
+        Ok((
+            read(&self.filter_timeout, "filterTimeout", 10, 0, "zero or positive")?,
+            read(&self.binding_timeout, "bindingTimeout", 600, 1, "at least 1 second")?,
+        ))
+    }
+}
+
+struct DynamicResources {
+    devices: Arc<Devices>,
+}
+
+/// The filter for a pod with claims.
+struct HasDevices {
+    devices: Arc<Devices>,
+    claims: Vec<Arc<ResourceClaim>>,
+    /// Verdicts by node, each for one version of it: what other pods do on the node makes no difference.
+    known: Mutex<HashMap<String, (Arc<Node>, Status)>>,
+    /// A failure that ends the attempt.
+    failed: Mutex<Option<Status>>,
+}
+
+impl HasDevices {
+    fn new(devices: Arc<Devices>, claims: Vec<Arc<ResourceClaim>>) -> Self {
+        Self { devices, claims, known: Mutex::default(), failed: Mutex::default() }
+    }
+
+    fn judge(&self, node: &Node) -> Status {
+        let mut unavailable = false;
+        for claim in &self.claims {
+            unavailable |= !self.devices.is_available(claim, node);
+        }
+        match self.devices.allocate(node, &self.claims) {
+            Ok(Some(_)) if unavailable => Status::unresolvable(UNAVAILABLE),
+            Ok(Some(_)) => Status::SUCCESS,
+            Ok(None) => Status::unresolvable("cannot allocate all claims"),
+            Err(AllocateError::OnNode(why)) => Status::unresolvable(why),
+            Err(AllocateError::TimedOut) => {
+                Status::error(format!("node {}: {}", node.name(), AllocateError::TimedOut))
+            }
+            Err(AllocateError::Wrong(why)) => Status::error(why),
+        }
+    }
+}
+
+impl NodeFilter for HasDevices {
+    fn check(&self, view: &NodeView) -> Status {
+        if let Some(failed) = &*self.failed.lock().unwrap_or_else(PoisonError::into_inner) {
+            return failed.clone();
+        }
+        let node = &view.row.node;
+        {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((judged, status)) = known.get(node.name())
+                && Arc::ptr_eq(judged, node)
+            {
+                return status.clone();
+            }
+        }
+        let status = self.judge(node);
+        if !status.is_success() && !status.is_rejected() {
+            *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(node.name().to_owned(), (Arc::clone(node), status.clone()));
+        status
+    }
+
+    fn boxed(&self) -> Box<dyn NodeFilter> {
+        Box::new(Self::new(Arc::clone(&self.devices), self.claims.clone()))
+    }
+}
+
+/// Earlier alternatives of a request are better.
+struct Preferred {
+    devices: Arc<Devices>,
+    claims: Vec<Arc<ResourceClaim>>,
+}
+
+impl NodeScore for Preferred {
+    fn score(&self, view: &NodeView) -> i64 {
+        let made = self.devices.allocate(&view.row.node, &self.claims).ok().flatten().unwrap_or_default();
+        let mut made = made.iter();
+        let all = self.claims.iter().map(|claim| (claim, allocation(claim).or_else(|| made.next())));
+        all.filter_map(|(claim, allocation)| Some(rank(claim, allocation?))).sum()
+    }
+
+    fn normalize(&self, _: &Snapshot, _: &[NodeIdx], scores: &mut [i64]) {
+        let best = scores.iter().copied().max().unwrap_or(0);
+        if best > 0 {
+            scores.iter_mut().for_each(|score| *score = *score * MAX_NODE_SCORE / best);
+        }
+    }
+}
+
+fn rank(claim: &ResourceClaim, allocation: &AllocationResult) -> i64 {
+    let results = allocation.devices.as_ref().and_then(|d| d.results.as_deref()).unwrap_or_default();
+    let taken: BTreeSet<&str> = results.iter().map(|r| r.request.as_str()).collect();
+    let of_request = |request| {
+        let asks = Ask::of(request).into_iter().enumerate().filter(|(_, ask)| ask.parent.is_some());
+        let taken = asks.filter(|(_, ask)| taken.contains(ask.full_name().as_str()));
+        taken.map(|(at, _)| MAX_ALTERNATIVES.saturating_sub(at) as i64).sum::<i64>()
+    };
+    requests(claim).iter().map(of_request).sum()
+}
+
+impl Plugin for DynamicResources {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn interests(&self) -> &'static [ClusterEvent] {
+        const {
+            const NEW_OR_CHANGED: Action = Action::ADD.or(Action::UPDATE);
+            &[
+                ClusterEvent::new(
+                    Resource::Node,
+                    Action::ADD.or(Action::NODE_LABEL).or(Action::NODE_ALLOCATABLE),
+                ),
+                ClusterEvent::new(Resource::ResourceClaim, NEW_OR_CHANGED.or(Action::DELETE)),
+                ClusterEvent::new(Resource::TargetPod, Action::POD_GENERATED_CLAIM),
+                ClusterEvent::new(Resource::DeviceClass, NEW_OR_CHANGED),
+                ClusterEvent::new(Resource::ResourceSlice, NEW_OR_CHANGED),
+            ]
+        }
+    }
+
+    fn hint(&self, pod: &PodInfo, happened: ClusterEvent, change: &Changed) -> bool {
+        match happened.resource {
+            Resource::ResourceClaim => hints::claim_helps(&self.devices, pod.pod(), change),
+            Resource::TargetPod => change.new::<Pod>().is_none_or(|pod| self.devices.claims_of(pod).is_ok()),
+            _ => true,
+        }
+    }
+}
+
+impl PreEnqueue for DynamicResources {
+    fn pre_enqueue(&self, pod: &PodInfo) -> Status {
+        match self.devices.claims_of(pod.pod()) {
+            Ok(_) => Status::SUCCESS,
+            Err(why) => Status::unresolvable(why),
+        }
+    }
+}
+
+impl DynamicResources {
+    /// Why no node will do for these claims at the moment.
+    fn turned_down(&self, claims: &[Arc<ResourceClaim>]) -> Option<Status> {
+        for claim in claims.iter().filter(|c| allocation(c).is_none()) {
+            let whole = full_name(claim);
+            if self.devices.tracker.is_in_flight(claim.uid()) {
+                let why = format!("resource claim {whole} is in the process of being allocated");
+                return Some(Status::unresolvable(why));
+            }
+            for request in requests(claim) {
+                let asks = Ask::of(request);
+                if asks.is_empty() {
+                    let name = &request.name;
+                    let why = format!("resource claim {whole}, request {name}: unknown request type");
+                    return Some(Status::unresolvable(why));
+                }
+                for ask in asks {
+                    let (name, class) = (ask.full_name(), ask.class_name);
+                    if class.is_empty() {
+                        return Some(Status::error(format!("request {name}: unsupported request type")));
+                    }
+                    if self.devices.catalog.get::<DeviceClass>("", class).is_none() {
+                        let why = format!("request {name}: device class {class} does not exist");
+                        return Some(Status::unresolvable(why));
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+impl Filter for DynamicResources {
+    /// The search for devices is dear: it is made for nodes that pass everything else.
+    fn scope(&self) -> Scope {
+        Scope::Cluster
+    }
+
+    fn version(&self, _: &Snapshot, shape: &Shape) -> u64 {
+        self.devices.version(&shape.pod)
+    }
+
+    fn pre_filter(&self, _: &Snapshot, shape: &Shape) -> PreFilter {
+        let claims = match self.devices.claims_of(&shape.pod) {
+            Ok(claims) if claims.is_empty() => return PreFilter::Skip,
+            Ok(claims) => claims,
+            Err(why) => return PreFilter::Reject(Status::unresolvable(why)),
+        };
+        match self.turned_down(&claims) {
+            Some(status) => PreFilter::Reject(status),
+            None => PreFilter::check(HasDevices::new(Arc::clone(&self.devices), claims)),
+        }
+    }
+}
+
+impl PostFilter for DynamicResources {
+    /// Makes no room, but gives back a claim that keeps its pod from being scheduled and that nobody else uses.
+    fn post_filter(&self, attempt: &Attempt) -> Result<Vec<Room>, NoRoom> {
+        let nothing = NoRoom { words: String::new(), withdraw: false };
+        let Ok(claims) = self.devices.claims_of(attempt.pod.pod()) else { return Err(nothing) };
+        let by_us = attempt.diagnosis.rejected().filter(|(_, verdict)| verdict.plugin == NAME);
+        let nodes: Vec<_> = by_us.map(|(at, _)| &attempt.cluster.row(at).node).collect();
+        let unused = claims.into_iter().find(|claim| {
+            let reserved = claim.status.as_ref().and_then(|s| s.reserved_for.as_deref()).unwrap_or_default();
+            allocation(claim).is_some()
+                && reserved.iter().all(|r| r.uid == attempt.pod.uid())
+                && reserved.len() <= 1
+                && nodes.iter().any(|node| !self.devices.is_available(claim, node))
+        });
+        let Some(claim) = unused else { return Err(nothing) };
+        if let Some(client) = self.devices.catalog.client() {
+            tokio::spawn(bind::deallocate(client.clone(), claim));
+        }
+        Err(NoRoom { words: "deallocation of ResourceClaim completed".to_owned(), withdraw: false })
+    }
+}
+
+impl Score for DynamicResources {
+    fn scope(&self) -> Scope {
+        Scope::Cluster
+    }
+
+    fn version(&self, _: &Snapshot, shape: &Shape) -> u64 {
+        self.devices.version(&shape.pod)
+    }
+
+    fn pre_score(&self, _: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
+        let claims = self.devices.claims_of(&shape.pod).ok()?;
+        let chooses = |claim: &Arc<ResourceClaim>| {
+            requests(claim).iter().any(|r| r.first_available.as_ref().is_some_and(|s| !s.is_empty()))
+        };
+        let devices = Arc::clone(&self.devices);
+        claims.iter().any(chooses).then(|| Box::new(Preferred { devices, claims }) as Box<dyn NodeScore>)
+    }
+}
+
+impl Reserve for DynamicResources {
+    fn reserve(&self, state: &mut CycleState, cluster: &Snapshot, pod: &PodInfo, node: &str) -> Status {
+        let claims = match self.devices.claims_of(pod.pod()) {
+            Ok(claims) if claims.is_empty() => return Status::SUCCESS,
+            Ok(claims) => claims,
+            Err(why) => return Status::unresolvable(why),
+        };
+        let Some(row) = cluster.named(node) else { return Status::error(format!("node {node:?} not found")) };
+        let made = match self.devices.allocate(&row.node, &claims) {
+            Ok(Some(made)) => made,
+            Ok(None) => return Status::error("claim allocation not found for node"),
+            Err(why) => return Status::error(why.to_string()),
+        };
+        let mut made = made.into_iter();
+        let mut reserved = Vec::new();
+        for claim in claims {
+            let allocation = if allocation(&claim).is_none() { made.next() } else { None };
+            if let Some(allocation) = &allocation {
+                let mut next = (*claim).clone();
+                next.status.get_or_insert_default().allocation = Some(allocation.clone());
+                self.devices.tracker.begin(Arc::new(next));
+            }
+            reserved.push((claim, allocation));
+        }
+        state.write(Reserved::new(reserved));
+        Status::SUCCESS
+    }
+
+    fn unreserve(&self, state: &mut CycleState, pod: &PodInfo, _: &str) {
+        let Some(reserved) = state.read::<Reserved>() else { return };
+        for (claim, allocated) in reserved.claims() {
+            if allocated.is_some() {
+                self.devices.tracker.cancel(claim.uid());
+            }
+            if allocation(&claim).is_some()
+                && is_reserved_for(&claim, pod.uid())
+                && let Some(client) = self.devices.catalog.client()
+            {
+                tokio::spawn(give_up(client.clone(), claim, pod.uid.to_string()));
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl PreBind for DynamicResources {
+    async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, _: &str) -> Status {
+        let Some(reserved) = state.read::<Reserved>() else { return Status::SUCCESS };
+        if let Err(error) = reserved.write(client, &self.devices.tracker, pod).await {
+            return Status::error(error.to_string());
+        }
+        match reserved.wait(client, &self.devices).await {
+            Ok(()) => Status::SUCCESS,
+            Err(error) => Status::error(error.to_string()),
+        }
+    }
+}
