@@ -331,7 +331,7 @@ async fn paths_that_lead_nowhere() {
     }
     for uri in ["/nothing", "/apis/none.example.com/v1/things", "/apis/none.example.com"] {
         let reply = u.get(uri).await;
-        assert_eq!((reply.code, reply.message()), (404, "404 page not found\n"), "{uri}");
+        assert_eq!((reply.code, reply.message()), (404, "404 page not found"), "{uri}");
     }
     let method = u.put(CONFIG_MAPS, &config_map("a")).await;
     assert_eq!(method.code, 405, "{}", method.body);
