@@ -8,6 +8,7 @@ mod owners;
 mod pod_control;
 mod pod_disruption;
 mod pod_state;
+mod resource_claim;
 mod resource_quota;
 mod revisions;
 mod service_pods;

@@ -1,0 +1,149 @@
+//! Claims for devices: made for pods from templates, reserved for as long as a pod needs them, given back afterwards.
+//!
+//! Source: `k8s.io/kubernetes/pkg/controller/resourceclaim`, KEP-4381.
+
+mod pods;
+#[cfg(test)]
+mod tests;
+mod unused;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::status::StatusError;
+use knarr_client::events::EventRecorder;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Client, Error, Event, Lister};
+
+use crate::manager::{Context, Descriptor};
+
+pub const DESCRIPTOR: Descriptor =
+    Descriptor { name: "resourceclaim-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+
+const WORKERS: usize = 50;
+/// Who writes the statuses of pods, and who tells of failures: upstream's names.
+const FIELD_MANAGER: &str = "ResourceClaimController";
+const EVENT_SOURCE: &str = "resource_claim";
+/// Pods by `namespace/name` of their claims, and of the templates of these.
+const BY_CLAIM: &str = "pod-resource-claim";
+const BY_TEMPLATE: &str = "pod-resource-claim-template";
+/// Claims by `namespace/uid` of the pod that owns them.
+const BY_OWNER: &str = "claim-pod-owner";
+/// Says which of its pod's claims a claim was made for.
+const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+/// Keeps a claim from going away while it has devices.
+const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Pod(ObjectKey),
+    Claim(ObjectKey),
+}
+
+/// What reconciling looks at and acts through.
+struct Work {
+    cx: Arc<Context>,
+    /// Applies the statuses of pods.
+    applier: Client,
+    recorder: EventRecorder,
+    pods: Lister<Pod>,
+    claims: Lister<ResourceClaim>,
+    templates: Lister<ResourceClaimTemplate>,
+    /// The claims made lately, by uid of the pod and name within it: informers may not show them yet. An entry goes
+    /// with its pod.
+    made: Mutex<BTreeMap<(String, String), String>>,
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue: Arc<WorkQueue<Key>> = WorkQueue::new(Arc::clone(&cx.clock));
+    let pods = cx.informers.informer::<Pod>();
+    let claims = cx.informers.informer::<ResourceClaim>();
+    let templates = cx.informers.informer::<ResourceClaimTemplate>();
+    pods.add_index(BY_CLAIM, |pod| {
+        pods::claim_names(pod).map(|name| format!("{}/{name}", pod.namespace())).collect()
+    });
+    pods.add_index(BY_TEMPLATE, |pod| {
+        pods::template_names(pod).map(|name| format!("{}/{name}", pod.namespace())).collect()
+    });
+    claims.add_index(BY_OWNER, |claim| {
+        unused::owner(claim).map(|pod| format!("{}/{}", claim.namespace(), pod.uid)).into_iter().collect()
+    });
+    let clock = Arc::clone(&cx.clock);
+    let work = Arc::new(Work {
+        applier: Client::new(Arc::clone(cx.client.transport()), clock, FIELD_MANAGER),
+        recorder: EventRecorder::new(cx.client.clone(), EVENT_SOURCE, "", cx.stop.clone()),
+        pods: pods.lister(),
+        claims: claims.lister(),
+        templates: templates.lister(),
+        made: Mutex::default(),
+        cx: Arc::clone(&cx),
+    });
+    let (on_pod, of_work) = (Arc::clone(&queue), Arc::downgrade(&work));
+    pods.add_handler(move |event| {
+        let gone = matches!(event, Event::Deleted(_));
+        if let Some(work) = of_work.upgrade().filter(|_| gone) {
+            work.forget(event.object());
+        }
+        enqueue(&on_pod, event.object(), gone);
+    });
+    let (on_claim, of_claim) = (Arc::clone(&queue), pods.lister());
+    claims.add_handler(move |event| {
+        let key = event.object().key();
+        of_claim.by_index(BY_CLAIM, &key.to_string()).iter().for_each(|pod| enqueue(&on_claim, pod, false));
+        if !matches!(event, Event::Deleted(_)) {
+            on_claim.add(Key::Claim(key));
+        }
+    });
+    let (on_template, of_template) = (Arc::clone(&queue), pods.lister());
+    templates.add_handler(move |event| {
+        let key = event.object().key().to_string();
+        of_template.by_index(BY_TEMPLATE, &key).iter().for_each(|pod| enqueue(&on_template, pod, false));
+    });
+    pods.wait_synced().await;
+    claims.wait_synced().await;
+    templates.wait_synced().await;
+    let stop = cx.stop.clone();
+    let reconcile = move |key: Key| {
+        let work = Arc::clone(&work);
+        async move {
+            match key {
+                Key::Pod(key) => work.pod(&key).await,
+                Key::Claim(key) => work.claim(&key).await,
+            }
+        }
+    };
+    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+/// Looks after the pod, and after its claims when it needs them no more.
+fn enqueue(queue: &WorkQueue<Key>, pod: &Pod, gone: bool) {
+    if !pods::has_claims(pod) {
+        return;
+    }
+    if gone || pods::is_done(pod) {
+        for name in pods::claim_names(pod) {
+            queue.add(Key::Claim(ObjectKey::new(pod.namespace(), name)));
+        }
+    }
+    if !gone && pod.metadata.deletion_timestamp.is_none() {
+        queue.add(Key::Pod(pod.key()));
+    }
+}
+
+impl Work {
+    fn made(&self) -> std::sync::MutexGuard<'_, BTreeMap<(String, String), String>> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget(&self, pod: &Pod) {
+        self.made().retain(|(uid, _), _| uid != pod.uid());
+    }
+}
+
+/// What an event says; it is tried again.
+fn failure(text: String) -> Error {
+    Error::Status(StatusError::new(500, "", text))
+}

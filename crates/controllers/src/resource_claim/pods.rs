@@ -1,0 +1,271 @@
+//! The claims of pods: made from templates, told in the pod's status, reserved where the pod has its node already.
+
+use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::events::EventType;
+use knarr_client::{Patch, Result};
+use serde_json::json;
+
+use super::{BY_OWNER, POD_CLAIM, Work, failure, unused};
+
+/// Room for a hyphen and five random characters in a name of 63.
+const MAX_BASE_BYTES: usize = 57;
+
+fn claims(pod: &Pod) -> &[PodResourceClaim] {
+    pod.spec.as_ref().and_then(|s| s.resource_claims.as_deref()).unwrap_or_default()
+}
+
+/// The claim that the scheduler made for the pod's extended resources.
+fn extended(pod: &Pod) -> Option<&str> {
+    let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
+    Some(&status.resource_claim_name)
+}
+
+pub fn has_claims(pod: &Pod) -> bool {
+    !claims(pod).is_empty() || extended(pod).is_some()
+}
+
+/// What the pod's status says of a claim.
+enum Told<'a> {
+    /// Nothing yet.
+    Nothing,
+    /// That there is none on purpose.
+    NotNeeded,
+    Name(&'a str),
+}
+
+fn told<'a>(pod: &'a Pod, claim: &'a PodResourceClaim) -> Told<'a> {
+    if let Some(name) = &claim.resource_claim_name {
+        return Told::Name(name);
+    }
+    let statuses = pod.status.as_ref().and_then(|s| s.resource_claim_statuses.as_deref()).unwrap_or_default();
+    match statuses.iter().find(|s| s.name == claim.name).map(|s| s.resource_claim_name.as_deref()) {
+        None => Told::Nothing,
+        Some(None) => Told::NotNeeded,
+        Some(Some(name)) => Told::Name(name),
+    }
+}
+
+/// The names of the claims that the pod has, as far as they are known.
+pub fn claim_names(pod: &Pod) -> impl Iterator<Item = &str> {
+    let named = claims(pod).iter().filter_map(|claim| match told(pod, claim) {
+        Told::Name(name) => Some(name),
+        _ => None,
+    });
+    named.chain(extended(pod))
+}
+
+pub fn template_names(pod: &Pod) -> impl Iterator<Item = &str> {
+    claims(pod).iter().filter_map(|claim| claim.resource_claim_template_name.as_deref())
+}
+
+/// The pod has ended, or will never be started.
+pub fn is_done(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+        || pod.metadata.deletion_timestamp.is_some() && !has_node(pod)
+}
+
+fn has_node(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty())
+}
+
+/// What a claim for the pod is called but for its random end: of names that are too long, both parts are cut.
+pub fn name_base(pod: &str, claim: &str) -> String {
+    let base = format!("{pod}-{claim}-");
+    if base.len() <= MAX_BASE_BYTES {
+        return base;
+    }
+    let part = |name: &str| {
+        let mut end = name.len() * MAX_BASE_BYTES / base.len();
+        while !name.is_char_boundary(end) {
+            end -= 1;
+        }
+        name[..end].to_owned()
+    };
+    format!("{}-{}", part(pod), part(claim))
+}
+
+/// The claim of the pod, from its template.
+pub fn from_template(pod: &Pod, claim: &str, template: &ResourceClaimTemplate) -> ResourceClaim {
+    let template = template.spec.clone().unwrap_or_default();
+    let from = template.metadata.unwrap_or_default();
+    let mut annotations = from.annotations.unwrap_or_default();
+    annotations.insert(POD_CLAIM.to_owned(), claim.to_owned());
+    let metadata = ObjectMeta {
+        generate_name: Some(name_base(pod.name(), claim)),
+        namespace: pod.metadata.namespace.clone(),
+        labels: from.labels,
+        annotations: Some(annotations),
+        owner_references: Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: pod.name().to_owned(),
+            uid: pod.uid().to_owned(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        }]),
+        ..ObjectMeta::default()
+    };
+    ResourceClaim { metadata, spec: template.spec, status: None }
+}
+
+fn foreign(pod: &Pod, claim: &ResourceClaim) -> Option<String> {
+    let own = unused::owner(claim).is_some_and(|owner| owner.uid == pod.uid());
+    (!own).then(|| {
+        format!(
+            "ResourceClaim {}/{} was not created for Pod {}/{} (Pod is not owner)",
+            claim.namespace(),
+            claim.name(),
+            pod.namespace(),
+            pod.name()
+        )
+    })
+}
+
+impl Work {
+    pub(super) async fn pod(&self, key: &ObjectKey) -> Result<()> {
+        let Some(pod) = self.pods.get_key(key).filter(|p| p.metadata.deletion_timestamp.is_none()) else {
+            return Ok(());
+        };
+        let mut made = Vec::new();
+        for claim in claims(&pod) {
+            match self.provide(&pod, claim).await {
+                Ok(name) => made.extend(name.map(|name| (claim.name.clone(), name))),
+                Err(error) => {
+                    let text = format!("PodResourceClaim {}: {error}", claim.name);
+                    self.recorder.event(&*pod, EventType::Warning, "FailedResourceClaimCreation", text);
+                    return Err(error);
+                }
+            }
+        }
+        if !made.is_empty() {
+            self.tell(&pod, made).await?;
+        }
+        if has_node(&pod) {
+            self.reserve(&pod).await?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the claim is there; its name, where the pod's status does not say it yet.
+    async fn provide(&self, pod: &Pod, claim: &PodResourceClaim) -> Result<Option<String>> {
+        match told(pod, claim) {
+            Told::NotNeeded => return Ok(None),
+            Told::Name(name) => {
+                if claim.resource_claim_template_name.is_none() || self.is_there(pod, claim, name).await? {
+                    return Ok(None);
+                }
+            }
+            Told::Nothing => {}
+        }
+        let Some(template) = claim.resource_claim_template_name.as_deref() else {
+            let (namespace, pod, name) = (pod.namespace(), pod.name(), &claim.name);
+            return Err(failure(format!(
+                "checking for claim before creating it: pod \"{namespace}/{pod}\", spec.resourceClaim {name:?}: none \
+                 of the supported fields are set"
+            )));
+        };
+        // One may have been made before, and the pod not told of it.
+        let owned = self.claims.by_index(BY_OWNER, &format!("{}/{}", pod.namespace(), pod.uid()));
+        let of = |c: &ResourceClaim| {
+            c.metadata.annotations.as_ref().and_then(|a| a.get(POD_CLAIM)) == Some(&claim.name)
+        };
+        if let Some(found) = owned.iter().find(|c| of(c)) {
+            return Ok(Some(found.name().to_owned()));
+        }
+        let key = (pod.uid().to_owned(), claim.name.clone());
+        let lately = self.made().get(&key).cloned();
+        if let Some(name) = lately {
+            return Ok(Some(name));
+        }
+        let Some(found) = self.templates.get(pod.namespace(), template) else {
+            return Err(failure(format!(
+                "resource claim template {template:?}: resourceclaimtemplate.resource.k8s.io {template:?} not found"
+            )));
+        };
+        let wanted = from_template(pod, &claim.name, &found);
+        let created = self
+            .cx
+            .client
+            .create(&wanted)
+            .await
+            .map_err(|e| failure(format!("create ResourceClaim : {e}")))?;
+        self.made().insert(key, created.name().to_owned());
+        if self.pods.get_key(&pod.key()).is_none_or(|shown| shown.uid() != pod.uid()) {
+            // It went meanwhile: nobody will forget it any more.
+            self.forget(pod);
+        }
+        Ok(Some(created.name().to_owned()))
+    }
+
+    /// Whether the claim that the pod's status names is there and the pod's own.
+    async fn is_there(&self, pod: &Pod, claim: &PodResourceClaim, name: &str) -> Result<bool> {
+        if let Some(found) = self.claims.get(pod.namespace(), name) {
+            return Ok(foreign(pod, &found).is_none());
+        }
+        match self.cx.client.get::<ResourceClaim>(pod.namespace(), name).await {
+            Ok(found) => Ok(foreign(pod, &found).is_none()),
+            Err(error) if error.is_not_found() => {
+                self.made().remove(&(pod.uid().to_owned(), claim.name.clone()));
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes the names of claims into the pod's status, beside those that it has.
+    async fn tell(&self, pod: &Pod, made: Vec<(String, String)>) -> Result<()> {
+        let statuses = pod.status.as_ref().and_then(|s| s.resource_claim_statuses.as_deref());
+        let known = statuses.unwrap_or_default().iter();
+        let mut names: std::collections::BTreeMap<_, _> =
+            known.filter_map(|s| Some((s.name.clone(), s.resource_claim_name.clone()?))).collect();
+        names.extend(made);
+        let statuses: Vec<_> =
+            names.iter().map(|(name, claim)| json!({"name": name, "resourceClaimName": claim})).collect();
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": pod.name(), "namespace": pod.namespace()},
+            "status": {"resourceClaimStatuses": statuses}});
+        let patch = Patch::Apply { object, force: true };
+        let sent = self.applier.patch::<Pod>(pod.namespace(), pod.name(), Some("status"), &patch).await;
+        sent.map(drop).map_err(|error| {
+            let (namespace, pod) = (pod.namespace(), pod.name());
+            failure(format!("update pod {namespace}/{pod} ResourceClaimStatuses: {error}"))
+        })
+    }
+
+    /// Reserves allocated claims for a pod that got its node from somebody else than the scheduler.
+    async fn reserve(&self, pod: &Pod) -> Result<()> {
+        for of in claims(pod) {
+            let name = match told(pod, of) {
+                Told::Name(name) => name,
+                Told::NotNeeded => continue,
+                Told::Nothing => return Ok(()),
+            };
+            let Some(claim) = self.claims.get(pod.namespace(), name) else { return Ok(()) };
+            if of.resource_claim_name.is_none()
+                && let Some(why) = foreign(pod, &claim)
+            {
+                return Err(failure(why));
+            }
+            let status = claim.status.clone().unwrap_or_default();
+            let reserved = status.reserved_for.iter().flatten().any(|r| r.uid == pod.uid());
+            if status.allocation.is_none() || reserved {
+                continue;
+            }
+            let mut next = (*claim).clone();
+            let list = next.status.get_or_insert_default().reserved_for.get_or_insert_default();
+            list.push(ResourceClaimConsumerReference {
+                api_group: None,
+                resource: "pods".to_owned(),
+                name: pod.name().to_owned(),
+                uid: pod.uid().to_owned(),
+            });
+            self.cx.client.update_status(&next).await?;
+        }
+        Ok(())
+    }
+}
