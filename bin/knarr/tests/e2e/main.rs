@@ -10,6 +10,7 @@ mod bad_input;
 mod cluster;
 mod custom_resources;
 mod deletion;
+mod devices;
 mod draining;
 mod edits;
 mod images;
