@@ -32,7 +32,7 @@ async fn an_oom_kill_of_a_child_is_an_event() {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), oom).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), oom).await.unwrap();
     assert_eq!(world.runtime.container("c").unwrap().status.state, ContainerState::Running);
 }
 

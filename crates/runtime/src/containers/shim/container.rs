@@ -33,6 +33,8 @@ pub struct Container {
     pub oom: Option<OomWatch>,
     /// Kills for memory that were told of.
     pub oom_kills: u64,
+    /// How often it is still looked whether there are more.
+    pub oom_looks: u32,
 }
 
 /// What a start needs of the sandbox.
@@ -65,6 +67,7 @@ impl Container {
             output: Output::default(),
             oom: None,
             oom_kills: 0,
+            oom_looks: 0,
         })
     }
 
@@ -178,6 +181,7 @@ impl Container {
         self.pidfd = None;
         self.report = None;
         self.oom = None;
+        self.oom_looks = 0;
     }
 
     pub fn remove_folder(&self, folder: &SandboxFolder) {

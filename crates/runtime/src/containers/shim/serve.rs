@@ -21,6 +21,9 @@ use crate::containers::sys;
 const MAX_CONNECTIONS: usize = 16;
 const BUFFER_BYTES: usize = 32 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// For so long it is looked for the kill that a notice of short memory announces.
+const OOM_LOOKS: u32 = 250;
+const OOM_LOOK_EVERY_MS: libc::c_int = 20;
 
 /// The first process of a pid namespace shared by the sandbox's containers.
 pub struct Pause {
@@ -102,8 +105,10 @@ impl Shim {
             polled.clear();
             tokens.clear();
             self.poll_set(&mut polled, &mut tokens);
+            let looking = self.containers.values().any(|container| container.oom_looks > 0);
+            let wait = if looking { OOM_LOOK_EVERY_MS } else { -1 };
             // SAFETY: the array is valid for its length.
-            let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, -1) };
+            let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, wait) };
             if let Err(error) = sys::check(ready) {
                 if error.kind() == io::ErrorKind::Interrupted {
                     continue;
@@ -114,6 +119,9 @@ impl Shim {
                 if entry.revents != 0 {
                     self.ready(*token, entry.revents);
                 }
+            }
+            if looking {
+                self.look_for_kills();
             }
             for container in self.containers.values_mut() {
                 container.output.tidy();
@@ -330,9 +338,22 @@ impl Shim {
         let Some(container) = self.containers.get_mut(&key) else { return };
         let Some(oom) = &container.oom else { return };
         oom.clear();
-        let kills = self.record.cgroups.oom_kills(&container.cgroup);
-        if kills > std::mem::replace(&mut container.oom_kills, kills) {
-            let container_id = container.spec.id.clone();
+        // cgroup v1 tells that memory is short before anything is killed, and not of the kill.
+        container.oom_looks = OOM_LOOKS;
+        self.look_for_kills();
+    }
+
+    fn look_for_kills(&mut self) {
+        let mut killed = Vec::new();
+        for container in self.containers.values_mut().filter(|container| container.oom_looks > 0) {
+            container.oom_looks -= 1;
+            let kills = self.record.cgroups.oom_kills(&container.cgroup);
+            if kills > std::mem::replace(&mut container.oom_kills, kills) {
+                container.oom_looks = 0;
+                killed.push(container.spec.id.clone());
+            }
+        }
+        for container_id in killed {
             self.push(Push::Oom { container_id });
         }
     }
