@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_api::kind::{Kind, ResourceType};
 use knarr_client::Informers;
@@ -34,6 +35,10 @@ fn kinds() -> Vec<ResourceType> {
         CSIStorageCapacity::RESOURCE,
         StorageClass::RESOURCE,
         VolumeAttachment::RESOURCE,
+        DeviceClass::RESOURCE,
+        DeviceTaintRule::RESOURCE,
+        ResourceClaim::RESOURCE,
+        ResourceSlice::RESOURCE,
         ReplicaSet::RESOURCE,
         StatefulSet::RESOURCE,
         ReplicationController::RESOURCE,

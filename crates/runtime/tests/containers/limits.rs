@@ -22,7 +22,7 @@ async fn too_much_memory_is_oom_killed() {
 async fn an_oom_kill_of_a_child_is_an_event() {
     let world = World::new().await;
     let mut events = world.runtime.events();
-    let mut spec = world.spec("c", &["sh", "-c", "(x=$(yes | head -c 60000000)); sleep 1000"]);
+    let mut spec = world.spec("c", &["sh", "-c", "while :; do (x=$(yes | head -c 60000000)); sleep 1; done"]);
     spec.resources.memory_limit = Some(16 << 20);
     world.run(spec).await;
     let oom = async {
