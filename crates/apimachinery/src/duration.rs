@@ -1,4 +1,4 @@
-//! Durations as Go writes them: `1h30m`, `1.5s`.
+//! Durations as Go reads and writes them: `1h30m`, `1.5s`.
 
 use jiff::SignedDuration;
 
@@ -45,13 +45,46 @@ pub fn parse(text: &str) -> Result<SignedDuration, String> {
             scale /= 10;
             nanos += i128::from(digit - b'0') * scale;
         }
-        if nanos > i128::from(i64::MAX) {
+        // The least of all has no positive counterpart.
+        if nanos > i128::from(i64::MIN).abs() {
             return Err(invalid());
         }
         rest = tail;
     }
     let nanos = i64::try_from(if negative { -nanos } else { nanos }).map_err(|_| invalid())?;
     Ok(SignedDuration::from_nanos(nanos))
+}
+
+/// The text of a duration in nanoseconds.
+pub fn format(nanos: i64) -> String {
+    let sign = if nanos < 0 { "-" } else { "" };
+    let n = nanos.unsigned_abs();
+    let text = match n {
+        0 => return "0s".to_owned(),
+        1..1_000 => format!("{n}ns"),
+        1_000..1_000_000 => with_fraction(n, 1_000, "µs"),
+        1_000_000..1_000_000_000 => with_fraction(n, 1_000_000, "ms"),
+        _ => {
+            let minutes = n / 60_000_000_000;
+            let seconds = with_fraction(n % 60_000_000_000, 1_000_000_000, "s");
+            match (minutes / 60, minutes % 60) {
+                (0, 0) => seconds,
+                (0, minutes) => format!("{minutes}m{seconds}"),
+                (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
+            }
+        }
+    };
+    format!("{sign}{text}")
+}
+
+fn with_fraction(n: u64, unit: u64, suffix: &str) -> String {
+    let (whole, rest) = (n / unit, n % unit);
+    if rest == 0 {
+        return format!("{whole}{suffix}");
+    }
+    let width = unit.ilog10() as usize;
+    let digits = format!("{rest:0width$}");
+    format!("{whole}.{}{suffix}", digits.trim_end_matches('0'))
 }
 
 #[cfg(test)]
@@ -79,6 +112,29 @@ mod tests {
             ("9999999999h", "time: invalid duration \"9999999999h\""),
         ] {
             assert_eq!(parse(text).unwrap_err(), why);
+        }
+        for bad in ["1x", ".s", "1.2.3s", "9999999h", "s", "9223372036854775808ns"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for (nanos, text) in [
+            (0, "0s"),
+            (1, "1ns"),
+            (1_100, "1.1µs"),
+            (2_200_000, "2.2ms"),
+            (3_300_000_000, "3.3s"),
+            (30_000_000_000, "30s"),
+            (245_000_000_000, "4m5s"),
+            (18_367_001_000_000, "5h6m7.001s"),
+            (-60_000_000_000, "-1m0s"),
+            (i64::MAX, "2562047h47m16.854775807s"),
+            (i64::MIN, "-2562047h47m16.854775808s"),
+        ] {
+            assert_eq!(format(nanos), text);
+            assert_eq!(parse(text).map(|d| d.as_nanos()), Ok(i128::from(nanos)), "{text}");
         }
     }
 }

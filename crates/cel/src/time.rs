@@ -5,57 +5,13 @@ use jiff::tz::{Offset, TimeZone};
 
 use crate::error::EvalError;
 
-const NANOS: [(&str, f64); 8] = [
-    ("ns", 1.0),
-    ("us", 1e3),
-    ("\u{b5}s", 1e3),
-    ("\u{3bc}s", 1e3),
-    ("ms", 1e6),
-    ("s", 1e9),
-    ("m", 60e9),
-    ("h", 3600e9),
-];
-
 /// 0001-01-01T00:00:00Z and the end of 9999.
 const FIRST_SECOND: i64 = -62_135_596_800;
 const LAST_SECOND: i64 = 253_402_300_799;
 
 /// `1h15m30.5s`, as Go's `time.ParseDuration` reads it; nanoseconds.
 pub fn parse_duration(text: &str) -> Option<i64> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let length = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (number, after) = rest.split_at(length);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return None;
-        }
-        let unit_length = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (unit, after) = after.split_at(unit_length);
-        let (_, nanos) = NANOS.iter().find(|(u, _)| *u == unit)?;
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.into() };
-        total += whole * (*nanos as i128);
-        if !fraction.is_empty() {
-            let digits = &fraction[..fraction.len().min(18)];
-            let scale = 10_i128.pow(digits.len() as u32);
-            total += digits.parse::<i128>().ok()? * (*nanos as i128) / scale;
-        }
-        if total > i128::from(i64::MAX) + i128::from(negative) {
-            return None;
-        }
-        rest = after;
-    }
-    i64::try_from(if negative { -total } else { total }).ok()
+    i64::try_from(knarr_apimachinery::duration::parse(text).ok()?.as_nanos()).ok()
 }
 
 /// In seconds, with as many decimals as needed: `5400s`, `0.5s`.

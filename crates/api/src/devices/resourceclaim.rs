@@ -1,5 +1,6 @@
 //! ResourceClaim: devices that somebody asks for, and what became of that.
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1 as api;
 use knarr_apimachinery::field::{ErrorList, Path};
 use serde_json::Value;
@@ -21,6 +22,21 @@ pub const RESOURCE: Resource = Resource {
     cells,
     ..Resource::stored(api::ResourceClaim::RESOURCE, "ResourceClaimList", "resourceclaim", &Rules)
 };
+
+/// Why a claim that should have been made for the pod was not.
+pub fn foreign(pod: &Pod, claim: &api::ResourceClaim) -> Option<String> {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    let own = owners.any(|o| o.controller == Some(true) && o.uid == pod.uid());
+    (!own).then(|| {
+        format!(
+            "ResourceClaim {}/{} was not created for Pod {}/{} (Pod is not owner)",
+            claim.namespace(),
+            claim.name(),
+            pod.namespace(),
+            pod.name()
+        )
+    })
+}
 
 const COLUMNS: &[Column] = &[NAME, Column::new("State", "string", "What has become of the claim."), AGE];
 

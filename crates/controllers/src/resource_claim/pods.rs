@@ -3,12 +3,13 @@
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use knarr_api::devices::resourceclaim::foreign;
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::events::EventType;
 use knarr_client::{Patch, Result};
 use serde_json::json;
 
-use super::{BY_OWNER, POD_CLAIM, Work, failure, unused};
+use super::{BY_OWNER, POD_CLAIM, Work, failure};
 
 /// Room for a hyphen and five random characters in a name of 63.
 const MAX_BASE_BYTES: usize = 57;
@@ -110,19 +111,6 @@ pub fn from_template(pod: &Pod, claim: &str, template: &ResourceClaimTemplate) -
         ..ObjectMeta::default()
     };
     ResourceClaim { metadata, spec: template.spec, status: None }
-}
-
-fn foreign(pod: &Pod, claim: &ResourceClaim) -> Option<String> {
-    let own = unused::owner(claim).is_some_and(|owner| owner.uid == pod.uid());
-    (!own).then(|| {
-        format!(
-            "ResourceClaim {}/{} was not created for Pod {}/{} (Pod is not owner)",
-            claim.namespace(),
-            claim.name(),
-            pod.namespace(),
-            pod.name()
-        )
-    })
 }
 
 impl Work {

@@ -56,9 +56,9 @@ pub struct ManagedResource {
 
 fn go_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
-    let nanoseconds = knarr_cel::time::parse_duration(&text).and_then(|n| u64::try_from(n).ok());
-    let wrong = || serde::de::Error::custom(format!("time: invalid duration {text:?}"));
-    nanoseconds.map(Duration::from_nanos).ok_or_else(wrong)
+    let parsed = knarr_apimachinery::duration::parse(&text).map_err(serde::de::Error::custom)?;
+    let wrong = |_| serde::de::Error::custom(format!("time: invalid duration {text:?}"));
+    Duration::try_from(parsed).map_err(wrong)
 }
 
 impl ExtenderConfig {

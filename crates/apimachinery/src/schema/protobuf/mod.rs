@@ -6,7 +6,6 @@
 
 mod any;
 mod decode;
-mod duration;
 mod encode;
 mod envelope;
 mod plan;

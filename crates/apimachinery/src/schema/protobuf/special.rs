@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use super::DecodeError;
 use super::wire::{self, BYTES, Reader, VARINT};
-use super::{DecodeError, duration};
+use crate::duration;
 use crate::quantity::Quantity;
 use crate::schema::Type;
 use crate::schema::validate::time::{self, Layout, Moment};
@@ -105,7 +106,8 @@ pub fn encode(ty: Type, value: &Value, out: &mut Vec<u8>) -> Result<(), &'static
         }
         (Type::Duration, Value::Null) => wire::put_int(out, 1, 0),
         (Type::Duration, Value::String(text)) => {
-            wire::put_int(out, 1, duration::parse(text).ok_or("Duration")?);
+            let parsed = duration::parse(text).map_err(|_| "Duration")?;
+            wire::put_int(out, 1, i64::try_from(parsed.as_nanos()).map_err(|_| "Duration")?);
         }
         _ => return Err("a special type"),
     }

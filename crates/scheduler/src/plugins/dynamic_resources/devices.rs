@@ -9,10 +9,11 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice,
 };
+use knarr_api::devices::resourceclaim::foreign;
 use knarr_api::kind::Kind;
 
 use super::allocator::{AllocateError, Cluster, Patience, Tools};
-use super::names::{allocation, foreign, name_of, pod_claims};
+use super::names::{allocation, name_of, pod_claims};
 use super::pools::selects;
 use super::ready::{is_late, is_ready};
 use super::selector::Programs;

@@ -35,21 +35,6 @@ pub fn name_of(pod: &Pod, claim: &PodResourceClaim) -> Result<Option<Named>, Str
     }
 }
 
-/// Why the claim, which should have been made for the pod, was not.
-pub fn foreign(pod: &Pod, claim: &ResourceClaim) -> Option<String> {
-    let mut owners = claim.metadata.owner_references.iter().flatten();
-    let own = owners.any(|o| o.controller == Some(true) && o.uid == pod.uid());
-    (!own).then(|| {
-        format!(
-            "ResourceClaim {}/{} was not created for Pod {}/{} (Pod is not owner)",
-            claim.namespace(),
-            claim.name(),
-            pod.namespace(),
-            pod.name()
-        )
-    })
-}
-
 pub fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
     claim.status.as_ref()?.allocation.as_ref()
 }
