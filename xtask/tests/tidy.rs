@@ -7,15 +7,16 @@ use std::path::{Path, PathBuf};
 /// The arrows of docs/ARCHITECTURE.md: a crate may use those named here, and none else of ours.
 const ARROWS: &[(&str, &[&str])] = &[
     ("apimachinery", &[]),
-    ("storage", &[]),
+    ("grpc", &[]),
+    ("storage", &["grpc"]),
     ("runtime", &[]),
     ("cel", &["apimachinery"]),
     ("api", &["apimachinery", "cel"]),
     ("client", &["apimachinery", "api"]),
-    ("apiserver", &["apimachinery", "api", "cel", "storage", "client"]),
+    ("apiserver", &["apimachinery", "api", "cel", "grpc", "storage", "client"]),
     ("scheduler", &["apimachinery", "api", "cel", "client"]),
     ("controllers", &["apimachinery", "api", "client"]),
-    ("kubelet", &["apimachinery", "api", "client", "runtime"]),
+    ("kubelet", &["apimachinery", "api", "client", "grpc", "runtime"]),
     ("network", &["apimachinery", "api", "client"]),
 ];
 

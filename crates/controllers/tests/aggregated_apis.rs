@@ -116,6 +116,16 @@ impl World {
         made["metadata"]["uid"].as_str().unwrap_or("").to_owned()
     }
 
+    /// Creates an object with an owner, and waits until the collector knows of it: it takes away another owner that
+    /// never was. An owner deleted before that leaves at once, as if nothing depended on it.
+    async fn post_and_show(&self, uri: &str, mut object: Value) {
+        let never = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "never"});
+        object["metadata"]["ownerReferences"].as_array_mut().unwrap().push(never);
+        self.post(uri, &object).await;
+        let uri = format!("{uri}/{}", object["metadata"]["name"].as_str().unwrap());
+        self.until(&uri, |found| owners(found) == Some(1)).await;
+    }
+
     async fn delete(&self, uri: &str, policy: &str) {
         self.ask(Method::DELETE, uri, &json!({"propagationPolicy": policy})).await.unwrap();
     }
@@ -145,6 +155,11 @@ impl Drop for World {
         self.stop.cancel();
         self.server.stop();
     }
+}
+
+/// How many owners an object has; none if it is not there.
+fn owners(found: Option<&Value>) -> Option<usize> {
+    Some(found?["metadata"]["ownerReferences"].as_array().map_or(0, Vec::len))
 }
 
 fn object(name: &str, owner: Option<(&str, &str, &str, &str)>) -> Value {
@@ -184,7 +199,7 @@ async fn garbage_is_collected_across_servers() {
     let uid = world.post(MAPS, &object("fleet", None)).await;
     let mut held = ship("held", Some(("v1", "ConfigMap", "fleet", &uid)));
     held["metadata"]["finalizers"] = json!(["example.com/anchor"]);
-    world.post(SHIPS_HERE, &held).await;
+    world.post_and_show(SHIPS_HERE, held).await;
     world.delete(&at(MAPS, "fleet"), "Foreground").await;
     let leaving =
         |found: Option<&Value>| found.is_some_and(|o| !o["metadata"]["deletionTimestamp"].is_null());
@@ -196,21 +211,10 @@ async fn garbage_is_collected_across_servers() {
     assert!(world.find(&at(SHIPS_HERE, "held")).await.is_none());
     // Orphans stay, and are let go.
     let uid = world.post(MAPS, &object("fleet", None)).await;
-    let mut free = ship("free", Some(("v1", "ConfigMap", "fleet", &uid)));
-    let never = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "never", "uid": "never"});
-    free["metadata"]["ownerReferences"].as_array_mut().unwrap().push(never);
-    world.post(SHIPS_HERE, &free).await;
-    // The collector shows that it knows of the ship.
-    let owners = |n: usize| {
-        move |found: Option<&Value>| {
-            let all = found.and_then(|o| o["metadata"]["ownerReferences"].as_array());
-            found.is_some() && all.map_or(0, Vec::len) == n
-        }
-    };
-    world.until(&at(SHIPS_HERE, "free"), owners(1)).await;
+    world.post_and_show(SHIPS_HERE, ship("free", Some(("v1", "ConfigMap", "fleet", &uid)))).await;
     world.delete(&at(MAPS, "fleet"), "Orphan").await;
     world.gone(&at(MAPS, "fleet")).await;
-    world.until(&at(SHIPS_HERE, "free"), owners(0)).await;
+    world.until(&at(SHIPS_HERE, "free"), |found| owners(found) == Some(0)).await;
 
     let seen = world.harbour.seen();
     let by = |user: &str, method: Method, part: &str| {

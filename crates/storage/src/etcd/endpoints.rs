@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::{HeaderValue, Uri};
+use http::{HeaderName, HeaderValue, Uri};
+use knarr_grpc::{CallError, Connection, KeepAlive};
 use prost::Message;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -15,13 +16,31 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::error::CallError;
-use super::grpc::Connection;
+use super::error::Meaning;
 use super::options::{EtcdConfigError, EtcdOptions, EtcdTls};
 use super::proto::{AuthenticateRequest, AuthenticateResponse};
 
+/// The longest message taken from a member.
+const MAX_MESSAGE: usize = 1 << 30;
+/// Large enough that a page of a range needs no round trip within: of a stream, and of a connection.
+const WINDOWS: (u32, u32) = (4 << 20, 64 << 20);
+/// A member that is silent for this long is asked whether it is there. etcd refuses more than one ping in 5 s.
+const KEEP_ALIVE: KeepAlive = KeepAlive { every: Duration::from_secs(10), timeout: Duration::from_secs(5) };
+/// A member cut off from the others must say so instead of going silent.
+const HAS_LEADER: HeaderName = HeaderName::from_static("hasleader");
+const TOKEN: HeaderName = HeaderName::from_static("token");
+
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(1);
+
+fn grpc_options() -> knarr_grpc::Options {
+    knarr_grpc::Options {
+        max_message: MAX_MESSAGE,
+        keep_alive: Some(KEEP_ALIVE),
+        windows: WINDOWS,
+        headers: vec![(HAS_LEADER, HeaderValue::from_static("true"))],
+    }
+}
 
 struct Endpoint {
     host: String,
@@ -160,9 +179,9 @@ impl Endpoints {
                     .connect(name, tcp)
                     .await
                     .map_err(|e| CallError::NotSent(format!("authentication handshake failed: {e}")))?;
-                Connection::handshake(stream, &member.authority).await?
+                Connection::handshake(stream, &member.authority, grpc_options()).await?
             }
-            _ => Connection::handshake(tcp, &member.authority).await?,
+            _ => Connection::handshake(tcp, &member.authority, grpc_options()).await?,
         };
         self.authenticate(connection).await
     }
@@ -174,7 +193,7 @@ impl Endpoints {
             connection.unary("/etcdserverpb.Auth/Authenticate", &request).await?;
         let token = HeaderValue::try_from(answer.token)
             .map_err(|_| CallError::Broken("etcd gave a token that cannot be used".into()))?;
-        Ok(connection.with_token(Some(token)))
+        Ok(connection.with_header(TOKEN, token))
     }
 }
 

@@ -2,7 +2,6 @@
 
 mod endpoints;
 mod error;
-mod grpc;
 mod keys;
 mod options;
 mod proto;
@@ -19,11 +18,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use knarr_grpc::CallError;
 use prost::Message;
 use tokio_util::sync::CancellationToken;
 
 use endpoints::{Endpoints, Repeat};
-use error::CallError;
+use error::Meaning;
 use keys::{Keyspace, number, revision};
 pub use options::{EtcdConfigError, EtcdOptions, EtcdTls};
 

@@ -1,8 +1,10 @@
 //! Range reads: paged, so that no answer is large, all pages at one revision.
 
+use knarr_grpc::CallError;
+
 use super::Etcd;
 use super::endpoints::Repeat;
-use super::error::CallError;
+use super::error::Meaning;
 use super::keys::{header_revision, number, revision};
 use super::proto;
 use crate::types::{KeyRange, KeyValue, RangeRequest, RangeResponse};

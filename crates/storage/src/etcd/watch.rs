@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use knarr_grpc::{Answers, CallError, Requests};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use super::Etcd;
-use super::error::CallError;
-use super::grpc::{Answers, Requests};
 use super::keys::{header_revision, number, revision};
 use super::proto::{self, WatchAsk};
 use crate::types::{Event, EventKind, KeyRange, Op};

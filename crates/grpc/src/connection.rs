@@ -1,71 +1,114 @@
-//! gRPC over one HTTP/2 connection: length-prefixed messages, status in the trailers.
-//!
-//! Source: PROTOCOL-HTTP2.md of gRPC.
+//! The calling side of one HTTP/2 connection: length-prefixed messages, status in the trailers.
 
+use std::path::Path;
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Request, Uri};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Incoming;
+use hyper::body::Incoming as IncomingBody;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::error::CallError;
+use crate::error::{CallError, Code};
+use crate::message::{Incoming, frame};
 
 type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// The longest message taken from a member.
-const MAX_MESSAGE: usize = 1 << 30;
-const PREFIX: usize = 5;
-/// Large enough that a page of a range needs no round trip within.
-const STREAM_WINDOW: u32 = 4 << 20;
-const CONNECTION_WINDOW: u32 = 64 << 20;
-/// A member that is silent for this long is asked whether it is there. etcd refuses more than one ping in 5 s.
-const PING_EVERY: Duration = Duration::from_secs(10);
-const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests of a stream that wait to be sent.
 const REQUESTS: usize = 8;
+
+/// How a connection behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The longest message taken from the server, in bytes.
+    pub max_message: usize,
+    /// Asks a silent server whether it is there.
+    pub keep_alive: Option<KeepAlive>,
+    /// What a stream, and all of them together, may have in flight, in bytes.
+    pub windows: (u32, u32),
+    /// Sent with every call.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct KeepAlive {
+    pub every: Duration,
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    /// For neighbours on the same machine; messages up to 16 MiB, as the kubelet takes from a runtime.
+    fn default() -> Self {
+        Self { max_message: 16 << 20, keep_alive: None, windows: (1 << 20, 4 << 20), headers: Vec::new() }
+    }
+}
 
 /// One connection. Clones share it.
 #[derive(Clone)]
 pub struct Connection {
     send: SendRequest<Body>,
     authority: String,
-    token: Option<HeaderValue>,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    max_message: usize,
 }
 
 impl Connection {
     /// Speaks HTTP/2 on what was connected.
-    pub async fn handshake<I>(io: I, authority: &str) -> Result<Self, CallError>
+    pub async fn handshake<I>(io: I, authority: &str, options: Options) -> Result<Self, CallError>
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (send, connection) = Builder::new(TokioExecutor::new())
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
             .timer(TokioTimer::new())
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(1 << 20)
-            .keep_alive_interval(PING_EVERY)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .handshake(TokioIo::new(io))
-            .await
-            .map_err(|e| CallError::NotSent(transport(&e)))?;
+            .initial_stream_window_size(options.windows.0)
+            .initial_connection_window_size(options.windows.1)
+            .max_frame_size(1 << 20);
+        if let Some(keep_alive) = options.keep_alive {
+            builder.keep_alive_interval(keep_alive.every).keep_alive_timeout(keep_alive.timeout);
+        }
+        let (send, connection) =
+            builder.handshake(TokioIo::new(io)).await.map_err(|e| CallError::NotSent(transport(&e)))?;
+        let with = authority.to_owned();
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection to etcd ended");
+                tracing::debug!(%error, with, "a gRPC connection ended");
             }
         });
-        Ok(Self { send, authority: authority.to_owned(), token: None })
+        Ok(Self {
+            send,
+            authority: authority.to_owned(),
+            headers: options.headers,
+            max_message: options.max_message,
+        })
     }
 
-    pub fn with_token(mut self, token: Option<HeaderValue>) -> Self {
-        self.token = token;
+    /// Connects to a neighbour's socket.
+    pub async fn unix(socket: &Path) -> Result<Self, CallError> {
+        Self::unix_with(socket, Options::default()).await
+    }
+
+    pub async fn unix_with(socket: &Path, options: Options) -> Result<Self, CallError> {
+        let stream = UnixStream::connect(socket).await.map_err(|e| {
+            CallError::NotSent(format!(
+                "transport: Error while dialing: dial unix {}: connect: {}",
+                socket.display(),
+                system(&e)
+            ))
+        })?;
+        Self::handshake(stream, "localhost", options).await
+    }
+
+    /// The same connection with one more header on every call.
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
         self
     }
 
@@ -76,7 +119,7 @@ impl Connection {
     /// One request, one answer.
     pub async fn unary<A: Message + Default>(
         &self,
-        path: &'static str,
+        path: &str,
         message: &impl Message,
     ) -> Result<A, CallError> {
         let mut answers = self.call(path, Full::new(frame(message)).boxed_unsync()).await?;
@@ -85,16 +128,12 @@ impl Connection {
         let rest = answers.next::<A>().await?;
         match (answer, rest) {
             (Some(answer), None) => Ok(answer),
-            _ => Err(CallError::Broken("etcd answered with something else than one message".into())),
+            _ => Err(CallError::Broken("the server answered with something else than one message".into())),
         }
     }
 
     /// Requests and answers as they come.
-    pub async fn stream(
-        &self,
-        path: &'static str,
-        first: &impl Message,
-    ) -> Result<(Requests, Answers), CallError> {
+    pub async fn stream(&self, path: &str, first: &impl Message) -> Result<(Requests, Answers), CallError> {
         let (sender, receiver) = mpsc::channel::<Bytes>(REQUESTS);
         let requests = Requests { sender };
         requests.send(first);
@@ -105,16 +144,14 @@ impl Connection {
         Ok((requests, answers))
     }
 
-    async fn call(&self, path: &'static str, body: Body) -> Result<Answers, CallError> {
+    async fn call(&self, path: &str, body: Body) -> Result<Answers, CallError> {
         let uri = Uri::builder().scheme("http").authority(self.authority.as_str()).path_and_query(path);
         let not_sent = |e: http::Error| CallError::NotSent(e.to_string());
         let mut request = Request::post(uri.build().map_err(not_sent)?)
             .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            // A member cut off from the others must say so instead of going silent.
-            .header("hasleader", "true");
-        if let Some(token) = &self.token {
-            request = request.header("token", token);
+            .header("te", "trailers");
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
         }
         let request = request.body(body).map_err(not_sent)?;
         let mut send = self.send.clone();
@@ -128,7 +165,7 @@ impl Connection {
         if let Some(result) = status_of(&head.headers) {
             result?;
         }
-        Ok(Answers { body, buffer: BytesMut::new() })
+        Ok(Answers { body, received: Incoming::default(), max_message: self.max_message })
     }
 }
 
@@ -146,15 +183,16 @@ impl Requests {
 
 /// The receiving half of a call.
 pub struct Answers {
-    body: Incoming,
-    buffer: BytesMut,
+    body: IncomingBody,
+    received: Incoming,
+    max_message: usize,
 }
 
 impl Answers {
     /// The next message; `None` when the call ended well. Cancel safe.
     pub async fn next<A: Message + Default>(&mut self) -> Result<Option<A>, CallError> {
         loop {
-            if let Some(message) = self.take()? {
+            if let Some(message) = self.received.take(self.max_message).map_err(CallError::Broken)? {
                 return A::decode(message)
                     .map(Some)
                     .map_err(|e| CallError::Broken(format!("undecodable answer: {e}")));
@@ -165,7 +203,7 @@ impl Answers {
                 Some(Ok(frame)) => frame,
             };
             match frame.into_data() {
-                Ok(data) => self.buffer.put(data),
+                Ok(data) => self.received.push(data),
                 Err(frame) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
                     let unknown = || CallError::Broken("the call ended without a status".into());
@@ -174,38 +212,13 @@ impl Answers {
             }
         }
     }
-
-    /// A whole message, if the buffer holds one.
-    fn take(&mut self) -> Result<Option<Bytes>, CallError> {
-        let Some(prefix) = self.buffer.first_chunk::<PREFIX>() else { return Ok(None) };
-        let [compressed, length @ ..] = *prefix;
-        let length = u32::from_be_bytes(length) as usize;
-        if compressed != 0 || length > MAX_MESSAGE {
-            return Err(CallError::Broken("etcd sent a message that cannot be read".into()));
-        }
-        if self.buffer.len() < PREFIX + length {
-            self.buffer.reserve(PREFIX + length - self.buffer.len());
-            return Ok(None);
-        }
-        self.buffer.advance(PREFIX);
-        Ok(Some(self.buffer.split_to(length).freeze()))
-    }
-}
-
-fn frame(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut framed = BytesMut::with_capacity(PREFIX + length);
-    framed.put_u8(0);
-    framed.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer grows as it must: encoding into it cannot fail.
-    let _ = message.encode(&mut framed);
-    framed.freeze()
 }
 
 /// What headers or trailers say of the call; `None` if they say nothing.
 fn status_of(headers: &HeaderMap) -> Option<Result<(), CallError>> {
-    let code = headers.get("grpc-status")?.to_str().ok().and_then(|c| c.parse::<u32>().ok()).unwrap_or(2);
-    if code == 0 {
+    let code = headers.get("grpc-status")?.to_str().ok().and_then(|c| c.parse::<u32>().ok());
+    let code = code.map_or(Code::UNKNOWN, Code);
+    if code == Code::OK {
         return Some(Ok(()));
     }
     let message = headers.get("grpc-message").map(|m| percent_decoded(m.as_bytes())).unwrap_or_default();
@@ -225,6 +238,16 @@ fn percent_decoded(bytes: &[u8]) -> String {
         rest = if escaped.is_some() { &tail[2..] } else { tail };
     }
     String::from_utf8_lossy(&decoded).into_owned()
+}
+
+/// As Go's standard library words what the system said.
+fn system(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 fn transport(error: &hyper::Error) -> String {
@@ -250,6 +273,6 @@ mod tests {
         trailers.insert("grpc-status", HeaderValue::from_static("11"));
         trailers.insert("grpc-message", HeaderValue::from_static("100%25 gone%2"));
         let Some(Err(CallError::Status { code, message })) = status_of(&trailers) else { panic!("no error") };
-        assert_eq!((code, message.as_str()), (11, "100% gone%2"));
+        assert_eq!((code, message.as_str()), (Code::OUT_OF_RANGE, "100% gone%2"));
     }
 }
