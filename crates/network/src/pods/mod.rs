@@ -1,6 +1,7 @@
 //! The pod network of one node: a bridge, a veth pair and an address for each pod, host ports, masquerade.
 
 mod config;
+mod foreign;
 mod rules;
 
 use std::collections::BTreeSet;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use config::PodNetworkConfig;
+pub use foreign::open_without_pods;
 pub(crate) use rules::in_prefix;
 
 use crate::cidr::Ipv4Cidr;
@@ -23,7 +25,7 @@ use crate::links::{
     in_namespace,
 };
 use crate::netlink::{Netlink, NetlinkError};
-use crate::nft::NftError;
+use crate::nft::{Batch, NftError};
 use crate::protocol::Protocol;
 
 /// The name of a pod's interface.
@@ -52,6 +54,8 @@ pub enum PodNetworkError {
     HostPortInUse { port: u16, protocol: Protocol },
     #[error("interface {name} is missing")]
     NoInterface { name: String },
+    #[error("using the folder {}", path.display())]
+    State { path: PathBuf, source: std::io::Error },
     #[error("removing {}", path.display())]
     Remove { path: PathBuf, source: std::io::Error },
 }
@@ -116,16 +120,13 @@ impl PodNetwork {
             .map_err(|source| IpamError::State { path: config.state_dir.clone(), source })?;
         let ipam: Ipam<LeaseOwner> = Ipam::open(config.pod_cidr, config.leases_dir())?;
         let mut links = Links::open()?;
-        let mtu = match config.mtu {
-            Some(mtu) => mtu,
-            None => links.uplink_mtu()?.unwrap_or(DEFAULT_MTU),
-        };
+        let mtu = uplink_mtu(&mut links, &config)?;
         let bridge = links.ensure_bridge(&config.bridge, gateway_mac(ipam.gateway()), mtu)?;
         let mut sysctls = Sysctls::open(config.sysctls_file())?;
         for (name, value) in config.sysctls() {
             sysctls.set(&name, value)?;
         }
-        set_bridge_addresses(&mut links, &config, &bridge, ipam.gateway())?;
+        set_bridge_addresses(&mut links, &config, &bridge, Some(ipam.gateway()))?;
         let mut netfilter = Netlink::netfilter()?;
         rules::rebuild(&config, ipam.leases()).commit(&mut netfilter)?;
         Ok(Self { config, bridge, inner: Mutex::new(Inner { ipam, links, netfilter }) })
@@ -324,14 +325,22 @@ fn configure_pod(address: Ipv4Addr, gateway: Ipv4Addr) -> Result<(), PodNetworkE
     Ok(())
 }
 
+fn uplink_mtu(links: &mut Links, config: &PodNetworkConfig) -> Result<u32, PodNetworkError> {
+    Ok(match config.mtu {
+        Some(mtu) => mtu,
+        None => links.uplink_mtu()?.unwrap_or(DEFAULT_MTU),
+    })
+}
+
+/// Without a gateway no pods are on the bridge.
 fn set_bridge_addresses(
     links: &mut Links,
     config: &PodNetworkConfig,
     bridge: &Link,
-    gateway: Ipv4Addr,
+    gateway: Option<Ipv4Addr>,
 ) -> Result<(), PodNetworkError> {
     let prefix_len = config.pod_cidr.prefix_len();
-    let mut wanted = vec![Address { index: bridge.index, ip: gateway, prefix_len }];
+    let mut wanted = Vec::from_iter(gateway.map(|ip| Address { index: bridge.index, ip, prefix_len }));
     wanted.extend(config.local_addresses.iter().map(|ip| Address {
         index: bridge.index,
         ip: *ip,
@@ -352,7 +361,7 @@ fn set_bridge_addresses(
             destination: service_cidr,
             gateway: None,
             device: Some(bridge.index),
-            source: Some(gateway),
+            source: gateway,
             kind: RouteKind::STATIC,
         })?;
     }

@@ -1,0 +1,37 @@
+//! What a node keeps of its own when somebody else connects the pods (a CNI plugin, a container runtime): an address
+//! for the cluster DNS, a way to service addresses, forwarding.
+
+use super::{
+    Batch, Links, Netlink, PodNetworkConfig, PodNetworkError, Sysctls, set_bridge_addresses, uplink_mtu,
+};
+use crate::links::gateway_mac;
+use crate::nft::tables;
+
+/// Bridged packets pass the service proxy too, as kube-proxy asks of a node. Not there unless the kernel has it.
+const BRIDGE_FILTER: &str = "net/bridge/bridge-nf-call-iptables";
+
+/// Sets up a bridge without ports in the network namespace of the calling thread, and takes away the rules of pods
+/// that the built-in network connected before. Calling it again changes nothing.
+pub fn open_without_pods(config: &PodNetworkConfig) -> Result<(), PodNetworkError> {
+    std::fs::create_dir_all(&config.state_dir)
+        .map_err(|source| PodNetworkError::State { path: config.state_dir.clone(), source })?;
+    let mut links = Links::open()?;
+    let mtu = uplink_mtu(&mut links, config)?;
+    // Locally administered, and the same each time.
+    let bridge = links.ensure_bridge(&config.bridge, gateway_mac(config.pod_cidr.network()), mtu)?;
+    let mut sysctls = Sysctls::open(config.sysctls_file())?;
+    for (name, value) in config.sysctls() {
+        sysctls.set(&name, value)?;
+    }
+    if std::path::Path::new("/proc/sys").join(BRIDGE_FILTER).exists() {
+        sysctls.set(BRIDGE_FILTER, "1")?;
+    }
+    set_bridge_addresses(&mut links, config, &bridge, None)?;
+    let mut netfilter = Netlink::netfilter()?;
+    if tables(&mut netfilter)?.contains(&config.table) {
+        let mut batch = Batch::new(&config.table);
+        batch.delete_table();
+        batch.commit(&mut netfilter)?;
+    }
+    Ok(())
+}
