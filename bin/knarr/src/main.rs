@@ -14,6 +14,7 @@ mod leading;
 mod logging;
 mod memory;
 mod node;
+mod node_runtime;
 mod picture;
 mod pki;
 mod pod_network;

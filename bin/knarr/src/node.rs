@@ -12,23 +12,23 @@ use knarr_client::events::EventRecorder;
 use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Informer, Informers};
 use knarr_kubelet::config::Config;
-use knarr_kubelet::embedded::Embedded;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::node_status;
+use knarr_kubelet::runtime::ContainerRuntime;
 use knarr_kubelet::server as kubelet_server;
 use knarr_kubelet::volumes::{self, ObjectSource, VolumeManager};
 use knarr_network::cidr::Ipv4Cidr;
-use knarr_network::{dns, pods, proxy, routes, source::ServiceSource};
-use knarr_runtime::containers::{Runtime, RuntimeOptions};
-use knarr_runtime::images::{ImageStore, Mirror, PullOptions};
+use knarr_network::{dns, proxy, routes, source::ServiceSource};
+use knarr_runtime::images::Mirror;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::layout::{DEFAULT_CGROUP_ROOT, Layout, shim_cgroup};
+use crate::layout::{DEFAULT_CGROUP_ROOT, Layout};
+use crate::node_runtime::{NodeRuntime, RuntimeArgs};
 use crate::pki::Credentials;
+use crate::preflight;
 use crate::progress::Progress;
-use crate::{example_images, pod_network, preflight};
 
 /// What a node can be told on the command line.
 #[derive(Args)]
@@ -55,6 +55,8 @@ pub struct NodeArgs {
     /// registries; may be given several times
     #[arg(long, value_name = "REGISTRY=URL")]
     registry_mirror: Vec<Mirror>,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
 }
 
 impl NodeArgs {
@@ -94,6 +96,10 @@ impl NodeArgs {
         self.registry_mirror.clone()
     }
 
+    pub fn runtime(&self) -> RuntimeArgs {
+        self.runtime.clone()
+    }
+
     pub fn labels(&self) -> Result<BTreeMap<String, String>> {
         let parse = |text: &String| {
             let (key, value) =
@@ -125,6 +131,7 @@ pub struct NodeOptions {
     pub resolv_conf: PathBuf,
     pub kubelet_port: u16,
     pub mirrors: Vec<Mirror>,
+    pub runtime: RuntimeArgs,
 }
 
 /// How a node's parts reach the API server, and how the API server reaches its kubelet.
@@ -161,12 +168,8 @@ pub async fn start(
     let layout = &options.layout;
     std::fs::write(layout.cgroup_root_file(), &options.cgroup_root)
         .context("cannot write to the data folder")?;
-    let network = Arc::new(pod_network::BuiltIn::default());
     let known = kept_pod_cidr(&options);
-    if let Some(cidr) = known {
-        network.open(open_network(&options, cidr)?);
-    }
-    let runtime = progress.step("container runtime", open_runtime(&options, Arc::clone(&network))).await?;
+    let runtime = progress.step("container runtime", NodeRuntime::open(&options, known, &stop)).await?;
     let informers = Arc::new(Informers::new(access.kubelet.clone(), stop.clone()));
     let (network_state, network_ready) = tokio::sync::watch::channel(match known {
         Some(_) => Ok(()),
@@ -174,20 +177,14 @@ pub async fn start(
     });
     let node = own_node(&informers, &options.name);
     progress
-        .step("kubelet", start_kubelet(&options, &access, &informers, runtime, network_ready, &tasks, &stop))
+        .step("kubelet", start_kubelet(&options, &access, &informers, &runtime, network_ready, &tasks, &stop))
         .await?;
     progress
         .step("pod network", async {
             let cidr = assigned_pod_cidr(&node, &options.name).await?;
-            match known {
-                None => {
-                    network.open(open_network(&options, cidr)?);
-                    keep_pod_cidr(&options, cidr)?;
-                }
-                Some(known) if known != cidr => bail!(
-                    "the node's pod addresses changed from {known} to {cidr}: `knarr reset` removes the old ones"
-                ),
-                Some(_) => {}
+            runtime.set_pod_cidr(&options, known, cidr).await?;
+            if known != Some(cidr) {
+                keep_pod_cidr(&options, cidr)?;
             }
             let _ = network_state.send_replace(Ok(()));
             start_network(&options, &access, &tasks, &stop).await?;
@@ -249,52 +246,12 @@ fn pod_cidr_file(options: &NodeOptions) -> PathBuf {
     options.layout.network().join("pod-cidr")
 }
 
-fn open_network(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::PodNetwork> {
-    let cluster =
-        options.cluster_cidr.parse().with_context(|| format!("cluster CIDR {}", options.cluster_cidr))?;
-    let mut config = pods::PodNetworkConfig::new(pod_cidr, cluster, options.layout.network());
-    config.service_cidr = Some(Ipv4Cidr::new(options.service_cidr.0, options.service_cidr.1));
-    config.local_addresses = vec![options.cluster_dns];
-    pods::PodNetwork::open(config).context("the pod network cannot be set up")
-}
-
-async fn open_runtime(
-    options: &NodeOptions,
-    network: Arc<pod_network::BuiltIn>,
-) -> Result<(Arc<Embedded>, String)> {
-    let layout = &options.layout;
-    let images = ImageStore::open(layout.images()).await?;
-    let runtime = Runtime::open(RuntimeOptions {
-        state_dir: layout.runtime(),
-        shim: std::env::current_exe().context("cannot find this program's own file")?,
-        shim_args: vec![crate::SHIM.to_owned()],
-        cgroup_root: options.cgroup_root.clone(),
-        shim_cgroup: shim_cgroup(&options.cgroup_root),
-    })
-    .await?;
-    let names = example_images::build(&images).await.context("the example images cannot be made")?;
-    let taken_up = runtime.list_sandboxes().len();
-    let runtime = Embedded::open(
-        runtime,
-        images,
-        network,
-        PullOptions { mirrors: options.mirrors.clone(), ..PullOptions::default() },
-        layout.runtime().join("sandbox-files"),
-    )
-    .await?;
-    let detail = match taken_up {
-        0 => format!("{} example images", names.len()),
-        n => format!("{} example images, {n} running pods taken up", names.len()),
-    };
-    Ok((Arc::new(runtime), detail))
-}
-
 /// The kubelet and the node's own status, until `stop`.
 async fn start_kubelet(
     options: &NodeOptions,
     access: &NodeAccess,
     informers: &Arc<Informers>,
-    runtime: Arc<Embedded>,
+    runtime: &NodeRuntime,
     network: tokio::sync::watch::Receiver<node_status::NetworkState>,
     tasks: &TaskTracker,
     stop: &CancellationToken,
@@ -319,8 +276,8 @@ async fn start_kubelet(
     let dependencies = Dependencies {
         client,
         informers: Arc::clone(informers),
-        cgroups: Some(runtime.cgroups()),
-        runtime: Arc::<Embedded>::clone(&runtime),
+        cgroups: Some(runtime.cgroups.clone()),
+        runtime: Arc::clone(&runtime.runtime),
         volumes,
         objects,
         recorder: recorder.clone(),
@@ -328,12 +285,12 @@ async fn start_kubelet(
             .unwrap_or(i64::MAX),
     };
     let kubelet = Kubelet::new(config, dependencies, stop.clone());
-    let served = bind_kubelet_server(options, access, &kubelet, &runtime).await?;
+    let served = bind_kubelet_server(options, access, &kubelet, &runtime.runtime).await?;
     tasks.spawn(served.serve(stop.clone()));
     let manager = node_status::NodeStatusManager::new(
         status,
         informers,
-        runtime,
+        Arc::clone(&runtime.runtime),
         network,
         recorder,
         kubelet.image_changes(),
@@ -352,7 +309,7 @@ async fn bind_kubelet_server(
     options: &NodeOptions,
     access: &NodeAccess,
     kubelet: &Arc<Kubelet>,
-    runtime: &Arc<Embedded>,
+    runtime: &Arc<dyn ContainerRuntime>,
 ) -> Result<kubelet_server::BoundServer> {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.kubelet_port);
     // Only to say in plain words what is wrong with the port.
@@ -366,7 +323,7 @@ async fn bind_kubelet_server(
         configz: kubelet_config(options).configz(),
         local_path: options.layout.local_path(),
     };
-    let (pods, runtime) = (Arc::<Kubelet>::clone(kubelet), Arc::<Embedded>::clone(runtime));
+    let (pods, runtime) = (Arc::<Kubelet>::clone(kubelet), Arc::clone(runtime));
     kubelet_server::bind(server_options, pods, runtime, access.kubelet.clone())
         .await
         .context("the kubelet's server cannot be set up")

@@ -253,6 +253,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         resolv_conf: args.node.resolv_conf(),
         kubelet_port: args.node.kubelet_port(),
         mirrors: args.node.mirrors(),
+        runtime: args.node.runtime(),
     })
 }
 

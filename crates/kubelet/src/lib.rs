@@ -5,6 +5,7 @@ pub mod back_off;
 pub mod compute_actions;
 pub mod config;
 pub mod container_config;
+pub mod cri;
 pub mod embedded;
 pub mod events;
 pub mod hooks;

@@ -29,7 +29,7 @@ pub enum RuntimeError {
     /// The command of an exec could not be started (there is no such program, for example).
     #[error("{message}")]
     Exec { message: String, exit_code: i32 },
-    #[error("command {command:?} timed out after {seconds}s")]
+    #[error("command timed out: {command:?} timed out after {seconds}s")]
     ExecTimeout { command: String, seconds: u64 },
     #[error("{0}")]
     InvalidImageName(String),
@@ -50,7 +50,7 @@ pub type Result<T, E = RuntimeError> = std::result::Result<T, E>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeVersion {
-    /// `knarr`; the scheme of container ids.
+    /// `knarr`, `containerd`; the scheme of container ids.
     pub name: String,
     pub version: String,
 }
@@ -79,7 +79,14 @@ pub struct PodSandboxConfig {
     pub annotations: BTreeMap<String, String>,
     pub host_network: bool,
     pub host_ipc: bool,
+    pub host_pid: bool,
     pub shared_pid: bool,
+    /// Whether any of its containers is.
+    pub privileged: bool,
+    /// Who the sandbox's own process runs as, where it has one.
+    pub user: ContainerUser,
+    /// Of the pod's RuntimeClass; empty is the runtime's default.
+    pub runtime_handler: String,
     pub sysctls: BTreeMap<String, String>,
     /// Relative to the kubelet's cgroup root; its limits are the kubelet's.
     pub cgroup_parent: String,
@@ -165,6 +172,8 @@ pub struct ContainerConfig {
     pub no_new_privileges: bool,
     pub capabilities: CapabilityChange,
     pub seccomp: SeccompProfile,
+    /// Where the profile of `SeccompProfile::Localhost` was read; empty for all others.
+    pub seccomp_file: PathBuf,
     /// `procMount: Unmasked`.
     pub unmasked_proc: bool,
     pub pid_mode: PidMode,
@@ -240,6 +249,8 @@ pub struct AttachRequest {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
+    /// As the container was made.
+    pub tty: bool,
 }
 
 pub type BoxReader = Box<dyn AsyncRead + Send + Unpin>;
@@ -310,6 +321,11 @@ pub struct SandboxStats {
 pub trait ContainerRuntime: Send + Sync + 'static {
     fn version(&self) -> RuntimeVersion;
 
+    /// What keeps pods from running, as the node's Ready condition tells it; nothing if all is well.
+    async fn not_ready(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Makes a sandbox, connects it to the pod network and gives its id.
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String>;
     /// Kills what runs in it and disconnects it; fine if it is stopped or unknown.
@@ -318,7 +334,13 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     async fn remove_pod_sandbox(&self, id: &str) -> Result<()>;
     async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandboxStatus>>;
 
-    async fn create_container(&self, sandbox_id: &str, config: &ContainerConfig) -> Result<String>;
+    /// `sandbox` is what the sandbox was made from.
+    async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: &ContainerConfig,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<String>;
     async fn start_container(&self, id: &str) -> Result<()>;
     /// Sends the stop signal, waits up to the grace period, kills; returns when the container has ended. With 0 it
     /// is killed at once. Fine if it has ended.

@@ -33,11 +33,22 @@ pub fn sandbox_config(
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
         host_network: pod::is_host_network(pod),
         host_ipc: spec.host_ipc == Some(true),
+        host_pid: spec.host_pid == Some(true),
         shared_pid: spec.share_process_namespace == Some(true),
+        privileged: has_privileged(pod),
+        user: super::security::user(pod, &Container::default())?,
+        runtime_handler: String::new(),
         // A name may be spelled with slashes as well.
         sysctls: sysctls.map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
         cgroup_parent: pod_cgroup(qos::qos_class(pod), pod.uid()),
     })
+}
+
+fn has_privileged(pod: &Pod) -> bool {
+    let regular = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
+    let contexts = regular.map(|c| &c.security_context);
+    let ephemeral = pod::ephemeral_containers(pod).iter().map(|c| &c.security_context);
+    contexts.chain(ephemeral).flatten().any(|context| context.privileged == Some(true))
 }
 
 /// The ports of the node that the pod wants, of its main containers and sidecars.

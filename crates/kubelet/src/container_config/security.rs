@@ -1,6 +1,6 @@
 //! Who a container runs as and what it may do.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod, SeccompProfile as ApiProfile};
 
@@ -51,15 +51,15 @@ pub fn apply(
         ambient: Vec::new(),
     });
     config.unmasked_proc = own.proc_mount.as_deref() == Some("Unmasked");
-    config.seccomp = if config.privileged {
-        SeccompProfile::Unconfined
+    (config.seccomp, config.seccomp_file) = if config.privileged {
+        (SeccompProfile::Unconfined, PathBuf::new())
     } else {
         seccomp(effective!(pod, container, seccomp_profile).as_ref(), seccomp_root)?
     };
     Ok(())
 }
 
-fn user(pod: &Pod, container: &Container) -> Result<ContainerUser, String> {
+pub(super) fn user(pod: &Pod, container: &Container) -> Result<ContainerUser, String> {
     let context = pod::spec(pod).security_context.clone().unwrap_or_default();
     let mut groups = Vec::new();
     for group in context.fs_group.iter().chain(context.supplemental_groups.iter().flatten()) {
@@ -95,11 +95,12 @@ fn verify_non_root(pod: &Pod, container: &Container, image: &Image) -> Result<()
     }
 }
 
-fn seccomp(profile: Option<&ApiProfile>, root: &Path) -> Result<SeccompProfile, String> {
-    let Some(profile) = profile else { return Ok(SeccompProfile::Unconfined) };
+/// The profile, and where it lies if it is a file.
+fn seccomp(profile: Option<&ApiProfile>, root: &Path) -> Result<(SeccompProfile, PathBuf), String> {
+    let Some(profile) = profile else { return Ok((SeccompProfile::Unconfined, PathBuf::new())) };
     match profile.type_.as_str() {
-        "RuntimeDefault" => Ok(SeccompProfile::RuntimeDefault),
-        "Unconfined" => Ok(SeccompProfile::Unconfined),
+        "RuntimeDefault" => Ok((SeccompProfile::RuntimeDefault, PathBuf::new())),
+        "Unconfined" => Ok((SeccompProfile::Unconfined, PathBuf::new())),
         "Localhost" => {
             let name = profile.localhost_profile.as_deref().unwrap_or("");
             let inside = !name.is_empty()
@@ -117,7 +118,8 @@ fn seccomp(profile: Option<&ApiProfile>, root: &Path) -> Result<SeccompProfile, 
             if std::fs::metadata(&path).map_err(cannot)?.len() > MAX_PROFILE_BYTES {
                 return Err(format!("seccomp profile {name:?} is too large"));
             }
-            std::fs::read_to_string(&path).map(SeccompProfile::Localhost).map_err(cannot)
+            let text = std::fs::read_to_string(&path).map_err(cannot)?;
+            Ok((SeccompProfile::Localhost(text), path))
         }
         other => Err(format!("unknown seccomp profile type {other:?}")),
     }

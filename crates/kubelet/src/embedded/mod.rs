@@ -185,7 +185,12 @@ impl ContainerRuntime for Embedded {
         Ok(self.sandboxes())
     }
 
-    async fn create_container(&self, sandbox_id: &str, config: &ContainerConfig) -> Result<String> {
+    async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: &ContainerConfig,
+        _: &PodSandboxConfig,
+    ) -> Result<String> {
         let (this, sandbox_id, config) = (self.clone(), sandbox_id.to_owned(), config.clone());
         unbroken(async move { this.make_container(&sandbox_id, config).await }).await
     }

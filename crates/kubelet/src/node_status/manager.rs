@@ -28,6 +28,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(300);
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a pressure is told after it was last seen.
 const PRESSURE_TRANSITION: Duration = Duration::from_secs(300);
+/// How often a runtime that is not ready is asked again.
+const RUNTIME_INTERVAL: Duration = Duration::from_secs(1);
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(7);
 const RETRIES: u32 = 5;
@@ -129,6 +131,7 @@ struct Told {
     images_at: Option<Duration>,
     seen: Seen,
     unschedulable: bool,
+    runtime_waits: bool,
     /// Told once the node's uid is known.
     events: Vec<(EventType, &'static str, String)>,
 }
@@ -212,7 +215,7 @@ impl NodeStatusManager {
             let wait = match result {
                 Ok(()) => {
                     backoff = FIRST_BACKOFF;
-                    UPDATE_INTERVAL
+                    if told.runtime_waits { RUNTIME_INTERVAL } else { UPDATE_INTERVAL }
                 }
                 Err(error) => {
                     tracing::debug!(%error, "node status not told");
@@ -277,7 +280,8 @@ impl NodeStatusManager {
             }
             told.images_at = Some(now);
         }
-        let mut not_ready = Vec::new();
+        let mut not_ready = self.runtime.not_ready().await;
+        told.runtime_waits = !not_ready.is_empty();
         if let Err(why) = &*self.network.borrow() {
             not_ready.push(format!(
                 "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \

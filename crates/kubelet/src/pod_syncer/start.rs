@@ -68,7 +68,9 @@ impl PodSyncer {
         };
         let config =
             self.configure(start, image, volumes).await.map_err(told("CreateContainerConfigError"))?;
-        let created = self.runtime.create_container(&start.sandbox.id, &config).await;
+        let sandbox = self.sandbox_config(start.pod, start.sandbox.attempt).await;
+        let (sandbox, _) = sandbox.map_err(told("CreateContainerConfigError"))?;
+        let created = self.runtime.create_container(&start.sandbox.id, &config, &sandbox).await;
         let id = created.map_err(|e| told("CreateContainerError")(e.to_string()))?;
         events.normal("Created", "Container created");
         note_start(memory, start.pod, start.container, &id);

@@ -14,7 +14,7 @@ use crate::compute_actions::{PodActions, compute_actions};
 use crate::container_config::dns::{parse_resolv_conf, pod_dns};
 use crate::container_config::sandbox_config;
 use crate::pod::{self, ContainerKind};
-use crate::runtime::{ContainerState, PodRuntimeStatus, SandboxState};
+use crate::runtime::{ContainerState, PodRuntimeStatus, PodSandboxConfig, SandboxState};
 use crate::status::{DEADLINE_EXCEEDED, deadline};
 use crate::termination::Kill;
 use crate::volume_manager::MountedVolumes;
@@ -174,14 +174,23 @@ impl PodSyncer {
             );
             error
         };
+        let (config, warnings) = self.sandbox_config(pod, attempt).await.map_err(told)?;
+        for (reason, message) in warnings {
+            self.events.warning(pod, reason, message);
+        }
+        self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| told(e.to_string()))
+    }
+
+    /// What the pod's sandbox is made from, and what about it users are to be warned of.
+    pub(super) async fn sandbox_config(
+        &self,
+        pod: &Pod,
+        attempt: u32,
+    ) -> Result<(PodSandboxConfig, Vec<(&'static str, String)>), String> {
         let resolv_conf = self.config.resolv_conf.clone();
         let host = blocking(move || std::fs::read_to_string(resolv_conf).unwrap_or_default()).await?;
         let dns = pod_dns(pod, &self.config, &parse_resolv_conf(&host));
-        for (reason, message) in dns.warnings {
-            self.events.warning(pod, reason, message);
-        }
-        let config = sandbox_config(&self.config, pod, attempt, dns.config).map_err(told)?;
-        self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| told(e.to_string()))
+        Ok((sandbox_config(&self.config, pod, attempt, dns.config)?, dns.warnings))
     }
 
     /// Starts what the actions say, in order; returns when to look again.

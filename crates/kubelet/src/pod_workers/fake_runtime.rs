@@ -144,7 +144,12 @@ impl ContainerRuntime for FakeRuntime {
         Ok(self.lock().sandboxes.clone())
     }
 
-    async fn create_container(&self, sandbox_id: &str, config: &ContainerConfig) -> Result<String> {
+    async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: &ContainerConfig,
+        _: &PodSandboxConfig,
+    ) -> Result<String> {
         let mut state = self.lock();
         state.made += 1;
         let id = format!("{}-{}", config.name, state.made);

@@ -151,8 +151,8 @@ pub async fn attach(
     streams.tty = container.tty;
     streams.stderr &= !container.tty;
     streams.stdin &= container.stdin;
-    let Streams { stdin, stdout, stderr, .. } = streams;
-    let order = Order::Attach(AttachRequest { stdin, stdout, stderr });
+    let Streams { stdin, stdout, stderr, tty } = streams;
+    let order = Order::Attach(AttachRequest { stdin, stdout, stderr, tty });
     start(handler, container.container_id, order, streams, request, stop)
 }
 

@@ -199,7 +199,7 @@ impl ContainerRuntime for Leaked {
     async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandboxStatus>> {
         unknown()
     }
-    async fn create_container(&self, _: &str, _: &ContainerConfig) -> Result<String> {
+    async fn create_container(&self, _: &str, _: &ContainerConfig, _: &PodSandboxConfig) -> Result<String> {
         unknown()
     }
     async fn start_container(&self, _: &str) -> Result<()> {

@@ -20,7 +20,7 @@ mod metrics;
 mod port_forward;
 mod route;
 mod serve;
-mod spdy;
+pub(crate) mod spdy;
 mod stats;
 mod upgrade;
 

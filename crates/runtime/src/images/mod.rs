@@ -52,5 +52,5 @@ pub use reference::{Reference, ReferenceError};
 pub use registry::{Mirror, MirrorError, NetworkError, Progress, ProgressFn, PullOptions, RegistryError};
 pub use snapshot::Snapshot;
 pub use store::{ImageStore, Removed};
-pub use usage::{DiskUsage, FsInfo};
+pub use usage::{DiskUsage, FsInfo, fs_info};
 pub use user::{ResolvedUser, UserError, resolve_user};

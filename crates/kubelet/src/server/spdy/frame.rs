@@ -18,7 +18,7 @@ const PING: u16 = 6;
 const GO_AWAY: u16 = 7;
 const HEADERS: u16 = 8;
 
-/// A frame from the client. Header blocks are still compressed.
+/// A frame from the peer. Header blocks are still compressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
     SynStream {
@@ -100,6 +100,11 @@ fn control(kind: u16, flags: u8, payload: &[&[u8]]) -> Vec<u8> {
     frame.extend_from_slice(&(length as u32).to_be_bytes()[1..]);
     payload.iter().for_each(|part| frame.extend_from_slice(part));
     frame
+}
+
+/// Opens a stream of the highest priority that depends on no other.
+pub fn syn_stream(id: u32, block: &[u8]) -> Vec<u8> {
+    control(SYN_STREAM, 0, &[&id.to_be_bytes(), &[0; 6], block])
 }
 
 pub fn syn_reply(id: u32, block: &[u8]) -> Vec<u8> {

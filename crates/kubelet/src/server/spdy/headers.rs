@@ -193,8 +193,17 @@ pub struct Storer {
 impl Storer {
     /// A block without any headers, which is all that a server's replies need.
     pub fn empty_block(&mut self) -> Vec<u8> {
-        let content = 0u32.to_be_bytes();
-        let mut block = Vec::with_capacity(16);
+        self.block(&[])
+    }
+
+    /// A block of at most 64 KiB, names in lower case.
+    pub fn block(&mut self, headers: &[(&str, &str)]) -> Vec<u8> {
+        let mut content = (headers.len() as u32).to_be_bytes().to_vec();
+        for text in headers.iter().flat_map(|(name, value)| [name, value]) {
+            content.extend_from_slice(&(text.len() as u32).to_be_bytes());
+            content.extend_from_slice(text.as_bytes());
+        }
+        let mut block = Vec::with_capacity(content.len() + 12);
         if !self.begun {
             block.extend_from_slice(&[0x78, 0x01]);
             self.begun = true;

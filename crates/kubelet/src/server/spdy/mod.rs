@@ -1,8 +1,10 @@
-//! The server's side of SPDY/3.1: streams that the client opens, each with headers and data both ways.
+//! SPDY/3.1: streams that the client opens, each with headers and data both ways. The server's side is here, the
+//! client's in [`client`].
 //!
 //! kubectl's port-forward speaks it, and older clients exec and attach over it. There is no flow control, as in the
 //! library that those use; what a stream does not take holds up the connection, and nothing grows without bound.
 
+pub mod client;
 mod frame;
 mod headers;
 

@@ -1,0 +1,153 @@
+//! What runs a node's pods: the built-in runtime on the built-in pod network, or any CRI runtime with its own network.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use knarr_kubelet::cri::{self, Cri};
+use knarr_kubelet::embedded::Embedded;
+use knarr_kubelet::runtime::ContainerRuntime;
+use knarr_network::cidr::Ipv4Cidr;
+use knarr_network::pods;
+use knarr_runtime::containers::{Cgroups, Runtime, RuntimeOptions};
+use knarr_runtime::images::{ImageStore, PullOptions};
+use tokio_util::sync::CancellationToken;
+
+use crate::layout::shim_cgroup;
+use crate::node::NodeOptions;
+use crate::{example_images, pod_network};
+
+/// Which runtime is asked to run pods.
+#[derive(Args, Clone, Default)]
+pub struct RuntimeArgs {
+    /// Socket of a CRI runtime to run pods with, `unix:///run/containerd/containerd.sock` [default: built in]
+    #[arg(long, value_name = "ENDPOINT")]
+    container_runtime_endpoint: Option<String>,
+    /// Socket of its image service, if that is another one
+    #[arg(long, value_name = "ENDPOINT", requires = "container_runtime_endpoint")]
+    image_service_endpoint: Option<String>,
+}
+
+/// A node's runtime, with whoever connects its pods.
+pub struct NodeRuntime {
+    pub runtime: Arc<dyn ContainerRuntime>,
+    /// The tree that pods' cgroups are made in.
+    pub cgroups: Cgroups,
+    pods: Pods,
+}
+
+enum Pods {
+    BuiltIn(Arc<pod_network::BuiltIn>),
+    /// The runtime connects them itself.
+    Cri(Cri),
+}
+
+impl NodeRuntime {
+    /// Takes up what runs already; `known` is the node's part of the pods' addresses, if it has one by now. Gives
+    /// words about it for the terminal as well.
+    pub async fn open(
+        options: &NodeOptions,
+        known: Option<Ipv4Cidr>,
+        stop: &CancellationToken,
+    ) -> Result<(Self, String)> {
+        match &options.runtime.container_runtime_endpoint {
+            Some(endpoint) => open_cri(options, endpoint, known, stop).await,
+            None => open_embedded(options, known).await,
+        }
+    }
+
+    /// The node's part of the pods' addresses is known now. `known` is what [`NodeRuntime::open`] was given.
+    pub async fn set_pod_cidr(
+        &self,
+        options: &NodeOptions,
+        known: Option<Ipv4Cidr>,
+        cidr: Ipv4Cidr,
+    ) -> Result<()> {
+        match (&self.pods, known) {
+            (_, Some(known)) if known == cidr => Ok(()),
+            (Pods::BuiltIn(_), Some(known)) => bail!(
+                "the node's pod addresses changed from {known} to {cidr}: `knarr reset` removes the old ones"
+            ),
+            (Pods::BuiltIn(network), None) => {
+                network.open(built_in_network(options, cidr)?);
+                Ok(())
+            }
+            (Pods::Cri(runtime), _) => tell_pod_cidr(runtime, options, cidr).await,
+        }
+    }
+}
+
+fn network_config(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::PodNetworkConfig> {
+    let cluster =
+        options.cluster_cidr.parse().with_context(|| format!("cluster CIDR {}", options.cluster_cidr))?;
+    let mut config = pods::PodNetworkConfig::new(pod_cidr, cluster, options.layout.network());
+    config.service_cidr = Some(Ipv4Cidr::new(options.service_cidr.0, options.service_cidr.1));
+    config.local_addresses = vec![options.cluster_dns];
+    Ok(config)
+}
+
+fn built_in_network(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::PodNetwork> {
+    pods::PodNetwork::open(network_config(options, pod_cidr)?).context("the pod network cannot be set up")
+}
+
+async fn tell_pod_cidr(runtime: &Cri, options: &NodeOptions, cidr: Ipv4Cidr) -> Result<()> {
+    pods::open_without_pods(&network_config(options, cidr)?)
+        .context("the node's network cannot be set up")?;
+    let told = runtime.set_pod_cidr(&cidr.to_string()).await;
+    told.with_context(|| format!("the container runtime does not take the pod addresses {cidr}"))
+}
+
+async fn open_cri(
+    options: &NodeOptions,
+    endpoint: &str,
+    known: Option<Ipv4Cidr>,
+    stop: &CancellationToken,
+) -> Result<(NodeRuntime, String)> {
+    let cgroups = Cgroups::detect(&options.cgroup_root)?;
+    let runtime_options = cri::Options {
+        runtime_endpoint: endpoint.to_owned(),
+        image_endpoint: options.runtime.image_service_endpoint.clone(),
+        cgroups: cgroups.clone(),
+    };
+    let runtime = Cri::open(runtime_options, stop.clone()).await.map_err(|error| anyhow!(error))?;
+    if let Some(cidr) = known {
+        tell_pod_cidr(&runtime, options, cidr).await?;
+    }
+    let version = runtime.version();
+    let taken_up = runtime.list_pod_sandboxes().await?.len();
+    let detail = match taken_up {
+        0 => format!("{} {}", version.name, version.version),
+        n => format!("{} {}, {n} pod sandboxes taken up", version.name, version.version),
+    };
+    let opened = NodeRuntime { runtime: Arc::new(runtime.clone()), cgroups, pods: Pods::Cri(runtime) };
+    Ok((opened, detail))
+}
+
+async fn open_embedded(options: &NodeOptions, known: Option<Ipv4Cidr>) -> Result<(NodeRuntime, String)> {
+    let network = Arc::new(pod_network::BuiltIn::default());
+    if let Some(cidr) = known {
+        network.open(built_in_network(options, cidr)?);
+    }
+    let layout = &options.layout;
+    let images = ImageStore::open(layout.images()).await?;
+    let runtime = Runtime::open(RuntimeOptions {
+        state_dir: layout.runtime(),
+        shim: std::env::current_exe().context("cannot find this program's own file")?,
+        shim_args: vec![crate::SHIM.to_owned()],
+        cgroup_root: options.cgroup_root.clone(),
+        shim_cgroup: shim_cgroup(&options.cgroup_root),
+    })
+    .await?;
+    let names = example_images::build(&images).await.context("the example images cannot be made")?;
+    let taken_up = runtime.list_sandboxes().len();
+    let pull = PullOptions { mirrors: options.mirrors.clone(), ..PullOptions::default() };
+    let pods = Arc::<pod_network::BuiltIn>::clone(&network);
+    let runtime = Embedded::open(runtime, images, pods, pull, layout.runtime().join("sandbox-files")).await?;
+    let detail = match taken_up {
+        0 => format!("{} example images", names.len()),
+        n => format!("{} example images, {n} running pods taken up", names.len()),
+    };
+    let cgroups = runtime.cgroups();
+    let opened = NodeRuntime { runtime: Arc::new(runtime), cgroups, pods: Pods::BuiltIn(network) };
+    Ok((opened, detail))
+}

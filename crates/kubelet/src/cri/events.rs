@@ -1,0 +1,179 @@
+//! What happens to containers: the runtime's lists compared with those before, once a second and at its events.
+//!
+//! CRI tells of changes in a stream where the runtime has one (`GetContainerEvents`); a stream may have gaps, so it
+//! only says when to look. Source: `k8s.io/kubernetes/pkg/kubelet/pleg`.
+
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::time::Duration;
+
+use knarr_grpc::{Answers, Code};
+use tokio_util::sync::CancellationToken;
+
+use super::messages as cri;
+use super::{Cri, Inner};
+use crate::runtime::{ContainerState, RuntimeEvent, RuntimeEventKind, SandboxState};
+
+const EVENTS: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
+/// As upstream's generic lister of pod lifecycle events.
+const RELIST: Duration = Duration::from_secs(1);
+/// Where the runtime tells by itself.
+const RELIST_WITH_EVENTS: Duration = Duration::from_secs(60);
+/// After how long a stream that broke is opened again.
+const REOPEN: Duration = Duration::from_secs(10);
+
+/// What is remembered of a sandbox or container between two looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    pub pod_uid: String,
+    pub sandbox_id: String,
+    pub state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Sandbox(SandboxState),
+    Container(ContainerState),
+}
+
+/// By id.
+pub type Picture = BTreeMap<String, Seen>;
+
+/// What must have happened between the two pictures.
+pub fn changes(before: &Picture, now: &Picture) -> Vec<RuntimeEvent> {
+    let mut events = Vec::new();
+    let mut tell = |id: &str, seen: &Seen, kind: RuntimeEventKind| {
+        let container_id = if kind == RuntimeEventKind::SandboxStopped { "" } else { id };
+        events.push(RuntimeEvent {
+            pod_uid: seen.pod_uid.clone(),
+            sandbox_id: seen.sandbox_id.clone(),
+            container_id: container_id.to_owned(),
+            kind,
+        });
+    };
+    for (id, seen) in now {
+        let old = before.get(id).map(|seen| seen.state);
+        if old == Some(seen.state) {
+            continue;
+        }
+        match seen.state {
+            State::Container(ContainerState::Running) => tell(id, seen, RuntimeEventKind::ContainerStarted),
+            State::Container(ContainerState::Exited) => tell(id, seen, RuntimeEventKind::ContainerExited),
+            State::Sandbox(SandboxState::NotReady) => tell(id, seen, RuntimeEventKind::SandboxStopped),
+            State::Container(ContainerState::Created) | State::Sandbox(SandboxState::Ready) => {}
+        }
+    }
+    for (id, seen) in before.iter().filter(|(id, _)| !now.contains_key(*id)) {
+        match seen.state {
+            State::Container(ContainerState::Exited) | State::Sandbox(SandboxState::NotReady) => {}
+            State::Container(_) => tell(id, seen, RuntimeEventKind::ContainerExited),
+            State::Sandbox(SandboxState::Ready) => tell(id, seen, RuntimeEventKind::SandboxStopped),
+        }
+    }
+    events
+}
+
+/// The stream of events, as far as there is one.
+enum Stream {
+    /// The runtime has none.
+    Missing,
+    /// To be tried at the next look, after so many more of them.
+    Closed(u64),
+    Open(Answers),
+}
+
+/// Looks until `stop`, or until nobody else has the runtime.
+pub async fn run(inner: Weak<Inner>, mut picture: Picture, stop: CancellationToken) {
+    let mut stream = Stream::Closed(0);
+    loop {
+        stream = {
+            let Some(inner) = inner.upgrade() else { return };
+            open(&Cri { inner }, stream).await
+        };
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = due(&mut stream) => {}
+        }
+        let Some(inner) = inner.upgrade() else { return };
+        let runtime = Cri { inner };
+        match runtime.picture().await {
+            Ok(now) => {
+                for event in changes(&picture, &now) {
+                    let _ = runtime.inner.events.send(event);
+                }
+                picture = now;
+            }
+            Err(error) => tracing::debug!(%error, "containers not listed"),
+        }
+    }
+}
+
+async fn open(runtime: &Cri, stream: Stream) -> Stream {
+    match stream {
+        Stream::Closed(0) => match runtime.inner.runtime.stream(EVENTS, &cri::GetEventsRequest {}).await {
+            Ok((_, answers)) => Stream::Open(answers),
+            Err(error) if error.code() == Code::UNIMPLEMENTED => Stream::Missing,
+            Err(_) => Stream::Closed(REOPEN.as_secs()),
+        },
+        Stream::Closed(looks) => Stream::Closed(looks - 1),
+        other => other,
+    }
+}
+
+/// Waits until it is time to look again.
+async fn due(stream: &mut Stream) {
+    let Stream::Open(answers) = stream else { return tokio::time::sleep(RELIST).await };
+    let next = tokio::time::timeout(RELIST_WITH_EVENTS, answers.next::<cri::ContainerEventResponse>()).await;
+    match next {
+        Ok(Ok(Some(_))) | Err(_) => {}
+        // A runtime that has them turned off ends the stream at once.
+        Ok(Ok(None)) => *stream = Stream::Closed(REOPEN.as_secs()),
+        Ok(Err(error)) => {
+            *stream = match error.code() {
+                Code::UNIMPLEMENTED => Stream::Missing,
+                _ => Stream::Closed(REOPEN.as_secs()),
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(pod: &str, state: State) -> Seen {
+        Seen { pod_uid: pod.into(), sandbox_id: format!("s-{pod}"), state }
+    }
+
+    #[test]
+    fn only_what_changed_is_told() {
+        use ContainerState::{Created, Exited, Running};
+        let container = |state| Some(State::Container(state));
+        let sandbox = |state| Some(State::Sandbox(state));
+        for (before, now, expected) in [
+            (None, container(Created), None),
+            (None, container(Running), Some(RuntimeEventKind::ContainerStarted)),
+            (container(Created), container(Running), Some(RuntimeEventKind::ContainerStarted)),
+            (container(Running), container(Running), None),
+            (container(Running), container(Exited), Some(RuntimeEventKind::ContainerExited)),
+            (None, container(Exited), Some(RuntimeEventKind::ContainerExited)),
+            (container(Running), None, Some(RuntimeEventKind::ContainerExited)),
+            (container(Exited), None, None),
+            (None, sandbox(SandboxState::Ready), None),
+            (
+                sandbox(SandboxState::Ready),
+                sandbox(SandboxState::NotReady),
+                Some(RuntimeEventKind::SandboxStopped),
+            ),
+            (sandbox(SandboxState::Ready), None, Some(RuntimeEventKind::SandboxStopped)),
+            (sandbox(SandboxState::NotReady), None, None),
+        ] {
+            let picture = |state: Option<State>| -> Picture {
+                state.into_iter().map(|state| ("id".to_owned(), seen("p", state))).collect()
+            };
+            let events = changes(&picture(before), &picture(now));
+            assert_eq!(events.first().map(|event| event.kind), expected, "{before:?} {now:?}");
+            assert!(events.len() <= 1 && events.iter().all(|event| event.pod_uid == "p"));
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Any runtime that speaks CRI v1 (containerd, CRI-O) as a [`ContainerRuntime`].
+
+mod client;
+mod conditions;
+mod config;
+mod containers;
+mod events;
+mod images;
+mod messages;
+mod sandboxes;
+mod stats;
+mod status;
+mod streaming;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use knarr_runtime::containers::Cgroups;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::*;
+use client::Client;
+use messages as cri;
+
+const VERSION: &str = "/runtime.v1.RuntimeService/Version";
+/// A receiver further behind than this asks for everything anew.
+const EVENTS: usize = 1024;
+
+/// Where the runtime is and how it is used.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// `unix:///run/containerd/containerd.sock`.
+    pub runtime_endpoint: String,
+    /// That of the runtime if there is no other one.
+    pub image_endpoint: Option<String>,
+    /// Below whose root the pods' cgroups are.
+    pub cgroups: Cgroups,
+}
+
+/// Cheap to clone; clones share everything.
+#[derive(Clone)]
+pub struct Cri {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    runtime: Client,
+    images: Client,
+    cgroups: Cgroups,
+    version: Mutex<RuntimeVersion>,
+    /// Where each container's log is, by id: a list does not tell.
+    logs: Mutex<std::collections::BTreeMap<String, PathBuf>>,
+    events: broadcast::Sender<RuntimeEvent>,
+    health: Mutex<conditions::Health>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The version as the node's status shows it: a semantic one whole, of any other its numbers.
+fn shown_version(text: &str) -> String {
+    let text = text.trim().trim_start_matches('v');
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (numbers, rest) = text.split_at(end);
+    let semantic = numbers.split('.').count() == 3 && (rest.is_empty() || rest.starts_with(['-', '+']));
+    if semantic { text.to_owned() } else { numbers.trim_end_matches('.').to_owned() }
+}
+
+impl Cri {
+    /// Connects, and begins to watch what happens until `stop`. An error text says what is wrong with the runtime.
+    pub async fn open(options: Options, stop: CancellationToken) -> Result<Self, String> {
+        let runtime = client::socket(&options.runtime_endpoint)?;
+        let images = options.image_endpoint.as_deref().map_or_else(|| Ok(runtime.clone()), client::socket)?;
+        let (events, _) = broadcast::channel(EVENTS);
+        let opened = Self {
+            inner: Arc::new(Inner {
+                runtime: Client::new(runtime),
+                images: Client::new(images),
+                cgroups: options.cgroups,
+                version: Mutex::new(RuntimeVersion { name: String::new(), version: String::new() }),
+                logs: Mutex::default(),
+                events,
+                health: Mutex::default(),
+            }),
+        };
+        let endpoint = &options.runtime_endpoint;
+        let invalid = |error| format!("validate CRI v1 runtime API for endpoint {endpoint:?}: {error}");
+        opened.ask_version().await.map_err(invalid)?;
+        opened.check_cgroup_driver().await?;
+        opened.all_images().await.map_err(|error| format!("validate CRI v1 image API: {error}"))?;
+        let picture = opened.picture().await.map_err(invalid)?;
+        tracing::info!(endpoint, runtime = %opened.version().name, "container runtime connected");
+        tokio::spawn(events::run(Arc::downgrade(&opened.inner), picture, stop));
+        Ok(opened)
+    }
+
+    /// The cgroups below the root that pods share.
+    pub fn cgroups(&self) -> Cgroups {
+        self.inner.cgroups.clone()
+    }
+
+    /// Asked again now and then: the runtime may be replaced by a newer one while we run.
+    async fn ask_version(&self) -> Result<()> {
+        let request = cri::VersionRequest { version: "0.1.0".to_owned() };
+        let answer: cri::VersionResponse =
+            self.inner.runtime.call(VERSION, &request).await.map_err(client::error)?;
+        if answer.runtime_name.is_empty() || answer.runtime_version.is_empty() {
+            return Err(RuntimeError::Failed("not all fields are set in VersionResponse".to_owned()));
+        }
+        *lock(&self.inner.version) =
+            RuntimeVersion { name: answer.runtime_name, version: shown_version(&answer.runtime_version) };
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ContainerRuntime for Cri {
+    fn version(&self) -> RuntimeVersion {
+        lock(&self.inner.version).clone()
+    }
+
+    async fn not_ready(&self) -> Vec<String> {
+        self.why_not_ready().await
+    }
+
+    async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {
+        self.run_sandbox(config).await
+    }
+
+    async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
+        self.stop_sandbox(id).await
+    }
+
+    async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
+        self.remove_sandbox(id).await
+    }
+
+    async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandboxStatus>> {
+        self.sandboxes(Default::default()).await
+    }
+
+    async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: &ContainerConfig,
+        sandbox: &PodSandboxConfig,
+    ) -> Result<String> {
+        self.make_container(sandbox_id, config, sandbox).await
+    }
+
+    async fn start_container(&self, id: &str) -> Result<()> {
+        self.start(id).await
+    }
+
+    async fn stop_container(&self, id: &str, grace_seconds: u64) -> Result<()> {
+        self.stop(id, grace_seconds).await
+    }
+
+    async fn remove_container(&self, id: &str) -> Result<()> {
+        self.drop_container(id).await
+    }
+
+    async fn list_containers(&self) -> Result<Vec<ContainerStatus>> {
+        self.containers().await
+    }
+
+    async fn container_status(&self, id: &str) -> Result<ContainerStatus> {
+        self.status_with_sandbox(id).await
+    }
+
+    async fn pod_status(&self, uid: &str) -> Result<PodRuntimeStatus> {
+        self.status_of_pod(uid).await
+    }
+
+    async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()> {
+        self.update_resources(id, resources).await
+    }
+
+    async fn reopen_container_log(&self, id: &str) -> Result<()> {
+        self.reopen_log(id).await
+    }
+
+    async fn exec_sync(&self, id: &str, command: &[String], timeout_seconds: u64) -> Result<ExecOutput> {
+        self.run_command(id, command, timeout_seconds).await
+    }
+
+    async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Session> {
+        self.open_exec(id, request).await
+    }
+
+    async fn attach(&self, id: &str, request: &AttachRequest) -> Result<Session> {
+        self.open_attach(id, request).await
+    }
+
+    async fn port_forward(&self, sandbox_id: &str, port: u16) -> Result<Box<dyn Connection>> {
+        self.open_port(sandbox_id, port).await
+    }
+
+    async fn container_stats(&self, id: &str) -> Result<ContainerStats> {
+        self.stats_of(id).await
+    }
+
+    async fn list_container_stats(&self) -> Result<Vec<ContainerStats>> {
+        self.all_stats().await
+    }
+
+    async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>> {
+        self.pod_stats().await
+    }
+
+    async fn image_status(&self, name: &str) -> Result<Option<Image>> {
+        self.find_image(name).await
+    }
+
+    async fn list_images(&self) -> Result<Vec<Image>> {
+        self.all_images().await
+    }
+
+    async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<Image> {
+        self.pull(name, keyring).await
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<()> {
+        self.drop_image(name).await
+    }
+
+    async fn image_fs_info(&self) -> Result<FsInfo> {
+        self.image_file_system().await
+    }
+
+    fn events(&self) -> broadcast::Receiver<RuntimeEvent> {
+        self.inner.events.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn versions() {
+        for (text, shown) in [
+            ("1.6.20~ds1", "1.6.20"),
+            ("v2.1.4", "2.1.4"),
+            ("2.0.0-rc.1", "2.0.0-rc.1"),
+            ("1.7.27+unknown", "1.7.27+unknown"),
+            ("1.31", "1.31"),
+        ] {
+            assert_eq!(super::shown_version(text), shown);
+        }
+    }
+}
