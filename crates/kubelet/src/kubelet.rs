@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{ContainerStatus as ApiStatus, Node, Pod, Service};
 use knarr_api::kind::Kind;
 use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Event, Informer, Informers, ListOptions};
@@ -272,7 +272,13 @@ impl PodLookup for Kubelet {
         let runtime = self.syncer.runtime.pod_status(pod.uid()).await;
         let runtime = runtime.map_err(|e| LookupError::Runtime(e.to_string()))?;
         let mut found = runtime.containers.iter().filter(|c| c.name == container);
-        let status = if previous { found.nth(1) } else { found.next() };
+        // Between two runs of a container the last one counts as the previous one already.
+        let ended = previous.then(|| last_ended(pod, container)).flatten();
+        let status = match (previous, ended) {
+            (true, Some(id)) => found.find(|c| id.ends_with(&c.id)),
+            (true, None) => found.nth(1),
+            (false, _) => found.next(),
+        };
         match status {
             Some(status) => Ok(ContainerRef {
                 container_id: status.id.clone(),
@@ -307,11 +313,21 @@ impl Kubelet {
     }
 }
 
-fn waiting_reason(pod: &Pod, container: &str) -> String {
-    let status = pod::status(pod);
+/// The id of the container that `lastState` tells of.
+fn last_ended<'a>(pod: &'a Pod, container: &str) -> Option<&'a str> {
+    let last = container_status(pod, container)?.last_state.as_ref()?.terminated.as_ref()?;
+    last.container_id.as_deref().filter(|id| !id.is_empty())
+}
+
+fn container_status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ApiStatus> {
+    let status = pod.status.as_ref()?;
     let lists =
         [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
-    let found = lists.into_iter().flatten().flatten().find(|s| s.name == container);
-    let waiting = found.and_then(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone());
+    lists.into_iter().flatten().flatten().find(|s| s.name == container)
+}
+
+fn waiting_reason(pod: &Pod, container: &str) -> String {
+    let waiting =
+        container_status(pod, container).and_then(|s| s.state.as_ref()?.waiting.as_ref()?.reason.clone());
     waiting.unwrap_or_else(|| "ContainerCreating".to_owned())
 }

@@ -220,11 +220,11 @@ async fn run(
         }
     };
     let mut gone = Box::pin(gone);
-    let ended = loop {
+    let (ended, lives) = loop {
         tokio::select! {
             // A connection that is over has ended its streams: the error stream's text follows.
-            () = &mut connection => break (&mut text).await,
-            ended = &mut text => break ended,
+            () = &mut connection => break ((&mut text).await, false),
+            ended = &mut text => break (ended, true),
             () = &mut gone => return,
             order = orders.recv(), if listening => match order {
                 Some(Control::Resize(size)) => if let Some(resize) = &resize {
@@ -238,10 +238,13 @@ async fn run(
     };
     drop(gone);
     if let Some(exit) = exit.take() {
-        let _ = exit.send(outcome(&ended));
+        let lost = || RuntimeError::Failed("the container runtime closed the connection".to_owned());
+        let _ = exit.send(if lives || !ended.is_empty() { outcome(&ended) } else { Err(lost()) });
     }
-    // Output may still be on its way to a slow reader.
-    let _ = tokio::time::timeout(DRAIN, connection).await;
+    if lives {
+        // Output may still be on its way to a slow reader.
+        let _ = tokio::time::timeout(DRAIN, connection).await;
+    }
 }
 
 /// What is read of a forwarded connection: its data, then the error that ended it if there was one.

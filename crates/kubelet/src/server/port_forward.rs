@@ -214,7 +214,9 @@ async fn channel_pair(
                 let output = output.clone();
                 async move { output.send(Output { channel, data }).await.is_ok() }
             };
-            carry(connection, incoming, send).await;
+            if let Some(text) = carry(connection, incoming, send).await {
+                let _ = output.send(Output { channel: channel + 1, data: text.into() }).await;
+            }
         }
         Err(text) => {
             let _ = output.send(Output { channel: channel + 1, data: text.into() }).await;
@@ -222,25 +224,29 @@ async fn channel_pair(
     }
 }
 
-/// Copies both ways until the pod's side has ended.
+/// Copies both ways until the pod's side has ended. A runtime that connects only when something moves says why it
+/// could not by then.
 async fn carry<F: Future<Output = bool>>(
     connection: Box<dyn Connection>,
     mut incoming: mpsc::Receiver<Bytes>,
     send: impl Fn(Bytes) -> F,
-) {
+) -> Option<String> {
     let (mut reader, mut writer) = tokio::io::split(connection);
     let from_pod = async {
         let mut buffer = vec![0; BUFFER];
-        while let Ok(count @ 1..) = reader.read(&mut buffer).await {
-            if !send(Bytes::copy_from_slice(&buffer[..count])).await {
-                return;
+        loop {
+            match reader.read(&mut buffer).await {
+                Ok(count @ 1..) if send(Bytes::copy_from_slice(&buffer[..count])).await => {}
+                Ok(_) => return None,
+                Err(error) if error.kind() == std::io::ErrorKind::Other => return Some(error.to_string()),
+                Err(_) => return None,
             }
         }
     };
     let to_pod = async {
         while let Some(data) = incoming.recv().await {
             if writer.write_all(&data).await.is_err() {
-                return;
+                break;
             }
         }
         let _ = writer.shutdown().await;
@@ -248,8 +254,8 @@ async fn carry<F: Future<Output = bool>>(
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = from_pod => {}
-        () = to_pod => {}
+        error = from_pod => error,
+        () = to_pod => None,
     }
 }
 
@@ -354,7 +360,9 @@ async fn spdy_pair(forwarder: Arc<Forwarder>, data: Stream, errors: Outgoing) {
     match connected {
         Ok(connection) => {
             let outgoing = &data.outgoing;
-            carry(connection, data.incoming, |bytes| outgoing.data(bytes)).await;
+            if let Some(text) = carry(connection, data.incoming, |bytes| outgoing.data(bytes)).await {
+                errors.data(text.into()).await;
+            }
         }
         Err(text) => {
             errors.data(text.into()).await;
