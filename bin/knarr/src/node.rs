@@ -12,11 +12,13 @@ use knarr_client::events::EventRecorder;
 use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Informer, Informers};
 use knarr_kubelet::config::Config;
+use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo};
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::node_status;
+use knarr_kubelet::plugins::{PluginHandler, PluginManager};
 use knarr_kubelet::runtime::ContainerRuntime;
 use knarr_kubelet::server as kubelet_server;
-use knarr_kubelet::volumes::{self, ObjectSource, VolumeManager};
+use knarr_kubelet::volumes::{self, Csi, ObjectSource, VolumeManager};
 use knarr_network::cidr::Ipv4Cidr;
 use knarr_network::{dns, proxy, routes, source::ServiceSource};
 use knarr_runtime::images::Mirror;
@@ -266,9 +268,12 @@ async fn start_kubelet(
     let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, stop.clone());
     let objects = ObjectSource::new(client.clone(), stop.clone());
     let volume_options = volumes::Options { dirs: config.dirs(), allocatable: status.allocatable() };
+    let csi = start_plugins(&config, informers, &objects, tasks, stop);
+    let volumes_in_use = csi.in_use();
     let volumes = VolumeManager::new(
         client.clone(),
         Arc::clone(&objects),
+        csi,
         volume_options,
         Some(recorder.clone()),
         stop.clone(),
@@ -292,6 +297,7 @@ async fn start_kubelet(
         informers,
         Arc::clone(&runtime.runtime),
         network,
+        volumes_in_use,
         recorder,
         kubelet.image_changes(),
     );
@@ -302,6 +308,27 @@ async fn start_kubelet(
         }
     });
     Ok(((), format!("port {}", options.kubelet_port)))
+}
+
+/// Storage drivers register with the kubelet through sockets in a folder of its own.
+fn start_plugins(
+    config: &Config,
+    informers: &Arc<Informers>,
+    objects: &Arc<ObjectSource>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Arc<Csi> {
+    let client = informers.client();
+    let drivers = Arc::new(Drivers::new(Arc::clone(client.clock())));
+    let node_info = NodeInfo::new(client.clone(), &config.node_name, own_node(informers, &config.node_name));
+    let (dirs, name) = (config.dirs(), &config.node_name);
+    let csi = Csi::new(informers, name, Arc::clone(&drivers), dirs, Arc::clone(objects), stop.clone());
+    tasks.spawn(Arc::clone(&node_info).keep(stop.clone()));
+    let handlers: Vec<Arc<dyn PluginHandler>> = vec![Arc::new(CsiPlugins::new(drivers, node_info))];
+    let registry = config.data_dir.join("plugins_registry");
+    let plugins = PluginManager::new(registry, handlers, Arc::clone(client.clock()));
+    tasks.spawn(plugins.run(stop.clone()));
+    csi
 }
 
 /// Logs, exec and the rest, for the API server and whoever else may ask.

@@ -16,6 +16,7 @@ mod service_pods;
 mod testing;
 mod written;
 
+mod attach_detach;
 mod bootstrap_tokens;
 mod certificates;
 mod cluster_role_aggregation;

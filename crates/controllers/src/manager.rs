@@ -15,6 +15,7 @@ use crate::service_account_tokens::TokenSigner;
 
 /// The controllers of this build, in alphabetical order.
 pub const ALL: &[Descriptor] = &[
+    crate::attach_detach::DESCRIPTOR,
     crate::bootstrap_tokens::cleaner::DESCRIPTOR,
     crate::bootstrap_tokens::signer::DESCRIPTOR,
     crate::certificates::approver::DESCRIPTOR,
@@ -112,6 +113,7 @@ fn service_account(controller: &'static str) -> &'static str {
         }
         "garbage-collector-controller" => "generic-garbage-collector",
         "endpointslice-mirroring-controller" => "endpointslicemirroring-controller",
+        "persistentvolume-attach-detach-controller" => "attachdetach-controller",
         "persistentvolume-binder-controller" => "persistent-volume-binder",
         "persistentvolume-protection-controller" => "pv-protection-controller",
         "persistentvolumeclaim-protection-controller" => "pvc-protection-controller",

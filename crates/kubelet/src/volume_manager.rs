@@ -26,11 +26,17 @@ pub type MountedVolumes = BTreeMap<String, MountedVolume>;
 #[error("{message}")]
 pub struct VolumeError {
     pub message: String,
+    /// Nothing is wrong yet; users need not be told.
+    pub quiet: bool,
 }
 
 impl VolumeError {
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into() }
+        Self { message: message.into(), quiet: false }
+    }
+
+    pub fn quiet(message: impl Into<String>) -> Self {
+        Self { message: message.into(), quiet: true }
     }
 }
 

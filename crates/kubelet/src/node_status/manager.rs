@@ -1,6 +1,6 @@
 //! Registers the node, keeps its status and its lease, and tells of changes in events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,6 +111,7 @@ pub struct NodeStatusManager {
     node: Informer<Node>,
     runtime: Arc<dyn ContainerRuntime>,
     network: watch::Receiver<NetworkState>,
+    volumes_in_use: watch::Receiver<Option<BTreeSet<String>>>,
     recorder: EventRecorder,
     machine: Machine,
     wake: Arc<Notify>,
@@ -137,12 +138,14 @@ struct Told {
 }
 
 impl NodeStatusManager {
-    /// `images_changed` is notified when images were pulled or removed: the status is then brought up to date.
+    /// `volumes_in_use` are the attachable volumes of pods here; none until that is known. `images_changed` is
+    /// notified when images were pulled or removed: the status is then brought up to date.
     pub fn new(
         options: Options,
         informers: &Informers,
         runtime: Arc<dyn ContainerRuntime>,
         network: watch::Receiver<NetworkState>,
+        volumes_in_use: watch::Receiver<Option<BTreeSet<String>>>,
         recorder: EventRecorder,
         images_changed: Arc<Notify>,
     ) -> Arc<Self> {
@@ -160,6 +163,7 @@ impl NodeStatusManager {
             node,
             runtime,
             network,
+            volumes_in_use,
             recorder,
             machine: Machine::read(),
             wake,
@@ -205,8 +209,8 @@ impl NodeStatusManager {
     async fn keep_status(&self, stop: &CancellationToken) {
         let mut told = Told::default();
         told.events.push((EventType::Normal, "Starting", "Starting kubelet.".to_owned()));
-        let mut network = self.network.clone();
-        let (mut backoff, mut network_lives) = (FIRST_BACKOFF, true);
+        let (mut network, mut volumes) = (self.network.clone(), self.volumes_in_use.clone());
+        let (mut backoff, mut network_lives, mut volumes_live) = (FIRST_BACKOFF, true, true);
         loop {
             let result = tokio::select! {
                 () = stop.cancelled() => return,
@@ -230,6 +234,7 @@ impl NodeStatusManager {
                 () = self.wake.notified() => {}
                 () = self.images_changed.notified() => told.images_at = None,
                 changed = network.changed(), if network_lives => network_lives = changed.is_ok(),
+                changed = volumes.changed(), if volumes_live => volumes_live = changed.is_ok(),
             }
         }
     }
@@ -311,6 +316,7 @@ impl NodeStatusManager {
             images: told.images.clone(),
             pressure,
             not_ready,
+            volumes_in_use: self.volumes_in_use.borrow().as_ref().map(|v| v.iter().cloned().collect()),
         }
     }
 
@@ -474,6 +480,7 @@ mod tests {
                 &informers,
                 runtime,
                 self.network.subscribe(),
+                watch::channel(None).1,
                 recorder,
                 Arc::default(),
             );

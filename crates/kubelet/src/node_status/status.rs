@@ -40,6 +40,8 @@ pub struct Facts {
     pub pressure: Pressure,
     /// Why the node is not ready; empty if it is.
     pub not_ready: Vec<String>,
+    /// The attachable volumes in use here; while that is not known, what was told stands.
+    pub volumes_in_use: Option<Vec<String>>,
 }
 
 /// The status to tell, and the reasons of the events to record.
@@ -54,6 +56,9 @@ pub fn next(old: &NodeStatus, facts: &Facts, now: Timestamp) -> (NodeStatus, Vec
     status.daemon_endpoints =
         Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: facts.kubelet_port }) });
     status.images = Some(facts.images.clone());
+    if let Some(volumes) = &facts.volumes_in_use {
+        status.volumes_in_use = Some(volumes.clone()).filter(|volumes| !volumes.is_empty());
+    }
     status.runtime_handlers = Some(vec![NodeRuntimeHandler {
         name: Some(String::new()),
         features: Some(NodeRuntimeHandlerFeatures {
@@ -307,6 +312,22 @@ mod tests {
         let moved = Facts { addresses: vec!["10.0.0.2".parse().unwrap()], ..facts() };
         let (new, _) = next(&old, &moved, later);
         assert_eq!(patch(&old, &new)["status"]["addresses"][0], json!({"$patch": "replace"}));
+    }
+
+    #[test]
+    fn volumes_in_use_are_told_once_known() {
+        let (old, _) = next(&NodeStatus::default(), &facts(), now());
+        let with = |names: Option<&[&str]>| Facts {
+            volumes_in_use: names.map(|names| names.iter().map(|n| (*n).to_owned()).collect()),
+            ..facts()
+        };
+        let (told, _) = next(&old, &with(Some(&["kubernetes.io/csi/d^h"])), now());
+        let in_use = |old: &NodeStatus, new: &NodeStatus| patch(old, new)["status"]["volumesInUse"].clone();
+        assert_eq!(in_use(&old, &told), json!(["kubernetes.io/csi/d^h"]));
+        let (kept, _) = next(&told, &with(None), now());
+        assert!(!has_changed(&told, &kept));
+        let (gone, _) = next(&told, &with(Some(&[])), now());
+        assert_eq!(in_use(&told, &gone), json!([]));
     }
 
     #[test]

@@ -61,7 +61,12 @@ impl PodSyncer {
             return SyncOutcome::Terminal;
         }
         let end = deadline(pod, &status);
-        let Some(volumes) = self.prepare(pod).await else { return SyncOutcome::Failed };
+        // A driver may take its time; a pod that is to stop does not wait for it.
+        let prepared = tokio::select! {
+            () = cancel.cancelled() => return SyncOutcome::Done { look_again: end },
+            prepared = self.prepare(pod) => prepared,
+        };
+        let Some(volumes) = prepared else { return SyncOutcome::Failed };
         self.probes.add_pod(pod);
         let actions = compute_actions(pod, &runtime, self.probes.results());
         if actions.is_empty() || cancel.is_cancelled() {
@@ -111,6 +116,10 @@ impl PodSyncer {
         }
         match self.volumes.mount(pod).await {
             Ok(volumes) => Some(volumes),
+            Err(error) if error.quiet => {
+                tracing::debug!(pod = %pod::format(pod), error = error.message, "volumes are not there yet");
+                None
+            }
             Err(error) => {
                 self.events.warning(pod, "FailedMount", error.message);
                 None

@@ -18,6 +18,9 @@ pub enum Error {
     /// The volume could not even be looked at: goes into the message about the whole pod.
     #[error("{0}")]
     Unprocessed(String),
+    /// Nothing is wrong yet: what is waited for comes by itself, and is told of only when it does not.
+    #[error("{0}")]
+    Waiting(String),
     /// Several causes, listed as `[a, b]`.
     #[error("[{}]", .0.join(", "))]
     Several(Vec<String>),

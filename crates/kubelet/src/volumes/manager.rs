@@ -16,6 +16,7 @@ use knarr_client::work_queue::WorkQueue;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
+use super::csi::Csi;
 use super::error::Error;
 use super::object_source::ObjectSource;
 use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
@@ -30,6 +31,8 @@ use crate::volume_manager::{MountedVolumes, VolumeError, Volumes};
 const WORKERS: usize = 4;
 /// When content that could not be brought up to date is tried again.
 const RETRY: Duration = Duration::from_secs(60);
+/// How long a volume may be waited for before users are told.
+const WAIT: Duration = Duration::from_secs(123);
 
 /// What the volume manager is told at its start.
 #[derive(Debug, Clone)]
@@ -47,6 +50,8 @@ pub struct Host {
     pub tokens: Tokens,
     pub trust_bundles: TrustBundles,
     pub pod_certificates: PodCertificates,
+    pub csi: Arc<Csi>,
+    pub recorder: Option<EventRecorder>,
     pub options: Options,
 }
 
@@ -54,6 +59,8 @@ pub struct Host {
 struct State {
     pod: Pod,
     ready: BTreeMap<String, Ready>,
+    /// Since when nothing but waiting is wrong, on the monotonic clock.
+    waiting_since: Option<Duration>,
     gone: bool,
 }
 
@@ -62,7 +69,6 @@ type Entry = Arc<tokio::sync::Mutex<State>>;
 /// The volumes of all pods here.
 pub struct VolumeManager {
     host: Host,
-    recorder: Option<EventRecorder>,
     pods: Mutex<BTreeMap<String, Entry>>,
     queue: Arc<WorkQueue<String>>,
 }
@@ -72,6 +78,7 @@ impl VolumeManager {
     pub fn new(
         client: Client,
         objects: Arc<ObjectSource>,
+        csi: Arc<Csi>,
         options: Options,
         recorder: Option<EventRecorder>,
         stop: CancellationToken,
@@ -82,8 +89,9 @@ impl VolumeManager {
         let changes = objects.changes();
         let trust_bundles = TrustBundles::new(client.clone(), Arc::clone(&objects), stop.clone());
         let pod_certificates = PodCertificates::new(client.clone(), Arc::clone(&objects), stop.clone());
-        let host = Host { client, clock, objects, tokens, trust_bundles, pod_certificates, options };
-        let manager = Arc::new(Self { host, recorder, pods: Mutex::default(), queue: Arc::clone(&queue) });
+        let host =
+            Host { client, clock, objects, tokens, trust_bundles, pod_certificates, csi, recorder, options };
+        let manager = Arc::new(Self { host, pods: Mutex::default(), queue: Arc::clone(&queue) });
         tokio::spawn(Arc::clone(&manager).listen(changes, stop.clone()));
         let worker = Arc::downgrade(&manager);
         tokio::spawn(async move {
@@ -136,14 +144,16 @@ impl VolumeManager {
         }
         let pod = state.pod.clone();
         for volume in volumes(&pod) {
-            let Some(plugin) = plugin_for(volume).filter(|p| p.refreshes()) else { continue };
-            if !state.ready.contains_key(&volume.name) {
+            let (Some(plugin), Some(ready)) = (plugin_for(volume), state.ready.get(&volume.name)) else {
+                continue;
+            };
+            if !plugin.refreshes() && ready.renew_after.is_none() {
                 continue;
             }
             if let Err(error) = self.set_up(plugin, volume, &mut state).await {
                 let message = event_text(&volume.name, &error);
                 tracing::debug!(pod = %pod.key(), message, "volume not refreshed");
-                if let Some(recorder) = &self.recorder {
+                if let Some(recorder) = &self.host.recorder {
                     recorder.event(&pod, EventType::Warning, "FailedMount", message);
                 }
                 self.queue.add_after(uid.to_owned(), RETRY);
@@ -163,6 +173,7 @@ impl VolumeManager {
             pod: &state.pod,
             volume,
             dir: self.host.options.dirs.volume_dir(&uid, plugin.name(), &volume.name),
+            again: state.ready.contains_key(&volume.name),
             written: state.ready.get(&volume.name).and_then(|ready| ready.written),
         };
         let ready = plugin.set_up(&task).await?;
@@ -205,6 +216,11 @@ impl Volumes for VolumeManager {
                 failures.push((volume.name.clone(), error));
             }
         }
+        let now = self.host.clock.monotonic();
+        if !failures.is_empty() && failures.iter().all(|(_, error)| matches!(error, Error::Waiting(_))) {
+            return Err(waiting(&failures, &mut state.waiting_since, now));
+        }
+        state.waiting_since = None;
         match failure_text(&failures) {
             Some(message) => Err(VolumeError::new(message)),
             None => {
@@ -225,9 +241,39 @@ impl Volumes for VolumeManager {
             entry.lock().await.gone = true;
         }
         let pod_dir = self.host.options.dirs.pod_dir(pod_uid);
-        let done = blocking(move || take_down(&pod_dir)).await;
-        done.map_err(|error| VolumeError::new(format!("UnmountVolume.TearDown failed: {error}")))
+        let sub_paths = pod_dir.join("volume-subpaths");
+        let done = async {
+            // What is mounted out of a volume goes before the volume does.
+            blocking(move || unmount_below(&sub_paths)).await?;
+            self.host.csi.take_down(pod_uid).await?;
+            blocking(move || take_down(&pod_dir)).await
+        };
+        done.await.map_err(|error| VolumeError::new(format!("UnmountVolume.TearDown failed: {error}")))
     }
+}
+
+/// What to tell of volumes that nothing but waiting is wrong with: nothing at first.
+fn waiting(failures: &[(String, Error)], since: &mut Option<Duration>, now: Duration) -> VolumeError {
+    let began = *since.get_or_insert(now);
+    let mut error =
+        VolumeError::quiet(failures.iter().map(|(_, e)| e.to_string()).collect::<Vec<_>>().join("; "));
+    if now.saturating_sub(began) >= WAIT {
+        *since = Some(now);
+        let names: Vec<&str> = failures.iter().map(|(name, _)| name.as_str()).collect();
+        let names = names.join(" ");
+        error = VolumeError::new(format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{names}], unattached volumes=[{names}], \
+             failed to process volumes=[]: context deadline exceeded"
+        ));
+    }
+    error
+}
+
+fn unmount_below(dir: &Path) -> Result<(), Error> {
+    if !dir.exists() {
+        return Ok(());
+    }
+    mounts::mounted_below(dir)?.iter().try_for_each(|path| mounts::unmount(path))
 }
 
 /// Unmounts whatever is mounted in the pod's folder, then removes the volumes' own files.
@@ -235,9 +281,7 @@ fn take_down(pod_dir: &Path) -> Result<(), Error> {
     if !pod_dir.exists() {
         return Ok(());
     }
-    for path in mounts::mounted_below(pod_dir)? {
-        mounts::unmount(&path)?;
-    }
+    unmount_below(pod_dir)?;
     // Removing must not reach into a mount that did not go away.
     if let Some(left) = mounts::mounted_below(pod_dir)?.first() {
         return Err(Error::failed(format!("{} is still mounted", left.display())));

@@ -8,6 +8,7 @@
 mod atomic_writer;
 mod config_map;
 mod content;
+pub mod csi;
 mod downward_api;
 mod empty_dir;
 mod error;
@@ -32,6 +33,7 @@ mod trust_bundles;
 #[cfg(test)]
 mod tests;
 
+pub use csi::Csi;
 pub use error::Error;
 pub use manager::{Options, VolumeManager};
 pub use object_source::{ObjectSource, SourceError};
@@ -40,6 +42,7 @@ pub use plugin::VolumePlugin;
 /// Every kind of volume there is.
 const PLUGINS: &[&dyn VolumePlugin] = &[
     &config_map::ConfigMapPlugin,
+    &csi::InlinePlugin,
     &downward_api::DownwardApiPlugin,
     &empty_dir::EmptyDirPlugin,
     &host_path::HostPathPlugin,

@@ -1,4 +1,4 @@
-//! `persistentVolumeClaim` and `ephemeral`: the volume behind a bound claim. Kinds: hostPath and local.
+//! `persistentVolumeClaim` and `ephemeral`: the volume behind a bound claim. Kinds: hostPath, local, and csi ([`csi`]).
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use knarr_api::kind::Kind;
 
 use super::error::{Error, Result};
 use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
-use super::{host_path, ownership};
+use super::{csi, host_path, ownership};
 
 const PROTECTION_FINALIZER: &str = "kubernetes.io/pvc-protection";
 
@@ -51,6 +51,10 @@ impl VolumePlugin for PersistentVolumeClaimPlugin {
             .map_err(|e| unprocessed(format!("failed to fetch PV {volume_name} from API server: {e}")))?;
         check_claim_ref(&volume, claim.uid()).map_err(unprocessed)?;
         check_mode(&volume, &task.volume.name)?;
+        if let Some(source) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()) {
+            let claimed = csi::Claimed { claim: &claim, volume: &volume, source, read_only };
+            return csi::set_up_claimed(task, &claimed).await;
+        }
         let target = target(&volume)?;
         let group = task.fs_group().filter(|_| !read_only && target.owned);
         let lazily = task.change_on_root_mismatch();

@@ -35,6 +35,8 @@ pub struct SetUp<'a> {
     pub volume: &'a Volume,
     /// The volume's folder; it may not exist yet.
     pub dir: PathBuf,
+    /// The pod has the volume already; it may need to be brought up to date.
+    pub again: bool,
     /// What was written the last time, if that is known.
     pub(super) written: Option<Fingerprint>,
 }

@@ -11,13 +11,15 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
 };
 use knarr_api::kind::Kind;
+use knarr_client::Informers;
 use knarr_client::clock::SystemClock;
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{ObjectSource, Options, VolumeManager, mounts, subpath};
+use super::{Csi, ObjectSource, Options, VolumeManager, mounts, subpath};
 use crate::config::PodDirs;
+use crate::csi::Drivers;
 use crate::volume_manager::{MountedVolumes, VolumeError, Volumes};
 
 struct Lab {
@@ -59,7 +61,10 @@ impl Lab {
         let client = self.api.client();
         let objects = ObjectSource::new(client.clone(), self.stop.clone());
         let options = Options { dirs: self.dirs(), allocatable: Default::default() };
-        VolumeManager::new(client, objects, options, None, self.stop.clone())
+        let informers = Informers::new(client.clone(), self.stop.clone());
+        let drivers = Arc::new(Drivers::new(Arc::clone(client.clock())));
+        let csi = Csi::new(&informers, "n", drivers, self.dirs(), Arc::clone(&objects), self.stop.clone());
+        VolumeManager::new(client, objects, csi, options, None, self.stop.clone())
     }
 
     fn config_map(&self, name: &str, data: Value) {

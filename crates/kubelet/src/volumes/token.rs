@@ -27,6 +27,7 @@ const RETRY: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
     pub token: String,
+    pub expires: Timestamp,
     pub renew_after: Duration,
 }
 
@@ -43,6 +44,12 @@ struct Held {
     token: String,
     expires: Timestamp,
     renew_at: Timestamp,
+}
+
+impl Held {
+    fn token(&self, renew_after: Duration) -> Token {
+        Token { token: self.token.clone(), expires: self.expires, renew_after }
+    }
 }
 
 /// The tokens of all pods here.
@@ -82,18 +89,18 @@ impl Tokens {
         let now = self.clock.now();
         let old = self.lock().get(&key).cloned();
         if let Some(held) = old.as_ref().filter(|held| now < held.renew_at) {
-            return Ok(Token { token: held.token.clone(), renew_after: until(held.renew_at, now) });
+            return Ok(held.token(until(held.renew_at, now)));
         }
         match self.request(pod, &key).await {
             Ok(held) => {
-                let token = Token { token: held.token.clone(), renew_after: until(held.renew_at, now) };
+                let token = held.token(until(held.renew_at, now));
                 self.lock().insert(key, held);
                 Ok(token)
             }
             Err(error) => match old {
                 Some(held) if now < held.expires => {
                     tracing::warn!(pod = %pod.key(), %error, "token not renewed");
-                    Ok(Token { token: held.token, renew_after: RETRY })
+                    Ok(held.token(RETRY))
                 }
                 Some(_) => Err(Error::failed(format!("token expired and refresh failed: {error}"))),
                 None => Err(Error::failed(format!("failed to fetch token: {error}"))),

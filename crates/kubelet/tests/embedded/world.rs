@@ -18,10 +18,11 @@ use knarr_client::Informers;
 use knarr_client::clock::SystemClock;
 use knarr_client::events::EventRecorder;
 use knarr_kubelet::config::Config;
+use knarr_kubelet::csi::Drivers;
 use knarr_kubelet::embedded::Embedded;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::pod_network::{NetworkError, PodNetwork, PodRef, PortMapping};
-use knarr_kubelet::volumes::{ObjectSource, Options, VolumeManager};
+use knarr_kubelet::volumes::{Csi, ObjectSource, Options, VolumeManager};
 use knarr_runtime::containers::{Runtime, RuntimeOptions, purge};
 use knarr_runtime::images::{ImageBuild, ImageStore, PullOptions, find_busybox};
 use knarr_testing::FakeApi;
@@ -118,11 +119,14 @@ impl World {
         config.cgroup_root = self.options.cgroup_root.clone();
         let objects = ObjectSource::new(client.clone(), stop.clone());
         let options = Options { dirs: config.dirs(), allocatable: Default::default() };
+        let informers = Arc::new(Informers::new(client.clone(), stop.clone()));
+        let drivers = Arc::new(Drivers::new(Arc::new(SystemClock)));
+        let csi = Csi::new(&informers, "n1", drivers, config.dirs(), objects.clone(), stop.clone());
         let with = Dependencies {
             client: client.clone(),
-            informers: Arc::new(Informers::new(client.clone(), stop.clone())),
+            informers,
             runtime: Arc::new(self.embedded.clone()),
-            volumes: VolumeManager::new(client.clone(), objects.clone(), options, None, stop.clone()),
+            volumes: VolumeManager::new(client.clone(), objects.clone(), csi, options, None, stop.clone()),
             objects,
             recorder: EventRecorder::new(client, "kubelet", "n1", stop.clone()),
             cgroups: Some(self.embedded.cgroups()),

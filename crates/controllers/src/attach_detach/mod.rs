@@ -1,0 +1,388 @@
+//! Attach-detach controller: has the volumes of CSI drivers attached to the nodes of the pods that use them, by making
+//! and deleting VolumeAttachments, and tells each node what is attached to it.
+//!
+//! A node is one key. The order of things keeps data whole: a kubelet mounts only what its node's status shows both
+//! in use and attached; to detach, the status first says that the volume is not attached, and only if the same answer
+//! does not show it in use is the attachment deleted.
+
+mod decide;
+mod desired;
+mod memory;
+mod names;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
+use knarr_api::kind::Kind;
+use knarr_client::client::Patch;
+use knarr_client::events::EventType;
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Informer, Result};
+use serde_json::json;
+
+use crate::manager::{Context, Descriptor};
+use decide::{Detach, is_attached, multi_attach_text, volumes_attached};
+use desired::{Sources, Wanted, claim_name, of_node};
+use memory::Memory;
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "persistentvolume-attach-detach-controller",
+    run: |cx| Box::pin(async move { run(cx).await }),
+};
+
+const FAILED: &str = "FailedAttachVolume";
+const SUCCEEDED: &str = "SuccessfulAttachVolume";
+/// How long whoever attaches may take before users are told.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(120);
+/// Pods by the claims they use, `namespace/name`.
+const BY_CLAIM: &str = "attachDetachClaim";
+const BY_NODE: &str = "attachDetachNode";
+const BY_VOLUME: &str = "attachDetachVolume";
+
+struct Controller {
+    cx: Arc<Context>,
+    queue: Arc<WorkQueue<String>>,
+    pods: Informer<Pod>,
+    claims: Informer<PersistentVolumeClaim>,
+    volumes: Informer<PersistentVolume>,
+    drivers: Informer<CSIDriver>,
+    nodes: Informer<Node>,
+    attachments: Informer<VolumeAttachment>,
+    memory: Memory,
+}
+
+impl Sources for Controller {
+    fn claim(&self, namespace: &str, name: &str) -> Option<Arc<PersistentVolumeClaim>> {
+        self.claims.lister().get(namespace, name)
+    }
+
+    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
+        self.volumes.lister().get("", name)
+    }
+
+    fn driver(&self, name: &str) -> Option<Arc<CSIDriver>> {
+        self.drivers.lister().get("", name)
+    }
+}
+
+async fn run(cx: Arc<Context>) {
+    let queue = WorkQueue::new(Arc::clone(&cx.clock));
+    let controller = Arc::new(Controller {
+        pods: cx.informers.informer(),
+        claims: cx.informers.informer(),
+        volumes: cx.informers.informer(),
+        drivers: cx.informers.informer(),
+        nodes: cx.informers.informer(),
+        attachments: cx.informers.informer(),
+        memory: Memory::default(),
+        queue: Arc::clone(&queue),
+        cx: Arc::clone(&cx),
+    });
+    controller.listen();
+    controller.pods.wait_synced().await;
+    controller.claims.wait_synced().await;
+    controller.volumes.wait_synced().await;
+    controller.drivers.wait_synced().await;
+    controller.nodes.wait_synced().await;
+    controller.attachments.wait_synced().await;
+    let reconcile = move |node: String| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&node).await }
+    };
+    // One worker: a volume must not go to two nodes at a time.
+    queue.run(DESCRIPTOR.name, 1, cx.stop.clone(), reconcile).await;
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
+}
+
+/// The claims of a pod that has a node.
+fn claims_of(pod: &Pod) -> Vec<String> {
+    if node_of(pod).is_none() {
+        return Vec::new();
+    }
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let names = volumes.filter_map(|volume| claim_name(pod, volume));
+    names.map(|name| format!("{}/{name}", pod.namespace())).collect()
+}
+
+fn volume_of(attachment: &VolumeAttachment) -> Option<&str> {
+    attachment.spec.source.persistent_volume_name.as_deref()
+}
+
+impl Controller {
+    fn listen(self: &Arc<Self>) {
+        self.pods.add_index(BY_CLAIM, claims_of);
+        self.pods.add_index(BY_NODE, |pod| match claims_of(pod).is_empty() {
+            true => Vec::new(),
+            false => node_of(pod).into_iter().map(str::to_owned).collect(),
+        });
+        self.attachments.add_index(BY_NODE, |a| vec![a.spec.node_name.clone()]);
+        self.attachments.add_index(BY_VOLUME, |a| volume_of(a).into_iter().map(str::to_owned).collect());
+        let queue = Arc::clone(&self.queue);
+        self.pods.add_handler(move |event| {
+            if let Some(node) = node_of(event.object()).filter(|_| !claims_of(event.object()).is_empty()) {
+                queue.add(node.to_owned());
+            }
+        });
+        let queue = Arc::clone(&self.queue);
+        self.nodes.add_handler(move |event| queue.add(event.object().name().to_owned()));
+        // Handlers must not keep the controller, whose informers hold them, alive for ever.
+        let weak = Arc::downgrade(self);
+        self.claims.add_handler(move |event| {
+            if let Some(controller) = weak.upgrade() {
+                controller.add_users(&event.object().key().to_string());
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.volumes.add_handler(move |event| {
+            if let Some(controller) = weak.upgrade() {
+                controller.add_nodes_wanting(event.object());
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.drivers.add_handler(move |_| {
+            if let Some(controller) = weak.upgrade() {
+                let nodes = controller.nodes.lister().list();
+                nodes.iter().for_each(|node| controller.queue.add(node.name().to_owned()));
+            }
+        });
+        let weak = Arc::downgrade(self);
+        self.attachments.add_handler(move |event| {
+            let Some(controller) = weak.upgrade() else { return };
+            let attachment = event.object();
+            controller.queue.add(attachment.spec.node_name.clone());
+            if matches!(event, Event::Deleted(_)) {
+                controller.memory.forget(attachment.name());
+                let volume = volume_of(attachment).and_then(|name| controller.volume(name));
+                volume.iter().for_each(|volume| controller.add_nodes_wanting(volume));
+            }
+        });
+    }
+
+    /// The nodes of the pods that use a claim.
+    fn add_users(&self, claim: &str) {
+        let users = self.pods.lister().by_index(BY_CLAIM, claim);
+        users.iter().filter_map(|pod| node_of(pod)).for_each(|node| self.queue.add(node.to_owned()));
+    }
+
+    fn add_nodes_wanting(&self, volume: &PersistentVolume) {
+        if let Some(claim) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) {
+            let part = |part: &Option<String>| part.clone().unwrap_or_default();
+            self.add_users(&format!("{}/{}", part(&claim.namespace), part(&claim.name)));
+        }
+    }
+
+    fn wanted(&self, node: &Node) -> BTreeMap<String, Wanted> {
+        of_node(node, &self.pods.lister().by_index(BY_NODE, node.name()), self)
+    }
+
+    async fn reconcile(&self, name: &str) -> Result<()> {
+        // What was written last has to be seen, lest a volume goes to two nodes.
+        if self.attachments.observed_version() < self.memory.last_write() {
+            self.queue.add_after(name.to_owned(), Duration::from_millis(20));
+            return Ok(());
+        }
+        let node = self.nodes.lister().get("", name);
+        let wanted = node.as_ref().map(|node| self.wanted(node)).unwrap_or_default();
+        let attachments: Vec<Arc<VolumeAttachment>> = self.attachments.lister().by_index(BY_NODE, name);
+        let attachments: Vec<_> = attachments.into_iter().filter(|a| is_ours(a)).collect();
+        let leaving = self.leaving(node.as_deref(), name, &attachments, &wanted);
+        match node {
+            Some(node) => {
+                let node = if leaving.is_empty() { node } else { Arc::new(self.live(name).await?) };
+                let names: Vec<String> = leaving.iter().map(|(name, _)| name.clone()).collect();
+                let node = self.tell_node(node, &attachments, &wanted, &names).await?;
+                self.detach(Some(&node), name, &leaving).await?;
+            }
+            None => self.detach(None, name, &leaving).await?,
+        }
+        for (id, wanted) in &wanted {
+            match attachments.iter().find(|a| a.name() == id) {
+                Some(attachment) => self.follow(attachment, wanted, name),
+                None => self.attach(id, wanted, name).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn live(&self, name: &str) -> Result<Node> {
+        self.cx.client.get("", name).await
+    }
+
+    /// The attachments that are to go, and whether by force.
+    fn leaving(
+        &self,
+        node: Option<&Node>,
+        node_name: &str,
+        attachments: &[Arc<VolumeAttachment>],
+        wanted: &BTreeMap<String, Wanted>,
+    ) -> Vec<(String, bool)> {
+        let now = self.cx.clock.monotonic();
+        let mut leaving = Vec::new();
+        for attachment in attachments.iter().filter(|a| a.metadata.deletion_timestamp.is_none()) {
+            let name = attachment.name();
+            if wanted.contains_key(name) {
+                self.memory.wanted(name);
+                continue;
+            }
+            match decide::detach(node, name, self.memory.unwanted_for(name, now)) {
+                Detach::Now { forced } => leaving.push((name.to_owned(), forced)),
+                Detach::Wait { again_in } => {
+                    if let Some(time) = again_in {
+                        self.queue.add_after(node_name.to_owned(), time);
+                    }
+                }
+            }
+        }
+        leaving
+    }
+
+    /// Brings `volumesAttached` of the node's status up to date; answers the node as it is then.
+    async fn tell_node(
+        &self,
+        node: Arc<Node>,
+        attachments: &[Arc<VolumeAttachment>],
+        wanted: &BTreeMap<String, Wanted>,
+        leaving: &[String],
+    ) -> Result<Arc<Node>> {
+        let names = volumes_attached(&node, attachments, wanted, leaving);
+        let told = node.status.as_ref().and_then(|s| s.volumes_attached.as_ref()).into_iter().flatten();
+        let told: BTreeSet<&str> = told.map(|v| v.name.as_str()).collect();
+        if told.iter().copied().eq(names.iter().map(String::as_str)) {
+            return Ok(node);
+        }
+        let new: Vec<&String> = names.iter().filter(|name| !told.contains(name.as_str())).collect();
+        let list: Vec<_> = names.iter().map(|name| json!({"name": name, "devicePath": ""})).collect();
+        let patch = Patch::Merge(json!({"status": {"volumesAttached": list}}));
+        let updated: Node = self.cx.client.patch("", node.name(), Some("status"), &patch).await?;
+        for wanted in wanted.values().filter(|w| new.contains(&&w.unique_name())) {
+            let text = format!("AttachVolume.Attach succeeded for volume {:?} ", wanted.volume.name());
+            self.tell_pods(wanted, EventType::Normal, SUCCEEDED, &text);
+        }
+        Ok(Arc::new(updated))
+    }
+
+    /// Deletes attachments, unless the node has begun to use them meanwhile.
+    async fn detach(&self, node: Option<&Node>, node_name: &str, leaving: &[(String, bool)]) -> Result<()> {
+        for (attachment, forced) in leaving {
+            let in_use = node.and_then(|n| n.status.as_ref()?.volumes_in_use.as_ref()).into_iter().flatten();
+            if !forced && in_use.into_iter().any(|v| names::means(v, attachment, node_name)) {
+                self.queue.add_rate_limited(node_name.to_owned());
+                continue;
+            }
+            tracing::info!(attachment, node = node_name, forced, "detaching a volume that no pod wants");
+            let options = DeleteOptions::default();
+            match self.cx.client.delete::<VolumeAttachment>("", attachment, &options).await {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn attach(&self, id: &str, wanted: &Wanted, node: &str) -> Result<()> {
+        let volume = wanted.volume.name();
+        let elsewhere = self.attachments.lister().by_index(BY_VOLUME, volume);
+        if !wanted.is_shareable() && elsewhere.iter().any(|a| a.spec.node_name != node) {
+            self.tell_of_others(id, wanted, node);
+            return Ok(());
+        }
+        let attachment = VolumeAttachment {
+            metadata: ObjectMeta { name: Some(id.to_owned()), ..ObjectMeta::default() },
+            spec: VolumeAttachmentSpec {
+                attacher: wanted.driver.clone(),
+                node_name: node.to_owned(),
+                source: VolumeAttachmentSource {
+                    persistent_volume_name: Some(volume.to_owned()),
+                    ..VolumeAttachmentSource::default()
+                },
+            },
+            status: None,
+        };
+        match self.cx.client.create(&attachment).await {
+            Ok(created) => self.memory.wrote(created.metadata.resource_version.as_deref()),
+            Err(error) if error.is_already_exists() => {}
+            Err(error) => {
+                let text = format!(
+                    "AttachVolume.Attach failed for volume {volume:?} : kubernetes.io/csi: attacher.Attach failed: {error}"
+                );
+                self.tell_pods(wanted, EventType::Warning, FAILED, &text);
+                return Err(error);
+            }
+        }
+        self.queue.add_after(node.to_owned(), ATTACH_TIMEOUT);
+        Ok(())
+    }
+
+    /// Tells users what becomes of an attachment.
+    fn follow(&self, attachment: &VolumeAttachment, wanted: &Wanted, node: &str) {
+        if is_attached(attachment) || attachment.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        let (name, now) = (attachment.name(), self.cx.clock.monotonic());
+        let error = attachment.status.as_ref().and_then(|s| s.attach_error.as_ref());
+        let why = match error {
+            Some(error) => {
+                let told = format!("{:?} {:?}", error.time, error.message);
+                let text = error.message.clone().unwrap_or_default();
+                self.memory.is_news(name, &told).then_some(text)
+            }
+            None if self.memory.pending_for(name, now) >= ATTACH_TIMEOUT => {
+                self.memory.wait_anew(name, now);
+                self.queue.add_after(node.to_owned(), ATTACH_TIMEOUT);
+                let (driver, handle) = (&wanted.driver, &wanted.handle);
+                Some(format!(
+                    "timed out waiting for external-attacher of {driver} CSI driver to attach volume {handle}"
+                ))
+            }
+            None => {
+                self.queue.add_after(node.to_owned(), ATTACH_TIMEOUT);
+                None
+            }
+        };
+        if let Some(why) = why {
+            let volume = wanted.volume.name();
+            let text = format!("AttachVolume.Attach failed for volume {volume:?} : {why}");
+            self.tell_pods(wanted, EventType::Warning, FAILED, &text);
+        }
+    }
+
+    /// The volume is another node's: told once to each pod.
+    fn tell_of_others(&self, id: &str, wanted: &Wanted, node: &str) {
+        let claim = wanted.volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+        let part = |part: Option<&String>| part.cloned().unwrap_or_default();
+        let key = claim.map(|c| format!("{}/{}", part(c.namespace.as_ref()), part(c.name.as_ref())));
+        let users = self.pods.lister().by_index(BY_CLAIM, &key.unwrap_or_default());
+        let elsewhere: Vec<Arc<Pod>> = users.into_iter().filter(|p| node_of(p) != Some(node)).collect();
+        let elsewhere: Vec<Arc<Pod>> =
+            elsewhere.into_iter().filter(|pod| desired::may_use_volumes(pod)).collect();
+        for pod in &wanted.pods {
+            let text = multi_attach_text(wanted.volume.name(), pod, &elsewhere);
+            if self.memory.is_news(&format!("{id} {}", pod.uid()), "multi-attach") {
+                self.cx.recorder.event(&**pod, EventType::Warning, FAILED, text);
+            }
+        }
+    }
+
+    fn tell_pods(&self, wanted: &Wanted, type_: EventType, reason: &str, text: &str) {
+        for pod in &wanted.pods {
+            self.cx.recorder.event(&**pod, type_, reason, text);
+        }
+    }
+}
+
+/// Attachments that others have made have names of their own.
+fn is_ours(attachment: &VolumeAttachment) -> bool {
+    attachment.name().len() == 68 && attachment.name().starts_with("csi-")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! Volumes of CSI drivers: persistent ones behind claims, and inline ones.
+//!
+//! What was done is found again on disk ([`record`]): a volume is published below its pod's folder, and before that
+//! staged in a folder of its own, which the last pod's end takes away.
+
+mod attached;
+mod expand;
+mod identity;
+mod in_use;
+mod inline;
+mod persistent;
+mod publish;
+mod record;
+mod request;
+mod take_down;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSIDriver;
+use knarr_client::{Client, Event, Informer, Informers, ListOptions};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::error::{Error, Result};
+use super::object_source::ObjectSource;
+use crate::config::PodDirs;
+use crate::csi::Drivers;
+use identity::{VolumeId, csi_dir};
+use in_use::InUse;
+use request::Policy;
+
+pub use inline::InlinePlugin;
+pub(super) use persistent::{Claimed, set_up as set_up_claimed};
+
+/// How long the first list of the CSIDrivers may take.
+const SYNC_WAIT: Duration = Duration::from_secs(10);
+/// How often a published volume is looked at again, where its driver asks for that or can let it grow.
+const RENEW: Duration = Duration::from_secs(60);
+
+/// What the CSI volumes of this node share.
+pub struct Csi {
+    drivers: Arc<Drivers>,
+    client: Client,
+    node_name: String,
+    dirs: PodDirs,
+    objects: Arc<ObjectSource>,
+    csi_drivers: Informer<CSIDriver>,
+    node: Informer<Node>,
+    in_use: InUse,
+    /// What this run has staged.
+    devices: Mutex<BTreeSet<VolumeId>>,
+    /// One thing at a time is done with a volume.
+    busy: Mutex<BTreeMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>,
+    /// Pods that can go on once a driver or an attachment is there.
+    waiting: Mutex<BTreeSet<String>>,
+}
+
+impl Csi {
+    /// Takes up what an earlier run has left below `dirs`. Works until `stop`.
+    pub fn new(
+        informers: &Informers,
+        node_name: &str,
+        drivers: Arc<Drivers>,
+        dirs: PodDirs,
+        objects: Arc<ObjectSource>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        let own = ListOptions {
+            field_selector: Some(format!("metadata.name={node_name}")),
+            ..ListOptions::default()
+        };
+        let csi = Arc::new(Self {
+            client: informers.client().clone(),
+            node_name: node_name.to_owned(),
+            objects,
+            csi_drivers: informers.informer(),
+            node: informers.selected(own),
+            in_use: InUse::new(published(&dirs), staged(&dirs)),
+            devices: Mutex::default(),
+            busy: Mutex::default(),
+            waiting: Mutex::default(),
+            drivers,
+            dirs,
+        });
+        let weak = Arc::downgrade(&csi);
+        csi.node.add_handler(move |event| {
+            if let Some(csi) = weak.upgrade().filter(|_| volumes_changed(event)) {
+                csi.wake();
+            }
+        });
+        let weak = Arc::downgrade(&csi);
+        csi.csi_drivers.add_handler(move |_| {
+            if let Some(csi) = weak.upgrade().filter(|csi| csi.csi_drivers.has_synced()) {
+                csi.tell();
+                csi.wake();
+            }
+        });
+        tokio::spawn(Arc::clone(&csi).follow_drivers(stop));
+        csi
+    }
+
+    /// `volumesInUse` of the node's status; `None` until it is known.
+    pub fn in_use(&self) -> watch::Receiver<Option<BTreeSet<String>>> {
+        self.in_use.names()
+    }
+
+    pub(crate) fn drivers(&self) -> &Drivers {
+        &self.drivers
+    }
+
+    async fn follow_drivers(self: Arc<Self>, stop: CancellationToken) {
+        let mut registered = self.drivers.registrations();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.csi_drivers.wait_synced() => self.tell(),
+        }
+        loop {
+            let driver = tokio::select! {
+                () = stop.cancelled() => return,
+                driver = registered.recv() => driver,
+            };
+            match driver {
+                Ok(driver) => {
+                    self.wake();
+                    self.unstage_unused(&driver).await;
+                }
+                Err(RecvError::Lagged(_)) => self.wake(),
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// Notes that the pod can go on only after news.
+    fn wait(&self, pod_uid: &str) {
+        lock(&self.waiting).insert(pod_uid.to_owned());
+    }
+
+    /// Has the pods that wait look again.
+    fn wake(&self) {
+        for uid in std::mem::take(&mut *lock(&self.waiting)) {
+            self.objects.tell(&uid);
+        }
+    }
+
+    /// Tells the node's status what is in use.
+    fn tell(&self) {
+        if self.csi_drivers.has_synced() {
+            let drivers = self.csi_drivers.lister();
+            let attachable = |v: &VolumeId| {
+                drivers.get("", &v.driver).is_none_or(|driver| driver.spec.attach_required != Some(false))
+            };
+            self.in_use.tell(attachable);
+        }
+    }
+
+    /// What the driver's CSIDriver says.
+    async fn policy(&self, driver: &str) -> Result<Policy> {
+        tokio::select! {
+            () = self.csi_drivers.wait_synced() => {}
+            () = self.client.clock().sleep(SYNC_WAIT) => {
+                return Err(Error::failed("failed to wait for cache sync for CSIDriver"));
+            }
+        }
+        Ok(Policy::of(self.csi_drivers.lister().get("", driver).as_deref()))
+    }
+
+    /// Alone with a volume for as long as the answer is held.
+    async fn alone_with(&self, volume: &VolumeId) -> tokio::sync::OwnedMutexGuard<()> {
+        let mutex = {
+            let mut busy = lock(&self.busy);
+            busy.retain(|_, mutex| Arc::strong_count(mutex) > 1);
+            Arc::clone(busy.entry(volume.clone()).or_default())
+        };
+        mutex.lock_owned().await
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn volumes_changed(event: &Event<Node>) -> bool {
+    let volumes = |node: &Node| {
+        node.status
+            .as_ref()
+            .map(|s| (s.volumes_attached.clone(), s.volumes_in_use.clone()))
+            .unwrap_or_default()
+    };
+    match event {
+        Event::Updated { old, new } => volumes(old) != volumes(new),
+        _ => true,
+    }
+}
+
+/// The persistent volumes that pods have here, by the pods' uids.
+fn published(dirs: &PodDirs) -> BTreeMap<String, BTreeSet<VolumeId>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dirs.pods()).into_iter().flatten().flatten() {
+        let Ok(uid) = entry.file_name().into_string() else { continue };
+        let records = record::below(&dirs.volumes_dir(&uid).join("kubernetes.io~csi"));
+        let volumes: BTreeSet<VolumeId> =
+            records.into_iter().filter(|(_, r)| !r.ephemeral).map(|(_, r)| r.volume).collect();
+        if !volumes.is_empty() {
+            found.insert(uid, volumes);
+        }
+    }
+    found
+}
+
+/// The volumes that are staged here.
+fn staged(dirs: &PodDirs) -> BTreeSet<VolumeId> {
+    let drivers = std::fs::read_dir(csi_dir(dirs)).into_iter().flatten().flatten();
+    drivers.flat_map(|driver| record::below(&driver.path())).map(|(_, record)| record.volume).collect()
+}
