@@ -29,6 +29,7 @@ use tokio_util::task::TaskTracker;
 use crate::layout::{DEFAULT_CGROUP_ROOT, Layout};
 use crate::node_runtime::{NodeRuntime, RuntimeArgs};
 use crate::pki::Credentials;
+use crate::pod_network::NetworkArgs;
 use crate::preflight;
 use crate::progress::Progress;
 
@@ -59,6 +60,8 @@ pub struct NodeArgs {
     registry_mirror: Vec<Mirror>,
     #[command(flatten)]
     runtime: RuntimeArgs,
+    #[command(flatten)]
+    network: NetworkArgs,
 }
 
 impl NodeArgs {
@@ -102,6 +105,10 @@ impl NodeArgs {
         self.runtime.clone()
     }
 
+    pub fn network(&self) -> NetworkArgs {
+        self.network.clone()
+    }
+
     pub fn labels(&self) -> Result<BTreeMap<String, String>> {
         let parse = |text: &String| {
             let (key, value) =
@@ -134,6 +141,7 @@ pub struct NodeOptions {
     pub kubelet_port: u16,
     pub mirrors: Vec<Mirror>,
     pub runtime: RuntimeArgs,
+    pub network: NetworkArgs,
 }
 
 /// How a node's parts reach the API server, and how the API server reaches its kubelet.
@@ -173,10 +181,7 @@ pub async fn start(
     let known = kept_pod_cidr(&options);
     let runtime = progress.step("container runtime", NodeRuntime::open(&options, known, &stop)).await?;
     let informers = Arc::new(Informers::new(access.kubelet.clone(), stop.clone()));
-    let (network_state, network_ready) = tokio::sync::watch::channel(match known {
-        Some(_) => Ok(()),
-        None => Err("the node has no pod addresses yet".to_owned()),
-    });
+    let (network_state, network_ready) = tokio::sync::watch::channel(runtime.network_state(known.is_some()));
     let node = own_node(&informers, &options.name);
     progress
         .step("kubelet", start_kubelet(&options, &access, &informers, &runtime, network_ready, &tasks, &stop))
@@ -188,13 +193,17 @@ pub async fn start(
             if known != Some(cidr) {
                 keep_pod_cidr(&options, cidr)?;
             }
-            let _ = network_state.send_replace(Ok(()));
-            start_network(&options, &access, &tasks, &stop).await?;
+            runtime.keep_telling(network_state, &tasks, &stop);
+            start_network(&options, &access, runtime.routes_to_nodes(), &tasks, &stop).await?;
             Ok(((), cidr.to_string()))
         })
         .await?;
     progress
         .step("node Ready", async {
+            if let Some(folder) = runtime.awaited_configuration() {
+                let detail = format!("once there is a network configuration in {}", folder.display());
+                return Ok(((), detail));
+            }
             wait_for(&node, &options.name, is_ready).await;
             Ok(((), options.name.clone()))
         })
@@ -377,6 +386,7 @@ fn node_labels(options: &NodeOptions) -> BTreeMap<String, String> {
 async fn start_network(
     options: &NodeOptions,
     access: &NodeAccess,
+    routes_to_nodes: bool,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<()> {
@@ -395,6 +405,9 @@ async fn start_network(
     tasks.spawn(proxy::run(service_proxy, source, stop.clone(), |_| {}));
     let source = ServiceSource::from_informers(&informers).await;
     tasks.spawn(dns::run(server, source, stop.clone()));
+    if !routes_to_nodes {
+        return Ok(());
+    }
     let (name, stop) = (options.name.clone(), stop.clone());
     tasks.spawn(async move {
         if let Err(error) = routes::run(&informers, &name, stop).await {

@@ -1,27 +1,33 @@
-//! What runs a node's pods: the built-in runtime on the built-in pod network, or any CRI runtime with its own network.
+//! What runs a node's pods: the built-in runtime on the built-in network or on CNI plugins, or any CRI runtime with its
+//! own network.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use knarr_kubelet::cri::{self, Cri};
 use knarr_kubelet::embedded::Embedded;
+use knarr_kubelet::node_status::NetworkState;
 use knarr_kubelet::runtime::ContainerRuntime;
 use knarr_network::cidr::Ipv4Cidr;
 use knarr_network::pods;
 use knarr_runtime::containers::{Cgroups, Runtime, RuntimeOptions};
 use knarr_runtime::images::{ImageStore, PullOptions};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use crate::example_images;
 use crate::layout::shim_cgroup;
 use crate::node::NodeOptions;
-use crate::{example_images, pod_network};
+use crate::pod_network::NodeNetwork;
 
 /// Which runtime is asked to run pods.
 #[derive(Args, Clone, Default)]
 pub struct RuntimeArgs {
     /// Socket of a CRI runtime to run pods with, `unix:///run/containerd/containerd.sock` [default: built in]
-    #[arg(long, value_name = "ENDPOINT")]
+    #[arg(long, value_name = "ENDPOINT", conflicts_with = "network_plugin")]
     container_runtime_endpoint: Option<String>,
     /// Socket of its image service, if that is another one
     #[arg(long, value_name = "ENDPOINT", requires = "container_runtime_endpoint")]
@@ -37,7 +43,7 @@ pub struct NodeRuntime {
 }
 
 enum Pods {
-    BuiltIn(Arc<pod_network::BuiltIn>),
+    Ours(NodeNetwork),
     /// The runtime connects them itself.
     Cri(Cri),
 }
@@ -65,14 +71,47 @@ impl NodeRuntime {
     ) -> Result<()> {
         match (&self.pods, known) {
             (_, Some(known)) if known == cidr => Ok(()),
-            (Pods::BuiltIn(_), Some(known)) => bail!(
+            (Pods::Ours(_), Some(known)) => bail!(
                 "the node's pod addresses changed from {known} to {cidr}: `knarr reset` removes the old ones"
             ),
-            (Pods::BuiltIn(network), None) => {
-                network.open(built_in_network(options, cidr)?);
-                Ok(())
-            }
+            (Pods::Ours(network), None) => network.open(network_config(options, cidr)?),
             (Pods::Cri(runtime), _) => tell_pod_cidr(runtime, options, cidr).await,
+        }
+    }
+
+    /// Whether pods can be connected, once the node's part of the pods' addresses is `known`. A CRI runtime tells it
+    /// in its own status.
+    pub fn network_state(&self, known: bool) -> NetworkState {
+        match &self.pods {
+            _ if !known => Err("the node has no pod addresses yet".to_owned()),
+            Pods::Ours(network) => network.state(),
+            Pods::Cri(_) => Ok(()),
+        }
+    }
+
+    /// Tells the state of the network, which knows its addresses now, and every change of it, until `stop`.
+    pub fn keep_telling(
+        &self,
+        state: watch::Sender<NetworkState>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
+        let _ = state.send_replace(self.network_state(true));
+        if let Pods::Ours(network) = &self.pods {
+            network.keep_telling(state, tasks, stop);
+        }
+    }
+
+    /// Whether routes to the pods of other nodes are this program's work: where it connects the pods.
+    pub fn routes_to_nodes(&self) -> bool {
+        matches!(self.pods, Pods::Ours(NodeNetwork::BuiltIn(_)))
+    }
+
+    /// Where a configuration of the network is waited for, if none is there.
+    pub fn awaited_configuration(&self) -> Option<&Path> {
+        match &self.pods {
+            Pods::Ours(network) => network.awaited_configuration(),
+            Pods::Cri(_) => None,
         }
     }
 }
@@ -84,10 +123,6 @@ fn network_config(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::Pod
     config.service_cidr = Some(Ipv4Cidr::new(options.service_cidr.0, options.service_cidr.1));
     config.local_addresses = vec![options.cluster_dns];
     Ok(config)
-}
-
-fn built_in_network(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::PodNetwork> {
-    pods::PodNetwork::open(network_config(options, pod_cidr)?).context("the pod network cannot be set up")
 }
 
 async fn tell_pod_cidr(runtime: &Cri, options: &NodeOptions, cidr: Ipv4Cidr) -> Result<()> {
@@ -124,9 +159,9 @@ async fn open_cri(
 }
 
 async fn open_embedded(options: &NodeOptions, known: Option<Ipv4Cidr>) -> Result<(NodeRuntime, String)> {
-    let network = Arc::new(pod_network::BuiltIn::default());
+    let network = NodeNetwork::new(&options.network);
     if let Some(cidr) = known {
-        network.open(built_in_network(options, cidr)?);
+        network.open(network_config(options, cidr)?)?;
     }
     let layout = &options.layout;
     let images = ImageStore::open(layout.images()).await?;
@@ -141,13 +176,13 @@ async fn open_embedded(options: &NodeOptions, known: Option<Ipv4Cidr>) -> Result
     let names = example_images::build(&images).await.context("the example images cannot be made")?;
     let taken_up = runtime.list_sandboxes().len();
     let pull = PullOptions { mirrors: options.mirrors.clone(), ..PullOptions::default() };
-    let pods = Arc::<pod_network::BuiltIn>::clone(&network);
-    let runtime = Embedded::open(runtime, images, pods, pull, layout.runtime().join("sandbox-files")).await?;
+    let files = layout.runtime().join("sandbox-files");
+    let runtime = Embedded::open(runtime, images, network.pods(), pull, files).await?;
     let detail = match taken_up {
         0 => format!("{} example images", names.len()),
         n => format!("{} example images, {n} running pods taken up", names.len()),
     };
     let cgroups = runtime.cgroups();
-    let opened = NodeRuntime { runtime: Arc::new(runtime), cgroups, pods: Pods::BuiltIn(network) };
+    let opened = NodeRuntime { runtime: Arc::new(runtime), cgroups, pods: Pods::Ours(network) };
     Ok((opened, detail))
 }

@@ -254,6 +254,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         kubelet_port: args.node.kubelet_port(),
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
+        network: args.node.network(),
     })
 }
 

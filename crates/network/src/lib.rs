@@ -1,7 +1,8 @@
-//! The built-in network of a node: pod network, service proxy, cluster DNS; netlink only, no programs.
+//! The network of a node: pod network (built in, or CNI plugins), service proxy, cluster DNS; netlink only.
 
 pub mod cidr;
 pub mod cleanup;
+pub mod cni;
 pub mod conntrack;
 pub mod dns;
 pub mod ipam;

@@ -191,6 +191,7 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
         kubelet_port: args.node.kubelet_port(),
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
+        network: args.node.network(),
     })
 }
 

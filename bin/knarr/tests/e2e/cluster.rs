@@ -49,11 +49,17 @@ impl Cluster {
 
     /// Starts the server on the sandbox's data folder and waits until its node is Ready.
     pub fn start_server(&mut self) {
+        self.start_server_with(&[]);
+    }
+
+    /// The same with more arguments.
+    pub fn start_server_with(&mut self, arguments: &[&str]) {
         let log = self.sandbox.path("server.log");
         let _ = std::fs::remove_file(&log);
         let mut command = self.knarr(&["server"]);
         command.args(["--cgroup-root", &self.sandbox.cgroup_root]);
         command.args(std::env::var("KNARR_E2E_ARGS").unwrap_or_default().split_whitespace());
+        command.args(arguments);
         log_to(&mut command, &log);
         let mut child = command.spawn().expect("nsenter(1) of util-linux");
         wait_for("the server's last line", Duration::from_secs(60), || {

@@ -8,6 +8,7 @@ mod access;
 mod autoscaling;
 mod bad_input;
 mod cluster;
+mod cni;
 mod custom_resources;
 mod deletion;
 mod devices;

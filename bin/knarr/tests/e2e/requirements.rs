@@ -1,5 +1,6 @@
 //! What the end-to-end tests need of the machine. They fail without it: a skipped test proves nothing.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Programs, with what brings them.
@@ -15,7 +16,16 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("docker-registry", "apt-get install docker-registry"),
     ("etcd", "apt-get install etcd-server"),
     ("python3", "apt-get install python3"),
+    ("iptables", "apt-get install iptables"),
 ];
+
+/// Where distributions and their users put the reference CNI plugins.
+const CNI_FOLDERS: &[&str] = &["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
+
+/// The folder of the reference CNI plugins.
+pub fn cni_bin_dir() -> Option<&'static str> {
+    CNI_FOLDERS.iter().copied().find(|folder| Path::new(folder).join("host-local").is_file())
+}
 
 /// What is missing, one line each.
 pub fn missing() -> Vec<String> {
@@ -27,6 +37,10 @@ pub fn missing() -> Vec<String> {
         if !on_the_path(program) {
             missing.push(format!("{program}: {remedy}"));
         }
+    }
+    if cni_bin_dir().is_none() {
+        let folders = CNI_FOLDERS.join(", ");
+        missing.push(format!("CNI plugins in one of {folders}: apt-get install containernetworking-plugins"));
     }
     let python = Command::new("python3").args(["-c", "import kubernetes"]).stderr(Stdio::null()).status();
     if !python.is_ok_and(|status| status.success()) {

@@ -101,8 +101,9 @@ impl Embedded {
     }
 
     pub(super) async fn stop_sandbox(&self, id: &str) -> Result<()> {
-        errors::fine_if_missing(self.inner.runtime.stop_sandbox(id).await)?;
+        // While its namespace is still there: a plugin takes devices out of it.
         self.inner.network.teardown(id).await.map_err(errors::network)?;
+        errors::fine_if_missing(self.inner.runtime.stop_sandbox(id).await)?;
         lock(&self.inner.addresses).remove(id);
         Ok(())
     }

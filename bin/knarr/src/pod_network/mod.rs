@@ -1,0 +1,119 @@
+//! Who connects the node's pods: the built-in network, or CNI plugins.
+
+mod built_in;
+mod plugins;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use knarr_kubelet::node_status::NetworkState;
+use knarr_kubelet::pod_network::PodNetwork;
+use knarr_network::cni::{self, Cni, CniConfig};
+use knarr_network::pods::{self, PodNetworkConfig};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use built_in::BuiltIn;
+use plugins::Plugins;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NetworkPlugin {
+    /// Knarr's own: routed pods, host ports, routes to the other nodes
+    BuiltIn,
+    /// Plugins in --cni-bin-dir, told what to do by the first configuration in --cni-conf-dir
+    Cni,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct NetworkArgs {
+    /// Who connects pods to the network
+    #[arg(long, value_enum, default_value = "built-in", value_name = "PLUGIN")]
+    network_plugin: NetworkPlugin,
+    /// Folder of network configurations, with --network-plugin cni
+    #[arg(long, default_value = "/etc/cni/net.d", value_name = "FOLDER")]
+    cni_conf_dir: PathBuf,
+    /// Folders of network plugins, with --network-plugin cni
+    #[arg(long, default_value = "/opt/cni/bin", value_delimiter = ',', value_name = "FOLDER")]
+    cni_bin_dir: Vec<PathBuf>,
+}
+
+/// The pod network of this node, which opens once the node knows its part of the cluster's addresses.
+pub enum NodeNetwork {
+    BuiltIn(Arc<BuiltIn>),
+    Cni { plugins: Arc<Plugins>, args: NetworkArgs },
+}
+
+impl NodeNetwork {
+    pub fn new(args: &NetworkArgs) -> Self {
+        match args.network_plugin {
+            NetworkPlugin::BuiltIn => Self::BuiltIn(Arc::default()),
+            NetworkPlugin::Cni => Self::Cni { plugins: Arc::default(), args: args.clone() },
+        }
+    }
+
+    /// What the container runtime connects pods with.
+    pub fn pods(&self) -> Arc<dyn PodNetwork> {
+        match self {
+            Self::BuiltIn(network) => Arc::<BuiltIn>::clone(network),
+            Self::Cni { plugins, .. } => Arc::<Plugins>::clone(plugins),
+        }
+    }
+
+    /// From now on pods can be connected. A second call changes nothing.
+    pub fn open(&self, config: PodNetworkConfig) -> Result<()> {
+        match self {
+            Self::BuiltIn(network) => {
+                network.open(pods::PodNetwork::open(config).context("the pod network cannot be set up")?);
+            }
+            Self::Cni { plugins, args } => {
+                pods::open_without_pods(&config).context("the node's network cannot be set up")?;
+                let config = CniConfig {
+                    conf_dir: args.cni_conf_dir.clone(),
+                    bin_dirs: args.cni_bin_dir.clone(),
+                    state_dir: config.state_dir.join("cni"),
+                    pod_cidr: config.pod_cidr,
+                };
+                plugins.open(Cni::open(config).context("the pod network cannot be set up")?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether pods can be connected, once it is open.
+    pub fn state(&self) -> NetworkState {
+        match self {
+            Self::BuiltIn(_) => Ok(()),
+            Self::Cni { args, .. } => cni::state(&args.cni_conf_dir),
+        }
+    }
+
+    /// Tells every change of the state, until `stop`.
+    pub fn keep_telling(
+        &self,
+        state: watch::Sender<NetworkState>,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
+        let Self::Cni { args, .. } = self else { return };
+        let (folder, stop) = (args.cni_conf_dir.clone(), stop.clone());
+        tasks.spawn(async move {
+            let tell = |now: NetworkState| {
+                state.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
+            };
+            if let Err(error) = cni::watch(&folder, tell, stop).await {
+                tracing::error!(%error, folder = %folder.display(), "changes of network configurations go unseen");
+            }
+        });
+    }
+
+    /// Where a configuration is waited for, if none is there.
+    pub fn awaited_configuration(&self) -> Option<&Path> {
+        match self {
+            Self::Cni { args, .. } if self.state().is_err() => Some(&args.cni_conf_dir),
+            _ => None,
+        }
+    }
+}
