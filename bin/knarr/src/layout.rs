@@ -71,6 +71,11 @@ impl Layout {
         self.root.join("kubelet")
     }
 
+    /// Says where the kubelet's folder was when the node was started, so that `reset` finds it.
+    pub fn kubelet_dir_file(&self) -> PathBuf {
+        self.root.join("kubelet-dir")
+    }
+
     /// The cgroup root that the node was started with, so that `reset` finds it.
     pub fn cgroup_root_file(&self) -> PathBuf {
         self.root.join("cgroup-root")

@@ -51,6 +51,9 @@ pub struct NodeArgs {
     /// Resolvers for names outside of the cluster
     #[arg(long, default_value = "/etc/resolv.conf", value_name = "FILE")]
     resolv_conf: PathBuf,
+    /// Folder of the kubelet, where storage drivers look for it [default: kubelet/ in the data folder]
+    #[arg(long, value_name = "DIR")]
+    kubelet_dir: Option<PathBuf>,
     /// Port of the kubelet's own server
     #[arg(long, default_value_t = 10250, value_name = "PORT")]
     kubelet_port: u16,
@@ -91,6 +94,13 @@ impl NodeArgs {
 
     pub fn resolv_conf(&self) -> PathBuf {
         self.resolv_conf.clone()
+    }
+
+    pub fn kubelet_dir(&self, layout: &Layout) -> Result<PathBuf> {
+        match &self.kubelet_dir {
+            Some(dir) => std::path::absolute(dir).with_context(|| format!("--kubelet-dir {}", dir.display())),
+            None => Ok(layout.kubelet()),
+        }
     }
 
     pub fn kubelet_port(&self) -> u16 {
@@ -138,6 +148,7 @@ pub struct NodeOptions {
     pub control_plane: bool,
     pub labels: BTreeMap<String, String>,
     pub resolv_conf: PathBuf,
+    pub kubelet_dir: PathBuf,
     pub kubelet_port: u16,
     pub mirrors: Vec<Mirror>,
     pub runtime: RuntimeArgs,
@@ -268,9 +279,11 @@ async fn start_kubelet(
     stop: &CancellationToken,
 ) -> Result<((), String)> {
     let client = access.kubelet.clone();
-    let folder = options.layout.kubelet();
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
     let config = kubelet_config(options);
+    let folder = &config.data_dir;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    std::fs::write(options.layout.kubelet_dir_file(), folder.as_os_str().as_encoded_bytes())
+        .context("cannot write to the data folder")?;
     let mut status = node_status::Options::new(&config);
     status.labels = node_labels(options);
     status.kubelet_port = i32::from(options.kubelet_port);
@@ -366,7 +379,7 @@ async fn bind_kubelet_server(
 }
 
 fn kubelet_config(options: &NodeOptions) -> Config {
-    let mut config = Config::new(&options.name, options.ip, options.layout.kubelet());
+    let mut config = Config::new(&options.name, options.ip, &options.kubelet_dir);
     config.cluster_dns = vec![IpAddr::V4(options.cluster_dns)];
     config.cluster_domain.clone_from(&options.cluster_domain);
     config.resolv_conf.clone_from(&options.resolv_conf);

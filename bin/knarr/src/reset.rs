@@ -1,7 +1,7 @@
 //! `knarr reset`: removes every trace of a node: containers, mounts, devices, tables, cgroups, files.
 
 use std::io::{BufRead, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -48,8 +48,10 @@ pub fn run(args: ResetArgs) -> Result<()> {
     let (removed, errors) = cleanup(&CleanupConfig::new(layout.network()));
     removed.iter().for_each(|line| println!("removed {line}"));
 
-    let mounts = unmount_below(&layout)?;
+    let kubelet = kubelet_dir(&layout);
+    let mounts = unmount_below(&[layout.root(), &kubelet])?;
     println!("removed {} mounts", mounts + report.mounts);
+    empty_kubelet_dir(&kubelet)?;
     std::fs::remove_dir_all(layout.root())
         .with_context(|| format!("cannot remove {}", layout.root().display()))?;
     println!("removed {}", layout.root().display());
@@ -98,14 +100,37 @@ fn confirm(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts what is mounted below the data folder (volumes, root file systems), innermost first.
-fn unmount_below(layout: &Layout) -> Result<usize> {
+/// Where the kubelet kept its things.
+fn kubelet_dir(layout: &Layout) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    match std::fs::read(layout.kubelet_dir_file()) {
+        Ok(path) if path.starts_with(b"/") => PathBuf::from(std::ffi::OsString::from_vec(path)),
+        _ => layout.kubelet(),
+    }
+}
+
+/// A folder that users chose is left to them, with what others keep there.
+fn empty_kubelet_dir(kubelet: &Path) -> Result<()> {
+    for name in ["pods", "logs", "plugins/kubernetes.io"] {
+        let folder = kubelet.join(name);
+        match std::fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", folder.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Unmounts what is mounted below these folders (volumes, root file systems), innermost first.
+fn unmount_below(folders: &[&Path]) -> Result<usize> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read the mount table")?;
     let mut targets: Vec<PathBuf> = mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(1))
         .map(|path| PathBuf::from(path.replace("\\040", " ")))
-        .filter(|path| path.starts_with(layout.root()) && path != layout.root())
+        .filter(|path| folders.iter().any(|folder| path.starts_with(folder) && path != folder))
         .collect();
     targets.sort();
     for target in targets.iter().rev() {

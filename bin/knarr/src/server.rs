@@ -243,6 +243,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         name: options.node_name.clone(),
         ip: options.node_ip,
         layout: layout.clone(),
+        kubelet_dir: args.node.kubelet_dir(layout)?,
         cgroup_root: args.node.cgroup_root(),
         cluster_cidr: options.cluster_cidr.clone(),
         service_cidr: options.service_cidr,

@@ -176,10 +176,12 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
     };
     cidr("--cluster-cidr", &args.cluster_cidr)?;
     let services = cidr("--service-cidr", &args.service_cidr)?;
+    let layout = Layout::create(&args.data_dir)?;
     Ok(NodeOptions {
         name,
         ip: args.node.ip()?,
-        layout: Layout::create(&args.data_dir)?,
+        kubelet_dir: args.node.kubelet_dir(&layout)?,
+        layout,
         cgroup_root: args.node.cgroup_root(),
         cluster_cidr: args.cluster_cidr.clone(),
         service_cidr: (services.network(), services.prefix_len()),

@@ -9,6 +9,8 @@ mod autoscaling;
 mod bad_input;
 mod cluster;
 mod cni;
+mod csi;
+mod csi_driver;
 mod custom_resources;
 mod deletion;
 mod devices;

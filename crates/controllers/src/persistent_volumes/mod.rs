@@ -2,5 +2,6 @@
 
 pub mod binder;
 pub mod class_protection;
+pub mod expander;
 mod matching;
 pub mod protection;
