@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::containerd::{self, Containerd};
 use crate::kubectl::{Kubectl, Words};
 use crate::requirements;
 use crate::sandbox::{Sandbox, log_to, only_child, succeeded, wait_for};
@@ -17,6 +18,9 @@ use crate::sandbox::{Sandbox, log_to, only_child, succeeded, wait_for};
 pub struct Cluster {
     pub sandbox: Sandbox,
     server: Option<Child>,
+    /// Given to the server each time it is started.
+    arguments: Vec<String>,
+    pub containerd: Option<Containerd>,
 }
 
 /// The program: as it was built with the tests, or `KNARR_BIN`.
@@ -29,7 +33,10 @@ pub fn knarr() -> PathBuf {
 /// The cluster of all tests that change nothing of the node or the server; each works in a namespace of its own.
 pub fn shared() -> &'static Cluster {
     static SHARED: OnceLock<Cluster> = OnceLock::new();
-    SHARED.get_or_init(Cluster::start)
+    SHARED.get_or_init(|| match std::env::var("KNARR_E2E_RUNTIME").as_deref() {
+        Ok("containerd") => Cluster::on_containerd(),
+        _ => Cluster::start(),
+    })
 }
 
 impl Cluster {
@@ -40,11 +47,20 @@ impl Cluster {
         cluster
     }
 
+    /// A new cluster whose pods containerd runs.
+    pub fn on_containerd() -> Self {
+        let mut cluster = Self::new();
+        cluster.containerd = Some(Containerd::start(&cluster));
+        cluster.arguments = containerd::arguments();
+        cluster.start_server();
+        cluster
+    }
+
     /// A cluster that is still to be started.
     pub fn new() -> Self {
         let missing = requirements::missing();
         assert!(missing.is_empty(), "the end-to-end tests need:\n  {}", missing.join("\n  "));
-        Self { sandbox: Sandbox::new("e2e"), server: None }
+        Self { sandbox: Sandbox::new("e2e"), server: None, arguments: Vec::new(), containerd: None }
     }
 
     /// Starts the server on the sandbox's data folder and waits until its node is Ready.
@@ -58,6 +74,7 @@ impl Cluster {
         let _ = std::fs::remove_file(&log);
         let mut command = self.knarr(&["server"]);
         command.args(["--cgroup-root", &self.sandbox.cgroup_root]);
+        command.args(&self.arguments);
         command.args(std::env::var("KNARR_E2E_ARGS").unwrap_or_default().split_whitespace());
         command.args(arguments);
         log_to(&mut command, &log);
@@ -180,6 +197,7 @@ impl Drop for Cluster {
             }
             let _ = child.wait();
         }
+        drop(self.containerd.take());
     }
 }
 

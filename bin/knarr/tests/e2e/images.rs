@@ -16,13 +16,13 @@ const PASSWORD: &str = "secret";
 const HTPASSWD: &str = "user:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n";
 
 /// Debian's docker-registry on a loopback port of the sandbox.
-struct Registry {
+pub struct Registry {
     child: Child,
-    host: String,
+    pub host: String,
 }
 
 impl Registry {
-    fn start(cluster: &Cluster, port: u16) -> Self {
+    pub fn start(cluster: &Cluster, port: u16) -> Self {
         let folder = cluster.sandbox.path(&format!("registry-{port}"));
         std::fs::create_dir_all(&folder).expect("folder");
         let (password, config) = (folder.join("htpasswd"), folder.join("config.yml"));
@@ -46,7 +46,7 @@ impl Registry {
     }
 
     /// Pushes an image that the node has, under another name.
-    fn push(&self, cluster: &Cluster, image: &str, repository: &str, tag: &str) {
+    pub fn push(&self, cluster: &Cluster, image: &str, repository: &str, tag: &str) {
         let archive = cluster.sandbox.path("push.tar");
         cluster.image(["export", image, "--output", &archive.to_string_lossy()]);
         let credentials = format!("{USER}:{PASSWORD}");

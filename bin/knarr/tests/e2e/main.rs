@@ -9,6 +9,7 @@ mod autoscaling;
 mod bad_input;
 mod cluster;
 mod cni;
+mod containerd;
 mod csi;
 mod csi_driver;
 mod custom_resources;

@@ -15,6 +15,8 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("busybox", "apt-get install busybox-static"),
     ("docker-registry", "apt-get install docker-registry"),
     ("etcd", "apt-get install etcd-server"),
+    ("containerd", "apt-get install containerd"),
+    ("runc", "apt-get install runc"),
     ("python3", "apt-get install python3"),
     ("iptables", "apt-get install iptables"),
 ];

@@ -23,6 +23,8 @@ const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub struct Health {
     answered: Option<Instant>,
+    /// Its silence is in the log.
+    missed: bool,
     /// What it said then.
     why_not: Vec<String>,
 }
@@ -59,12 +61,14 @@ impl Cri {
                 }
                 let why_not = problems(&answer.status.unwrap_or_default());
                 *lock(&self.inner.health) =
-                    Health { answered: Some(Instant::now()), why_not: why_not.clone() };
+                    Health { answered: Some(Instant::now()), missed: false, why_not: why_not.clone() };
                 why_not
             }
             Err(error) => {
-                tracing::warn!(%error, "the container runtime does not answer");
-                let health = lock(&self.inner.health);
+                let mut health = lock(&self.inner.health);
+                if !std::mem::replace(&mut health.missed, true) {
+                    tracing::warn!(%error, "the container runtime does not answer");
+                }
                 match health.answered {
                     None => vec!["container runtime status check may not have completed yet".to_owned()],
                     Some(at) if at.elapsed() >= SYNC_THRESHOLD => {

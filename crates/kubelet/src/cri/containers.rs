@@ -52,7 +52,11 @@ impl Cri {
     ) -> Result<String> {
         let user = match container.user.uid {
             Some(_) => None,
-            None => self.find_image(&container.image).await?.and_then(|image| image.user),
+            // An image that names nobody runs as root, which the runtime has to hear when there is a group.
+            None => {
+                let image = self.find_image(&container.image).await?;
+                Some(image.and_then(|image| image.user).unwrap_or(ImageUser::Uid(0)))
+            }
         };
         if let Some(folder) = container.log_path.parent() {
             let made = tokio::fs::create_dir_all(folder).await;
