@@ -85,7 +85,7 @@ pub struct PodSandboxConfig {
     pub privileged: bool,
     /// Who the sandbox's own process runs as, where it has one.
     pub user: ContainerUser,
-    /// Of the pod's RuntimeClass; empty is the runtime's default.
+    /// Of the pod's RuntimeClass; empty is the runtime's default. The built-in runtime has one way alone.
     pub runtime_handler: String,
     pub sysctls: BTreeMap<String, String>,
     /// Relative to the kubelet's cgroup root; its limits are the kubelet's.

@@ -183,7 +183,10 @@ impl PodSyncer {
             );
             error
         };
-        let (config, warnings) = self.sandbox_config(pod, attempt).await.map_err(told)?;
+        let (mut config, warnings) = self.sandbox_config(pod, attempt).await.map_err(told)?;
+        if let Some(class) = pod::spec(pod).runtime_class_name.as_deref().filter(|name| !name.is_empty()) {
+            config.runtime_handler = self.objects.runtime_handler(class).await.map_err(told)?;
+        }
         for (reason, message) in warnings {
             self.events.warning(pod, reason, message);
         }

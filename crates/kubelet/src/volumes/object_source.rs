@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::reflector::Reflector;
 use knarr_client::{Client, ListOptions};
@@ -112,6 +113,16 @@ impl ObjectSource {
 
     pub async fn secret(&self, namespace: &str, name: &str) -> Result<Arc<Secret>, SourceError> {
         self.read(namespace, Reference::Secret(name.to_owned())).await
+    }
+
+    /// The handler of a RuntimeClass: which of its ways to run pods the runtime is to take. The error is worded as the
+    /// API words it.
+    pub async fn runtime_handler(&self, class: &str) -> Result<String, String> {
+        match self.client.get::<RuntimeClass>("", class).await {
+            Ok(class) => Ok(class.handler),
+            Err(error) if error.is_not_found() => Err(error.to_string()),
+            Err(error) => Err(format!("failed to lookup RuntimeClass {class}: {error}")),
+        }
     }
 
     async fn read<K: Kind>(&self, namespace: &str, reference: Reference) -> Result<Arc<K>, SourceError> {
