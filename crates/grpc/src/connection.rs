@@ -132,6 +132,11 @@ impl Connection {
         }
     }
 
+    /// One request, answers as they come.
+    pub async fn server_stream(&self, path: &str, message: &impl Message) -> Result<Answers, CallError> {
+        self.call(path, Full::new(frame(message)).boxed_unsync()).await
+    }
+
     /// Requests and answers as they come.
     pub async fn stream(&self, path: &str, first: &impl Message) -> Result<(Requests, Answers), CallError> {
         let (sender, receiver) = mpsc::channel::<Bytes>(REQUESTS);

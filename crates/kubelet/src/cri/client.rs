@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use knarr_grpc::{Answers, CallError, Code, Connection, Requests};
+use knarr_grpc::{Answers, CallError, Code, Connection};
 use prost::Message;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -100,12 +100,9 @@ impl Client {
         self.call_within(path, request, Some(TIMEOUT)).await
     }
 
-    pub async fn stream(
-        &self,
-        path: &'static str,
-        request: &impl Message,
-    ) -> Result<(Requests, Answers), CallError> {
-        self.connection().await?.stream(path, request).await
+    /// One request; answers come for as long as the runtime likes, the first one when it likes.
+    pub async fn stream(&self, path: &'static str, request: &impl Message) -> Result<Answers, CallError> {
+        self.connection().await?.server_stream(path, request).await
     }
 }
 

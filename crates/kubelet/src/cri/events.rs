@@ -4,14 +4,16 @@
 //! only says when to look. Source: `k8s.io/kubernetes/pkg/kubelet/pleg`.
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use knarr_grpc::{Answers, Code};
+use knarr_grpc::{CallError, Code};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::Cri;
 use super::messages as cri;
-use super::{Cri, Inner};
 use crate::runtime::{ContainerState, RuntimeEvent, RuntimeEventKind, SandboxState};
 
 const EVENTS: &str = "/runtime.v1.RuntimeService/GetContainerEvents";
@@ -73,29 +75,25 @@ pub fn changes(before: &Picture, now: &Picture) -> Vec<RuntimeEvent> {
     events
 }
 
-/// The stream of events, as far as there is one.
-enum Stream {
-    /// The runtime has none.
-    Missing,
-    /// To be tried at the next look, after so many more of them.
-    Closed(u64),
-    Open(Answers),
+/// What the stream of events tells the one who looks.
+#[derive(Default)]
+struct Notices {
+    /// The runtime tells by itself at the moment.
+    told: AtomicBool,
+    changed: Notify,
 }
 
-/// Looks until `stop`, or until nobody else has the runtime.
-pub async fn run(inner: Weak<Inner>, mut picture: Picture, stop: CancellationToken) {
-    let mut stream = Stream::Closed(0);
+/// Looks until `stop`, and tells of what has changed since `picture`.
+pub async fn run(runtime: Cri, mut picture: Picture, stop: CancellationToken) {
+    let notices = Arc::new(Notices::default());
+    tokio::spawn(listen(runtime.clone(), Arc::clone(&notices), stop.clone()));
     loop {
-        stream = {
-            let Some(inner) = inner.upgrade() else { return };
-            open(&Cri { inner }, stream).await
-        };
+        let pause = if notices.told.load(Ordering::Acquire) { RELIST_WITH_EVENTS } else { RELIST };
         tokio::select! {
             () = stop.cancelled() => return,
-            () = due(&mut stream) => {}
+            () = notices.changed.notified() => {}
+            () = tokio::time::sleep(pause) => {}
         }
-        let Some(inner) = inner.upgrade() else { return };
-        let runtime = Cri { inner };
         match runtime.picture().await {
             Ok(now) => {
                 for event in changes(&picture, &now) {
@@ -108,33 +106,35 @@ pub async fn run(inner: Weak<Inner>, mut picture: Picture, stop: CancellationTok
     }
 }
 
-async fn open(runtime: &Cri, stream: Stream) -> Stream {
-    match stream {
-        Stream::Closed(0) => match runtime.inner.runtime.stream(EVENTS, &cri::GetEventsRequest {}).await {
-            Ok((_, answers)) => Stream::Open(answers),
-            Err(error) if error.code() == Code::UNIMPLEMENTED => Stream::Missing,
-            Err(_) => Stream::Closed(REOPEN.as_secs()),
-        },
-        Stream::Closed(looks) => Stream::Closed(looks - 1),
-        other => other,
+/// Keeps the stream open until `stop`, if the runtime has one.
+async fn listen(runtime: Cri, notices: Arc<Notices>, stop: CancellationToken) {
+    loop {
+        let ended = tokio::select! {
+            () = stop.cancelled() => return,
+            ended = follow(&runtime, &notices) => ended,
+        };
+        notices.told.store(false, Ordering::Release);
+        notices.changed.notify_one();
+        match ended {
+            Err(error) if error.code() == Code::UNIMPLEMENTED => return,
+            // A runtime that has them turned off ends the stream at once.
+            ended => tracing::debug!(?ended, "the runtime's events ended"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(REOPEN) => {}
+        }
     }
 }
 
-/// Waits until it is time to look again.
-async fn due(stream: &mut Stream) {
-    let Stream::Open(answers) = stream else { return tokio::time::sleep(RELIST).await };
-    let next = tokio::time::timeout(RELIST_WITH_EVENTS, answers.next::<cri::ContainerEventResponse>()).await;
-    match next {
-        Ok(Ok(Some(_))) | Err(_) => {}
-        // A runtime that has them turned off ends the stream at once.
-        Ok(Ok(None)) => *stream = Stream::Closed(REOPEN.as_secs()),
-        Ok(Err(error)) => {
-            *stream = match error.code() {
-                Code::UNIMPLEMENTED => Stream::Missing,
-                _ => Stream::Closed(REOPEN.as_secs()),
-            };
-        }
+/// Passes on that there are events, until the stream ends. Runtimes answer only when there is one.
+async fn follow(runtime: &Cri, notices: &Notices) -> Result<(), CallError> {
+    let mut answers = runtime.inner.runtime.stream(EVENTS, &cri::GetEventsRequest {}).await?;
+    while answers.next::<cri::ContainerEventResponse>().await?.is_some() {
+        notices.told.store(true, Ordering::Release);
+        notices.changed.notify_one();
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ impl Cri {
         opened.all_images().await.map_err(|error| format!("validate CRI v1 image API: {error}"))?;
         let picture = opened.picture().await.map_err(invalid)?;
         tracing::info!(endpoint, runtime = %opened.version().name, "container runtime connected");
-        tokio::spawn(events::run(Arc::downgrade(&opened.inner), picture, stop));
+        tokio::spawn(events::run(opened.clone(), picture, stop));
         Ok(opened)
     }
 

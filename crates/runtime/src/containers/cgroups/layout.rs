@@ -26,6 +26,9 @@ pub enum Layout {
     V1 {
         hierarchies: Vec<Hierarchy>,
         unified: Option<PathBuf>,
+        /// Mounts that nothing is put into here; other runtimes do, below a pod's cgroup.
+        #[serde(default)]
+        others: Vec<PathBuf>,
     },
     V2 {
         mount: PathBuf,
@@ -37,6 +40,7 @@ impl Layout {
     pub fn parse(mountinfo: &str) -> Option<Self> {
         let mut hierarchies: Vec<Hierarchy> = Vec::new();
         let mut unified = None;
+        let mut others: Vec<(&str, PathBuf)> = Vec::new();
         for line in mountinfo.lines() {
             let Some((left, right)) = line.split_once(" - ") else { continue };
             let Some(mount) = left.split(' ').nth(4).filter(|path| path.starts_with("/sys/fs/cgroup")) else {
@@ -47,6 +51,10 @@ impl Layout {
                 Some("cgroup2") => unified = unified.or_else(|| Some(PathBuf::from(mount))),
                 Some("cgroup") => {
                     let options = right.nth(1).unwrap_or_default();
+                    let unused = !options.split(',').any(|name| USED.contains(&name));
+                    if unused && !others.iter().any(|(known, _)| *known == options) {
+                        others.push((options, PathBuf::from(mount)));
+                    }
                     let controllers: Vec<String> = options
                         .split(',')
                         .filter(|name| USED.contains(name))
@@ -61,7 +69,10 @@ impl Layout {
             }
         }
         match (hierarchies.is_empty(), unified) {
-            (false, unified) => Some(Self::V1 { hierarchies, unified }),
+            (false, unified) => {
+                let others = others.into_iter().map(|(_, mount)| mount).collect();
+                Some(Self::V1 { hierarchies, unified, others })
+            }
             (true, Some(mount)) => Some(Self::V2 { mount }),
             (true, None) => None,
         }
@@ -79,7 +90,8 @@ mod tests {
             40 31 0:37 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
             35 31 0:32 / /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n\
             41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let Some(Layout::V1 { hierarchies, unified }) = Layout::parse(text) else { panic!("not v1") };
+        let Some(Layout::V1 { hierarchies, unified, others }) = Layout::parse(text) else { panic!("not v1") };
+        assert_eq!(others, [PathBuf::from("/sys/fs/cgroup/systemd")]);
         assert_eq!(hierarchies.len(), 2);
         assert_eq!(hierarchies[0].controllers, ["cpu", "cpuacct"]);
         assert_eq!(unified, Some(PathBuf::from("/sys/fs/cgroup/unified")));

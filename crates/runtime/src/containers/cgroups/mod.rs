@@ -105,7 +105,7 @@ impl Cgroups {
         check_path(path)?;
         let full = self.full_path(path);
         match &self.layout {
-            Layout::V1 { hierarchies, unified } => {
+            Layout::V1 { hierarchies, unified, .. } => {
                 for hierarchy in hierarchies {
                     let target = hierarchy.mount.join(&full);
                     if hierarchy.has("cpuset") {
@@ -128,7 +128,7 @@ impl Cgroups {
         check_path(path)?;
         let full = self.full_path(path);
         match &self.layout {
-            Layout::V1 { hierarchies, unified } => {
+            Layout::V1 { hierarchies, unified, .. } => {
                 for hierarchy in hierarchies {
                     let folder = hierarchy.mount.join(&full);
                     for controller in &hierarchy.controllers {
@@ -189,7 +189,7 @@ impl Cgroups {
     pub fn join_handles(&self, path: &str) -> Result<JoinHandles> {
         let full = self.full_path(path);
         let (hierarchies, unified) = match &self.layout {
-            Layout::V1 { hierarchies, unified } => (hierarchies.as_slice(), unified.as_ref()),
+            Layout::V1 { hierarchies, unified, .. } => (hierarchies.as_slice(), unified.as_ref()),
             Layout::V2 { mount } => (&[][..], Some(mount)),
         };
         let mut tasks = Vec::with_capacity(hierarchies.len());
@@ -240,11 +240,13 @@ impl Cgroups {
 
     /// Removes the cgroup and everything below it if nothing lives there any more.
     pub fn try_remove(&self, path: &str) -> bool {
-        let mut gone = true;
-        for folder in self.folders(path) {
-            gone &= remove_tree(&folder);
+        let mut folders = self.folders(path);
+        if let Layout::V1 { others, .. } = &self.layout {
+            let full = self.full_path(path);
+            folders.extend(others.iter().map(|mount| mount.join(&full)));
         }
-        gone
+        // All of them are tried, whatever becomes of the first.
+        folders.iter().fold(true, |gone, folder| remove_tree(folder) && gone)
     }
 
     /// Kills what is left in the cgroup and removes it and everything below it. Blocks up to a second.
@@ -332,7 +334,7 @@ impl Cgroups {
     fn folders(&self, path: &str) -> Vec<PathBuf> {
         let full = self.full_path(path);
         match &self.layout {
-            Layout::V1 { hierarchies, unified } => {
+            Layout::V1 { hierarchies, unified, .. } => {
                 hierarchies.iter().map(|h| &h.mount).chain(unified).map(|mount| mount.join(&full)).collect()
             }
             Layout::V2 { mount } => vec![mount.join(&full)],
