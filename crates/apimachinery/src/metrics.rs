@@ -32,6 +32,15 @@ struct Series {
     buckets: Vec<u64>,
 }
 
+impl Series {
+    /// In which nothing was ever recorded.
+    fn of(family: &Family) -> Self {
+        let buckets =
+            if let Kind::Histogram(bounds) = family.kind { vec![0; bounds.len()] } else { Vec::new() };
+        Self { buckets, ..Self::default() }
+    }
+}
+
 type AllSeries = BTreeMap<String, Series>;
 
 /// All families of a table with their series. A family goes by its place in the table.
@@ -68,7 +77,7 @@ impl Registry {
             return change(one, family);
         }
         if series.len() < MAX_SERIES {
-            change(series.entry(key).or_default(), family);
+            change(series.entry(key).or_insert_with(|| Series::of(family)), family);
         }
     }
 
@@ -86,7 +95,6 @@ impl Registry {
     pub fn record(&self, at: usize, labels: &[&str], value: f64) {
         self.change(at, labels, |series, family| {
             let Kind::Histogram(bounds) = family.kind else { return };
-            series.buckets.resize(bounds.len(), 0);
             if let Some(bucket) = bounds.iter().position(|bound| value <= *bound) {
                 series.buckets[bucket] += 1;
             }
@@ -120,9 +128,13 @@ impl Registry {
         let mut order: Vec<usize> = (0..self.families.len()).collect();
         order.sort_by_key(|at| self.families[*at].name);
         for at in order {
-            let series = lock(&self.series[at]).clone();
+            let (family, mut series) = (&self.families[at], lock(&self.series[at]).clone());
+            // What has no labels is there from the start, as nothing.
+            if family.labels.is_empty() {
+                series.entry(String::new()).or_insert_with(|| Series::of(family));
+            }
             if !series.is_empty() {
-                render_family(&mut out, &self.families[at], &series);
+                render_family(&mut out, family, &series);
             }
         }
         out
@@ -183,6 +195,8 @@ mod tests {
             a_seconds_bucket{le=\"1\"} 1\na_seconds_bucket{le=\"+Inf\"} 2\na_seconds_sum 7.5\n\
             a_seconds_count 2\n# HELP b_total Bs.\n# TYPE b_total counter\nb_total{kind=\"x\\\"y\"} 2\n"
         );
+        let fresh = Registry::new(FAMILIES).render();
+        assert!(fresh.contains("a_seconds_bucket{le=\"0.1\"} 0\n") && fresh.ends_with("a_seconds_count 0\n"));
         assert_eq!((registry.value(0, &["x\"y"]), registry.value(1, &[])), (2.0, 2.0));
         registry.clear(0);
         assert_eq!(registry.untouched(), ["b_total"]);

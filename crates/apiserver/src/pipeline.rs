@@ -138,7 +138,7 @@ async fn answer(
     let audit_id = audit_id(&parts.headers);
     let lenient = negotiate::negotiate_leniently(&parts.headers, &query);
     let known = is_served(&server, &info);
-    let observed = Arc::new(Observed::new(&info, query.get("dryRun").is_some(), known));
+    let observed = Arc::new(Observed::new(&info, &query, known));
     let long = info.is_long_running(&query);
     let path = info.path.clone();
     let running = long.then(|| LongRunning::begin(&server, &observed));

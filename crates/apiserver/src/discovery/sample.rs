@@ -19,6 +19,8 @@ pub async fn sample(server: &Inner) {
         Metric::ResourceSize,
         Metric::WatchCacheVersion,
         Metric::WatchCacheReceived,
+        Metric::WatchCacheDispatched,
+        Metric::WatchCacheInitializations,
         Metric::WatchCacheCapacity,
     ] {
         metrics.clear(family);
@@ -34,8 +36,11 @@ pub async fn sample(server: &Inner) {
         metrics.set(Metric::ResourceSize, &of, (count * average) as f64);
         metrics.set(Metric::WatchCacheVersion, &of, applied);
         metrics.set(Metric::WatchCacheCapacity, &of, RING_EVENTS as f64);
-        // The cache takes each event that comes.
-        metrics.set(Metric::WatchCacheReceived, &of, metrics.value(Metric::StorageEvents, &of));
+        // The cache takes each event that comes and hands it on; it is filled once, when the server starts.
+        let events = metrics.value(Metric::StorageEvents, &of);
+        metrics.set(Metric::WatchCacheReceived, &of, events);
+        metrics.set(Metric::WatchCacheDispatched, &of, events);
+        metrics.set(Metric::WatchCacheInitializations, &of, 1.0);
     }
     if let Ok(status) = server.store.status().await {
         metrics.set(Metric::StorageSize, &["0"], status.file_bytes as f64);

@@ -64,6 +64,13 @@ families! {
     DeprecatedApis, Gauge, "apiserver_requested_deprecated_apis",
         ["group", "removed_release", "resource", "subresource", "version"],
         "Deprecated resources that somebody has asked for.";
+    FieldValidation, Histogram(SLI_SECONDS), "field_validation_request_duration_seconds",
+        ["field_validation"], "Latency of writes by what they ask of field validation, in seconds.";
+    PodSecurityEvaluations, Counter, "pod_security_evaluations_total",
+        ["decision", "mode", "policy_level", "policy_version", "request_operation", "resource", "subresource"],
+        "Pods and pod templates held against a policy of pod security, without ignored and exempt ones.";
+    PodSecurityExemptions, Counter, "pod_security_exemptions_total",
+        ["request_operation", "resource", "subresource"], "Requests that no policy of pod security concerns.";
     Lists, Counter, "apiserver_storage_list_total", ["group", "index", "resource", "storage"],
         "Lists, by whether the watch cache or the store answered them.";
     FetchedObjects, Counter, "apiserver_storage_list_fetched_objects_total",
@@ -103,6 +110,10 @@ families! {
         "Up to which revision of the store the watch cache knows everything.";
     WatchCacheReceived, Counter, "apiserver_watch_cache_events_received_total", ["group", "resource"],
         "Events that the watch cache has taken from the store.";
+    WatchCacheDispatched, Counter, "apiserver_watch_cache_events_dispatched_total", ["group", "resource"],
+        "Events that the watch cache has handed on to whoever watches.";
+    WatchCacheInitializations, Counter, "apiserver_watch_cache_initializations_total", ["group", "resource"],
+        "How often the watch cache was filled from the store.";
     WatchCacheCapacity, Gauge, "watch_cache_capacity", ["group", "resource"],
         "Events that the watch cache keeps for watches that begin in the past.";
     AllocatedIps, Gauge, "kube_apiserver_clusterip_allocator_allocated_ips", ["cidr"],

@@ -18,7 +18,16 @@ pub struct Metrics(Registry);
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self(Registry::new(FAMILIES))
+        let metrics = Self(Registry::new(FAMILIES));
+        // What dashboards divide by is there before it happens.
+        for operation in ["create", "update"] {
+            let evaluated = ["allow", "enforce", "privileged", "latest", operation, "pod", ""];
+            metrics.add(Metric::PodSecurityEvaluations, &evaluated, 0.0);
+            for resource in ["pod", "controller"] {
+                metrics.add(Metric::PodSecurityExemptions, &[operation, resource, ""], 0.0);
+            }
+        }
+        metrics
     }
 }
 

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use super::{Metric, Metrics};
+use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 
+/// What `fieldValidation` may be.
+const VALIDATIONS: [&str; 4] = ["", "Ignore", "Warn", "Strict"];
 const COMPONENT: &str = "apiserver";
 
 /// One request as the metrics see it.
@@ -16,12 +19,12 @@ pub struct Observed {
     subresource: String,
     scope: &'static str,
     dry_run: &'static str,
+    field_validation: &'static str,
 }
 
 impl Observed {
-    /// `table` asks for a request by Accept; `known` is whether the resource is served: others would make series
-    /// without bound.
-    pub fn new(info: &RequestInfo, dry_run: bool, known: bool) -> Self {
+    /// `known` is whether the resource is served: others would make series without bound.
+    pub fn new(info: &RequestInfo, query: &Query, known: bool) -> Self {
         let connect =
             matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy" | "log");
         let verb = if info.is_resource && connect {
@@ -53,7 +56,11 @@ impl Observed {
             // A path that names no resource stands in the place of the subresource, as far as it is one of ours.
             subresource: if info.is_resource { text(&info.subresource) } else { well_known(&info.path) },
             scope,
-            dry_run: if dry_run { "All" } else { "" },
+            dry_run: if query.get("dryRun").is_some() { "All" } else { "" },
+            field_validation: match query.get("fieldValidation") {
+                None => "",
+                Some(text) => VALIDATIONS.into_iter().find(|known| *known == text).unwrap_or("invalid"),
+            },
         }
     }
 
@@ -89,7 +96,8 @@ impl Metrics {
         bytes: Option<usize>,
     ) {
         let code = code.to_string();
-        let Observed { verb, group, version, resource, subresource, scope, dry_run } = request;
+        let Observed { verb, group, version, resource, subresource, scope, dry_run, field_validation } =
+            request;
         self.increment(
             Metric::RequestTotal,
             &[&code, COMPONENT, dry_run, group, resource, scope, subresource, verb, version],
@@ -103,6 +111,9 @@ impl Metrics {
             &[COMPONENT, dry_run, group, resource, scope, subresource, verb, version],
             seconds,
         );
+        if matches!(verb.as_str(), "POST" | "PUT" | "PATCH") {
+            self.record(Metric::FieldValidation, &[field_validation], seconds);
+        }
         self.record(Metric::RequestSliDuration, &request.long(), took.saturating_sub(queued).as_secs_f64());
         if let Some(bytes) = bytes.filter(|_| verb == "GET" || verb == "LIST") {
             self.record(Metric::ResponseSizes, &request.long(), bytes as f64);

@@ -18,6 +18,7 @@ use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::{Attributes, Operation, Plugin, lookup};
+use crate::metrics::Metric;
 use crate::server::Inner;
 use evaluate::{Pod, details, evaluate, reasons};
 use policy::{Level, LevelVersion, Policy, of_labels};
@@ -212,7 +213,39 @@ fn is_exempt(attributes: &Attributes<'_>, server: &Inner) -> bool {
         return false;
     };
     attributes.annotate(format!("{ANNOTATION}exempt"), by);
+    count_exemption(attributes, server);
     true
+}
+
+/// Operation, resource and subresource as the metrics name them.
+fn request_labels<'a>(attributes: &'a Attributes<'_>) -> [&'a str; 3] {
+    let operation = match attributes.operation {
+        Operation::Create => "create",
+        Operation::Update => "update",
+        _ => "other",
+    };
+    let types = attributes.resource;
+    let resource = if (types.group, types.plural) == ("", "pods") { "pod" } else { "controller" };
+    [operation, resource, attributes.subresource]
+}
+
+fn count_exemption(attributes: &Attributes<'_>, server: &Inner) {
+    server.metrics.increment(Metric::PodSecurityExemptions, &request_labels(attributes));
+}
+
+fn count_evaluation(
+    attributes: &Attributes<'_>,
+    server: &Inner,
+    decision: &str,
+    mode: &str,
+    policy: LevelVersion,
+) {
+    let [operation, resource, subresource] = request_labels(attributes);
+    let version = policy.evaluated_version();
+    server.metrics.increment(
+        Metric::PodSecurityEvaluations,
+        &[decision, mode, policy.level.as_str(), &version, operation, resource, subresource],
+    );
 }
 
 async fn pod(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
@@ -226,6 +259,7 @@ async fn pod(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusEr
     let (policy, errors) = of_labels(|key| found.header().label(key), Policy::default());
     if errors.is_empty() && policy.is_privileged() {
         attributes.annotate(format!("{ANNOTATION}enforce-policy"), policy.enforce.to_string());
+        count_evaluation(attributes, server, "allow", "enforce", policy.enforce);
         return Ok(());
     }
     if attributes.old.is_some_and(|old| !is_significant(&attributes.object, old)) {
@@ -288,6 +322,7 @@ fn judge(
 ) -> Result<(), StatusError> {
     if is_exempt_class(pod.spec, exemptions(server)) {
         attributes.annotate(format!("{ANNOTATION}exempt"), "runtimeClass");
+        count_exemption(attributes, server);
         return Ok(());
     }
     let against = |level: LevelVersion| {
@@ -296,18 +331,23 @@ fn judge(
     };
     let refused = if enforce {
         attributes.annotate(format!("{ANNOTATION}enforce-policy"), policy.enforce.to_string());
-        against(policy.enforce).map(|why| why.replacen("violate", "violates", 1))
+        let refused = against(policy.enforce).map(|why| why.replacen("violate", "violates", 1));
+        let decision = if refused.is_some() { "deny" } else { "allow" };
+        count_evaluation(attributes, server, decision, "enforce", policy.enforce);
+        refused
     } else {
         None
     };
     if let Some(why) = against(policy.audit) {
         attributes.annotate(format!("{ANNOTATION}audit-violations"), format!("would {why}"));
+        count_evaluation(attributes, server, "deny", "audit", policy.audit);
     }
     if let Some(why) = refused {
         return Err(attributes.forbidden(&why));
     }
     if let Some(why) = against(policy.warn) {
         attributes.warn(format!("would {why}"));
+        count_evaluation(attributes, server, "deny", "warn", policy.warn);
     }
     Ok(())
 }

@@ -4,6 +4,9 @@ use std::fmt;
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 
+/// The minor release that this is.
+const CURRENT: u32 = 37;
+
 /// From what allows everything to what allows least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Level {
@@ -31,7 +34,7 @@ impl fmt::Display for Version {
 }
 
 impl Level {
-    fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Privileged => "privileged",
             Self::Baseline => "baseline",
@@ -48,6 +51,20 @@ impl Level {
 pub struct LevelVersion {
     pub level: Level,
     pub version: Version,
+}
+
+impl LevelVersion {
+    /// The version whose checks are made, as metrics name it: what allows everything is of no version, and those to
+    /// come are alike.
+    pub fn evaluated_version(self) -> String {
+        match self.version {
+            Version::Minor(minor) if self.level != Level::Privileged && minor > CURRENT => {
+                "future".to_owned()
+            }
+            version if self.level != Level::Privileged => version.to_string(),
+            _ => Version::Latest.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for LevelVersion {
