@@ -124,8 +124,14 @@ impl Registry {
 
     /// Families by name, each with its series.
     pub fn render(&self) -> String {
+        self.render_those(|_| true)
+    }
+
+    /// Only some families.
+    pub fn render_those(&self, wanted: impl Fn(&Family) -> bool) -> String {
         let mut out = String::new();
-        let mut order: Vec<usize> = (0..self.families.len()).collect();
+        let mut order: Vec<usize> =
+            (0..self.families.len()).filter(|at| wanted(&self.families[*at])).collect();
         order.sort_by_key(|at| self.families[*at].name);
         for at in order {
             let (family, mut series) = (&self.families[at], lock(&self.series[at]).clone());

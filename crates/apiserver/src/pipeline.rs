@@ -332,6 +332,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         info,
         query,
         raw_query: parts.uri.query().map(str::to_owned),
+        peer,
         method: parts.method,
         headers: parts.headers,
         body,

@@ -76,6 +76,7 @@ pub fn own_request() -> Request {
         info: RequestInfo::default(),
         query: Query::default(),
         raw_query: None,
+        peer: None,
         method: Method::POST,
         headers: HeaderMap::new(),
         body: Bytes::new(),

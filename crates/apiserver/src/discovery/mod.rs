@@ -211,6 +211,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             }
         }
         ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(server, request, &parts).await),
+        ["metrics", "slis"] => Ok(Answer::Raw(metrics_text(server.metrics.render_health()))),
         ["metrics"] => {
             sample::sample(server).await;
             let mut text = server.metrics.render() + &server.admission.metrics.text();
@@ -218,7 +219,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             let others = server.other_metrics.lock().unwrap_or_else(PoisonError::into_inner);
             others.values().for_each(|source| text.push_str(&source()));
             drop(others);
-            Ok(Answer::Raw(raw(200, "text/plain; version=0.0.4; charset=utf-8", text.into())))
+            Ok(Answer::Raw(metrics_text(text)))
         }
         ["statusz"] => zpages::statusz(server, request, &paths(table)),
         ["flagz"] => zpages::flagz(server, request),
@@ -236,6 +237,10 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         ["api", ..] => Err(StatusError::path_not_found()),
         _ => Ok(nothing_here()),
     }
+}
+
+fn metrics_text(text: String) -> Response<Body> {
+    raw(200, "text/plain; version=0.0.4; charset=utf-8", text.into())
 }
 
 fn nothing_here() -> Answer {
@@ -271,6 +276,7 @@ fn paths(table: &Table) -> Vec<String> {
         "/healthz",
         "/livez",
         "/metrics",
+        "/metrics/slis",
         "/openapi/v2",
         "/openapi/v3",
         "/openid/v1/jwks",

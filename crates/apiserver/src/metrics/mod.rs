@@ -66,9 +66,19 @@ impl Metrics {
         self.0.untouched()
     }
 
+    /// What `/metrics` shows.
     pub fn render(&self) -> String {
-        self.0.render()
+        self.0.render_those(|family| !is_of_health(family))
     }
+
+    /// What `/metrics/slis` shows: the outcomes of health checks, which service levels are worked out from.
+    pub fn render_health(&self) -> String {
+        self.0.render_those(is_of_health)
+    }
+}
+
+fn is_of_health(family: &Family) -> bool {
+    [Metric::HealthCheck, Metric::HealthChecks].iter().any(|m| FAMILIES[*m as usize].name == family.name)
 }
 
 #[cfg(test)]

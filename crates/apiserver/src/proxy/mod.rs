@@ -263,6 +263,7 @@ async fn send_on(
     let mut out = http::Request::builder().method(method).uri(&location.path);
     if let Some(headers) = out.headers_mut() {
         copy_headers(&request.headers, headers, upgrade);
+        rewrite::forwarded_for(headers, request.peer);
         if let Ok(host) = HeaderValue::from_str(authority) {
             headers.insert(HOST, host);
         }

@@ -1,5 +1,7 @@
 //! Proxied answers speak of paths of their own: redirects are led back through the proxy.
 
+use std::net::IpAddr;
+
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
 
 /// How many segments come before what is proxied: `/api/v1/nodes/n/proxy`, `/api/v1/namespaces/ns/pods/p/proxy`.
@@ -36,12 +38,23 @@ pub fn location(redirect: &str, prefix: &str, hosts: &[&str]) -> String {
     format!("{prefix}{path}")
 }
 
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
 /// Tells the backend the path as it was asked for.
 pub fn forwarded(headers: &mut HeaderMap, path: &str) {
     if let Ok(value) = HeaderValue::from_str(path) {
         headers.insert(FORWARDED_URI, value);
+    }
+}
+
+/// Tells the backend who asked, behind the proxies that said so already.
+pub fn forwarded_for(headers: &mut HeaderMap, peer: Option<IpAddr>) {
+    let Some(peer) = peer else { return };
+    let said = headers.get_all(FORWARDED_FOR).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
+    let all: Vec<String> = said.chain([peer.to_canonical().to_string()]).collect();
+    if let Ok(value) = HeaderValue::from_str(&all.join(", ")) {
+        headers.insert(FORWARDED_FOR, value);
     }
 }
 
@@ -74,6 +87,21 @@ mod tests {
             assert_eq!(after, rest, "{path}");
             assert!(before.ends_with("/proxy"), "{path}");
         }
+    }
+
+    #[test]
+    fn the_backend_hears_who_asked() {
+        let mut headers = HeaderMap::new();
+        forwarded_for(&mut headers, None);
+        assert!(headers.is_empty());
+        forwarded_for(&mut headers, "::ffff:10.0.0.9".parse().ok());
+        assert_eq!(headers[FORWARDED_FOR], "10.0.0.9");
+        headers.append(FORWARDED_FOR, HeaderValue::from_static("10.0.0.8"));
+        forwarded_for(&mut headers, "10.0.0.7".parse().ok());
+        assert_eq!(
+            headers.get_all(FORWARDED_FOR).iter().collect::<Vec<_>>(),
+            ["10.0.0.9, 10.0.0.8, 10.0.0.7"]
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod update;
 pub mod watch;
 pub mod watch_body;
 
+use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -37,6 +38,8 @@ pub struct RequestParts {
     pub query: Query,
     /// The query as it came, for those it is passed on to.
     pub raw_query: Option<String>,
+    /// Where it came from; nowhere for what the server asks of itself.
+    pub peer: Option<IpAddr>,
     pub method: Method,
     pub headers: HeaderMap,
     pub body: Bytes,
