@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use knarr_client::clock::SystemClock;
 use knarr_kubelet::cri::{self, Cri};
 use knarr_kubelet::embedded::Embedded;
 use knarr_kubelet::node_status::NetworkState;
@@ -143,6 +144,7 @@ async fn open_cri(
         runtime_endpoint: endpoint.to_owned(),
         image_endpoint: options.runtime.image_service_endpoint.clone(),
         cgroups: cgroups.clone(),
+        clock: Arc::new(SystemClock),
     };
     let runtime = Cri::open(runtime_options, stop.clone()).await.map_err(|error| anyhow!(error))?;
     if let Some(cidr) = known {

@@ -92,7 +92,7 @@ pub async fn run(runtime: Cri, mut picture: Picture, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             () = notices.changed.notified() => {}
-            () = tokio::time::sleep(pause) => {}
+            () = runtime.inner.clock.sleep(pause) => {}
         }
         match runtime.picture().await {
             Ok(now) => {
@@ -122,7 +122,7 @@ async fn listen(runtime: Cri, notices: Arc<Notices>, stop: CancellationToken) {
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(REOPEN) => {}
+            () = runtime.inner.clock.sleep(REOPEN) => {}
         }
     }
 }

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use knarr_apimachinery::clock::Clock;
 use knarr_runtime::containers::Cgroups;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,7 @@ const VERSION: &str = "/runtime.v1.RuntimeService/Version";
 const EVENTS: usize = 1024;
 
 /// Where the runtime is and how it is used.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// `unix:///run/containerd/containerd.sock`.
     pub runtime_endpoint: String,
@@ -39,6 +40,7 @@ pub struct Options {
     pub image_endpoint: Option<String>,
     /// Below whose root the pods' cgroups are.
     pub cgroups: Cgroups,
+    pub clock: Arc<dyn Clock>,
 }
 
 /// Cheap to clone; clones share everything.
@@ -51,6 +53,7 @@ struct Inner {
     runtime: Client,
     images: Client,
     cgroups: Cgroups,
+    clock: Arc<dyn Clock>,
     version: Mutex<RuntimeVersion>,
     /// Where each container's log is, by id: a list does not tell.
     logs: Mutex<std::collections::BTreeMap<String, PathBuf>>,
@@ -82,6 +85,7 @@ impl Cri {
                 runtime: Client::new(runtime),
                 images: Client::new(images),
                 cgroups: options.cgroups,
+                clock: options.clock,
                 version: Mutex::new(RuntimeVersion { name: String::new(), version: String::new() }),
                 logs: Mutex::default(),
                 events,

@@ -51,7 +51,7 @@ impl Cri {
         let request = cri::ContainerRequest { container_id: id.to_owned() };
         let answer: cri::ContainerStatsResponse =
             self.inner.runtime.call(ONE, &request).await.map_err(client::error)?;
-        let found = answer.stats.and_then(|stats| container(stats, Timestamp::now()));
+        let found = answer.stats.and_then(|stats| container(stats, self.inner.clock.now()));
         let missing = || RuntimeError::NotFound(format!("no statistics of container {id:?}"));
         found.map(|(_, stats)| stats).ok_or_else(missing)
     }
@@ -62,7 +62,7 @@ impl Cri {
             self.inner.runtime.call(LIST, &request).await.map_err(client::error)?;
         let sandboxes: BTreeMap<String, String> =
             self.ready_sandboxes().await?.into_iter().map(|sandbox| (sandbox.uid, sandbox.id)).collect();
-        let now = Timestamp::now();
+        let now = self.inner.clock.now();
         let all = answer.stats.into_iter().filter_map(|stats| {
             let (uid, stats) = container(stats, now)?;
             Some(ContainerStats { sandbox_id: sandboxes.get(&uid)?.clone(), ..stats })
@@ -77,7 +77,7 @@ impl Cri {
     }
 
     pub(super) async fn pod_stats(&self) -> Result<Vec<SandboxStats>> {
-        let at = Timestamp::now();
+        let at = self.inner.clock.now();
         let cgroups = &self.inner.cgroups;
         let stats = self.ready_sandboxes().await?.into_iter().filter_map(|sandbox| {
             let paths = [qos::GUARANTEED, qos::BURSTABLE, qos::BEST_EFFORT]

@@ -115,7 +115,7 @@ fn outcome(text: &[u8]) -> Result<i32> {
         ("Failure", "NonZeroExitCode") => {
             let code = status.details.causes.iter().find(|cause| cause.reason == "ExitCode");
             let code = code.and_then(|cause| cause.message.parse().ok());
-            code.ok_or_else(|| RuntimeError::Failed(status.message))
+            code.ok_or(RuntimeError::Failed(status.message))
         }
         // What says that it went wrong is said again to our own client.
         _ => {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use knarr_client::clock::SystemClock;
 use knarr_grpc::{Answer, CallError, Code};
 use knarr_runtime::images::Credential;
 use prost::Message;
@@ -145,6 +146,7 @@ impl Lab {
             runtime_endpoint: format!("unix://{}", self.socket.display()),
             image_endpoint: None,
             cgroups: Cgroups::detect("/knarr-cri-test").unwrap(),
+            clock: Arc::new(SystemClock),
         };
         Cri::open(options, self.stop.clone()).await
     }

@@ -245,8 +245,11 @@ impl Cgroups {
             let full = self.full_path(path);
             folders.extend(others.iter().map(|mount| mount.join(&full)));
         }
-        // All of them are tried, whatever becomes of the first.
-        folders.iter().fold(true, |gone, folder| remove_tree(folder) && gone)
+        let mut gone = true;
+        for folder in folders {
+            gone &= remove_tree(&folder);
+        }
+        gone
     }
 
     /// Kills what is left in the cgroup and removes it and everything below it. Blocks up to a second.
