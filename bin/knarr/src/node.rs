@@ -346,10 +346,18 @@ fn start_plugins(
     let (dirs, name) = (config.dirs(), &config.node_name);
     let csi = Csi::new(informers, name, Arc::clone(&drivers), dirs, Arc::clone(objects), stop.clone());
     tasks.spawn(Arc::clone(&node_info).keep(stop.clone()));
+    let (known, until) = (Arc::clone(&node_info), stop.clone());
     let handlers: Vec<Arc<dyn PluginHandler>> = vec![Arc::new(CsiPlugins::new(drivers, node_info))];
     let registry = config.data_dir.join("plugins_registry");
     let plugins = PluginManager::new(registry, handlers, Arc::clone(client.clock()));
-    tasks.spawn(plugins.run(stop.clone()));
+    tasks.spawn(async move {
+        // A driver that is told of too early would be told that it cannot be registered.
+        tokio::select! {
+            () = until.cancelled() => return,
+            () = known.wait_for_node() => {}
+        }
+        plugins.run(until).await;
+    });
     csi
 }
 

@@ -26,7 +26,7 @@ use crate::probes::ProbeManager;
 use crate::runtime::{ContainerRuntime, ContainerState, SandboxState};
 use crate::status::StatusManager;
 use crate::termination::Terminator;
-use crate::volume_manager::Volumes;
+use crate::volume_manager::{VolumeUsage, Volumes};
 use crate::volumes::ObjectSource;
 
 /// What the kubelet works with.
@@ -294,6 +294,10 @@ impl PodLookup for Kubelet {
                 Err(LookupError::Waiting { pod: name, container: container_name, reason })
             }
         }
+    }
+
+    async fn volume_usage(&self, pod: &Pod) -> Vec<VolumeUsage> {
+        self.syncer.volumes.usage(pod.uid()).await
     }
 
     async fn sandbox_id(&self, pod: &Pod) -> Result<String, LookupError> {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::volume_manager::VolumeUsage;
+
 /// A container of a pod as the runtime knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerRef {
@@ -51,6 +53,11 @@ pub trait PodLookup: Send + Sync + 'static {
         container: &str,
         previous: bool,
     ) -> Result<ContainerRef, LookupError>;
+
+    /// How full the pod's volumes behind claims are, as far as somebody knows.
+    async fn volume_usage(&self, _pod: &Pod) -> Vec<VolumeUsage> {
+        Vec::new()
+    }
 
     /// The ready sandbox of the pod, for port-forward.
     async fn sandbox_id(&self, pod: &Pod) -> Result<String, LookupError>;

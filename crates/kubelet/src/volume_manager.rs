@@ -40,6 +40,25 @@ impl VolumeError {
     }
 }
 
+/// How much there is of something, and how much of it is used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    pub available: u64,
+    pub capacity: u64,
+    pub used: u64,
+}
+
+/// How full a pod's volume behind a claim is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeUsage {
+    /// The volume's name in the pod.
+    pub volume: String,
+    /// The claim's name, in the pod's namespace.
+    pub claim: String,
+    pub bytes: Room,
+    pub inodes: Room,
+}
+
 /// Makes volumes ready and takes them away again. All calls may be repeated, also after a restart of the server.
 #[async_trait]
 pub trait Volumes: Send + Sync + 'static {
@@ -52,4 +71,9 @@ pub trait Volumes: Send + Sync + 'static {
     /// Takes down everything of the pod; its containers are gone. Fine if there is nothing. The pod's folder is
     /// removed afterwards by the caller, who refuses to cross file systems.
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError>;
+
+    /// How full the pod's volumes are, as far as somebody knows.
+    async fn usage(&self, _pod_uid: &str) -> Vec<VolumeUsage> {
+        Vec::new()
+    }
 }

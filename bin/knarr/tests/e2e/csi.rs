@@ -106,6 +106,11 @@ fn a4_pods_get_volumes_of_a_csi_driver() {
         kubectl.ready("two");
         assert_eq!(kubectl.run("exec two -- cat /data/file"), "kept\n");
         assert_eq!(driver.count("NodeStageVolume kept"), 2);
+        let figures = kubectl.run("get --raw /api/v1/nodes/knarr-test/proxy/metrics");
+        let used = "kubelet_volume_stats_used_bytes{namespace=\"default\",persistentvolumeclaim=\"kept\"} 40";
+        assert!(figures.lines().any(|line| line == used), "{figures}");
+        let summary = kubectl.run("get --raw /api/v1/nodes/knarr-test/proxy/stats/summary");
+        assert!(summary.contains(r#""pvcRef":{"name":"kept","namespace":"default"}"#), "{summary}");
         kubectl.run("delete pod one");
         assert_eq!(driver.count("NodeUnstageVolume kept"), 1);
     }

@@ -11,8 +11,9 @@ use std::process::{Child, Stdio};
 use knarr_grpc::{Answer, CallError, Code};
 use knarr_kubelet::csi::messages::{
     AccessType, CapacityRange, Empty, NodeExpandVolumeRequest, NodeExpandVolumeResponse,
-    NodeGetCapabilitiesResponse, NodeGetInfoResponse, NodePublishVolumeRequest, NodeServiceCapability,
-    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, Rpc, Topology,
+    NodeGetCapabilitiesResponse, NodeGetInfoResponse, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodeServiceCapability, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, Rpc,
+    Topology, VolumeUsage,
 };
 use nix::mount::{MsFlags, mount, umount};
 use nix::sys::signal::{Signal, kill};
@@ -264,7 +265,7 @@ impl Service {
             })),
             "NodeGetCapabilities" => {
                 let one = |kind| NodeServiceCapability { rpc: Some(Rpc { kind }) };
-                Answer::new(Ok(NodeGetCapabilitiesResponse { capabilities: vec![one(1), one(3)] }))
+                Answer::new(Ok(NodeGetCapabilitiesResponse { capabilities: vec![one(1), one(2), one(3)] }))
             }
             "NodeStageVolume" => Answer::new(parsed(message).and_then(|r| self.stage(&r))),
             "NodeUnstageVolume" => Answer::new(parsed(message).and_then(|r: NodeUnstageVolumeRequest| {
@@ -278,6 +279,9 @@ impl Service {
                     take_away(Path::new(&r.target_path), true)
                 }))
             }
+            "NodeGetVolumeStats" => Answer::new(Ok(NodeGetVolumeStatsResponse {
+                usage: vec![VolumeUsage { available: 60, total: 100, used: 40, unit: 1 }],
+            })),
             "NodeExpandVolume" => Answer::new(parsed(message).map(|r: NodeExpandVolumeRequest| {
                 let capacity_bytes = r.capacity_range.map_or(0, |c| c.required_bytes);
                 self.note(format!("NodeExpandVolume {} {capacity_bytes}", r.volume_id));

@@ -164,6 +164,16 @@ impl NodeInfo {
         })
     }
 
+    /// Waits until the Node is there: before, nothing can be told of a driver.
+    pub async fn wait_for_node(&self) {
+        let wake = Arc::new(Notify::new());
+        let on_node = Arc::clone(&wake);
+        self.node.add_handler(move |_| on_node.notify_one());
+        while self.node.lister().get("", &self.node_name).is_none() {
+            wake.notified().await;
+        }
+    }
+
     /// Sees to it that the CSINode belongs to the Node there is, until `stop`: a Node that was deleted and came anew
     /// gets everything again.
     pub async fn keep(self: Arc<Self>, stop: CancellationToken) {

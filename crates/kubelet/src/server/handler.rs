@@ -74,7 +74,7 @@ impl Handler {
             Route::RunningPods => answer::json(&pod_list(&self.running_pods())),
             Route::Configz => answer::json(&self.configz),
             Route::StatsSummary => stats::summary(self).await,
-            Route::Metrics => metrics::of_kubelet(self),
+            Route::Metrics => metrics::of_kubelet(self).await,
             Route::ResourceMetrics => metrics::of_resources(self).await,
             Route::ContainerLogs(target) => logs::container_logs(self, &target, request.uri().query()).await,
             Route::Exec(target) => exec::exec(self, &target, request, stop).await,

@@ -2,14 +2,19 @@
 //!
 //! Source: `k8s.io/kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 
 use super::answer::{self, Answer};
 use super::handler::Handler;
 use super::stats::{self, NodeUsage, PodUsage};
+use crate::volume_manager::Room;
 
 type Labels = Vec<(&'static str, String)>;
 
@@ -148,7 +153,58 @@ fn resource_families(node: &NodeUsage, now: Timestamp, pods: &[PodUsage], failed
     vec![container_cpu, container_memory, container_start, node_cpu, node_memory, pod_cpu, pod_memory, error]
 }
 
-pub fn of_kubelet(handler: &Handler) -> Answer {
+/// How full the claims of pods here are. A claim of several pods is told once.
+async fn volume_families(handler: &Handler, pods: &[Arc<Pod>]) -> Vec<Family> {
+    let usage = join_all(pods.iter().map(|pod| handler.pods.volume_usage(pod))).await;
+    let mut told = BTreeMap::new();
+    for (pod, volumes) in pods.iter().zip(usage) {
+        for volume in volumes {
+            told.insert((pod.namespace().to_owned(), volume.claim), (volume.bytes, volume.inodes));
+        }
+    }
+    let family = |name, help, amount: fn(&(Room, Room)) -> u64| {
+        let mut family = Family::new(name, "gauge", help);
+        for ((namespace, claim), room) in &told {
+            let labels = vec![("namespace", namespace.clone()), ("persistentvolumeclaim", claim.clone())];
+            family.add(labels, amount(room) as f64, None);
+        }
+        family
+    };
+    vec![
+        family(
+            "kubelet_volume_stats_available_bytes",
+            "[ALPHA] Number of available bytes in the volume",
+            |(bytes, _)| bytes.available,
+        ),
+        family(
+            "kubelet_volume_stats_capacity_bytes",
+            "[ALPHA] Capacity in bytes of the volume",
+            |(bytes, _)| bytes.capacity,
+        ),
+        family(
+            "kubelet_volume_stats_inodes",
+            "[ALPHA] Maximum number of inodes in the volume",
+            |(_, inodes)| inodes.capacity,
+        ),
+        family(
+            "kubelet_volume_stats_inodes_free",
+            "[ALPHA] Number of free inodes in the volume",
+            |(_, inodes)| inodes.available,
+        ),
+        family(
+            "kubelet_volume_stats_inodes_used",
+            "[ALPHA] Number of used inodes in the volume",
+            |(_, inodes)| inodes.used,
+        ),
+        family(
+            "kubelet_volume_stats_used_bytes",
+            "[ALPHA] Number of used bytes in the volume",
+            |(bytes, _)| bytes.used,
+        ),
+    ]
+}
+
+pub async fn of_kubelet(handler: &Handler) -> Answer {
     let pods = handler.pods.pods();
     let statuses = || pods.iter().filter_map(|p| p.status.as_ref());
     let running = statuses().filter(|s| s.phase.as_deref() == Some("Running")).count();
@@ -174,7 +230,9 @@ pub fn of_kubelet(handler: &Handler) -> Answer {
     }
     // With what the process asks of the API server, and its queues.
     let of_process = knarr_client::metrics::render();
-    answer::prometheus(render(&[node, running_containers, running_pods]) + &of_process)
+    let mut families = vec![node, running_containers, running_pods];
+    families.extend(volume_families(handler, &pods).await);
+    answer::prometheus(render(&families) + &of_process)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,6 +16,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{self, Answer};
 use super::handler::Handler;
 use crate::runtime::{ContainerStats, FsInfo, SandboxStats, Stats};
+use crate::volume_manager::VolumeUsage;
 
 /// The kernel counts processor time in hundredths of a second.
 const TICK_NANOS: u64 = 10_000_000;
@@ -193,8 +195,16 @@ pub async fn summary(handler: &Handler) -> Answer {
             return answer::text(http::StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
         }
     };
+    let volumes = join_all(usage.iter().map(|pod| handler.pods.volume_usage(&pod.pod))).await;
     let now = handler.client.clock().now();
-    let pods: Vec<Value> = usage.iter().map(|pod| pod_stats(&handler.rates, pod, &fs)).collect();
+    let with_volumes = |(pod, volumes): (&PodUsage, Vec<VolumeUsage>)| {
+        let mut stats = pod_stats(&handler.rates, pod, &fs);
+        if !volumes.is_empty() {
+            stats["volume"] = volumes.iter().map(|v| volume_stats(now, &pod.pod, v)).collect();
+        }
+        stats
+    };
+    let pods: Vec<Value> = usage.iter().zip(volumes).map(with_volumes).collect();
     let known: std::collections::BTreeSet<&str> = usage
         .iter()
         .flat_map(|p| p.containers.iter().map(|c| c.container_id.as_str()).chain([p.pod.uid()]))
@@ -246,6 +256,20 @@ fn pod_stats(rates: &Rates, usage: &PodUsage, fs: &FsInfo) -> Value {
         value.insert("ephemeral-storage".to_owned(), file_system(sandbox.at, fs, bytes, inodes));
     }
     Value::Object(value)
+}
+
+fn volume_stats(at: Timestamp, pod: &Pod, usage: &VolumeUsage) -> Value {
+    json!({
+        "time": time(at),
+        "availableBytes": usage.bytes.available,
+        "capacityBytes": usage.bytes.capacity,
+        "usedBytes": usage.bytes.used,
+        "inodesFree": usage.inodes.available,
+        "inodes": usage.inodes.capacity,
+        "inodesUsed": usage.inodes.used,
+        "name": usage.volume,
+        "pvcRef": {"name": usage.claim, "namespace": pod.namespace()},
+    })
 }
 
 fn container_stats(rates: &Rates, pod: &Pod, stats: &ContainerStats, fs: &FsInfo) -> Value {

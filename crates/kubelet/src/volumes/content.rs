@@ -30,7 +30,7 @@ pub async fn write(
     let payload = payload::validated(payload)?;
     let fingerprint = payload::fingerprint(&payload);
     let volume = MountedVolume { host_path: task.dir.clone(), read_only: true, image: None };
-    let ready = Ready { volume, written: Some(fingerprint), renew_after };
+    let ready = Ready { volume, written: Some(fingerprint), renew_after, meter: None };
     if task.written == Some(fingerprint) {
         return Ok(ready);
     }

@@ -23,9 +23,9 @@ use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
 use super::pod_certificates::PodCertificates;
 use super::token::Tokens;
 use super::trust_bundles::TrustBundles;
-use super::{PLUGINS, mounts};
+use super::{PLUGINS, mounts, usage};
 use crate::config::PodDirs;
-use crate::volume_manager::{MountedVolumes, VolumeError, Volumes};
+use crate::volume_manager::{MountedVolumes, VolumeError, VolumeUsage, Volumes};
 
 /// Pods whose content is brought up to date at the same time.
 const WORKERS: usize = 4;
@@ -142,7 +142,7 @@ impl VolumeManager {
         if state.gone {
             return;
         }
-        let pod = state.pod.clone();
+        let (pod, mut failed) = (state.pod.clone(), false);
         for volume in volumes(&pod) {
             let (Some(plugin), Some(ready)) = (plugin_for(volume), state.ready.get(&volume.name)) else {
                 continue;
@@ -151,6 +151,7 @@ impl VolumeManager {
                 continue;
             }
             if let Err(error) = self.set_up(plugin, volume, &mut state).await {
+                failed = true;
                 let message = event_text(&volume.name, &error);
                 tracing::debug!(pod = %pod.key(), message, "volume not refreshed");
                 if let Some(recorder) = &self.host.recorder {
@@ -158,6 +159,9 @@ impl VolumeManager {
                 }
                 self.queue.add_after(uid.to_owned(), RETRY);
             }
+        }
+        if !failed {
+            self.host.csi.ready(uid);
         }
     }
 
@@ -224,9 +228,23 @@ impl Volumes for VolumeManager {
         match failure_text(&failures) {
             Some(message) => Err(VolumeError::new(message)),
             None => {
+                self.host.csi.ready(uid);
                 Ok(state.ready.iter().map(|(name, ready)| (name.clone(), ready.volume.clone())).collect())
             }
         }
+    }
+
+    async fn usage(&self, pod_uid: &str) -> Vec<VolumeUsage> {
+        let Some(entry) = self.lock().get(pod_uid).cloned() else { return Vec::new() };
+        // Whoever asks does not wait for a mount.
+        let Ok(known) = entry.try_lock().map(|state| (state.pod.clone(), state.ready.clone())) else {
+            return Vec::new();
+        };
+        let (pod, ready) = known;
+        let asked = volumes(&pod)
+            .filter_map(|volume| Some((volume, ready.get(&volume.name)?)))
+            .map(|(volume, ready)| usage::of_volume(&self.host.csi, &pod, volume, ready));
+        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
     }
 
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {

@@ -29,6 +29,7 @@ mod secret;
 pub mod subpath;
 mod token;
 mod trust_bundles;
+mod usage;
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use knarr_api::kind::Kind;
 
 use super::error::{Error, Result};
 use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
+use super::usage::Meter;
 use super::{csi, host_path, ownership};
 
 const PROTECTION_FINALIZER: &str = "kubernetes.io/pvc-protection";
@@ -59,6 +60,7 @@ impl VolumePlugin for PersistentVolumeClaimPlugin {
         let group = task.fs_group().filter(|_| !read_only && target.owned);
         let lazily = task.change_on_root_mismatch();
         let path = target.path.clone();
+        let local = target.host_path_type.is_none();
         blocking(move || {
             target.prepare()?;
             match group {
@@ -69,6 +71,8 @@ impl VolumePlugin for PersistentVolumeClaimPlugin {
         .await?;
         let mut ready = Ready::at(&path);
         ready.volume.read_only = read_only;
+        // What a hostPath is part of says nothing about it.
+        ready.meter = local.then_some(Meter::FileSystem);
         Ok(ready)
     }
 }

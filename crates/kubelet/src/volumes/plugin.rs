@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use super::error::{Error, Result};
 use super::manager::Host;
 use super::payload::Fingerprint;
+use super::usage::Meter;
 use crate::volume_manager::MountedVolume;
 
 /// One kind of volume.
@@ -48,12 +49,14 @@ pub struct Ready {
     pub(super) written: Option<Fingerprint>,
     /// When its content has to be looked at again, whatever happens.
     pub renew_after: Option<Duration>,
+    /// Who knows how full it is; only volumes behind claims are asked about.
+    pub(super) meter: Option<Meter>,
 }
 
 impl Ready {
     pub fn at(host_path: &Path) -> Self {
         let volume = MountedVolume { host_path: host_path.to_owned(), read_only: false, image: None };
-        Self { volume, written: None, renew_after: None }
+        Self { volume, written: None, renew_after: None, meter: None }
     }
 }
 

@@ -8,6 +8,7 @@ mod expand;
 mod identity;
 mod in_use;
 mod inline;
+mod measure;
 mod persistent;
 mod publish;
 mod record;
@@ -34,6 +35,7 @@ use in_use::InUse;
 use request::Policy;
 
 pub use inline::InlinePlugin;
+pub use measure::Measured;
 pub(super) use persistent::{Claimed, set_up as set_up_claimed};
 
 /// How long the first list of the CSIDrivers may take.
@@ -137,6 +139,11 @@ impl Csi {
     /// Notes that the pod can go on only after news.
     fn wait(&self, pod_uid: &str) {
         lock(&self.waiting).insert(pod_uid.to_owned());
+    }
+
+    /// The pod has all that it waited for.
+    pub(super) fn ready(&self, pod_uid: &str) {
+        lock(&self.waiting).remove(pod_uid);
     }
 
     /// Has the pods that wait look again.

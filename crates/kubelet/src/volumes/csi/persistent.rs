@@ -10,7 +10,9 @@ use knarr_api::kind::Kind;
 
 use super::super::error::{Error, Result};
 use super::super::plugin::{Ready, SetUp, blocking};
+use super::super::usage::Meter;
 use super::identity::VolumeId;
+use super::measure::Measured;
 use super::publish::{Driver, Publication, make_dir};
 use super::record::{self, Record};
 use super::request::Form;
@@ -100,6 +102,7 @@ pub(in crate::volumes) async fn set_up(task: &SetUp<'_>, claimed: &Claimed<'_>) 
     csi.expand_if_due(task, claimed, &driver, &target, staged.as_deref()).await?;
     let mut ready = Ready::at(&target);
     ready.volume.read_only = claimed.read_only;
+    ready.meter = can.volume_stats().then_some(Meter::Driver(Measured { volume, staged }));
     ready.renew_after = (policy.requires_republish || can.expand()).then_some(RENEW);
     Ok(ready)
 }
