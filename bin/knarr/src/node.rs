@@ -12,7 +12,7 @@ use knarr_client::events::EventRecorder;
 use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Informer, Informers};
 use knarr_kubelet::config::Config;
-use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo};
+use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo, allocatable};
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::node_status;
 use knarr_kubelet::plugins::{PluginHandler, PluginManager};
@@ -347,6 +347,12 @@ fn start_plugins(
     let csi = Csi::new(informers, name, Arc::clone(&drivers), dirs, Arc::clone(objects), stop.clone());
     tasks.spawn(Arc::clone(&node_info).keep(stop.clone()));
     let (known, until) = (Arc::clone(&node_info), stop.clone());
+    tasks.spawn(allocatable::keep(
+        Arc::clone(&drivers),
+        Arc::clone(&node_info),
+        informers.informer(),
+        stop.clone(),
+    ));
     let handlers: Vec<Arc<dyn PluginHandler>> = vec![Arc::new(CsiPlugins::new(drivers, node_info))];
     let registry = config.data_dir.join("plugins_registry");
     let plugins = PluginManager::new(registry, handlers, Arc::clone(client.clock()));

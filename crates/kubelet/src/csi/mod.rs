@@ -2,6 +2,7 @@
 //!
 //! Volumes are in [`crate::volumes`]; they find their driver in [`Drivers`].
 
+pub mod allocatable;
 pub mod client;
 pub mod drivers;
 pub mod messages;

@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, OwnerReference};
 use knarr_api::kind::Kind;
+use knarr_apimachinery::clock::Clock;
 use knarr_client::{Client, Event, Informer, Patch};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -162,6 +163,10 @@ impl NodeInfo {
             installed: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
         })
+    }
+
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        self.client.clock()
     }
 
     /// Waits until the Node is there: before, nothing can be told of a driver.

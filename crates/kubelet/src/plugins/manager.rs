@@ -130,3 +130,123 @@ async fn serve(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugins::Plugin;
+    use crate::plugins::messages::{PluginInfo, RegistrationStatus, RegistrationStatusResponse};
+    use async_trait::async_trait;
+    use knarr_client::clock::SystemClock;
+    use knarr_grpc::Answer;
+    use prost::Message;
+    use std::path::Path;
+    use std::sync::Mutex;
+    use tokio::net::UnixListener;
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    fn note(log: &Log, line: String) {
+        log.lock().unwrap().push(line);
+    }
+
+    struct Handler(Log);
+
+    #[async_trait]
+    impl PluginHandler for Handler {
+        fn kind(&self) -> &'static str {
+            "CSIPlugin"
+        }
+
+        fn validate(&self, plugin: &Plugin) -> Result<(), String> {
+            if plugin.versions.is_empty() { Err("no version".to_owned()) } else { Ok(()) }
+        }
+
+        async fn register(&self, plugin: &Plugin) -> Result<(), String> {
+            note(&self.0, format!("register {} {}", plugin.name, plugin.endpoint.display()));
+            Ok(())
+        }
+
+        async fn deregister(&self, plugin: &Plugin) {
+            note(&self.0, format!("deregister {}", plugin.name));
+        }
+    }
+
+    /// A plugin that tells in the log what it is told.
+    fn plugin(socket: &Path, info: PluginInfo, log: &Log) -> JoinHandle<()> {
+        let (listener, log) = (UnixListener::bind(socket).unwrap(), Arc::clone(log));
+        let call = move |path: String, message: bytes::Bytes| {
+            let (info, log) = (info.clone(), Arc::clone(&log));
+            async move {
+                if path.ends_with("/GetInfo") {
+                    return Answer::new(Ok(info));
+                }
+                let status = RegistrationStatus::decode(message).unwrap();
+                note(&log, format!("told {} {} {}", info.name, status.plugin_registered, status.error));
+                Answer::new(Ok(RegistrationStatusResponse {}))
+            }
+        };
+        tokio::spawn(knarr_grpc::serve(listener, call))
+    }
+
+    fn info(kind: &str, name: &str, endpoint: &str, versions: &[&str]) -> PluginInfo {
+        PluginInfo {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            endpoint: endpoint.to_owned(),
+            supported_versions: versions.iter().map(|v| (*v).to_owned()).collect(),
+        }
+    }
+
+    async fn until(log: &Log, line: &str) {
+        for _ in 0..1000 {
+            if log.lock().unwrap().iter().any(|l| l == line) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("never {line:?}: {:?}", log.lock().unwrap());
+    }
+
+    #[tokio::test]
+    async fn plugins_register_and_go_with_their_sockets() {
+        let folder = std::env::temp_dir().join(format!("knarr-registry-{:016x}", fastrand::u64(..)));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (log, stop): (Log, _) = (Log::default(), CancellationToken::new());
+        let early = folder.join("early.sock");
+        let first = plugin(&early, info("CSIPlugin", "early", "/run/early", &["1.0.0"]), &log);
+        let handler: Arc<dyn PluginHandler> = Arc::new(Handler(Arc::clone(&log)));
+        let manager = PluginManager::new(folder.clone(), vec![handler], Arc::new(SystemClock));
+        let running = tokio::spawn(manager.run(stop.clone()));
+        until(&log, "told early true ").await;
+        until(&log, "register early /run/early").await;
+
+        let own = folder.join("own.sock");
+        let _own = plugin(&own, info("CSIPlugin", "own", "", &["1.0.0"]), &log);
+        until(&log, &format!("register own {}", own.display())).await;
+        let strange = folder.join("strange.sock");
+        let _strange = plugin(&strange, info("Other", "strange", "", &["1.0.0"]), &log);
+        let at = strange.display();
+        until(
+            &log,
+            &format!(
+                "told strange false RegisterPlugin error -- no handler registered for plugin type: Other at socket {at}"
+            ),
+        )
+        .await;
+        let _bare = plugin(&folder.join("bare.sock"), info("CSIPlugin", "bare", "", &[]), &log);
+        until(&log, "told bare false RegisterPlugin error -- plugin validation failed with err: no version")
+            .await;
+
+        // One that is replaced goes before the new one comes.
+        first.abort();
+        std::fs::remove_file(&early).unwrap();
+        let _second = plugin(&early, info("CSIPlugin", "later", "/run/later", &["1.0.0"]), &log);
+        until(&log, "told later true ").await;
+        until(&log, "deregister early").await;
+        stop.cancel();
+        running.await.unwrap();
+        assert!(!log.lock().unwrap().iter().any(|l| l == "deregister own"), "a stop is no end");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
