@@ -1,7 +1,7 @@
 //! What the controller remembers between passes. After a restart it begins anew: times start again, users are told
 //! again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ struct State {
     pending: BTreeMap<String, Duration>,
     told: BTreeMap<String, String>,
     last_write: u64,
+    /// Nodes that are looked at once the informer shows the last write.
+    waiting: BTreeSet<String>,
 }
 
 #[derive(Default)]
@@ -61,6 +63,14 @@ impl Memory {
 
     pub fn last_write(&self) -> u64 {
         self.lock().last_write
+    }
+
+    pub fn wait(&self, node: &str) {
+        self.lock().waiting.insert(node.to_owned());
+    }
+
+    pub fn take_waiting(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.lock().waiting)
     }
 
     /// The attachment is gone.

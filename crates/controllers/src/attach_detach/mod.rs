@@ -27,6 +27,7 @@ use knarr_client::{Event, Informer, Result};
 use serde_json::json;
 
 use crate::manager::{Context, Descriptor};
+use crate::written::CATCH_UP;
 use decide::{Detach, is_attached, multi_attach_text, volumes_attached};
 use desired::{Sources, Wanted, claim_name, of_node};
 use memory::Memory;
@@ -159,6 +160,7 @@ impl Controller {
             let Some(controller) = weak.upgrade() else { return };
             let attachment = event.object();
             controller.queue.add(attachment.spec.node_name.clone());
+            controller.memory.take_waiting().into_iter().for_each(|node| controller.queue.add(node));
             if matches!(event, Event::Deleted(_)) {
                 controller.memory.forget(attachment.name());
                 let volume = volume_of(attachment).and_then(|name| controller.volume(name));
@@ -186,9 +188,14 @@ impl Controller {
 
     async fn reconcile(&self, name: &str) -> Result<()> {
         // What was written last has to be seen, lest a volume goes to two nodes.
-        if self.attachments.observed_version() < self.memory.last_write() {
-            self.queue.add_after(name.to_owned(), Duration::from_millis(20));
-            return Ok(());
+        let is_behind = || self.attachments.observed_version() < self.memory.last_write();
+        if is_behind() {
+            self.memory.wait(name);
+            // The event may have come in between, and then wakes nobody.
+            if is_behind() {
+                self.queue.add_after(name.to_owned(), CATCH_UP);
+                return Ok(());
+            }
         }
         let node = self.nodes.lister().get("", name);
         let wanted = node.as_ref().map(|node| self.wanted(node)).unwrap_or_default();

@@ -3,31 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use knarr_runtime::containers::{MASKED_PATHS, READONLY_PATHS};
+
 use super::messages as cri;
 use crate::pod_network::{PortMapping, Protocol};
 use crate::runtime::{
     ContainerConfig, ContainerUser, DnsConfig, ImageUser, Mount, PidMode, PodSandboxConfig, Propagation,
     Resources, SeccompProfile,
 };
-
-/// What a container sees neither of the kernel nor of the machine, unless its procMount is Unmasked.
-///
-/// Source: `k8s.io/kubernetes/pkg/securitycontext`.
-const MASKED_PATHS: [&str; 12] = [
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
-];
-const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// CRI's signals in the order of their numbers, which begin at 1. Real-time signals follow.
 const SIGNALS: [&str; 34] = [

@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use super::headers::{Inflater, Storer};
-use super::{Outbound, Outgoing, QUEUE, Reader, Stream, write_frame};
+use super::{Outbound, Outgoing, QUEUE, Reader, Stream, until_either_ends, write_frame};
 
 /// A client's streams have odd numbers.
 const FIRST_STREAM: u32 = 1;
@@ -47,14 +47,7 @@ where
             }
         }
     };
-    let run = async move {
-        let (read, write) = (Box::pin(reader.run()), Box::pin(write));
-        tokio::select! {
-            () = read => {}
-            () = write => {}
-        }
-    };
-    (opened, run)
+    (opened, until_either_ends(reader.run(), write))
 }
 
 #[cfg(test)]

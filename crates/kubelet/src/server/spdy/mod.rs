@@ -79,14 +79,16 @@ where
             }
         }
     };
-    let run = async move {
-        let (read, write) = (Box::pin(reader.run()), Box::pin(write));
-        tokio::select! {
-            () = read => {}
-            () = write => {}
-        }
-    };
-    (accepted, run)
+    (accepted, until_either_ends(reader.run(), write))
+}
+
+/// A connection is over when one of its directions is.
+async fn until_either_ends(read: impl Future<Output = ()> + Send, write: impl Future<Output = ()> + Send) {
+    let (read, write) = (Box::pin(read), Box::pin(write));
+    tokio::select! {
+        () = read => {}
+        () = write => {}
+    }
 }
 
 async fn write_frame<W: AsyncWrite + Unpin>(

@@ -18,7 +18,7 @@ use super::socket;
 use super::status::TerminalSize;
 use super::sys::{self, errno_text};
 pub use process::Process;
-pub use rootfs::{RootfsPlan, clone_flags, host_devices};
+pub use rootfs::{MASKED, READ_ONLY, RootfsPlan, clone_flags, host_devices};
 pub use terminal::TERMINAL_REPORT;
 
 /// Why a process could not start; worded as runc words it.

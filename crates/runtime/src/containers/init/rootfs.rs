@@ -15,8 +15,8 @@ use crate::containers::sys::{self, cstring, errno_text, path_cstring};
 
 const SAFE: libc::c_ulong = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV;
 
-/// What containerd hides of the kernel.
-const MASKED: [&str; 12] = [
+/// What a container does not see of the kernel, unless its procMount is Unmasked: as containerd and the kubelet have it.
+pub const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -31,7 +31,8 @@ const MASKED: [&str; 12] = [
     "/sys/devices/virtual/powercap",
 ];
 
-const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+/// What of it cannot be written to.
+pub const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Standard devices: name, major, minor.
 const DEVICES: [(&str, u32, u32); 6] =
