@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use knarr_api::core::pod::node_features;
 use knarr_api::core::pod::placement::{node_matches, taints, tolerated, tolerations};
 use knarr_api::kind::Kind;
 
@@ -60,6 +61,7 @@ fn predicate(name: &str, what: &str) -> Option<Rejection> {
 /// Why the pod cannot run on the node; `None` if it can.
 pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
     os_mismatch(pod, node)
+        .or_else(|| lacking_feature(pod, node))
         .or_else(|| lacking_resource(pod, node, taken))
         .or_else(|| {
             let chosen = node_matches(pod, node);
@@ -108,6 +110,14 @@ fn os_mismatch(pod: &Pod, node: &Node) -> Option<Rejection> {
         });
     }
     None
+}
+
+fn lacking_feature(pod: &Pod, node: &Node) -> Option<Rejection> {
+    let lacking = node_features::lacking(&node_features::for_pod(pod::spec(pod)), node);
+    (!lacking.is_empty()).then(|| Rejection {
+        reason: "PodFeatureUnsupported".to_owned(),
+        message: format!("Pod requires node features that are not available: {}", lacking.join(", ")),
+    })
 }
 
 fn lacking_resource(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {

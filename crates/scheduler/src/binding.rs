@@ -23,6 +23,8 @@ pub(crate) struct Bound {
     pub permit: Option<(oneshot::Receiver<(&'static str, Status)>, Duration)>,
     /// When the attempt began.
     pub begun: Duration,
+    /// The node that the pod's status names as the one that it will get.
+    pub nominated: Option<Box<str>>,
 }
 
 /// Who refused and how; no plugins when it was an error.
@@ -42,7 +44,11 @@ impl Scheduler {
                 self.count_bound(profile, &bound);
                 let (pod, node) = (&bound.pod, &bound.node);
                 let begun = self.now();
-                profile.points.post_bind.iter().for_each(|p| p.post_bind(pod, node));
+                for plugin in &profile.points.post_bind {
+                    let began = self.now();
+                    plugin.post_bind(pod, node);
+                    self.metrics.sampled(&bound.state, "PostBind", plugin.name(), Code::Success, began);
+                }
                 self.metrics.point("PostBind", &profile.scheduler_name, Code::Success, begun);
                 let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name);
                 self.recorder.event_about(pod.reference(), EventType::Normal, "Scheduled", text);
@@ -50,8 +56,8 @@ impl Scheduler {
             Err((plugins, error)) => {
                 let result = if plugins.is_empty() { "error" } else { "unschedulable" };
                 self.count(profile, Some(result), bound.begun);
-                let Bound { pod, node, mut state, .. } = bound;
-                profile.points.reserve.iter().rev().for_each(|p| p.unreserve(&mut state, &pod, &node));
+                let Bound { pod, node, mut state, nominated, .. } = bound;
+                self.unreserve(profile, &mut state, &pod, &node);
                 let reason = if plugins.is_empty() { "SchedulerError" } else { "Unschedulable" };
                 {
                     let mut state = self.lock();
@@ -61,7 +67,8 @@ impl Scheduler {
                     let gone = Changed::of::<Pod>(Some(Arc::new(pod.pod().clone())), None);
                     state.queue.on_event(&self.profiles, freed, &gone, self.now());
                 }
-                self.turn_down(&pod, plugins, reason, error, Nomination::Keep);
+                let nomination = if nominated.is_some() { Nomination::Withdraw } else { Nomination::Keep };
+                self.turn_down(&pod, plugins, reason, error, nomination);
             }
         }
     }
@@ -85,6 +92,7 @@ impl Scheduler {
     }
 
     async fn try_bind(&self, profile: &Profile, bound: &mut Bound) -> Result<(), Refused> {
+        let skipped = self.announce_node(profile, bound).await?;
         let (pod, node) = (&*bound.pod, bound.node.as_str());
         if let Some((answer, patience)) = bound.permit.take() {
             let begun = self.now();
@@ -102,19 +110,24 @@ impl Scheduler {
         }
         let name = profile.scheduler_name.as_str();
         let begun = self.now();
-        for plugin in &profile.points.pre_bind {
+        for plugin in profile.points.pre_bind.iter().filter(|p| !skipped.contains(p.name())) {
+            let began = self.now();
             let status = plugin.pre_bind(&self.client, &bound.state, pod, node).await;
-            self.metrics.point("PreBind", name, status.code, begun);
+            self.metrics.sampled(&bound.state, "PreBind", plugin.name(), status.code, began);
             if !status.is_success() && !status.is_skip() {
+                self.metrics.point("PreBind", name, status.code, begun);
                 return refused(plugin.name(), &status);
             }
         }
+        self.metrics.point("PreBind", name, Code::Success, begun);
         if let Some(bound) = self.extenders.bind(&**self.client.clock(), pod, node).await {
             return bound.map_err(|error| (BTreeSet::new(), crate::extender::chain(&error)));
         }
         let begun = self.now();
         for plugin in &profile.points.bind {
+            let began = self.now();
             let status = plugin.bind(&self.client, pod, node).await;
+            self.metrics.sampled(&bound.state, "Bind", plugin.name(), status.code, began);
             self.metrics.point("Bind", name, status.code, begun);
             match status.code {
                 Code::Success => return Ok(()),
@@ -123,6 +136,41 @@ impl Scheduler {
             }
         }
         Err((BTreeSet::new(), "no plugin bound the pod".to_owned()))
+    }
+
+    /// Asks PreBind plugins whether they will have work to do. Where that, or a wait for permission, may take a while,
+    /// others are told the node in `status.nominatedNodeName`. Answers with the plugins that have nothing to do.
+    async fn announce_node(
+        &self,
+        profile: &Profile,
+        bound: &mut Bound,
+    ) -> Result<BTreeSet<&'static str>, Refused> {
+        let (pod, node) = (&*bound.pod, bound.node.as_str());
+        let mut skipped = BTreeSet::new();
+        let (name, begun) = (profile.scheduler_name.as_str(), self.now());
+        for plugin in &profile.points.pre_bind {
+            let began = self.now();
+            let status = plugin.pre_flight(&bound.state, pod, node);
+            self.metrics.sampled(&bound.state, "PreBindPreFlight", plugin.name(), status.code, began);
+            if status.is_skip() {
+                skipped.insert(plugin.name());
+            } else if !status.is_success() {
+                self.metrics.point("PreBindPreFlight", name, Code::Error, begun);
+                let why = format!("running PreBindPreFlight {:?}: {}", plugin.name(), status.message());
+                return Err((BTreeSet::new(), why));
+            }
+        }
+        let works = skipped.len() < profile.points.pre_bind.len();
+        let code = if works { Code::Success } else { Code::Skip };
+        self.metrics.point("PreBindPreFlight", name, code, begun);
+        if (works || bound.permit.is_some()) && bound.nominated.as_deref() != Some(node) {
+            let patch = Patch::Strategic(json!({"status": {"nominatedNodeName": node}}));
+            match self.client.patch::<Pod>(pod.namespace(), &pod.name, Some("status"), &patch).await {
+                Ok(_) => bound.nominated = Some(node.into()),
+                Err(error) => tracing::warn!(pod = %pod.name, %error, "nominated node not written"),
+            }
+        }
+        Ok(skipped)
     }
 
     /// Puts the pod back, and tells why through an event and the PodScheduled condition; makes room for it where that

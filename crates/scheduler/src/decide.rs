@@ -55,13 +55,8 @@ impl Scheduler {
 
     /// An error: the pod is tried again after its back-off.
     pub(crate) fn failed(pod: Arc<PodInfo>, message: String) -> Next {
-        Next::TurnDown {
-            pod,
-            plugins: BTreeSet::new(),
-            reason: "SchedulerError",
-            message,
-            nomination: Nomination::Keep,
-        }
+        let nomination = Nomination::none(&pod);
+        Next::TurnDown { pod, plugins: BTreeSet::new(), reason: "SchedulerError", message, nomination }
     }
 
     /// Assumes the pod on the node and reserves what it needs there.
@@ -91,7 +86,7 @@ impl Scheduler {
         let work = state.cycles.work(at, pod.shape.id).filter(|_| diagnosis.nodes > 0).ok_or(None)?;
         let attempt = Attempt { cluster: state.cache.snapshot(), pod, work, diagnosis };
         let begun = self.now();
-        let rooms = make_room(&profile.points, &attempt);
+        let rooms = make_room(profile, &attempt);
         self.metrics.add(Metric::PreemptionAttempts, &[], 1.0);
         let code = if rooms.is_ok() { Code::Success } else { Code::Unschedulable };
         self.metrics.point("PostFilter", &profile.scheduler_name, code, begun);
@@ -119,7 +114,7 @@ impl Scheduler {
                 }
                 false
             }
-            Err(None) => false,
+            Err(None) => diagnosis.nodes == 0 && pod.nominated_node.is_some(),
             Err(Some(none)) => {
                 diagnosis.post_filter = Some(none.words).filter(|words| !words.is_empty());
                 none.withdraw && pod.nominated_node.is_some()
@@ -159,15 +154,19 @@ impl Scheduler {
         node: String,
         begun: Duration,
     ) -> Next {
-        let mut state = CycleState::default();
+        let mut state = CycleState::new(self.metrics.samples());
         let mut failed = self.run_reserve(cache, profile, &mut state, &pod, &node);
         let mut waits: BTreeSet<&'static str> = BTreeSet::new();
+        let permit_begun = self.now();
+        let permits = failed.is_none();
         let mut patience = Duration::MAX;
         for plugin in &profile.points.permit {
             if failed.is_some() {
                 break;
             }
+            let begun = self.now();
             let (status, wait) = plugin.permit(&state, &pod, &node);
+            self.metrics.sampled(&state, "Permit", plugin.name(), status.code, begun);
             match status.code {
                 Code::Success | Code::Skip => {}
                 Code::Wait => {
@@ -177,17 +176,38 @@ impl Scheduler {
                 _ => failed = Some((plugin.name(), status)),
             }
         }
+        if permits {
+            let code = match &failed {
+                Some((_, status)) => status.code,
+                None if waits.is_empty() => Code::Success,
+                None => Code::Wait,
+            };
+            self.metrics.point("Permit", &profile.scheduler_name, code, permit_begun);
+        }
         if let Some((plugin, status)) = failed {
-            profile.points.reserve.iter().rev().for_each(|p| p.unreserve(&mut state, &pod, &node));
+            self.unreserve(profile, &mut state, &pod, &node);
             cache.forget(pod.uid());
             let rejected = status.is_rejected();
             let plugins = if rejected { BTreeSet::from([plugin]) } else { BTreeSet::new() };
             let reason = if rejected { "Unschedulable" } else { "SchedulerError" };
             let message = status.message();
-            return Next::TurnDown { pod, plugins, reason, message, nomination: Nomination::Keep };
+            let nomination = Nomination::none(&pod);
+            return Next::TurnDown { pod, plugins, reason, message, nomination };
         }
         let permit = (!waits.is_empty()).then(|| (self.waiting.wait(pod.uid(), waits), patience));
-        Next::Bind(Box::new(Bound { pod, node, state, permit, begun }))
+        let nominated = pod.nominated_node.clone();
+        Next::Bind(Box::new(Bound { pod, node, state, permit, begun, nominated }))
+    }
+
+    /// Takes back what was reserved, the last first.
+    pub(crate) fn unreserve(&self, profile: &Profile, state: &mut CycleState, pod: &PodInfo, node: &str) {
+        let begun = self.now();
+        for plugin in profile.points.reserve.iter().rev() {
+            let began = self.now();
+            plugin.unreserve(state, pod, node);
+            self.metrics.sampled(state, "Unreserve", plugin.name(), Code::Success, began);
+        }
+        self.metrics.point("Unreserve", &profile.scheduler_name, Code::Success, begun);
     }
 
     /// Who refused to reserve, and why.
@@ -202,8 +222,9 @@ impl Scheduler {
         let begun = self.now();
         let mut failed = None;
         for plugin in &profile.points.reserve {
-            let reserve = || plugin.reserve(state, cache.snapshot(), pod, node);
-            let status = self.metrics.plugin("Reserve", plugin.name(), reserve);
+            let began = self.now();
+            let status = plugin.reserve(state, cache.snapshot(), pod, node);
+            self.metrics.sampled(state, "Reserve", plugin.name(), status.code, began);
             if !status.is_success() {
                 failed = Some((plugin.name(), status));
                 break;

@@ -1,13 +1,17 @@
 //! The scheduler's metrics, under upstream's names: the table, and what is measured where.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::metrics::Kind::{Counter, Gauge, Histogram};
 use knarr_apimachinery::metrics::{Family, Registry};
 
-use crate::framework::{Code, Status};
+use crate::framework::{Code, CycleState, Status};
+
+/// One cycle in so many has its plugins' times taken.
+pub const SAMPLED: u64 = 10;
 
 const ATTEMPT_SECONDS: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
@@ -77,6 +81,7 @@ families! {
 pub struct Metrics {
     registry: Registry,
     clock: Arc<dyn Clock>,
+    cycles: AtomicU64,
 }
 
 /// Upstream's name of a code.
@@ -94,7 +99,7 @@ pub fn code_name(code: Code) -> &'static str {
 
 impl Metrics {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { registry: Registry::new(FAMILIES), clock }
+        Self { registry: Registry::new(FAMILIES), clock, cycles: AtomicU64::new(0) }
     }
 
     pub fn now(&self) -> Duration {
@@ -127,11 +132,28 @@ impl Metrics {
         self.since(Metric::PointDuration, &[point, profile, code_name(code)], start);
     }
 
+    /// Whether the times of plugins are recorded in the cycle that begins: one in ten, as upstream has it.
+    pub fn samples(&self) -> bool {
+        self.cycles.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
+    }
+
+    /// One plugin has run at one point.
+    pub fn plugin_since(&self, point: &str, plugin: &str, code: Code, start: Duration) {
+        self.since(Metric::PluginDuration, &[point, plugin, code_name(code)], start);
+    }
+
+    /// As [`Metrics::plugin_since`], in cycles that are sampled.
+    pub fn sampled(&self, state: &CycleState, point: &str, plugin: &str, code: Code, start: Duration) {
+        if state.sampled {
+            self.plugin_since(point, plugin, code, start);
+        }
+    }
+
     /// Runs one plugin at one point and records how long it took.
     pub fn plugin(&self, point: &str, plugin: &str, run: impl FnOnce() -> Status) -> Status {
         let start = self.now();
         let status = run();
-        self.since(Metric::PluginDuration, &[point, plugin, code_name(status.code)], start);
+        self.plugin_since(point, plugin, status.code, start);
         status
     }
 

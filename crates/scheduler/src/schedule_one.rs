@@ -8,7 +8,7 @@ use fastrand::Rng;
 use crate::diagnosis::Diagnosis;
 use crate::framework::points::NodeView;
 use crate::framework::{Code, PodInfo, Profile, Shape, Status};
-use crate::metrics::Metrics;
+use crate::metrics::{Metric, Metrics, SAMPLED};
 use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
 use crate::trial::Trial;
 use crate::work::Work;
@@ -17,8 +17,6 @@ use crate::work::Work;
 const MIN_FEASIBLE_NODES: usize = 100;
 /// The adaptive share of nodes to find never falls below this many percent.
 const MIN_PERCENTAGE: usize = 5;
-/// One cycle in so many has its plugins' times taken.
-const SAMPLED: u64 = 10;
 /// Shapes whose work is kept; the one not asked for the longest goes first.
 const KEPT_SHAPES: usize = 512;
 
@@ -75,6 +73,7 @@ impl Cycles {
     pub fn schedule(&mut self, at: usize, profile: &Profile, cluster: &Snapshot, pod: &PodInfo) -> Outcome {
         match self.feasible(at, profile, cluster, pod) {
             Ok(feasible) => {
+                self.record_pre_score(at, profile, pod);
                 let begun = self.metrics.as_ref().map(|m| m.now());
                 let best = self.best(at, cluster, pod, &feasible, |_| 0);
                 if let (Some(metrics), Some(begun)) = (&self.metrics, begun) {
@@ -195,6 +194,15 @@ impl Cycles {
             Some(work) => diagnose(work, cluster, pod),
             None => Ok(Diagnosis::new(cluster.len())),
         }
+    }
+
+    /// Scores are prepared with a shape's filters; it has taken no time where they were kept.
+    fn record_pre_score(&mut self, at: usize, profile: &Profile, pod: &PodInfo) {
+        let Some(metrics) = &self.metrics else { return };
+        let took =
+            self.kept.get_mut(&(at, pod.shape.id)).map(|kept| std::mem::take(&mut kept.work.pre_score));
+        let labels = ["PreScore", &profile.scheduler_name, "Success"];
+        metrics.record(Metric::PointDuration, &labels, took.unwrap_or_default().as_secs_f64());
     }
 
     fn forget_oldest(&mut self) {

@@ -91,6 +91,13 @@ pub(crate) enum Nomination {
     Make(Box<Eviction>),
 }
 
+impl Nomination {
+    /// The pod is to be nominated to no node.
+    pub(crate) fn none(pod: &PodInfo) -> Self {
+        if pod.nominated_node.is_some() { Self::Withdraw } else { Self::Keep }
+    }
+}
+
 /// Pods to remove from a node so that another one fits.
 pub(crate) struct Eviction {
     pub node: String,
@@ -110,6 +117,7 @@ impl Scheduler {
         let profiles = options.config.profiles(&catalog)?;
         let queue = Queue::new(options.config.backoff());
         let metrics = Arc::new(Metrics::new(Arc::clone(informers.client().clock())));
+        profiles.measure(&metrics);
         let cycles = Cycles::measured(options.seed, Arc::clone(&metrics));
         let state = State { cache: Cache::default(), queue, cycles };
         let health = catalog.shared::<Health>();

@@ -2,9 +2,10 @@
 //! snapshot's log, so that after a pod is placed only the row of its node is judged anew.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::framework::points::NodeView;
-use crate::framework::{NodeFilter, NodeScore, PreFilter, Profile, Scope, Shape, Status};
+use crate::framework::{Code, NodeFilter, NodeScore, PreFilter, Profile, Scope, Shape, Status};
 use crate::snapshot::{BitSet, Change, NodeIdx, Snapshot};
 
 /// A filter at work for a shape.
@@ -35,6 +36,8 @@ pub struct Work {
     pub rejected: Option<(BTreeSet<&'static str>, Status)>,
     /// The nodes that pass all filters of [`Scope::Row`].
     pub local: BitSet,
+    /// How long it took to prepare the scores.
+    pub pre_score: Duration,
     position: u64,
     versions: Vec<u64>,
     /// Nodes judged row by row so far; a measure for tests.
@@ -47,7 +50,12 @@ impl Work {
         let mut work = Self { position: cluster.log().position(), ..Self::default() };
         work.versions = versions(profile, cluster, shape).collect();
         for plugin in &profile.points.filter {
-            match plugin.pre_filter(cluster, shape) {
+            let made = profile.timed("PreFilter", plugin.name(), || {
+                let made = plugin.pre_filter(cluster, shape);
+                let code = made.code();
+                (made, code)
+            });
+            match made {
                 PreFilter::Skip => {}
                 PreFilter::Reject(status) => {
                     work.rejected = Some((BTreeSet::from([plugin.name()]), status));
@@ -63,12 +71,19 @@ impl Work {
                 }
             }
         }
+        let begun = profile.now();
         for (plugin, weight) in &profile.points.score {
-            if let Some(score) = plugin.pre_score(cluster, shape) {
+            let made = profile.timed("PreScore", plugin.name(), || {
+                let made = plugin.pre_score(cluster, shape);
+                let code = if made.is_some() { Code::Success } else { Code::Skip };
+                (made, code)
+            });
+            if let Some(score) = made {
                 let (plugin, scope) = (plugin.name(), plugin.scope());
                 work.scores.push(ActiveScore { plugin, weight: *weight, scope, score, raw: Vec::new() });
             }
         }
+        work.pre_score = profile.now().saturating_sub(begun);
         work
     }
 

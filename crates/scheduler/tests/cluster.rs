@@ -199,3 +199,48 @@ async fn attempts_and_waiting_pods_are_counted() {
         assert!(metrics.contains(expected), "{expected}\n{metrics}");
     }
 }
+
+#[tokio::test]
+async fn while_devices_are_prepared_the_pod_is_nominated() {
+    let lab = lab(json!([])).await;
+    lab.api.add::<DeviceClass>(&object(json!({"metadata": {"name": "card"}, "spec": {}})));
+    lab.api.add::<ResourceSlice>(&object(
+        json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "b",
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "x",
+            "bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]}]}}),
+    ));
+    lab.api.add::<ResourceClaim>(&object(json!({"metadata": {"name": "c", "namespace": "default"}, "spec":
+        {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "card"}}]}}})));
+    let mut waits = pod("p", json!({"cpu": "1"}));
+    waits.spec.as_mut().unwrap().resource_claims =
+        Some(vec![serde_json::from_value(json!({"name": "c", "resourceClaimName": "c"})).unwrap()]);
+    lab.api.add(&waits);
+    let nominated = || lab.api.get::<Pod>("default", "p").unwrap().status?.nominated_node_name;
+    let allocated = || lab.api.get::<ResourceClaim>("default", "c").unwrap().status?.allocation;
+    assert_eq!(until(nominated).await, "b");
+    until(allocated).await;
+    lab.api.edit::<ResourceClaim>("default", "c", |claim| {
+        let devices = json!([{"driver": "d", "pool": "p", "device": "x", "conditions": [{"type": "broken",
+            "status": "True", "reason": "No", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}]);
+        claim.status.as_mut().unwrap().devices = serde_json::from_value(devices).unwrap();
+    });
+    until(|| nominated().is_none().then_some(())).await;
+    let metrics = lab.scheduler.metrics();
+    for (point, status) in [
+        ("PreScore", "Success"),
+        ("Permit", "Success"),
+        ("PreBindPreFlight", "Success"),
+        ("Unreserve", "Success"),
+    ] {
+        let point = format!(
+            "duration_seconds_count{{extension_point=\"{point}\",profile=\"default-scheduler\",status=\"{status}\"}}"
+        );
+        assert!(metrics.contains(&point), "{point}\n{metrics}");
+    }
+    for (point, plugin) in [("PreFilter", "NodeResourcesFit"), ("PreBind", "DynamicResources")] {
+        let plugin = format!(
+            "plugin_execution_duration_seconds_count{{extension_point=\"{point}\",plugin=\"{plugin}\""
+        );
+        assert!(metrics.contains(&plugin), "{plugin}\n{metrics}");
+    }
+}

@@ -25,6 +25,7 @@ pub mod limit_ranger;
 pub mod match_conditions;
 pub mod namespace_lifecycle;
 pub mod namespaces;
+pub mod node_declared_feature_validator;
 pub mod node_restriction;
 pub mod owner_references_permission_enforcement;
 pub mod persistent_volume_claim_resize;
@@ -115,6 +116,7 @@ const PLUGINS: &[(Runs, &dyn Plugin)] = &[
     (On, &default_ingress_class::DefaultIngressClass),
     (Off, &deny_service_external_ips::DenyServiceExternalIps),
     (On, &pod_topology_labels::PodTopologyLabels),
+    (On, &node_declared_feature_validator::NodeDeclaredFeatureValidator),
     (On, &pod_resize_validator::PodResizeValidator),
     (Always, &escalation::Escalation),
     // What users add comes after what is built in.

@@ -11,6 +11,9 @@ use k8s_openapi::api::core::v1::{
     NodeRuntimeHandlerFeatures, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use knarr_api::core::pod::node_features::{
+    EXTEND_WEBSOCKETS_TO_KUBELET, INIT_CONTAINER_RESIZE, POD_LEVEL_RESIZE,
+};
 use knarr_apimachinery::quantity::{Format, Quantity};
 use serde_json::{Map, Value, json};
 
@@ -20,6 +23,9 @@ use crate::runtime::Image;
 
 const MAX_IMAGES: usize = 50;
 const MAX_NAMES_PER_IMAGE: usize = 5;
+
+/// What this kubelet can do and an older one could not; sorted.
+const DECLARED_FEATURES: [&str; 3] = [EXTEND_WEBSOCKETS_TO_KUBELET, POD_LEVEL_RESIZE, INIT_CONTAINER_RESIZE];
 
 pub type ResourceList = BTreeMap<String, ApiQuantity>;
 
@@ -66,6 +72,7 @@ pub fn next(old: &NodeStatus, facts: &Facts, now: Timestamp) -> (NodeStatus, Vec
             user_namespaces: Some(false),
         }),
     }]);
+    status.declared_features = Some(DECLARED_FEATURES.iter().map(|&name| name.to_owned()).collect());
     status.features = Some(NodeFeatures { supplemental_groups_policy: Some(true) });
     let list = status.conditions.get_or_insert_default();
     let events = [

@@ -39,6 +39,11 @@ fn change(container: &Container, applied: Option<&Resources>, wanted: &Resources
     }
 }
 
+/// A container that runs to its end before the others are started.
+fn runs_once(pod: &Pod, container: &Container) -> bool {
+    !pod::is_sidecar(container) && pod::init_containers(pod).iter().any(|c| c.name == container.name)
+}
+
 /// The settings that lift what is no longer limited.
 fn lifting(applied: Option<&Resources>, wanted: &Resources) -> Resources {
     let mut settings = wanted.clone();
@@ -91,27 +96,32 @@ impl PodSyncer {
     ) -> Result<bool, String> {
         let running = |c: &&ContainerStatus| c.state == ContainerState::Running;
         memory.applied.retain(|id, _| runtime.containers.iter().filter(running).any(|c| c.id == *id));
-        let sidecars = pod::init_containers(pod).iter().filter(|c| pod::is_sidecar(c));
         let mut todo = Vec::new();
-        for container in sidecars.chain(&pod::spec(pod).containers) {
+        for container in pod::init_containers(pod).iter().chain(&pod::spec(pod).containers) {
             let Some(status) = newest(runtime, &container.name).filter(running) else { continue };
             let wanted = container_resources(container);
             let applied = memory.applied.get(&status.id);
             match change(container, applied, &wanted) {
                 Change::None => {}
+                // What runs to its end is not begun anew.
+                Change::Restart if runs_once(pod, container) => {
+                    let settings = lifting(applied, &wanted);
+                    todo.push((container, status, Change::InPlace, settings, wanted));
+                }
                 change => todo.push((container, status, change, lifting(applied, &wanted), wanted)),
             }
         }
-        if todo.is_empty() {
+        let of_pod = pod_resources(pod, 0);
+        let pod_alone = todo.is_empty() && memory.applied_to_pod.as_ref().is_some_and(|had| *had != of_pod);
+        if todo.is_empty() && !pod_alone {
             return Ok(false);
         }
-        let known = todo.iter().any(|(_, status, ..)| memory.applied.contains_key(&status.id));
+        let known = pod_alone || todo.iter().any(|(_, status, ..)| memory.applied.contains_key(&status.id));
         if known {
             self.events.normal(pod, "ResizeStarted", message("started", pod));
             lock(&self.taken).add(pod);
             self.weigh();
         }
-        let of_pod = pod_resources(pod, 0);
         let before = memory.applied_to_pod.clone().unwrap_or_else(|| of_pod.clone());
         self.limit_pod(pod, widest(&before, &of_pod)).await?;
         let mut stopped = false;

@@ -15,8 +15,9 @@ use super::cycle_state::CycleState;
 use super::events::{Changed, ClusterEvent};
 use super::footprint::Footprint;
 use super::pod_info::PodInfo;
+use super::profile::Profile;
 use super::shape::Shape;
-use super::status::Status;
+use super::status::{Code, Status};
 use crate::diagnosis::Diagnosis;
 use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
 use crate::work::Work;
@@ -71,6 +72,14 @@ pub enum PreFilter {
 }
 
 impl PreFilter {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Skip => Code::Skip,
+            Self::Check { .. } => Code::Success,
+            Self::Reject(status) => status.code,
+        }
+    }
+
     pub fn check(filter: impl NodeFilter + 'static) -> Self {
         Self::Check { filter: Box::new(filter), only: None }
     }
@@ -167,10 +176,15 @@ pub struct Attempt<'a> {
 pub type FoundRooms<'a> = (&'a Arc<dyn PostFilter>, Vec<Room>);
 
 /// The rooms that the first of the PostFilter plugins finds; otherwise what all of them said.
-pub fn make_room<'a>(points: &'a Points, attempt: &Attempt) -> Result<FoundRooms<'a>, Option<NoRoom>> {
+pub fn make_room<'a>(profile: &'a Profile, attempt: &Attempt) -> Result<FoundRooms<'a>, Option<NoRoom>> {
     let mut said: Option<NoRoom> = None;
-    for plugin in &points.post_filter {
-        match plugin.post_filter(attempt) {
+    for plugin in &profile.points.post_filter {
+        let found = profile.timed("PostFilter", plugin.name(), || {
+            let found = plugin.post_filter(attempt);
+            let code = if found.is_ok() { Code::Success } else { Code::Unschedulable };
+            (found, code)
+        });
+        match found {
             Ok(rooms) => return Ok((plugin, rooms)),
             Err(none) => match &mut said {
                 Some(said) => said.join(none),
@@ -224,6 +238,9 @@ pub trait Permit: Plugin {
 /// Work that has to be done before the binding, such as provisioning a volume.
 #[async_trait]
 pub trait PreBind: Plugin {
+    /// Whether there will be work to do for the pod; `Skip` where there is none. Upstream's PreBindPreFlight.
+    fn pre_flight(&self, state: &CycleState, pod: &PodInfo, node: &str) -> Status;
+
     async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, node: &str) -> Status;
 }
 

@@ -1,7 +1,8 @@
 //! A profile: a scheduler name and the plugins that serve it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -9,6 +10,8 @@ use serde_json::Value;
 use super::catalog::Catalog;
 use super::events::ClusterEvent;
 use super::points::{Parts, Plugin, Points};
+use super::status::Code;
+use crate::metrics::Metrics;
 use crate::plugins;
 
 /// What a plugin is made with.
@@ -45,12 +48,20 @@ pub struct Profile {
     /// `percentageOfNodesToScore`; 0 is adaptive.
     pub percentage: usize,
     plugins: BTreeMap<&'static str, Arc<dyn Plugin>>,
+    /// Where times are recorded, if they are.
+    metrics: OnceLock<Arc<Metrics>>,
 }
 
 impl Profile {
     pub fn new(scheduler_name: &str, points: Points, percentage: usize) -> Self {
         let plugins = points.all.iter().map(|p| (p.name(), Arc::clone(p))).collect();
-        Self { scheduler_name: scheduler_name.to_owned(), points, percentage, plugins }
+        Self {
+            scheduler_name: scheduler_name.to_owned(),
+            points,
+            percentage,
+            plugins,
+            metrics: OnceLock::new(),
+        }
     }
 
     /// The plugins of the default configuration.
@@ -61,6 +72,20 @@ impl Profile {
             points.add(parts, descriptor.weight);
         }
         Ok(Self::new(scheduler_name, points, 0))
+    }
+
+    /// Runs a plugin at a point that is not part of every cycle, and records how long it took.
+    pub fn timed<T>(&self, point: &str, plugin: &str, run: impl FnOnce() -> (T, Code)) -> T {
+        let Some(metrics) = self.metrics.get() else { return run().0 };
+        let begun = metrics.now();
+        let (done, code) = run();
+        metrics.plugin_since(point, plugin, code, begun);
+        done
+    }
+
+    /// The time, where times are recorded.
+    pub fn now(&self) -> Duration {
+        self.metrics.get().map_or(Duration::ZERO, |metrics| metrics.now())
     }
 
     pub fn plugin(&self, name: &str) -> Option<&Arc<dyn Plugin>> {
@@ -84,6 +109,13 @@ impl Profiles {
     /// The profile of this scheduler name, with its place.
     pub fn find(&self, scheduler_name: &str) -> Option<(usize, &Profile)> {
         self.0.iter().enumerate().find(|(_, p)| p.scheduler_name == scheduler_name)
+    }
+
+    /// Records the times of plugins from now on.
+    pub fn measure(&self, metrics: &Arc<Metrics>) {
+        for profile in &self.0 {
+            profile.metrics.get_or_init(|| Arc::clone(metrics));
+        }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Profile> {

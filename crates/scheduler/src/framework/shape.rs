@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Affinity, Container, Pod, PodSpec, PodStatus, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use knarr_api::core::pod::node_features::restarts_all;
 
 use super::footprint::Footprint;
 use crate::intern::Pool;
@@ -71,6 +72,7 @@ fn lean(pod: &Pod) -> Pod {
         containers: s.containers.iter().map(lean_container).collect(),
         init_containers: s.init_containers.as_ref().map(|list| list.iter().map(lean_container).collect()),
         host_network: s.host_network,
+        host_users: s.host_users.filter(|_| s.host_network == Some(true)),
         node_name: s.node_name.clone(),
         node_selector: s.node_selector.clone(),
         os: s.os.clone(),
@@ -127,6 +129,7 @@ fn lean_container(container: &Container) -> Container {
             .map(|ports| ports.iter().filter(|p| p.host_port.is_some()).cloned().collect()),
         resources: container.resources.clone(),
         restart_policy: container.restart_policy.clone(),
+        restart_policy_rules: container.restart_policy_rules.clone().filter(|_| restarts_all(container)),
         ..Container::default()
     }
 }

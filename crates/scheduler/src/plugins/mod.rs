@@ -10,6 +10,7 @@ pub mod image_locality;
 pub mod inter_pod_affinity;
 pub mod node_affinity;
 pub mod node_breaker;
+pub mod node_declared_features;
 pub mod node_name;
 pub mod node_ports;
 pub mod node_resources_fit;
@@ -52,4 +53,5 @@ pub const ALL: &[Descriptor] = &[
     balanced_allocation::DESCRIPTOR,
     image_locality::DESCRIPTOR,
     default_binder::DESCRIPTOR,
+    node_declared_features::DESCRIPTOR,
 ];

@@ -405,6 +405,12 @@ impl From<PodBuilder> for Arc<Pod> {
     }
 }
 
+impl From<Node> for NodeBuilder {
+    fn from(node: Node) -> Self {
+        Self(node)
+    }
+}
+
 impl From<NodeBuilder> for Arc<Node> {
     fn from(builder: NodeBuilder) -> Self {
         Arc::new(builder.0)

@@ -167,7 +167,7 @@ impl WhatIf {
             return;
         };
         let attempt = Attempt { cluster: self.cache.snapshot(), pod: info, work, diagnosis: &diagnosis };
-        match make_room(&profile.points, &attempt) {
+        match make_room(profile, &attempt) {
             Ok((_, rooms)) => said.preemption = rooms.first().map(|room| self.preemption(room)),
             Err(none) => diagnosis.post_filter = none.map(|n| n.words).filter(|w| !w.is_empty()),
         }
@@ -218,7 +218,7 @@ impl WhatIf {
                     work: &work,
                     diagnosis: &diagnosis,
                 };
-                match make_room(&profile.points, &attempt) {
+                match make_room(profile, &attempt) {
                     Ok((_, rooms)) => {
                         if let Some(room) = rooms.first() {
                             placement.node = Some(self.cache.snapshot().row(room.node).name().to_owned());

@@ -5,6 +5,7 @@ mod columns;
 mod defaults;
 mod disabled;
 mod image;
+pub mod node_features;
 mod paths;
 pub mod placement;
 mod prepare;

@@ -95,6 +95,10 @@ fn bound(pod: &Value, binding: &Value, now: &str) -> Result<Value, StatusError> 
         }
     }
     pod["spec"]["nodeName"] = binding["target"]["name"].clone();
+    // What a scheduler announced has come true.
+    if let Some(status) = pod["status"].as_object_mut() {
+        status.remove("nominatedNodeName");
+    }
     let conditions = &mut pod["status"]["conditions"];
     if !conditions.is_array() {
         *conditions = json!([]);
@@ -124,13 +128,14 @@ mod tests {
 
     #[test]
     fn a_pod_is_bound_once() {
-        let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {}, "status": {"conditions": [
+        let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {}, "status": {"nominatedNodeName": "n", "conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}});
         let binding = json!({"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n"}});
         let now = "2026-01-01T00:00:00Z";
         let after = bound(&pod, &binding, now).unwrap();
         assert_eq!(after["spec"]["nodeName"], "n");
         assert_eq!(after["metadata"]["annotations"]["a"], "b");
+        assert_eq!(after["status"].get("nominatedNodeName"), None);
         let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
         assert_eq!(after["status"]["conditions"], json!([condition]));
         let again = bound(&after, &binding, now).unwrap_err();

@@ -381,6 +381,10 @@ impl Reserve for DynamicResources {
 
 #[async_trait]
 impl PreBind for DynamicResources {
+    fn pre_flight(&self, state: &CycleState, _: &PodInfo, _: &str) -> Status {
+        if state.read::<Reserved>().is_some() { Status::SUCCESS } else { Status::SKIP }
+    }
+
     async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, _: &str) -> Status {
         let Some(reserved) = state.read::<Reserved>() else { return Status::SUCCESS };
         if let Err(error) = reserved.write(client, &self.devices.tracker, pod).await {

@@ -318,6 +318,10 @@ impl Reserve for VolumeBinding {
 
 #[async_trait]
 impl PreBind for VolumeBinding {
+    fn pre_flight(&self, state: &CycleState, _: &PodInfo, _: &str) -> Status {
+        if state.read::<Decided>().is_some() { Status::SUCCESS } else { Status::SKIP }
+    }
+
     async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
         let Some(decided) = state.read::<Decided>() else { return Status::SUCCESS };
         let mut written = decided.clone();
