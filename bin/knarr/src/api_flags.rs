@@ -226,7 +226,7 @@ pub struct ApiArgs {
 }
 
 /// `1h30m`, `90s`, `500ms`: as Go writes durations.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("time: invalid duration {text:?}");
     if text == "0" {
         return Ok(Duration::ZERO);

@@ -49,6 +49,16 @@ struct Leaf {
     alternative_names: Option<Vec<u8>>,
 }
 
+/// Fails unless the certificate (PEM) is of this key.
+pub fn check_pair(certificate_pem: &str, key: &KeyPair) -> Result<()> {
+    let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes())?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&der)?;
+    if certificate.public_key().raw != key.subject_public_key_info() {
+        bail!("certificate and key do not belong together");
+    }
+    Ok(())
+}
+
 /// Signs for a key of our own. Returns PEM.
 pub fn for_key(
     authority: &Authority,

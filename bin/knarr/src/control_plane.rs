@@ -7,8 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
-use knarr_client::events::EventRecorder;
-use knarr_client::{Client, Informers};
+use knarr_client::Client;
 use knarr_controllers::ClientOf;
 use knarr_scheduler::Scheduler;
 use knarr_storage::Store;
@@ -17,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api_flags::ApiArgs;
 use crate::leading;
 use crate::pki::{Credentials, Pki, Subject};
+use crate::scheduler::{self, NAME};
 
 /// What the control plane is told.
 #[derive(Clone)]
@@ -157,9 +157,6 @@ pub fn client(
     Client::new(server.transport(UserInfo::new(user, groups)), Arc::clone(clock), manager)
 }
 
-/// The scheduler's name towards the API.
-const NAME: &str = "kube-scheduler";
-
 /// Runs the scheduler until `stop`: on one server at a time, where there are several.
 pub async fn scheduler(
     server: &ApiServer,
@@ -177,29 +174,11 @@ pub async fn scheduler(
 }
 
 async fn schedule(server: &ApiServer, client: Client, options: &Options, stop: CancellationToken) {
-    let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", stop.clone());
-    let informers = Arc::new(Informers::new(client, stop.clone()));
-    let options = knarr_scheduler::Options { config: options.scheduler.clone(), seed: fastrand_seed() };
-    let scheduler = match Scheduler::new(&informers, recorder, options) {
-        Ok(scheduler) => scheduler,
-        Err(error) => return tracing::error!(%error, "the scheduler does not start"),
+    let show = |scheduler: &Arc<Scheduler>| {
+        let counted = Arc::downgrade(scheduler);
+        server.show_metrics(NAME, move || counted.upgrade().map(|s| s.metrics()).unwrap_or_default());
     };
-    let counted = Arc::downgrade(&scheduler);
-    server.show_metrics(NAME, move || counted.upgrade().map(|s| s.metrics()).unwrap_or_default());
-    tokio::select! {
-        () = informers.wait_synced() => {}
-        () = stop.cancelled() => return,
-    }
-    scheduler.run(stop).await;
-}
-
-fn fastrand_seed() -> u64 {
-    let mut bytes = [0u8; 8];
-    // A choice among equals needs no secrecy: without the system's randomness, time will do.
-    if ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes).is_err() {
-        return jiff::Timestamp::now().as_nanosecond() as u64;
-    }
-    u64::from_le_bytes(bytes)
+    scheduler::schedule(client, options.scheduler.clone(), show, stop).await;
 }
 
 /// Runs the controllers until `stop`, each under its own service account, as upstream does: on one server at a time,
@@ -212,7 +191,7 @@ pub async fn controllers(
     identity: &str,
     stop: CancellationToken,
 ) {
-    const NAME: &str = "kube-controller-manager";
+    use crate::controller_manager::NAME;
     let shared = client(server, clock, "system:kube-controller-manager", &[], NAME);
     let (of_server, of_clock) = (server.clone(), Arc::clone(clock));
     let client_of: ClientOf = Arc::new(move |name| {
@@ -224,8 +203,8 @@ pub async fn controllers(
         cluster_cidr: options.cluster_cidr.clone(),
         node_cidr_mask_size: options.node_cidr_mask_size,
         root_ca: pki.ca_pem().to_owned(),
-        token_signer: Some(Arc::clone(&pki) as Arc<dyn knarr_controllers::TokenSigner>),
-        certificate_signer: Some(pki),
+        token_signer: signer("tokens", pki.token_signer()).map(|s| Arc::new(s) as _),
+        certificate_signer: signer("certificates", pki.certificate_signer()).map(|s| Arc::new(s) as _),
     };
     let component = |leading| {
         knarr_controllers::run(
@@ -240,4 +219,8 @@ pub async fn controllers(
         return component(stop).await;
     }
     leading::while_leading(shared.clone(), NAME, identity, stop, component).await;
+}
+
+fn signer<T>(what: &str, opened: Result<T>) -> Option<T> {
+    opened.map_err(|error| tracing::error!(%error, "nobody signs {what}")).ok()
 }

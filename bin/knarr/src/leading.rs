@@ -29,11 +29,24 @@ pub async fn while_leading<F, Fut>(
     F: Fn(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
+    let election = LeaderElection::new("kube-system", name, identity);
+    while_holding(client, election, stop, component).await;
+}
+
+/// As [`while_leading`], with the lease and the times of `election`.
+pub async fn while_holding<F, Fut>(
+    client: Client,
+    election: LeaderElection,
+    stop: CancellationToken,
+    component: F,
+) where
+    F: Fn(CancellationToken) -> Fut,
+    Fut: Future<Output = ()>,
+{
     while !stop.is_cancelled() {
-        let election = LeaderElection::new("kube-system", name, identity);
-        let leading = election.acquire(client.clone(), stop.clone()).await;
+        let leading = election.clone().acquire(client.clone(), stop.clone()).await;
         if !leading.is_cancelled() {
-            tracing::info!(lease = name, "leading");
+            tracing::info!(lease = election.name, "leading");
             component(leading).await;
         }
     }

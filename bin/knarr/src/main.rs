@@ -1,10 +1,13 @@
 //! The `knarr` program: one subcommand per role, one file each.
 
+mod access;
 mod addons;
 mod agent;
 mod api_flags;
 mod certificate;
+mod component;
 mod control_plane;
+mod controller_manager;
 mod example_images;
 mod explain;
 mod image;
@@ -21,8 +24,10 @@ mod pod_network;
 mod preflight;
 mod progress;
 mod reset;
+mod scheduler;
 mod server;
 mod signals;
+mod signer;
 mod simulate;
 mod store;
 mod web;
@@ -57,6 +62,10 @@ enum Command {
     Server(server::ServerArgs),
     /// Run a node of an existing cluster
     Agent(agent::AgentArgs),
+    /// Run the scheduler alone
+    Scheduler(scheduler::SchedulerArgs),
+    /// Run controllers alone
+    ControllerManager(Box<controller_manager::ControllerManagerArgs>),
     /// Work with the node's images
     Image(image::ImageArgs),
     /// Write a kubeconfig for a user or a node
@@ -105,6 +114,8 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Server(args) => server::run(args),
         Command::Agent(args) => agent::run(args),
+        Command::Scheduler(args) => scheduler::run(args),
+        Command::ControllerManager(args) => controller_manager::run(*args),
         Command::Image(args) => image::run(args),
         Command::Kubeconfig(args) => kubeconfig::run(args),
         Command::Explain(args) => explain::run(args),

@@ -8,15 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use knarr_api::certificates::signers;
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    PublicKeyData,
-};
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::certificate::{self, Authority, Usages, Validity};
+use crate::certificate::{self, Authority, Validity};
+use crate::signer::{CertificateKeys, TokenKey};
 
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
@@ -64,9 +61,8 @@ impl Pki {
         }
         let ca_pem = read(&cert_path)?;
         let ca_key = KeyPair::from_pem(&read(&key_path)?).with_context(|| unreadable(&key_path))?;
-        let pki = Self { folder, ca_key, ca_pem };
-        pki.check_ca().with_context(|| unreadable(&cert_path))?;
-        Ok(pki)
+        certificate::check_pair(&ca_pem, &ca_key).with_context(|| unreadable(&cert_path))?;
+        Ok(Self { folder, ca_key, ca_pem })
     }
 
     /// The authority that vouches for proxies which tell who a user is; it signs nothing else.
@@ -107,15 +103,6 @@ impl Pki {
         Authority { certificate_pem: &self.ca_pem, key: &self.ca_key }
     }
 
-    fn check_ca(&self) -> Result<()> {
-        let der = CertificateDer::from_pem_slice(self.ca_pem.as_bytes())?;
-        let (_, root) = x509_parser::parse_x509_certificate(&der)?;
-        if root.public_key().raw != self.ca_key.subject_public_key_info() {
-            anyhow::bail!("certificate and key do not belong together");
-        }
-        Ok(())
-    }
-
     /// What servers of one cluster have in common: a digest of the authority and of the token key.
     pub fn identity(&self) -> Result<String> {
         let mut context = ring::digest::Context::new(&ring::digest::SHA256);
@@ -140,30 +127,15 @@ impl std::fmt::Debug for Pki {
     }
 }
 
-impl knarr_controllers::CertificateSigner for Pki {
-    fn sign(
-        &self,
-        csr_der: &[u8],
-        usages: &[String],
-        lifetime: Duration,
-        now: jiff::Timestamp,
-    ) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
-        let has = |usage: &str| usages.iter().any(|u| u == usage);
-        let usages = Usages {
-            key_encipherment: has(signers::KEY_ENCIPHERMENT),
-            server: has(signers::SERVER_AUTH),
-            client: has(signers::CLIENT_AUTH),
-        };
-        let validity = Validity { from: now, lifetime };
-        Ok(certificate::for_request(&self.authority(), csr_der, usages, validity)?)
+impl Pki {
+    /// Signs certificate requests with the cluster's authority.
+    pub fn certificate_signer(&self) -> Result<CertificateKeys> {
+        CertificateKeys::open(&self.folder.join("ca.crt"), &self.folder.join("ca.key"))
     }
-}
 
-impl knarr_controllers::TokenSigner for Pki {
-    fn sign(&self, claims: &serde_json::Value) -> Option<String> {
-        let key =
-            self.service_account_key().map_err(|error| tracing::warn!(%error, "no token is signed")).ok()?;
-        knarr_apiserver::TokenSigner::from_pem(&key).ok()?.sign(claims)
+    /// Signs the tokens of service accounts.
+    pub fn token_signer(&self) -> Result<TokenKey> {
+        TokenKey::new(&self.service_account_key()?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `knarr server`: a whole cluster in one process: control plane and node.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -9,7 +9,6 @@ use clap::Args;
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer};
 use knarr_client::clock::SystemClock;
-use knarr_scheduler::config::Configuration;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_flags::ApiArgs;
@@ -18,7 +17,7 @@ use crate::node::{NodeAccess, NodeOptions};
 use crate::pki::{Pki, Subject};
 use crate::progress::Progress;
 use crate::store::StoreArgs;
-use crate::{addons, control_plane, kubeconfig, leading, node, preflight, signals};
+use crate::{addons, control_plane, kubeconfig, leading, node, preflight, scheduler, signals};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr server\n  knarr server --data-dir /srv/knarr --port 7443\n  \
@@ -210,23 +209,12 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .collect(),
         shared_store: args.store.shared(),
-        scheduler: scheduler_config(args.scheduler_config.as_deref())?,
+        scheduler: scheduler::configuration("--scheduler-config", args.scheduler_config.as_deref())?,
     })
 }
 
-fn scheduler_config(file: Option<&Path>) -> Result<Configuration> {
-    let Some(file) = file else { return Ok(Configuration::default()) };
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let read = Configuration::from_yaml(&text).and_then(|config| {
-        // Profiles are made for real once there is an API server; what is wrong with them is told now.
-        config.profiles(&Arc::default())?;
-        Ok(config)
-    });
-    read.with_context(|| format!("--scheduler-config {}", file.display()))
-}
-
 /// An IPv4 prefix of at most `longest` bits, with its host bits zero.
-fn parse_cidr(option: &str, text: &str, longest: u8) -> Result<(Ipv4Addr, u8)> {
+pub fn parse_cidr(option: &str, text: &str, longest: u8) -> Result<(Ipv4Addr, u8)> {
     let parsed =
         text.split_once('/').and_then(|(a, p)| Some((a.parse::<Ipv4Addr>().ok()?, p.parse::<u8>().ok()?)));
     let Some((address, prefix)) = parsed.filter(|(_, p)| *p > 0 && *p <= 32) else {

@@ -48,5 +48,5 @@ mod ttl_after_finished;
 mod validating_admission_policy_status;
 
 pub use certificates::CertificateSigner;
-pub use manager::{ClientOf, Context, Options, run, run_chosen};
+pub use manager::{ClientOf, Context, Options, names, run, run_chosen};
 pub use service_account_tokens::TokenSigner;

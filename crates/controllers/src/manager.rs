@@ -57,6 +57,11 @@ pub const ALL: &[Descriptor] = &[
     crate::validating_admission_policy_status::DESCRIPTOR,
 ];
 
+/// The names of all controllers.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|descriptor| descriptor.name)
+}
+
 /// A controller at work; it ends with the context's stop.
 pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 

@@ -41,14 +41,15 @@ pub fn measure(binary: &Path, lists: usize, objects: usize, upstream: Option<&Pa
     let mut cluster = Cluster::new(binary)?;
     let mut alone = vec!["--disable-node", "--disable-scheduler", "--disable-controller-manager"];
     // Nobody makes service accounts here.
-    alone.extend(["--disable-admission-plugins", "ServiceAccount"]);
+    let admission = ["--disable-admission-plugins", "ServiceAccount"];
+    alone.extend(admission);
     cluster.start(&alone)?;
     let access = cluster.access()?;
     let ours = Subject { name: "ours", access: access.clone(), server: cluster.pid()?, etcd: None };
     run(&mut report, &ours, lists, objects)?;
     cluster.stop()?;
     if let Some(folder) = upstream {
-        let processes = Upstream::start(&cluster, folder, &access)?;
+        let processes = Upstream::start(&cluster, folder, &access, &admission)?;
         let theirs =
             Subject { name: "upstream", access, server: processes.server()?, etcd: Some(processes.etcd()?) };
         run(&mut report, &theirs, lists, objects)?;
@@ -189,12 +190,13 @@ fn sent_at(line: &[u8]) -> Option<Duration> {
 }
 
 /// kube-apiserver on etcd, with the certificates of our own server: the same kubeconfig fits.
-struct Upstream {
+pub struct Upstream {
     children: Vec<Child>,
 }
 
 impl Upstream {
-    fn start(cluster: &Cluster, folder: &Path, access: &Access) -> Result<Self> {
+    /// `more` are further options of kube-apiserver.
+    pub fn start(cluster: &Cluster, folder: &Path, access: &Access, more: &[&str]) -> Result<Self> {
         let mut started = Self { children: Vec::new() };
         let mut etcd = cluster.sandbox.command(folder.join("etcd"));
         etcd.args(["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
@@ -214,7 +216,7 @@ impl Upstream {
         server.arg(format!("--service-account-signing-key-file={}", file("apiserver.key")));
         server.args(["--service-account-issuer", "https://kubernetes.default.svc.cluster.local"]);
         server.args(["--service-cluster-ip-range", "10.43.0.0/16"]);
-        server.args(["--disable-admission-plugins", "ServiceAccount"]);
+        server.args(more);
         log_to(&mut server, &cluster.sandbox.path("upstream.log"));
         started.children.push(server.spawn().context("kube-apiserver")?);
         let begun = Instant::now();
@@ -244,7 +246,7 @@ impl Upstream {
         self.pid(0)
     }
 
-    fn server(&self) -> Result<u32> {
+    pub fn server(&self) -> Result<u32> {
         self.pid(1)
     }
 }

@@ -16,6 +16,8 @@ use serde_json::Value;
 /// No answer in this time is a failure.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+const JSON: &str = "application/json";
+
 /// What a kubeconfig with inline credentials says.
 #[derive(Clone)]
 pub struct Access {
@@ -76,7 +78,7 @@ enum Body {
 impl Connection {
     /// One request; fails unless the answer's code is 2xx.
     pub fn send(&mut self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>> {
-        let body = match self.start(method, path, body)? {
+        let body = match self.start(method, path, JSON, body)? {
             Body::Length(length) => {
                 let mut bytes = vec![0; length];
                 self.stream.read_exact(&mut bytes)?;
@@ -97,17 +99,22 @@ impl Connection {
     }
 
     /// Starts a watch; the connection serves nothing else from now on.
-    pub fn watch(mut self, path: &str) -> Result<Watch> {
-        match self.start("GET", path, None)? {
+    pub fn watch(self, path: &str) -> Result<Watch> {
+        self.watch_as(path, JSON)
+    }
+
+    /// As [`Self::watch`], in another form.
+    pub fn watch_as(mut self, path: &str, accept: &str) -> Result<Watch> {
+        match self.start("GET", path, accept, None)? {
             Body::Chunked => Ok(Watch { connection: self, pending: Vec::new() }),
             Body::Length(_) => bail!("the answer to a watch has an end"),
         }
     }
 
-    fn start(&mut self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Body> {
+    fn start(&mut self, method: &str, path: &str, accept: &str, body: Option<&[u8]>) -> Result<Body> {
         let body = body.unwrap_or_default();
         let mut request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: bench\r\nAccept: application/json\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: bench\r\nAccept: {accept}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         )

@@ -10,6 +10,7 @@ mod pod_start;
 mod process;
 mod report;
 mod scheduler;
+mod scheduler_core;
 mod size;
 mod start;
 
@@ -27,15 +28,17 @@ pub struct Args {
     /// How often: starts, pods, seconds or lists; each bench has its own default
     #[arg(long)]
     runs: Option<usize>,
-    /// A folder with `kube-apiserver` and `etcd`: `apiserver` measures them too
+    /// A folder with `kube-apiserver`, `kube-scheduler` and `etcd`: `apiserver` and `scheduler` measure them too
     #[arg(long, value_name = "FOLDER")]
     upstream: Option<std::path::PathBuf>,
     /// Objects that `list` and `apiserver` hold
     #[arg(long, default_value_t = 10_000)]
     objects: usize,
-    /// Nodes that `scheduler` places pods on
+    /// Nodes that `scheduler-core` places pods on
     #[arg(long, default_value_t = 5_000)]
     nodes: usize,
+    #[command(flatten)]
+    scheduler: scheduler::Options,
     /// Print the line of JSON alone
     #[arg(long)]
     json: bool,
@@ -55,8 +58,10 @@ enum Name {
     Apiserver,
     /// One LIST of many pods
     List,
-    /// The scheduler's core: pods a second on `--nodes` nodes, by the shape of the pods
+    /// Pods scheduled a second through the API, by the workloads of upstream's scheduler_perf
     Scheduler,
+    /// The scheduler without an API: pods a second on `--nodes` nodes, by the shape of the pods
+    SchedulerCore,
     /// The binary's size
     Size,
 }
@@ -69,7 +74,7 @@ pub fn run(args: &Args) -> Result<()> {
         return crate::run(command);
     }
     let report = match args.name {
-        Name::Scheduler => scheduler::measure(args.nodes, args.runs.unwrap_or(10_000))?,
+        Name::SchedulerCore => scheduler_core::measure(args.nodes, args.runs.unwrap_or(10_000))?,
         _ => of_binary(args)?,
     };
     if !args.json {
@@ -92,6 +97,7 @@ fn of_binary(args: &Args) -> Result<report::Report> {
         }
         Name::List => list::measure(&binary, args.runs.unwrap_or(10), args.objects)?,
         Name::Size => size::measure(&binary)?,
-        Name::Scheduler => scheduler::measure(args.nodes, args.runs.unwrap_or(10_000))?,
+        Name::Scheduler => scheduler::measure(&binary, &args.scheduler, args.upstream.as_ref())?,
+        Name::SchedulerCore => scheduler_core::measure(args.nodes, args.runs.unwrap_or(10_000))?,
     })
 }

@@ -19,7 +19,8 @@ use rustls::pki_types::pem::PemObject;
 use x509_parser::extensions::GeneralName;
 
 use super::request::{Approval, Request};
-use super::{access, with_credentials};
+use super::with_credentials;
+use crate::access;
 use crate::pki::{Credentials, write_private};
 
 /// A certificate with less than this left is renewed.

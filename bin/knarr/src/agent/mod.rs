@@ -1,6 +1,5 @@
 //! `knarr agent`: a node alone, in the cluster of any API server; or many simulated ones.
 
-mod access;
 mod certificates;
 mod request;
 mod rotation;
@@ -23,7 +22,7 @@ use crate::layout::Layout;
 use crate::node::{self, NodeAccess, NodeArgs, NodeOptions};
 use crate::pki::Credentials;
 use crate::progress::Progress;
-use crate::{preflight, signals};
+use crate::{access, preflight, signals};
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/knarr-agent";
 

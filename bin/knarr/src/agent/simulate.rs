@@ -13,7 +13,8 @@ use knarr_kubelet::simulated;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{AgentArgs, access};
+use super::AgentArgs;
+use crate::access;
 use crate::progress::Progress;
 use crate::signals;
 

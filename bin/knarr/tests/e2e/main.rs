@@ -9,6 +9,7 @@ mod autoscaling;
 mod bad_input;
 mod cluster;
 mod cni;
+mod components;
 mod containerd;
 mod csi;
 mod csi_driver;

@@ -3,6 +3,8 @@
 //! Nothing that runs in it can touch the surrounding machine's network, and all of it ends with the sandbox: also
 //! when the test process is killed.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -124,6 +126,31 @@ impl Drop for Sandbox {
         // The keeper sees its input end, and removes what there is.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
+    }
+}
+
+/// A process inside the sandbox.
+pub struct Process(Option<Child>);
+
+impl Process {
+    /// What `Sandbox::command` has started.
+    pub fn new(nsenter: Child) -> Self {
+        Self(Some(nsenter))
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        let Some(mut nsenter) = self.0.take() else { return };
+        if let Some(inner) = only_child(nsenter.id()) {
+            let _ = kill(Pid::from_raw(inner.cast_signed()), Signal::SIGKILL);
+        }
+        let _ = nsenter.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

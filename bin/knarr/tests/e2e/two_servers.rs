@@ -1,40 +1,16 @@
 //! Two control planes on one etcd: either answers for both, and either can be lost.
 
 use std::path::PathBuf;
-use std::process::Child;
 use std::time::Duration;
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 
 use serde_json::json;
 
 use crate::cluster::{Cluster, knarr};
 use crate::kubectl::Kubectl;
-use crate::sandbox::{NODE_IP, log_to, only_child, succeeded, wait_for};
+use crate::sandbox::{NODE_IP, Process, log_to, succeeded, wait_for};
 
 const ETCD: &str = "http://127.0.0.1:2379";
 const ADDRESSES: [&str; 2] = [NODE_IP, "10.99.0.3"];
-
-/// A process inside the sandbox.
-struct Process(Option<Child>);
-
-impl Process {
-    /// kill -9.
-    fn kill(&mut self) {
-        let Some(mut nsenter) = self.0.take() else { return };
-        if let Some(inner) = only_child(nsenter.id()) {
-            let _ = kill(Pid::from_raw(inner.cast_signed()), Signal::SIGKILL);
-        }
-        let _ = nsenter.wait();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
 
 fn etcd(cluster: &Cluster) -> Process {
     let mut command = cluster.sandbox.command("etcd");
@@ -42,7 +18,7 @@ fn etcd(cluster: &Cluster) -> Process {
     command.args(["--heartbeat-interval", "20", "--election-timeout", "200"]);
     command.arg("--data-dir").arg(cluster.sandbox.path("etcd"));
     log_to(&mut command, &cluster.sandbox.path("etcd.log"));
-    Process(Some(command.spawn().expect("etcd(1) of etcd-server")))
+    Process::new(command.spawn().expect("etcd(1) of etcd-server"))
 }
 
 fn data_dir(cluster: &Cluster, n: usize) -> PathBuf {
@@ -64,7 +40,7 @@ fn server(cluster: &Cluster, n: usize) -> Process {
         }
         text.contains("\nReady in ").then_some(())
     });
-    Process(Some(child))
+    Process::new(child)
 }
 
 /// What an administrator copies to a further server.

@@ -16,7 +16,7 @@ pub fn measure(nodes: usize, pods: usize) -> Result<Report> {
         .output()
         .context("cannot run cargo")?;
     ensure!(output.status.success(), "the benchmark ended with {}", output.status);
-    let mut report = Report::new("scheduler");
+    let mut report = Report::new("scheduler-core");
     for line in String::from_utf8_lossy(&output.stdout).lines() {
         let result: Value = serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))?;
         let name = result["workload"].as_str().unwrap_or_default();

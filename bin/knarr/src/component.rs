@@ -1,0 +1,123 @@
+//! A part of the control plane in a process of its own: its access to the API server, and the lease that lets one of
+//! several such processes act.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::Client;
+use knarr_client::clock::SystemClock;
+use knarr_client::kubeconfig::Access;
+use knarr_client::leader_election::LeaderElection;
+use tokio_util::sync::CancellationToken;
+
+use crate::progress::Progress;
+use crate::{access, api_flags, leading, preflight, signals};
+
+#[derive(Args)]
+pub struct ComponentArgs {
+    /// Access to the API server
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// Act only while holding a lease, so that several of these may run
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    leader_elect: bool,
+    /// Namespace of the lease
+    #[arg(long, default_value = "kube-system", value_name = "NAME")]
+    leader_elect_resource_namespace: String,
+    /// Name of the lease [default: the component's]
+    #[arg(long, value_name = "NAME")]
+    leader_elect_resource_name: Option<String>,
+    /// After how long without a sign others take a lease over
+    #[arg(long, default_value = "15s", value_name = "DURATION", value_parser = api_flags::duration)]
+    leader_elect_lease_duration: Duration,
+    /// For how long the holder tries to renew its lease before it gives up
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = api_flags::duration)]
+    leader_elect_renew_deadline: Duration,
+    /// How long to wait between two attempts to take or to renew the lease
+    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = api_flags::duration)]
+    leader_elect_retry_period: Duration,
+}
+
+/// A component that has reached its API server.
+pub struct Component {
+    pub access: Access,
+    pub clock: Arc<dyn Clock>,
+    /// Under the kubeconfig's identity.
+    pub client: Client,
+    name: &'static str,
+    election: Option<LeaderElection>,
+    progress: Progress,
+}
+
+impl Component {
+    /// Makes the first contact as `name`, `kube-scheduler` for instance.
+    pub async fn start(args: &ComponentArgs, name: &'static str) -> Result<Self> {
+        let election = args.election(name)?;
+        let access = Access::load(&args.kubeconfig)
+            .with_context(|| format!("cannot use {}", args.kubeconfig.display()))?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let client = access::client(&access, &clock, name)?;
+        let progress = Progress::start();
+        progress
+            .step("API server", async {
+                let user = access::who_am_i(&client).await;
+                let user = user.map_err(|error| access::explained(error, &access, &args.kubeconfig))?;
+                Ok(((), format!("{} as {}", access.server, user.name)))
+            })
+            .await?;
+        Ok(Self { access, clock, client, name, election, progress })
+    }
+
+    /// Runs `work` until a signal: all the time, or while holding the lease. `work` ends with the token it is given.
+    pub async fn run<F, Fut>(self, work: F) -> Result<()>
+    where
+        F: Fn(CancellationToken) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = ()> + Send,
+    {
+        let stop = CancellationToken::new();
+        let lease =
+            self.election.as_ref().map(|e| format!("acts while it holds lease {}/{}", e.namespace, e.name));
+        let (client, election, until) = (self.client.clone(), self.election, stop.clone());
+        let running = tokio::spawn(async move {
+            match election {
+                Some(election) => leading::while_holding(client, election, until, work).await,
+                None => work(until).await,
+            }
+        });
+        self.progress
+            .ready(&[lease.unwrap_or_else(|| "acts beside any other: --leader-elect=false".to_owned())]);
+        signals::wait_for_stop().await;
+        stop.cancel();
+        running.await.with_context(|| format!("{} ended unexpectedly", self.name))
+    }
+}
+
+impl ComponentArgs {
+    fn election(&self, name: &str) -> Result<Option<LeaderElection>> {
+        let (lease, renew, retry) = (
+            self.leader_elect_lease_duration,
+            self.leader_elect_renew_deadline,
+            self.leader_elect_retry_period,
+        );
+        if lease <= renew || renew <= retry {
+            bail!(
+                "--leader-elect-lease-duration ({lease:?}) must be longer than --leader-elect-renew-deadline ({renew:?}), \
+                 and that longer than --leader-elect-retry-period ({retry:?})"
+            );
+        }
+        let lease_name = self.leader_elect_resource_name.as_deref().unwrap_or(name);
+        let identity = leading::identity(&preflight::node_name()?);
+        let election = LeaderElection {
+            lease_duration: lease,
+            renew_deadline: renew,
+            retry_period: retry,
+            ..LeaderElection::new(&self.leader_elect_resource_namespace, lease_name, &identity)
+        };
+        Ok(self.leader_elect.then_some(election))
+    }
+}

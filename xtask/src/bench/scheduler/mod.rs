@@ -1,0 +1,100 @@
+//! Pods scheduled a second through the API, every write durable: the workloads of upstream's scheduler_perf on our
+//! scheduler and, with the folder of its programs, on upstream's.
+
+mod bound;
+mod run;
+mod shapes;
+mod sides;
+mod workloads;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+
+use super::report::{Report, percentile};
+use run::{Arrival, Outcome};
+use sides::{ControlPlane, Side};
+use workloads::Workload;
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Workloads of `scheduler`: those with one of these words in their names
+    #[arg(long, value_name = "WORD")]
+    workload: Vec<String>,
+    /// Who schedules in `scheduler`; without it, all that there are programs for
+    #[arg(long, value_enum)]
+    side: Vec<Side>,
+    /// Nodes and pods of `scheduler`, divided by this
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    shrink: usize,
+    /// Pods of `scheduler` are all created before scheduling begins
+    #[arg(long, conflicts_with = "rate")]
+    backlog: bool,
+    /// Pods of `scheduler` come at this rate, a second
+    #[arg(long, value_name = "NUMBER")]
+    rate: Option<f64>,
+}
+
+pub fn measure(binary: &Path, options: &Options, upstream: Option<&PathBuf>) -> Result<Report> {
+    let chosen = workloads::chosen(&options.workload);
+    ensure!(!chosen.is_empty(), "no workload has {:?} in its name", options.workload);
+    let mut sides = options.side.clone();
+    if sides.is_empty() {
+        sides.push(Side::Knarr);
+        if upstream.is_some() {
+            sides.extend([Side::KubeScheduler, Side::Kubernetes]);
+        }
+    }
+    let arrival = match options.rate {
+        Some(rate) => Arrival::Rate(rate),
+        None if options.backlog => Arrival::Backlog,
+        None => Arrival::AtOnce,
+    };
+    let mut report = Report::new("scheduler");
+    for workload in chosen {
+        for side in &sides {
+            eprintln!("{} on {}", workload.name, side.name());
+            let what = format!("{} {}", workload.name, side.name());
+            match one(binary, *side, workload, options.shrink, arrival, upstream) {
+                Ok(outcome) => add(&mut report, &what, &outcome, arrival),
+                Err(error) => {
+                    eprintln!("{what}: {error:#}");
+                    report.add(&format!("{what} failed"), 1.0, "");
+                }
+            }
+        }
+        if let Some(floor) = workload.floor {
+            report.add(&format!("{} upstream's threshold", workload.name), f64::from(floor), "pods/s");
+        }
+    }
+    Ok(report)
+}
+
+fn one(
+    binary: &Path,
+    side: Side,
+    workload: &Workload,
+    shrink: usize,
+    arrival: Arrival,
+    upstream: Option<&PathBuf>,
+) -> Result<Outcome> {
+    let mut plane = ControlPlane::start(side, binary, upstream.map(PathBuf::as_path))?;
+    run::run(&mut plane, workload, shrink, arrival)
+}
+
+fn add(report: &mut Report, what: &str, outcome: &Outcome, arrival: Arrival) {
+    let pods = outcome.pods as f64;
+    let rate = outcome.per_second;
+    report.add(what, rate, "pods/s");
+    if let Arrival::Rate(_) = arrival {
+        report.add_times(&format!("{what} creation to binding"), &outcome.latencies);
+    } else {
+        let created = pods / outcome.creating.as_secs_f64().max(1e-9);
+        report.add(&format!("{what} created"), created, "pods/s");
+    }
+    let cpu = outcome.cpu.as_secs_f64() * 1000.0 / pods;
+    report.add(&format!("{what} processor time a pod"), cpu, "ms");
+    report.add(&format!("{what} memory"), outcome.memory, "MB");
+    let median = percentile(&outcome.latencies, 0.5).as_secs_f64();
+    eprintln!("  {rate:.0} pods/s, {cpu:.2} ms a pod, {median:.2} s from creation to binding");
+}
