@@ -192,6 +192,7 @@ pub async fn controllers(
     stop: CancellationToken,
 ) {
     use crate::controller_manager::NAME;
+    server.show_metrics(NAME, knarr_controllers::metrics::render);
     let shared = client(server, clock, "system:kube-controller-manager", &[], NAME);
     let (of_server, of_clock) = (server.clone(), Arc::clone(clock));
     let client_of: ClientOf = Arc::new(move |name| {

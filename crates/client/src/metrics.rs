@@ -136,6 +136,7 @@ pub fn watch_queue<Q: Observed + 'static>(worker: &'static str, queue: &Arc<Q>) 
 fn queue_name(worker: &'static str) -> &'static str {
     match worker {
         "available-condition" => "RemoteAvailabilityController",
+        "device-taint-eviction-controller" => "device-taint-eviction-controller",
         "bootstrap-signer-controller" => "bootstrap_signer_queue",
         "clusterrole-aggregation-controller" => "ClusterRoleAggregator",
         "endpoints-controller" => "endpoint",
@@ -178,6 +179,12 @@ const CALL_FAMILIES: &[Family] = &[
         kind: Kind::Histogram(CALL_SECONDS),
         labels: &["verb", "host"],
     },
+    Family {
+        name: "dynamic_resource_allocation_resourceclaim_creates_total",
+        help: "ResourceClaims that were to be created for others, by outcome, admin access, and owner.",
+        kind: Kind::Counter,
+        labels: &["status", "admin_access", "owner_api_group", "owner_api_kind"],
+    },
 ];
 static CALLS: LazyLock<Registry> = LazyLock::new(|| Registry::new(CALL_FAMILIES));
 
@@ -186,6 +193,12 @@ pub fn called(method: &http::Method, host: &str, code: Option<u16>, took: Durati
     let code = code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
     CALLS.add(0, &[&code, method.as_str(), host], 1.0);
     CALLS.record(1, &[method.as_str(), host], took.as_secs_f64());
+}
+
+/// Counts an attempt to create a claim for a pod.
+pub fn claim_created(created: bool, admin_access: bool) {
+    let status = if created { "success" } else { "failure" };
+    CALLS.add(2, &[status, if admin_access { "true" } else { "false" }, "", "Pod"], 1.0);
 }
 
 /// All of it in the text format of Prometheus.

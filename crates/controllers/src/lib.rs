@@ -3,6 +3,7 @@
 
 mod discovery;
 pub mod manager;
+pub mod metrics;
 mod nodes;
 mod owners;
 mod pod_control;
@@ -23,6 +24,7 @@ mod cluster_role_aggregation;
 mod cron_job;
 mod daemon_set;
 mod deployment;
+mod device_taint_eviction;
 mod disruption;
 mod endpoint_slice;
 mod endpoint_slice_mirroring;

@@ -25,6 +25,7 @@ pub const ALL: &[Descriptor] = &[
     crate::cron_job::DESCRIPTOR,
     crate::daemon_set::DESCRIPTOR,
     crate::deployment::DESCRIPTOR,
+    crate::device_taint_eviction::DESCRIPTOR,
     crate::disruption::DESCRIPTOR,
     crate::endpoint_slice::DESCRIPTOR,
     crate::endpoint_slice_mirroring::DESCRIPTOR,

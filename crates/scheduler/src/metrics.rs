@@ -1,12 +1,14 @@
 //! The scheduler's metrics, under upstream's names: the table, and what is measured where.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::metrics::Kind::{Counter, Gauge, Histogram};
 use knarr_apimachinery::metrics::{Family, Registry};
+
+use knarr_client::events::EventRecorder;
 
 use crate::framework::{Code, CycleState, Status};
 
@@ -22,6 +24,8 @@ const PLUGIN_SECONDS: &[f64] = &[
     1e-5, 1.5e-5, 2.25e-5, 3.375e-5, 5.0625e-5, 7.59375e-5, 1.139e-4, 1.709e-4, 2.563e-4, 3.844e-4, 5.767e-4,
     8.65e-4, 1.2975e-3, 1.946e-3, 2.919e-3, 4.379e-3, 6.568e-3, 9.853e-3, 0.014779, 0.022168,
 ];
+const PREPARE_SECONDS: &[f64] =
+    &[0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8, 409.6, 819.2];
 const SLI_SECONDS: &[f64] = &[
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68,
     655.36, 1310.72, 2621.44, 5242.88,
@@ -74,6 +78,10 @@ families! {
     HeldWorkloads, Gauge, "knarr_scheduler_held_workloads", [], "Workloads held back.";
     WorkloadHolds, Counter, "knarr_scheduler_workload_holds_total", [],
         "Times that a workload came to be held back.";
+    BindingConditions, Counter, "scheduler_dra_bindingconditions_allocations_total", ["driver", "profile", "status"],
+        "Allocations of devices that have to be prepared, by how that went.";
+    BindingConditionsWait, Histogram(PREPARE_SECONDS), "scheduler_dra_bindingconditions_wait_duration_seconds",
+        ["driver", "profile", "status"], "Time that pods waited for their devices to be prepared, in seconds.";
     Goroutines, Gauge, "scheduler_goroutines", ["operation"], "Tasks under way, by what they do.";
 }
 
@@ -94,6 +102,20 @@ pub fn code_name(code: Code) -> &'static str {
         Code::Wait => "Wait",
         Code::Skip => "Skip",
         Code::Pending => "Pending",
+    }
+}
+
+/// Where plugins find them, through their catalog.
+#[derive(Default)]
+pub struct Measured(OnceLock<(Arc<Metrics>, EventRecorder)>);
+
+impl Measured {
+    pub fn set(&self, metrics: &Arc<Metrics>, recorder: &EventRecorder) {
+        self.0.get_or_init(|| (Arc::clone(metrics), recorder.clone()));
+    }
+
+    pub fn get(&self) -> Option<&(Arc<Metrics>, EventRecorder)> {
+        self.0.get()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::config::{ConfigError, Configuration};
 use crate::extender::Extenders;
 use crate::framework::{Catalog, PodInfo, Profiles};
 use crate::health::Health;
-use crate::metrics::{Metric, Metrics};
+use crate::metrics::{Measured, Metric, Metrics};
 use crate::queue::Queue;
 use crate::schedule_one::Cycles;
 use crate::waiting::WaitingPods;
@@ -118,6 +118,7 @@ impl Scheduler {
         let queue = Queue::new(options.config.backoff());
         let metrics = Arc::new(Metrics::new(Arc::clone(informers.client().clock())));
         profiles.measure(&metrics);
+        catalog.shared::<Measured>().set(&metrics, &recorder);
         let cycles = Cycles::measured(options.seed, Arc::clone(&metrics));
         let state = State { cache: Cache::default(), queue, cycles };
         let health = catalog.shared::<Health>();
@@ -200,7 +201,8 @@ impl Scheduler {
             }
             Next::Bind(bound) => {
                 // A pod that waits for others, for its volumes or devices must not keep others from being bound.
-                let devices = bound.pod.spec().is_some_and(|s| s.resource_claims.is_some());
+                let devices = bound.pod.spec().is_some_and(|s| s.resource_claims.is_some())
+                    || !bound.pod.footprint().requests.scalar.is_empty();
                 let waits = bound.permit.is_some() || !bound.pod.footprint().claims.is_empty() || devices;
                 let permit = if waits { None } else { Arc::clone(&self.bindings).acquire_owned().await.ok() };
                 let scheduler = Arc::clone(self);

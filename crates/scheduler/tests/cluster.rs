@@ -237,10 +237,55 @@ async fn while_devices_are_prepared_the_pod_is_nominated() {
         );
         assert!(metrics.contains(&point), "{point}\n{metrics}");
     }
+    let failed = "dra_bindingconditions_allocations_total{driver=\"d\",profile=\"default-scheduler\",status=\"failure\"} 1";
+    assert!(metrics.contains(failed), "{metrics}");
     for (point, plugin) in [("PreFilter", "NodeResourcesFit"), ("PreBind", "DynamicResources")] {
         let plugin = format!(
             "plugin_execution_duration_seconds_count{{extension_point=\"{point}\",plugin=\"{plugin}\""
         );
         assert!(metrics.contains(&plugin), "{plugin}\n{metrics}");
     }
+}
+
+#[tokio::test]
+async fn extended_resources_may_be_devices() {
+    let hook = HookServer::start(&["localhost"], |_| Reply::Json(json!({}))).await.unwrap();
+    let lab = lab(json!([{"urlPrefix": hook.url(""), "enableHTTPS": true, "bindVerb": "bind"}])).await;
+    lab.api.add(&pod("p", json!({"example.com/card": "1", "cpu": "1"})));
+    let said = || {
+        let pod = lab.api.get::<Pod>("default", "p")?;
+        pod.status?.conditions?.into_iter().find(|c| c.type_ == "PodScheduled")?.message
+    };
+    assert!(until(said).await.starts_with("0/2 nodes are available: 2 Insufficient example.com/card."));
+    let slice = |device: &str| -> ResourceSlice {
+        object(json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "b",
+            "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": device}]}}))
+    };
+    lab.api.add::<DeviceClass>(&object(
+        json!({"metadata": {"name": "card"}, "spec": {"extendedResourceName": "example.com/card"}}),
+    ));
+    until(|| said().filter(|why| why.starts_with("0/2 nodes are available: 2 cannot allocate all claims.")))
+        .await;
+    lab.api.add(&slice("x"));
+    let told = || lab.api.get::<Pod>("default", "p").unwrap().status?.extended_resource_claim_status;
+    let told = until(told).await;
+    let mapping = &told.request_mappings[0];
+    assert_eq!(
+        (mapping.container_name.as_str(), mapping.resource_name.as_str(), mapping.request_name.as_str()),
+        ("c", "example.com/card", "container-0-request-1")
+    );
+    assert!(told.resource_claim_name.starts_with("p-extended-resources-"), "{}", told.resource_claim_name);
+    let claim = lab.api.get::<ResourceClaim>("default", &told.resource_claim_name).unwrap();
+    let status = claim.status.unwrap();
+    assert_eq!(status.reserved_for.unwrap()[0].name, "p");
+    assert_eq!(status.allocation.unwrap().devices.unwrap().results.unwrap()[0].device, "x");
+    assert_eq!(claim.metadata.owner_references.unwrap()[0].name, "p");
+    // The device is taken.
+    lab.api.add(&pod("q", json!({"deviceclass.resource.kubernetes.io/card": "1"})));
+    let said = || {
+        let pod = lab.api.get::<Pod>("default", "q")?;
+        pod.status?.conditions?.into_iter().find(|c| c.type_ == "PodScheduled")?.message
+    };
+    until(|| said().filter(|why| why.starts_with("0/2 nodes are available: 2 cannot allocate all claims.")))
+        .await;
 }

@@ -19,6 +19,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Error, Event, Lister};
 
 use crate::manager::{Context, Descriptor};
+use crate::metrics::{self, Metric};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "resourceclaim-controller", run: |cx| Box::pin(async move { run(cx).await }) };
@@ -34,6 +35,8 @@ const BY_TEMPLATE: &str = "pod-resource-claim-template";
 const BY_OWNER: &str = "claim-pod-owner";
 /// Says which of its pod's claims a claim was made for.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+/// Says that a claim was made for a pod's extended resources.
+const EXTENDED_RESOURCE: &str = "resource.kubernetes.io/extended-resource-claim";
 /// Keeps a claim from going away while it has devices.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
@@ -105,6 +108,8 @@ async fn run(cx: Arc<Context>) {
     pods.wait_synced().await;
     claims.wait_synced().await;
     templates.wait_synced().await;
+    let counted = claims.lister();
+    metrics::at_scrape(DESCRIPTOR.name, move || count(&counted.list()));
     let stop = cx.stop.clone();
     let reconcile = move |key: Key| {
         let work = Arc::clone(&work);
@@ -131,6 +136,33 @@ fn enqueue(queue: &WorkQueue<Key>, pod: &Pod, gone: bool) {
     if !gone && pod.metadata.deletion_timestamp.is_none() {
         queue.add(Key::Pod(pod.key()));
     }
+}
+
+/// Whether a request of the claim asks for devices that others may have already.
+fn has_admin_access(claim: &ResourceClaim) -> bool {
+    let devices = claim.spec.as_ref().and_then(|s| s.devices.as_ref());
+    let requests = devices.into_iter().flat_map(|d| d.requests.iter().flatten());
+    { requests }.any(|r| r.exactly.as_ref().is_some_and(|e| e.admin_access == Some(true)))
+}
+
+/// Shows how many claims there are of each sort.
+fn count(claims: &[Arc<ResourceClaim>]) {
+    let mut sorts: BTreeMap<[&str; 3], f64> = BTreeMap::new();
+    for claim in claims {
+        let annotation = |name: &str| claim.metadata.annotations.as_ref().and_then(|a| a.get(name));
+        let source = if annotation(EXTENDED_RESOURCE).is_some_and(|value| value == "true") {
+            "extended_resource"
+        } else if annotation(POD_CLAIM).is_some_and(|value| !value.is_empty()) {
+            "resource_claim_template"
+        } else {
+            ""
+        };
+        let word = |is: bool| if is { "true" } else { "false" };
+        let allocated = claim.status.as_ref().is_some_and(|s| s.allocation.is_some());
+        *sorts.entry([word(has_admin_access(claim)), word(allocated), source]).or_default() += 1.0;
+    }
+    metrics::clear(Metric::ResourceClaims);
+    sorts.iter().for_each(|(labels, n)| metrics::set(Metric::ResourceClaims, labels, *n));
 }
 
 impl Work {

@@ -175,12 +175,9 @@ impl Work {
             )));
         };
         let wanted = from_template(pod, &claim.name, &found);
-        let created = self
-            .cx
-            .client
-            .create(&wanted)
-            .await
-            .map_err(|e| failure(format!("create ResourceClaim : {e}")))?;
+        let created = self.cx.client.create(&wanted).await;
+        knarr_client::metrics::claim_created(created.is_ok(), super::has_admin_access(&wanted));
+        let created = created.map_err(|e| failure(format!("create ResourceClaim : {e}")))?;
         self.made().insert(key, created.name().to_owned());
         if self.pods.get_key(&pod.key()).is_none_or(|shown| shown.uid() != pod.uid()) {
             // It went meanwhile: nobody will forget it any more.

@@ -5,14 +5,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::DeviceClass;
+use knarr_api::kind::Kind;
 use serde::Deserialize;
 
+use super::dynamic_resources::extended::{IMPLICIT, ResourceClasses, may_be_devices};
 use super::scoring_strategy::{ResourceWeight, ShapePoint, Strategy, cpu_and_memory, requests, uses};
 use crate::framework::points::NodeView;
 use crate::framework::resources::Resources;
 use crate::framework::{
-    Action, Changed, ClusterEvent, Code, Descriptor, Filter, NodeFilter, NodeScore, Parts, Plugin, PodInfo,
-    PreFilter, Resource, Scope, Score, Shape, Status,
+    Action, Catalog, Changed, ClusterEvent, Code, Descriptor, Filter, NodeFilter, NodeScore, Parts, Plugin,
+    PodInfo, PreFilter, Resource, Scope, Score, Shape, Status,
 };
 use crate::snapshot::{NodeRow, Snapshot};
 
@@ -21,7 +24,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 1,
     build: |build| {
-        let plugin = Arc::new(NodeResourcesFit::new(build.args()?)?);
+        build.catalog.watch::<DeviceClass>();
+        let plugin = Arc::new(NodeResourcesFit::new(build.args()?, build.catalog)?);
         Ok(Parts { filter: Some(plugin.clone()), score: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
@@ -51,6 +55,8 @@ struct RatioShape {
 struct NodeResourcesFit {
     ignored: Arc<Ignored>,
     strategy: Arc<(Strategy, Vec<ResourceWeight>)>,
+    catalog: Arc<Catalog>,
+    classes: Arc<ResourceClasses>,
 }
 
 /// Extended resources that somebody else looks after.
@@ -64,6 +70,7 @@ struct Ignored {
 struct Fits {
     wanted: Resources,
     ignored: Arc<Ignored>,
+    devices: Arc<BTreeSet<String>>,
 }
 
 struct Allocation {
@@ -72,7 +79,7 @@ struct Allocation {
 }
 
 impl NodeResourcesFit {
-    fn new(args: Args) -> Result<Self, String> {
+    fn new(args: Args, catalog: &Arc<Catalog>) -> Result<Self, String> {
         let given = args.scoring_strategy.unwrap_or_default();
         let strategy = match (given.type_.as_str(), given.requested_to_capacity_ratio) {
             ("" | "LeastAllocated", _) => Strategy::LeastAllocated,
@@ -88,7 +95,18 @@ impl NodeResourcesFit {
             resources: args.ignored_resources.into_iter().collect(),
             groups: args.ignored_resource_groups.into_iter().collect(),
         };
-        Ok(Self { ignored: Arc::new(ignored), strategy: Arc::new((strategy, resources)) })
+        Ok(Self {
+            ignored: Arc::new(ignored),
+            strategy: Arc::new((strategy, resources)),
+            catalog: Arc::clone(catalog),
+            classes: catalog.shared::<ResourceClasses>(),
+        })
+    }
+
+    /// The wanted resources that DynamicResources looks after on nodes that have none of them.
+    fn devices(&self, wanted: &Resources) -> BTreeSet<String> {
+        let named = wanted.scalar.keys().filter(|name| may_be_devices(name));
+        named.filter(|name| self.classes.class_of(&self.catalog, name).is_some()).cloned().collect()
     }
 }
 
@@ -110,11 +128,15 @@ impl Plugin for NodeResourcesFit {
                 ClusterEvent::new(Resource::AssignedPod, Action::DELETE.or(Action::POD_SCALE_DOWN)),
                 ClusterEvent::new(Resource::TargetPod, Action::POD_SCALE_DOWN),
                 ClusterEvent::new(Resource::Node, Action::ADD.or(Action::NODE_ALLOCATABLE)),
+                ClusterEvent::new(Resource::DeviceClass, Action::ADD.or(Action::UPDATE)),
             ]
         }
     }
 
     fn hint(&self, pod: &PodInfo, happened: ClusterEvent, change: &Changed) -> bool {
+        if happened.resource == Resource::DeviceClass {
+            return class_helps(&pod.footprint().requests, change);
+        }
         if happened.resource != Resource::Node {
             return true;
         }
@@ -124,8 +146,23 @@ impl Plugin for NodeResourcesFit {
         let wanted = &pod.footprint().requests;
         let (empty, new) =
             (NodeRow { allocatable: allocatable(new), ..NodeRow::default() }, allocatable(new));
-        let fits = insufficient(wanted, &Ignored::default(), &empty).0.is_empty();
-        fits && change.old::<Node>().is_none_or(|old| grew(wanted, &allocatable(old), &new))
+        let devices = self.devices(wanted);
+        let fits = insufficient(wanted, &Ignored::default(), &devices, &empty).0.is_empty();
+        let from_devices = devices.iter().any(|name| new.scalar.get(name).is_none_or(|n| *n == 0));
+        fits && (from_devices || change.old::<Node>().is_none_or(|old| grew(wanted, &allocatable(old), &new)))
+    }
+}
+
+/// Whether the class has come to stand for something that the pod wants.
+fn class_helps(wanted: &Resources, change: &Changed) -> bool {
+    let (old, new) = (change.old::<DeviceClass>(), change.new::<DeviceClass>());
+    let Some(new) = new else { return true };
+    let explicit = |class: &DeviceClass| class.spec.as_ref().and_then(|s| s.extended_resource_name.clone());
+    let implicit = || wanted.scalar.contains_key(&format!("{IMPLICIT}{}", new.name()));
+    match old {
+        Some(old) if explicit(old) == explicit(new) => false,
+        None if implicit() => true,
+        _ => explicit(new).is_some_and(|name| wanted.scalar.contains_key(&name)),
     }
 }
 
@@ -140,7 +177,12 @@ fn grew(wanted: &Resources, old: &Resources, new: &Resources) -> bool {
 }
 
 /// What is missing on the node; the flag says that even the empty node would not do.
-fn insufficient(wanted: &Resources, ignored: &Ignored, node: &NodeRow) -> (Vec<Cow<'static, str>>, bool) {
+fn insufficient(
+    wanted: &Resources,
+    ignored: &Ignored,
+    devices: &BTreeSet<String>,
+    node: &NodeRow,
+) -> (Vec<Cow<'static, str>>, bool) {
     let (mut reasons, mut never) = (Vec::new(), false);
     if node.pods.len() as i64 + 1 > node.allocatable.pods {
         reasons.push(Cow::Borrowed("Too many pods"));
@@ -159,6 +201,9 @@ fn insufficient(wanted: &Resources, ignored: &Ignored, node: &NodeRow) -> (Vec<C
     });
     let amount = |r: &Resources, name: &str| r.scalar.get(name).copied().unwrap_or(0);
     for (name, wanted) in wanted.scalar.iter().filter(|(name, _)| !ignored.covers(name)) {
+        if devices.contains(name) && amount(total, name) == 0 {
+            continue;
+        }
         check(*wanted, amount(used, name), amount(total, name), &|| format!("Insufficient {name}").into());
     }
     (reasons, never)
@@ -169,17 +214,23 @@ impl Filter for NodeResourcesFit {
         Scope::Row
     }
 
+    fn version(&self, _: &Snapshot, shape: &Shape) -> u64 {
+        let mut named = shape.footprint.requests.scalar.keys();
+        if named.any(|name| may_be_devices(name)) { self.catalog.version::<DeviceClass>() } else { 0 }
+    }
+
     fn pre_filter(&self, _: &Snapshot, shape: &Shape) -> PreFilter {
         PreFilter::check(Fits {
             wanted: shape.footprint.requests.clone(),
             ignored: Arc::clone(&self.ignored),
+            devices: Arc::new(self.devices(&shape.footprint.requests)),
         })
     }
 }
 
 impl NodeFilter for Fits {
     fn check(&self, node: &NodeView) -> Status {
-        let (reasons, never) = insufficient(&self.wanted, &self.ignored, node.row);
+        let (reasons, never) = insufficient(&self.wanted, &self.ignored, &self.devices, node.row);
         match (reasons.is_empty(), never) {
             (true, _) => Status::SUCCESS,
             (false, false) => Status { code: Code::Unschedulable, reasons },

@@ -1,31 +1,53 @@
 //! Writing allocations and reservations into claims before a pod is bound, and taking them back.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Time};
 use knarr_api::kind::Kind;
+use knarr_client::events::EventType;
 use knarr_client::{Client, Error, Patch};
 use serde_json::json;
 use thiserror::Error as ThisError;
 
 use super::devices::Devices;
+use super::extended::{self, IN_MEMORY, Mapping};
 use super::names::{allocation, is_reserved_for};
 use super::ready::{has_conditions, is_late, is_ready};
 use super::request::full_name;
-use super::tracker::Tracker;
+use super::taken::results;
 use crate::framework::PodInfo;
+use crate::metrics::{Measured, Metric};
 
 /// Keeps a claim from going away while it has devices.
 pub const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+/// How errors begin that metrics tell apart.
+const TIMEOUT: &str = "device binding timeout";
+const FAILED: &str = "device binding failed";
 /// Tries to write a claim that others write as well.
 const TRIES: usize = 5;
 
 /// A pod's claims, each with the allocation that it is to get.
 pub type Claims = Vec<(Arc<ResourceClaim>, Option<AllocationResult>)>;
 
+/// How long a claim that was created may take to be shown.
+const SHOWN_WITHIN: Duration = Duration::from_secs(120);
+
+/// Of the claim for extended resources, which is the last one.
+#[derive(Debug, Clone)]
+pub struct Special {
+    /// Until it is created.
+    pub temporary_uid: String,
+    pub mappings: Vec<Mapping>,
+}
+
 /// What was reserved for a pod; the claims are replaced as they are written.
-pub struct Reserved(Mutex<Claims>);
+pub struct Reserved {
+    claims: Mutex<Claims>,
+    special: Option<Special>,
+}
 
 #[derive(Debug, ThisError)]
 pub enum BindError {
@@ -42,24 +64,33 @@ pub enum BindError {
 }
 
 impl Reserved {
-    pub fn new(claims: Claims) -> Self {
-        Self(Mutex::new(claims))
+    pub fn new(claims: Claims, special: Option<Special>) -> Self {
+        Self { claims: Mutex::new(claims), special }
+    }
+
+    pub fn special(&self) -> Option<&Special> {
+        self.special.as_ref()
     }
 
     pub fn claims(&self) -> Claims {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn replace(&self, at: usize, claim: Arc<ResourceClaim>) {
-        let mut claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(of) = claims.get_mut(at) {
             of.0 = claim;
         }
     }
 
     /// Writes what is missing: allocations, finalizers, reservations.
-    pub async fn write(&self, client: &Client, tracker: &Tracker, pod: &PodInfo) -> Result<(), BindError> {
+    pub async fn write(&self, client: &Client, devices: &Devices, pod: &PodInfo) -> Result<(), BindError> {
+        let tracker = &devices.tracker;
         for (at, (claim, allocated)) in self.claims().into_iter().enumerate() {
+            if let Some(special) = self.special.as_ref().filter(|_| claim.name() == IN_MEMORY) {
+                self.create(client, devices, pod, (at, claim, allocated), special).await?;
+                continue;
+            }
             if is_reserved_for(&claim, pod.uid()) {
                 continue;
             }
@@ -70,11 +101,78 @@ impl Reserved {
         Ok(())
     }
 
+    /// Creates the claim for extended resources with its allocation, and tells of it in the pod's status.
+    async fn create(
+        &self,
+        client: &Client,
+        devices: &Devices,
+        pod: &PodInfo,
+        (at, claim, allocated): (usize, Arc<ResourceClaim>, Option<AllocationResult>),
+        special: &Special,
+    ) -> Result<(), BindError> {
+        let created = client.create(&extended::to_create(&claim)).await;
+        knarr_client::metrics::claim_created(created.is_ok(), false);
+        let created = created.map_err(|cause| {
+            let what = format!("create claim for extended resources {}/", claim.namespace());
+            BindError::Write { what, cause }
+        })?;
+        let created = Arc::new(created);
+        self.replace(at, Arc::clone(&created));
+        let written = Arc::new(write(client, created, allocated.as_ref(), pod).await?);
+        self.replace(at, Arc::clone(&written));
+        // Until it is shown, what it has counts as about to be written.
+        shown(client, devices, &written).await;
+        let mappings = match devices.catalog.get::<Pod>(pod.namespace(), &pod.name) {
+            Some(whole) => extended::named(&special.mappings, &whole),
+            None => Vec::new(),
+        };
+        devices.tracker.wrote(Arc::clone(&written));
+        devices.tracker.cancel(&special.temporary_uid);
+        let status = json!({"resourceClaimName": written.name(), "requestMappings": mappings});
+        let patch = Patch::Strategic(json!({"status": {"extendedResourceClaimStatus": status}}));
+        let sent = client.patch::<Pod>(pod.namespace(), &pod.name, Some("status"), &patch).await;
+        sent.map(drop).map_err(|cause| {
+            let what = format!("update pod {}/{} ExtendedResourceClaimStatus", pod.namespace(), pod.name);
+            BindError::Write { what, cause }
+        })
+    }
+
     /// Waits until the devices are prepared that have to be.
-    pub async fn wait(&self, client: &Client, devices: &Devices) -> Result<(), BindError> {
+    pub async fn wait(
+        &self,
+        client: &Client,
+        devices: &Devices,
+        pod: &PodInfo,
+        node: &str,
+    ) -> Result<(), BindError> {
         if !self.claims().iter().any(|(claim, _)| has_conditions(claim)) {
             return Ok(());
         }
+        let measured = devices.catalog.shared::<Measured>();
+        let Some((metrics, recorder)) = measured.get() else { return self.prepared(client, devices).await };
+        let text = format!("waiting for binding conditions for device on node {node}");
+        recorder.event_about(pod.reference(), EventType::Normal, "BindingConditionsPending", text);
+        let begun = metrics.now();
+        let done = self.prepared(client, devices).await;
+        let status = match &done {
+            Ok(()) => "success",
+            Err(BindError::NotReady(why)) if why.starts_with(TIMEOUT) => "timeout",
+            Err(BindError::NotReady(why)) if why.starts_with(FAILED) => "failure",
+            Err(_) => "error",
+        };
+        for (claim, _) in self.claims() {
+            for result in results(&claim) {
+                let labels = [result.driver.as_str(), pod.scheduler_name(), status];
+                metrics.since(Metric::BindingConditionsWait, &labels, begun);
+                if result.binding_conditions.as_ref().is_some_and(|c| !c.is_empty()) {
+                    metrics.add(Metric::BindingConditions, &labels, 1.0);
+                }
+            }
+        }
+        done
+    }
+
+    async fn prepared(&self, client: &Client, devices: &Devices) -> Result<(), BindError> {
         let mut changes = devices.catalog.changes();
         let mut too_late = std::pin::pin!(client.clock().sleep(devices.binding_timeout));
         let timeout = || BindError::NotReady("device binding timeout: context deadline exceeded".to_owned());
@@ -170,6 +268,50 @@ async fn write_once(
     });
     let what = if allocated.is_some() { "add allocation and reservation to" } else { "add reservation to" };
     client.update_status(&claim).await.map_err(failed(what))
+}
+
+/// Waits until the informer shows a claim that was created, within bounds.
+async fn shown(client: &Client, devices: &Devices, claim: &ResourceClaim) {
+    let mut changes = devices.catalog.changes();
+    let mut too_late = std::pin::pin!(client.clock().sleep(SHOWN_WITHIN));
+    loop {
+        changes.mark_unchanged();
+        if devices.catalog.get::<ResourceClaim>(claim.namespace(), claim.name()).is_some() {
+            return;
+        }
+        tokio::select! {
+            () = &mut too_late => return,
+            changed = changes.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Deletes a claim for extended resources that its pod does not get after all.
+pub async fn delete(client: Client, claim: Arc<ResourceClaim>) {
+    let (namespace, name) = (claim.namespace(), claim.name());
+    let mut next = (*claim).clone();
+    let mut tries = 1;
+    let freed = loop {
+        next.metadata.finalizers.iter_mut().for_each(|list| list.retain(|f| f != FINALIZER));
+        match client.update(&next).await {
+            Err(error) if error.is_conflict() && tries < TRIES => {}
+            done => break done.map(drop),
+        }
+        tries += 1;
+        match client.get::<ResourceClaim>(namespace, name).await {
+            Ok(newest) => next = newest,
+            Err(error) => break Err(error),
+        }
+    };
+    let deleted = match freed {
+        Ok(()) => client.delete::<ResourceClaim>(namespace, name, &DeleteOptions::default()).await.map(drop),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = deleted
+        && !error.is_not_found()
+    {
+        tracing::warn!(claim = %full_name(&claim), %error, "claim not deleted");
+    }
 }
 
 /// Takes a pod's reservation back.

@@ -13,12 +13,14 @@ use knarr_api::devices::resourceclaim::foreign;
 use knarr_api::kind::Kind;
 
 use super::allocator::{AllocateError, Cluster, Patience, Tools};
+use super::bind::Special;
+use super::extended::{self, Extended, OnNode, ResourceClasses};
 use super::names::{allocation, name_of, pod_claims};
 use super::pools::selects;
 use super::ready::{is_late, is_ready};
 use super::selector::Programs;
 use super::tracker::Tracker;
-use crate::framework::Catalog;
+use crate::framework::{Catalog, PodInfo, Shape};
 
 pub struct Devices {
     pub catalog: Arc<Catalog>,
@@ -29,6 +31,8 @@ pub struct Devices {
     /// With the number of the state that it shows.
     cluster: Mutex<Option<(u64, Arc<Cluster>)>>,
     shares: AtomicU64,
+    /// Which classes stand for extended resources.
+    classes: Arc<ResourceClasses>,
 }
 
 impl Devices {
@@ -41,6 +45,7 @@ impl Devices {
             programs: Programs::default(),
             cluster: Mutex::default(),
             shares: AtomicU64::new(0),
+            classes: catalog.shared::<ResourceClasses>(),
         }
     }
 
@@ -66,6 +71,31 @@ impl Devices {
         Ok(claims)
     }
 
+    /// The extended resources that the shape wants, where a class stands for one of them.
+    pub fn extended(&self, shape: &Shape) -> Option<Extended> {
+        Extended::of(&self.classes, &self.catalog, shape)
+    }
+
+    /// The claim for its extended resources that an earlier attempt to bind the pod has left behind.
+    pub fn left_over(&self, pod: &PodInfo) -> Option<Arc<ResourceClaim>> {
+        let claims = self.catalog.list::<ResourceClaim>(Some(pod.namespace()));
+        claims.into_iter().find(|claim| extended::is_of(claim, pod.uid()))
+    }
+
+    /// Makes the claim for extended resources, the last of these, the pod's own.
+    pub fn own(
+        &self,
+        mut claims: Vec<Arc<ResourceClaim>>,
+        special: Option<OnNode>,
+        pod: &PodInfo,
+    ) -> (Vec<Arc<ResourceClaim>>, Option<Special>) {
+        let Some(OnNode { claim, mappings }) = special else { return (claims, None) };
+        let temporary_uid = self.share_id();
+        claims.pop();
+        claims.push(Arc::new(extended::of_pod(claim, pod, temporary_uid.clone())));
+        (claims, Some(Special { temporary_uid, mappings }))
+    }
+
     fn state(&self) -> u64 {
         self.catalog.version::<ResourceClaim>()
             + self.catalog.version::<ResourceSlice>()
@@ -75,12 +105,20 @@ impl Devices {
     }
 
     /// Of no matter to pods without claims, so that nothing of theirs is judged anew.
-    pub fn version(&self, pod: &Pod) -> u64 {
-        if pod_claims(pod).is_empty() {
-            return 0;
+    pub fn version(&self, shape: &Shape) -> u64 {
+        if pod_claims(&shape.pod).is_empty() {
+            let mut scalar = shape.footprint.requests.scalar.keys();
+            if !scalar.any(|name| extended::may_be_devices(name)) {
+                return 0;
+            }
+            if self.extended(shape).is_none() {
+                // Told apart from the numbers of a pod with devices.
+                return self.catalog.version::<DeviceClass>() | 1 << 63;
+            }
         }
         // Claims become late without any change.
-        let late = self.claims_of(pod).map_or(0, |claims| claims.iter().filter(|c| self.is_late(c)).count());
+        let late =
+            self.claims_of(&shape.pod).map_or(0, |claims| claims.iter().filter(|c| self.is_late(c)).count());
         self.state() + late as u64
     }
 

@@ -9,6 +9,7 @@ mod capacity;
 mod constraint;
 mod counters;
 mod devices;
+pub mod extended;
 mod hints;
 mod names;
 mod pools;
@@ -36,8 +37,9 @@ use knarr_client::Client;
 use serde::Deserialize;
 
 use self::allocator::AllocateError;
-use self::bind::{Reserved, give_up};
+use self::bind::{Reserved, delete, give_up};
 use self::devices::Devices;
+use self::extended::{Extended, OnNode};
 use self::names::{allocation, is_reserved_for};
 use self::request::{Ask, full_name, requests};
 use crate::framework::points::{MAX_NODE_SCORE, NodeView};
@@ -46,7 +48,7 @@ use crate::framework::{
     Parts, Plugin, PodInfo, PostFilter, PreBind, PreEnqueue, PreFilter, Reserve, Resource, Room, Scope,
     Score, Shape, Status,
 };
-use crate::snapshot::{NodeIdx, Snapshot};
+use crate::snapshot::{NodeIdx, NodeRow, Snapshot};
 
 pub const NAME: &str = "DynamicResources";
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -110,6 +112,7 @@ struct DynamicResources {
 struct HasDevices {
     devices: Arc<Devices>,
     claims: Vec<Arc<ResourceClaim>>,
+    extended: Option<Arc<Extended>>,
     /// Verdicts by node, each for one version of it: what other pods do on the node makes no difference.
     known: Mutex<HashMap<String, (Arc<Node>, Status)>>,
     /// A failure that ends the attempt.
@@ -117,16 +120,21 @@ struct HasDevices {
 }
 
 impl HasDevices {
-    fn new(devices: Arc<Devices>, claims: Vec<Arc<ResourceClaim>>) -> Self {
-        Self { devices, claims, known: Mutex::default(), failed: Mutex::default() }
+    fn new(devices: Arc<Devices>, claims: Vec<Arc<ResourceClaim>>, extended: Option<Arc<Extended>>) -> Self {
+        Self { devices, claims, extended, known: Mutex::default(), failed: Mutex::default() }
     }
 
-    fn judge(&self, node: &Node) -> Status {
+    fn judge(&self, row: &NodeRow) -> Status {
+        let node = &*row.node;
         let mut unavailable = false;
         for claim in &self.claims {
             unavailable |= !self.devices.is_available(claim, node);
         }
-        match self.devices.allocate(node, &self.claims) {
+        let claims = match with_extended(&self.claims, self.extended.as_deref(), row) {
+            Ok((claims, _)) => claims,
+            Err(status) => return status,
+        };
+        match self.devices.allocate(node, &claims) {
             Ok(Some(_)) if unavailable => Status::unresolvable(UNAVAILABLE),
             Ok(Some(_)) => Status::SUCCESS,
             Ok(None) => Status::unresolvable("cannot allocate all claims"),
@@ -153,7 +161,7 @@ impl NodeFilter for HasDevices {
                 return status.clone();
             }
         }
-        let status = self.judge(node);
+        let status = self.judge(view.row);
         if !status.is_success() && !status.is_rejected() {
             *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(status.clone());
         }
@@ -163,19 +171,35 @@ impl NodeFilter for HasDevices {
     }
 
     fn boxed(&self) -> Box<dyn NodeFilter> {
-        Box::new(Self::new(Arc::clone(&self.devices), self.claims.clone()))
+        Box::new(Self::new(Arc::clone(&self.devices), self.claims.clone(), self.extended.clone()))
     }
+}
+
+/// The claims with the one for what of the extended resources has to come from devices on this node.
+fn with_extended(
+    claims: &[Arc<ResourceClaim>],
+    extended: Option<&Extended>,
+    row: &NodeRow,
+) -> Result<(Vec<Arc<ResourceClaim>>, Option<OnNode>), Status> {
+    let special = extended.map(|e| e.on(row)).transpose()?.flatten();
+    let mut all = claims.to_vec();
+    all.extend(special.as_ref().map(|s| Arc::new(s.claim.clone())));
+    Ok((all, special))
 }
 
 /// Earlier alternatives of a request are better.
 struct Preferred {
     devices: Arc<Devices>,
     claims: Vec<Arc<ResourceClaim>>,
+    extended: Option<Arc<Extended>>,
 }
 
 impl NodeScore for Preferred {
     fn score(&self, view: &NodeView) -> i64 {
-        let made = self.devices.allocate(&view.row.node, &self.claims).ok().flatten().unwrap_or_default();
+        let Ok((claims, _)) = with_extended(&self.claims, self.extended.as_deref(), view.row) else {
+            return 0;
+        };
+        let made = self.devices.allocate(&view.row.node, &claims).ok().flatten().unwrap_or_default();
         let mut made = made.iter();
         let all = self.claims.iter().map(|claim| (claim, allocation(claim).or_else(|| made.next())));
         all.filter_map(|(claim, allocation)| Some(rank(claim, allocation?))).sum()
@@ -223,7 +247,7 @@ impl Plugin for DynamicResources {
 
     fn hint(&self, pod: &PodInfo, happened: ClusterEvent, change: &Changed) -> bool {
         match happened.resource {
-            Resource::ResourceClaim => hints::claim_helps(&self.devices, pod.pod(), change),
+            Resource::ResourceClaim => hints::claim_helps(&self.devices, pod, change),
             Resource::TargetPod => change.new::<Pod>().is_none_or(|pod| self.devices.claims_of(pod).is_ok()),
             _ => true,
         }
@@ -278,18 +302,19 @@ impl Filter for DynamicResources {
     }
 
     fn version(&self, _: &Snapshot, shape: &Shape) -> u64 {
-        self.devices.version(&shape.pod)
+        self.devices.version(shape)
     }
 
     fn pre_filter(&self, _: &Snapshot, shape: &Shape) -> PreFilter {
+        let extended = self.devices.extended(shape).map(Arc::new);
         let claims = match self.devices.claims_of(&shape.pod) {
-            Ok(claims) if claims.is_empty() => return PreFilter::Skip,
+            Ok(claims) if claims.is_empty() && extended.is_none() => return PreFilter::Skip,
             Ok(claims) => claims,
             Err(why) => return PreFilter::Reject(Status::unresolvable(why)),
         };
         match self.turned_down(&claims) {
             Some(status) => PreFilter::Reject(status),
-            None => PreFilter::check(HasDevices::new(Arc::clone(&self.devices), claims)),
+            None => PreFilter::check(HasDevices::new(Arc::clone(&self.devices), claims, extended)),
         }
     }
 }
@@ -322,7 +347,7 @@ impl Score for DynamicResources {
     }
 
     fn version(&self, _: &Snapshot, shape: &Shape) -> u64 {
-        self.devices.version(&shape.pod)
+        self.devices.version(shape)
     }
 
     fn pre_score(&self, _: &Snapshot, shape: &Shape) -> Option<Box<dyn NodeScore>> {
@@ -331,18 +356,36 @@ impl Score for DynamicResources {
             requests(claim).iter().any(|r| r.first_available.as_ref().is_some_and(|s| !s.is_empty()))
         };
         let devices = Arc::clone(&self.devices);
-        claims.iter().any(chooses).then(|| Box::new(Preferred { devices, claims }) as Box<dyn NodeScore>)
+        let extended = self.devices.extended(shape).map(Arc::new);
+        let chosen = claims.iter().any(chooses);
+        chosen.then(|| Box::new(Preferred { devices, claims, extended }) as Box<dyn NodeScore>)
     }
 }
 
 impl Reserve for DynamicResources {
     fn reserve(&self, state: &mut CycleState, cluster: &Snapshot, pod: &PodInfo, node: &str) -> Status {
+        let extended = self.devices.extended(&pod.shape);
         let claims = match self.devices.claims_of(pod.pod()) {
-            Ok(claims) if claims.is_empty() => return Status::SUCCESS,
+            Ok(claims) if claims.is_empty() && extended.is_none() => return Status::SUCCESS,
             Ok(claims) => claims,
             Err(why) => return Status::unresolvable(why),
         };
+        if extended.is_some()
+            && let Some(stale) = self.devices.left_over(pod)
+        {
+            if let Some(client) = self.devices.catalog.client() {
+                tokio::spawn(delete(client.clone(), stale));
+            }
+            return Status::unresolvable("cannot schedule extended resource claim");
+        }
         let Some(row) = cluster.named(node) else { return Status::error(format!("node {node:?} not found")) };
+        let (claims, special) = match with_extended(&claims, extended.as_ref(), row) {
+            Ok((claims, special)) => self.devices.own(claims, special, pod),
+            Err(status) => return status,
+        };
+        if claims.is_empty() {
+            return Status::SUCCESS;
+        }
         let made = match self.devices.allocate(&row.node, &claims) {
             Ok(Some(made)) => made,
             Ok(None) => return Status::error("claim allocation not found for node"),
@@ -359,15 +402,25 @@ impl Reserve for DynamicResources {
             }
             reserved.push((claim, allocation));
         }
-        state.write(Reserved::new(reserved));
+        state.write(Reserved::new(reserved, special));
         Status::SUCCESS
     }
 
     fn unreserve(&self, state: &mut CycleState, pod: &PodInfo, _: &str) {
         let Some(reserved) = state.read::<Reserved>() else { return };
+        if let Some(special) = reserved.special() {
+            self.devices.tracker.cancel(&special.temporary_uid);
+        }
         for (claim, allocated) in reserved.claims() {
             if allocated.is_some() {
                 self.devices.tracker.cancel(claim.uid());
+            }
+            if reserved.special().is_some() && extended::is_of(&claim, pod.uid()) {
+                let written = claim.name() != extended::IN_MEMORY;
+                if let Some(client) = self.devices.catalog.client().filter(|_| written) {
+                    tokio::spawn(delete(client.clone(), claim));
+                }
+                continue;
             }
             if allocation(&claim).is_some()
                 && is_reserved_for(&claim, pod.uid())
@@ -385,12 +438,12 @@ impl PreBind for DynamicResources {
         if state.read::<Reserved>().is_some() { Status::SUCCESS } else { Status::SKIP }
     }
 
-    async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, _: &str) -> Status {
+    async fn pre_bind(&self, client: &Client, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
         let Some(reserved) = state.read::<Reserved>() else { return Status::SUCCESS };
-        if let Err(error) = reserved.write(client, &self.devices.tracker, pod).await {
+        if let Err(error) = reserved.write(client, &self.devices, pod).await {
             return Status::error(error.to_string());
         }
-        match reserved.wait(client, &self.devices).await {
+        match reserved.wait(client, &self.devices, pod, node).await {
             Ok(()) => Status::SUCCESS,
             Err(error) => Status::error(error.to_string()),
         }
