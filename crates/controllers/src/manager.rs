@@ -20,7 +20,9 @@ pub const ALL: &[Descriptor] = &[
     crate::bootstrap_tokens::signer::DESCRIPTOR,
     crate::certificates::approver::DESCRIPTOR,
     crate::certificates::cleaner::DESCRIPTOR,
+    crate::certificates::pod_request_cleaner::DESCRIPTOR,
     crate::certificates::signer::DESCRIPTOR,
+    crate::certificates::trust_bundle_publisher::DESCRIPTOR,
     crate::cluster_role_aggregation::DESCRIPTOR,
     crate::cron_job::DESCRIPTOR,
     crate::daemon_set::DESCRIPTOR,
@@ -34,10 +36,12 @@ pub const ALL: &[Descriptor] = &[
     crate::garbage_collector::DESCRIPTOR,
     crate::horizontal_pod_autoscaler::DESCRIPTOR,
     crate::job::DESCRIPTOR,
+    crate::legacy_token_cleaner::DESCRIPTOR,
     crate::local_path::DESCRIPTOR,
     crate::namespace::DESCRIPTOR,
     crate::node_ipam::DESCRIPTOR,
     crate::node_lifecycle::DESCRIPTOR,
+    crate::node_ttl::DESCRIPTOR,
     crate::persistent_volumes::binder::DESCRIPTOR,
     crate::persistent_volumes::expander::DESCRIPTOR,
     crate::persistent_volumes::protection::CLAIMS,
@@ -53,6 +57,7 @@ pub const ALL: &[Descriptor] = &[
     crate::service_accounts::DESCRIPTOR,
     crate::service_cidr::DESCRIPTOR,
     crate::stateful_set::DESCRIPTOR,
+    crate::storage_version_migrator::DESCRIPTOR,
     crate::taint_eviction::DESCRIPTOR,
     crate::ttl_after_finished::DESCRIPTOR,
     crate::validating_admission_policy_status::DESCRIPTOR,
@@ -117,6 +122,11 @@ fn service_account(controller: &'static str) -> &'static str {
         "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
         "node-ipam-controller" | "node-lifecycle-controller" | "taint-eviction-controller" => {
             "node-controller"
+        }
+        "legacy-serviceaccount-token-cleaner-controller" => "legacy-service-account-token-cleaner",
+        "podcertificaterequest-cleaner-controller" => "podcertificaterequestcleaner",
+        "kube-apiserver-serving-clustertrustbundle-publisher-controller" => {
+            "kube-apiserver-serving-clustertrustbundle-publisher"
         }
         "garbage-collector-controller" => "generic-garbage-collector",
         "endpointslice-mirroring-controller" => "endpointslicemirroring-controller",

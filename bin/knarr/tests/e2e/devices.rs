@@ -61,3 +61,58 @@ fn devices_are_allocated_and_given_back() {
     kubectl.run("delete pod late");
     kubectl.eventually("get resourceclaims -o name", str::is_empty);
 }
+
+#[test]
+fn extended_resources_are_devices_and_tainted_devices_lose_their_pods() {
+    let cluster = Cluster::start();
+    let kubectl = cluster.namespace("cards");
+    let of = |kind: &str, name: &str, spec: serde_json::Value| json!({"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let selector = json!([{"cel": {"expression": "device.driver == 'card.example.com'"}}]);
+    kubectl.apply(&of(
+        "DeviceClass",
+        "card",
+        json!({"selectors": selector, "extendedResourceName": "example.com/card"}),
+    ));
+    kubectl.apply(&of(
+        "ResourceSlice",
+        "knarr-test-cards",
+        json!({"driver": "card.example.com", "nodeName": "knarr-test",
+            "pool": {"name": "knarr-test", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "card-0"}, {"name": "card-1"}]}),
+    ));
+    for (name, resource) in
+        [("explicit", "example.com/card"), ("implicit", "deviceclass.resource.kubernetes.io/card")]
+    {
+        let mut pod = sleeper(name);
+        pod["spec"]["containers"][0]["resources"] = json!({"limits": {resource: "1"}});
+        kubectl.apply(&pod);
+        kubectl.ready(name);
+        let told = "{.status.extendedResourceClaimStatus.requestMappings[0].resourceName}";
+        assert_eq!(kubectl.path(&format!("pod {name}"), told), resource);
+        let claim = "{.status.extendedResourceClaimStatus.resourceClaimName}";
+        let claim = kubectl.path(&format!("pod {name}"), claim);
+        let reserved = kubectl.path(&format!("resourceclaim {claim}"), "{.status.reservedFor[0].name}");
+        assert_eq!(reserved, name);
+        assert_eq!(kubectl.path(&format!("pod {name}"), "{.status.nominatedNodeName}"), "");
+    }
+    kubectl.run("delete pod implicit");
+    kubectl.eventually("get resourceclaims -o name", |all| all.lines().count() == 1);
+
+    let request = json!({"name": "card", "exactly": {"deviceClassName": "card"}});
+    kubectl.apply(&of("ResourceClaim", "by-name", json!({"devices": {"requests": [request]}})));
+    let mut doomed = sleeper("doomed");
+    doomed["spec"]["resourceClaims"] = json!([{"name": "card", "resourceClaimName": "by-name"}]);
+    kubectl.apply(&doomed);
+    kubectl.ready("doomed");
+    let device = kubectl.path("resourceclaim by-name", "{.status.allocation.devices.results[0].device}");
+    kubectl.apply(&of(
+        "DeviceTaintRule",
+        "broken-card",
+        json!({"deviceSelector": {"driver": "card.example.com", "device": device},
+            "taint": {"key": "broken", "effect": "NoExecute"}}),
+    ));
+    kubectl.event("doomed", "DeviceTaintManagerEviction");
+    kubectl.eventually("get pods -o name", |pods| !pods.contains("doomed"));
+    kubectl.until("devicetaintrule broken-card", "{.status.conditions[0].reason}", "Completed");
+    kubectl.run("delete devicetaintrule broken-card");
+}

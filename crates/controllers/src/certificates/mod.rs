@@ -1,14 +1,17 @@
 //! Certificate signing requests: approves those of nodes, signs what is approved, cleans up what is over.
 //!
-//! Three controllers with one service account, as upstream has them.
+//! Three controllers with one service account, as upstream has them; and what belongs to other certificates: the
+//! requests of pods, and the bundle that the API server is checked against.
 
 pub mod approver;
 pub mod cleaner;
+pub mod pod_request_cleaner;
 pub mod signer;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
+pub mod trust_bundle_publisher;
 
 use std::fmt::Debug;
 use std::time::Duration;

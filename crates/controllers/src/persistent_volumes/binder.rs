@@ -23,6 +23,8 @@ const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 struct Controller {
@@ -325,8 +327,63 @@ impl Controller {
         if claim.is_some_and(|c| c.uid() == uid) {
             return Ok(());
         }
-        self.set_volume_phase(&volume, "Released").await
+        // What went wrong stays to be seen.
+        if phase(&volume) == "Failed" {
+            return Ok(());
+        }
+        if phase(&volume) != "Released" {
+            return self.set_volume_phase(&volume, "Released").await;
+        }
+        match undeletable(&volume) {
+            Some(why) => self.fail_volume(&volume, why).await,
+            None => Ok(()),
+        }
     }
+
+    /// Nobody will delete the volume, although it is to be deleted.
+    async fn fail_volume(&self, volume: &PersistentVolume, why: String) -> Result<()> {
+        let mut next = volume.clone();
+        let status = next.status.get_or_insert_default();
+        status.phase = Some("Failed".to_owned());
+        status.message = Some(why.clone());
+        match self.cx.client.update_status(&next).await {
+            Err(e) if e.is_not_found() => Ok(()),
+            Err(e) => Err(e),
+            Ok(_) => {
+                self.cx.recorder.event(volume, EventType::Warning, "VolumeFailedDelete", why);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Why nobody deletes the released volume; `None` if somebody does, or nobody has to.
+fn undeletable(volume: &PersistentVolume) -> Option<String> {
+    let spec = volume.spec.as_ref()?;
+    let annotation = |name: &str| {
+        let all = volume.metadata.annotations.as_ref()?;
+        all.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    };
+    let provisioner = annotation(PROVISIONED_BY);
+    let external = provisioner.is_some_and(|name| !name.starts_with("kubernetes.io/"))
+        || annotation(MIGRATED_TO).is_some()
+        || spec.csi.is_some();
+    if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete") || external {
+        return None;
+    }
+    if let Some(name) = provisioner {
+        return Some(format!("no volume plugin matched name: {name}"));
+    }
+    if let Some(folder) = &spec.host_path {
+        let path = &folder.path;
+        // A test's folder is left to whoever made it.
+        let of_test = path.find("/tmp/").is_some_and(|at| path.len() > at + "/tmp/".len());
+        return (!of_test)
+            .then(|| format!("host_path deleter only supports /tmp/.+ but received provided {path}"));
+    }
+    let known = spec.nfs.is_some();
+    let why = if known { "no deletable volume plugin matched" } else { "no volume plugin matched" };
+    Some(format!("error getting deleter volume plugin for volume {:?}: {why}", volume.name()))
 }
 
 fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
@@ -415,5 +472,51 @@ mod tests {
             .unwrap();
         world.pass(2.0).await;
         assert_eq!(claim_phase("named").await, "Lost");
+    }
+
+    #[test]
+    fn volumes_that_nobody_deletes() {
+        let volume = |annotations: serde_json::Value, source: serde_json::Value| -> PersistentVolume {
+            let mut spec = source;
+            spec["persistentVolumeReclaimPolicy"] = json!("Delete");
+            serde_json::from_value(
+                json!({"metadata": {"name": "v", "annotations": annotations}, "spec": spec}),
+            )
+            .unwrap()
+        };
+        let none = || json!({});
+        for (annotations, source, expected) in [
+            (none(), json!({"csi": {"driver": "d", "volumeHandle": "h"}}), None),
+            (json!({PROVISIONED_BY: "example.com/p"}), json!({"hostPath": {"path": "/data"}}), None),
+            (json!({MIGRATED_TO: "example.com/p"}), json!({"nfs": {"server": "s", "path": "/"}}), None),
+            (
+                json!({PROVISIONED_BY: "kubernetes.io/x"}),
+                json!({"hostPath": {"path": "/data"}}),
+                Some("no volume plugin matched name: kubernetes.io/x"),
+            ),
+            (none(), json!({"hostPath": {"path": "/tmp/a"}}), None),
+            (
+                none(),
+                json!({"hostPath": {"path": "/data"}}),
+                Some("host_path deleter only supports /tmp/.+ but received provided /data"),
+            ),
+            (
+                none(),
+                json!({"nfs": {"server": "s", "path": "/"}}),
+                Some(
+                    "error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched",
+                ),
+            ),
+            (
+                none(),
+                json!({"local": {"path": "/mnt"}}),
+                Some("error getting deleter volume plugin for volume \"v\": no volume plugin matched"),
+            ),
+        ] {
+            assert_eq!(undeletable(&volume(annotations, source.clone())).as_deref(), expected, "{source}");
+        }
+        let mut kept = volume(none(), json!({"local": {"path": "/mnt"}}));
+        kept.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some("Retain".to_owned());
+        assert_eq!(undeletable(&kept), None);
     }
 }
