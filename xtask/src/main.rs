@@ -9,6 +9,7 @@ mod requirements;
 #[path = "../../bin/knarr/tests/e2e/sandbox.rs"]
 #[allow(dead_code, reason = "the end-to-end tests use more of it")]
 mod sandbox;
+mod simulate;
 mod test;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +29,8 @@ struct Cli {
 enum Task {
     /// Run every test of the workspace, end-to-end ones included
     Test(test::Args),
+    /// Run controllers and scheduler through bad days, by the seed
+    Simulate(simulate::Args),
     /// Measure the release binary: a table, and last one line of JSON
     Bench(bench::Args),
     /// Run Kubernetes' own conformance suite against the release binary (needs `go`, a module proxy and mmdebstrap)
@@ -41,6 +44,7 @@ enum Task {
 fn main() -> Result<()> {
     match Cli::parse().task {
         Task::Test(args) => test::run(&args),
+        Task::Simulate(args) => simulate::simulate(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Conformance(args) => conformance::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),

@@ -130,6 +130,7 @@ async fn write_all(
     let mut last = 0;
     loop {
         let note = tokio::select! {
+            biased;
             () = stop.cancelled() => return,
             note = queue.recv() => match note { Some(note) => note, None => return },
         };

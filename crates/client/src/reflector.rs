@@ -112,6 +112,7 @@ impl Reflector {
         let mut backoff = FIRST_BACKOFF;
         while !stop.is_cancelled() {
             let result = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 result = self.list_and_watch(&mut backoff) => result,
             };
@@ -121,6 +122,7 @@ impl Reflector {
                 }
                 let wait = backoff.mul_f64(0.5 + fastrand::f64());
                 tokio::select! {
+                    biased;
                     () = stop.cancelled() => return,
                     () = self.clock.sleep(wait) => {}
                 }
@@ -143,7 +145,11 @@ impl Reflector {
             let mut quiet = true;
             while let Some(event) = stream.next().await {
                 quiet = false;
-                version = self.apply(event?);
+                let event = event?;
+                // What is known already, told again, would take the store back.
+                if !is_told_again(&event, &version) {
+                    version = self.apply(event);
+                }
             }
             if quiet {
                 // A server that closes watches at once must not be asked in a tight loop.
@@ -234,4 +240,13 @@ impl Reflector {
             handlers.iter().for_each(|h| h(&change));
         }
     }
+}
+
+/// Whether the event is not newer than the version that the watch has come to.
+fn is_told_again(event: &WatchEvent, reached: &str) -> bool {
+    let version = match event {
+        WatchEvent::Added(o) | WatchEvent::Modified(o) | WatchEvent::Deleted(o) => o.resource_version(),
+        WatchEvent::Bookmark(_) => return false,
+    };
+    version > 0 && reached.parse().is_ok_and(|reached: u64| version <= reached)
 }

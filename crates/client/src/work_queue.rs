@@ -157,6 +157,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
                 Some(at) => {
                     let wait = at.saturating_sub(self.clock.monotonic());
                     tokio::select! {
+                        biased;
                         () = notified => {}
                         () = self.clock.sleep(wait) => {}
                     }
@@ -208,6 +209,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
             tracker.spawn(async move {
                 loop {
                     let key = tokio::select! {
+                        biased;
                         () = stop.cancelled() => return,
                         key = queue.get() => key,
                     };

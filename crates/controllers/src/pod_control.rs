@@ -12,7 +12,7 @@ use knarr_client::{Error, Event, Informer, ListOptions, Lister, Patch, Result};
 
 use crate::manager::{Context, namespace_is_terminating};
 use crate::owners::{Claim, adopt_patch, claim, controller_of, controller_reference, release_patch};
-use crate::written::{Written, may_be_done};
+use crate::written::{Deleted, Written, may_be_done};
 
 /// The index of pods by the uid of their controller; those without one are under `orphans/NAMESPACE`.
 const BY_CONTROLLER: &str = "controllerUID";
@@ -23,6 +23,7 @@ pub struct PodControl {
     pods: Informer<Pod>,
     /// Among the pods.
     written: Written,
+    deleted: Deleted,
 }
 
 /// The pods that the controller with this uid manages.
@@ -45,7 +46,7 @@ pub fn index_pods(pods: &Informer<Pod>) {
 impl PodControl {
     pub fn new(cx: Arc<Context>, pods: Informer<Pod>) -> Self {
         index_pods(&pods);
-        Self { cx, pods, written: Written::default() }
+        Self { cx, pods, written: Written::default(), deleted: Deleted::default() }
     }
 
     /// Wakes those owners of kind `K` that a pod's change concerns: its owner, its former one, or all that could adopt it.
@@ -64,14 +65,28 @@ impl PodControl {
         if self.written.is_doubtful(key) && self.settle(key).await.is_err() {
             return true;
         }
-        self.written.is_pending(key, self.pods.observed_version())
+        let pods = self.pods.lister();
+        let is_alive = |pod: &ObjectKey, uid: &str| {
+            pods.get_key(pod).is_some_and(|p| p.uid() == uid && p.metadata.deletion_timestamp.is_none())
+        };
+        self.deleted.is_pending(key, is_alive) || self.written.is_pending(key, self.pods.observed_version())
     }
 
     /// After a write whose answer was lost: looks at what there is, past the informer.
     async fn settle(&self, key: &ObjectKey) -> Result<()> {
         let (pods, _) = self.cx.client.list::<Pod>(Some(&key.namespace), &ListOptions::default()).await?;
-        let own = pods.iter().filter(|p| controller_of(&p.metadata).is_some_and(|o| o.name == *key.name));
+        let is_own = |p: &&Arc<Pod>| controller_of(&p.metadata).is_some_and(|o| o.name == *key.name);
+        let own = pods.iter().filter(is_own);
         let versions = own.filter_map(|p| p.metadata.resource_version.as_deref()?.parse::<u64>().ok());
+        let is_alive = |pod: &Pod| {
+            let same = |p: &Arc<Pod>| p.uid() == pod.uid() && p.metadata.deletion_timestamp.is_none();
+            pods.iter().any(same)
+        };
+        for pod in self.pods.lister().list_namespace(&key.namespace).iter().filter(is_own) {
+            if !is_alive(pod) {
+                self.deleted.note(key, pod.key(), pod.uid());
+            }
+        }
         self.written.settle(key, versions.max().unwrap_or(0));
         Ok(())
     }
@@ -92,6 +107,12 @@ impl PodControl {
     /// The owner is gone.
     pub fn forget(&self, key: &ObjectKey) {
         self.written.forget(key);
+        self.deleted.forget(key);
+    }
+
+    /// A pod was deleted for this key; counting waits until the informer has seen that.
+    pub fn note_deleted(&self, key: &ObjectKey, pod: &Pod) {
+        self.deleted.note(key, pod.key(), pod.uid());
     }
 
     /// The pods of the controller with this uid, as the informer knows them.
@@ -199,11 +220,15 @@ impl PodControl {
         let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
         match self.cx.client.delete::<Pod>(pod.namespace(), pod.name(), &options).await {
             Ok(()) => {
+                self.note_deleted(&owner.key(), pod);
                 let text = format!("Deleted pod: {}", pod.name());
                 recorder.event(owner, EventType::Normal, "SuccessfulDelete", text);
                 Ok(())
             }
-            Err(e) if e.is_not_found() || e.is_conflict() => Ok(()),
+            Err(e) if e.is_not_found() || e.is_conflict() => {
+                self.note_deleted(&owner.key(), pod);
+                Ok(())
+            }
             Err(e) => {
                 recorder.event(owner, EventType::Warning, "FailedDelete", format!("Error deleting: {e}"));
                 Err(self.failed(owner, e))

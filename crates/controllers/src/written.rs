@@ -3,7 +3,7 @@
 //! Counting objects in an informer that lags behind one's own writes makes too many of them. Every write's
 //! resourceVersion is noted here, and a key waits until the informer has come that far.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +69,39 @@ impl Written {
     }
 }
 
+/// The pods deleted for each key, by name and uid, as long as the informer may show them as if nothing had happened.
+///
+/// A deletion has no resourceVersion of its own to wait for. Counting a pod that is going would give up another one.
+#[derive(Default)]
+pub struct Deleted(Mutex<HashMap<ObjectKey, BTreeSet<(ObjectKey, String)>>>);
+
+impl Deleted {
+    pub fn note(&self, key: &ObjectKey, pod: ObjectKey, uid: &str) {
+        self.lock().entry(key.clone()).or_default().insert((pod, uid.to_owned()));
+    }
+
+    /// Whether the informer still shows one of them alive, which `is_alive` tells of a name and uid.
+    pub fn is_pending(&self, key: &ObjectKey, is_alive: impl Fn(&ObjectKey, &str) -> bool) -> bool {
+        let mut map = self.lock();
+        let Some(pods) = map.get_mut(key) else { return false };
+        pods.retain(|(pod, uid)| is_alive(pod, uid));
+        let pending = !pods.is_empty();
+        if !pending {
+            map.remove(key);
+        }
+        pending
+    }
+
+    pub fn forget(&self, key: &ObjectKey) {
+        self.lock().remove(key);
+    }
+
+    #[allow(clippy::type_complexity, reason = "the lock of the one field")]
+    fn lock(&self) -> MutexGuard<'_, HashMap<ObjectKey, BTreeSet<(ObjectKey, String)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,5 +120,15 @@ mod tests {
         assert!(written.is_doubtful(&key) && written.is_pending(&key, 99), "a later write settles nothing");
         written.settle(&key, 12);
         assert!(!written.is_doubtful(&key) && written.is_pending(&key, 11) && !written.is_pending(&key, 12));
+    }
+    #[test]
+    fn a_deleted_pod_is_waited_for_until_it_shows() {
+        let (deleted, key, pod) =
+            (Deleted::default(), ObjectKey::new("ns", "a"), ObjectKey::new("ns", "a-1"));
+        assert!(!deleted.is_pending(&key, |_, _| true), "nothing was deleted");
+        deleted.note(&key, pod.clone(), "1");
+        assert!(deleted.is_pending(&key, |p, uid| (p, uid) == (&pod, "1")));
+        assert!(!deleted.is_pending(&key, |_, uid| uid == "2"), "a later pod of the name is another one");
+        assert!(!deleted.is_pending(&key, |_, _| true), "forgotten once seen");
     }
 }

@@ -97,6 +97,7 @@ impl Scheduler {
         if let Some((answer, patience)) = bound.permit.take() {
             let begun = self.now();
             let answered = tokio::select! {
+                biased;
                 answered = answer => answered.ok(),
                 () = self.client.clock().sleep(patience) => None,
             };

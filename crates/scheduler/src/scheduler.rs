@@ -151,6 +151,7 @@ impl Scheduler {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         loop {
             let batch = tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 batch = self.next_batch() => batch,
             };
@@ -183,6 +184,7 @@ impl Scheduler {
                 None => notified.await,
                 Some(wait) => {
                     tokio::select! {
+                        biased;
                         () = notified => {}
                         () = self.client.clock().sleep(wait) => {}
                     }

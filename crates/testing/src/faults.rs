@@ -1,21 +1,21 @@
-//! A way to the API server on which everything goes wrong that can: late, broken and replayed watches, lost answers,
-//! refused and conflicting writes, and a component that dies between two writes.
+//! A way to the API server on which everything goes wrong that can: late, stalled, broken and replayed watches, lost
+//! answers, refused and conflicting writes, a server that is away, and a component that dies between two writes.
 //!
 //! All chance comes from one seeded generator.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{StreamExt, future, stream};
+use futures_util::{FutureExt, StreamExt, future, stream};
 use http::Method;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
-use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
+use knarr_client::transport::{List, ListOptions, Transport, WatchEvent, WatchStream};
 use knarr_client::{Error, Result};
 use tokio::sync::Notify;
 
@@ -36,6 +36,10 @@ pub struct Rates {
     pub broken: f64,
     /// A broken watch cannot go on from where it was.
     pub expired: f64,
+    /// A watch that begins again tells some of what it told before.
+    pub replayed: f64,
+    /// A watch tells nothing for a long time, up to [`STALL`], and then everything at once.
+    pub stalled: f64,
     /// The component dies after a write, before it learns of it.
     pub crash: f64,
 }
@@ -50,27 +54,54 @@ impl Rates {
         conflict: 0.0,
         broken: 0.0,
         expired: 0.0,
+        replayed: 0.0,
+        stalled: 0.0,
         crash: 0.0,
     };
 }
 
+/// How long a watch may stall.
+pub const STALL: Duration = Duration::from_secs(20);
+/// How many revisions a replayed watch goes back.
+const REPLAY: u64 = 40;
+
 /// The chance that all ways of one test share.
 #[derive(Clone)]
-pub struct Chance(Arc<Mutex<(fastrand::Rng, Rates)>>);
+pub struct Chance(Arc<Mutex<Drawn>>);
+
+struct Drawn {
+    rng: fastrand::Rng,
+    rates: Rates,
+    /// The server answers nobody.
+    down: bool,
+}
 
 impl Chance {
     pub fn new(seed: u64, rates: Rates) -> Self {
-        Self(Arc::new(Mutex::new((fastrand::Rng::with_seed(seed), rates))))
+        Self(Arc::new(Mutex::new(Drawn { rng: fastrand::Rng::with_seed(seed), rates, down: false })))
     }
 
     /// From now on this much goes wrong.
     pub fn set(&self, rates: Rates) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1 = rates;
+        self.lock().rates = rates;
+    }
+
+    /// Whether the server is away from now on. Its watches have to be ended as well: `FakeApi::disconnect`.
+    pub fn set_down(&self, down: bool) {
+        self.lock().down = down;
+    }
+
+    fn is_down(&self) -> bool {
+        self.lock().down
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Drawn> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn draw<T>(&self, of: impl FnOnce(&mut fastrand::Rng, &Rates) -> T) -> T {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (rng, rates) = &mut *inner;
+        let mut inner = self.lock();
+        let Drawn { rng, rates, .. } = &mut *inner;
         of(rng, rates)
     }
 
@@ -142,6 +173,9 @@ fn lost() -> Error {
 impl Transport for Faulty {
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
         self.travel().await;
+        if self.chance.is_down() {
+            return Err(lost());
+        }
         let writes = request.method() != Method::GET;
         // Events are not what is tested, and would use up the chances.
         let writes = writes && !request.uri().path().contains("/events");
@@ -171,6 +205,9 @@ impl Transport for Faulty {
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<List> {
+        if self.chance.is_down() {
+            return Err(lost());
+        }
         let list = self.inner.list(resource, namespace, options).await;
         // What arrives late shows an old state.
         let wait = self.chance.up_to(|r| r.staleness);
@@ -189,24 +226,55 @@ impl Transport for Faulty {
         options: &ListOptions,
     ) -> Result<WatchStream> {
         self.travel().await;
+        if self.chance.is_down() {
+            return Err(lost());
+        }
         if self.chance.happens(|r| r.expired) {
             return Err(Error::Status(StatusError::expired("too old resource version")));
         }
-        let events = self.inner.watch(resource, namespace, options).await?;
-        let (chance, clock) = (self.chance.clone(), Arc::clone(&self.clock));
-        let late = stream::unfold(Some(events), move |events| {
-            let (chance, clock) = (chance.clone(), Arc::clone(&clock));
-            async move {
-                let mut events = events?;
-                let event = events.next().await?;
-                let wait = chance.up_to(|r| r.staleness);
-                if !wait.is_zero() {
-                    clock.sleep(wait).await;
-                }
-                let broken = chance.happens(|r| r.broken);
-                Some((event, (!broken).then_some(events)))
+        let mut options = options.clone();
+        if self.chance.happens(|r| r.replayed) {
+            let back = self.chance.draw(|rng, _| rng.u64(1..REPLAY));
+            let from = options.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
+            options.resource_version = from.map(|v| v.saturating_sub(back).to_string());
+        }
+        let events = self.inner.watch(resource, namespace, &options).await?;
+        let late =
+            Late { events, chance: self.chance.clone(), clock: Arc::clone(&self.clock), waited: false };
+        Ok(Box::pin(stream::unfold(Some(late), |late| async move {
+            let mut late = late?;
+            let event = late.next().await?;
+            let broken = late.chance.happens(|r| r.broken);
+            Some((event, (!broken).then_some(late)))
+        })))
+    }
+}
+
+/// A watch whose events are late: all that gathers while one is waited for arrives with it.
+struct Late {
+    events: WatchStream,
+    chance: Chance,
+    clock: Arc<dyn Clock>,
+    waited: bool,
+}
+
+impl Late {
+    async fn next(&mut self) -> Option<Result<WatchEvent>> {
+        let event = match self.events.next().now_or_never() {
+            Some(event) => event?,
+            None => {
+                self.waited = false;
+                self.events.next().await?
             }
-        });
-        Ok(Box::pin(late))
+        };
+        if !self.waited {
+            let stalled = self.chance.happens(|r| r.stalled);
+            let wait = self.chance.up_to(|r| if stalled { STALL } else { r.staleness });
+            if !wait.is_zero() {
+                self.clock.sleep(wait).await;
+            }
+            self.waited = true;
+        }
+        Some(event)
     }
 }

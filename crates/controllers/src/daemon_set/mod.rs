@@ -107,6 +107,10 @@ fn selector_of(set: &DaemonSet) -> Option<Selector> {
 
 impl Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        if self.pods.is_pending(&key).await {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
         let Some(set) = self.sets.get_key(&key) else {
             self.forget(&key);
             return Ok(());
@@ -116,10 +120,6 @@ impl Controller {
             self.cx.recorder.event(&*set, EventType::Warning, "SelectingAll", text);
             return Ok(());
         };
-        if self.pods.is_pending(&key).await {
-            self.queue.add_after(key, CATCH_UP);
-            return Ok(());
-        }
         if set.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }

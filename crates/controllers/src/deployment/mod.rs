@@ -16,11 +16,12 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::selector::Selector;
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Event, Lister, Patch, Result};
+use knarr_client::{Event, Informer, ListOptions, Lister, Patch, Result};
 
 use crate::manager::{Context, Descriptor};
 use crate::owners::{Claim, adopt_patch, claim, controller_of, release_patch};
 use crate::pod_state::is_active;
+use crate::written::{CATCH_UP, Written, may_be_done};
 use sizes::{Resize, replicas};
 
 pub const DESCRIPTOR: Descriptor =
@@ -31,9 +32,11 @@ const WORKERS: usize = 5;
 struct Controller {
     cx: Arc<Context>,
     deployments: Lister<Deployment>,
-    sets: Lister<ReplicaSet>,
+    sets: Informer<ReplicaSet>,
     pods: Lister<Pod>,
     queue: Arc<WorkQueue<ObjectKey>>,
+    /// Sets: the sizes of all of them together decide about each.
+    written: Written,
 }
 
 async fn run(cx: Arc<Context>) {
@@ -63,9 +66,10 @@ async fn run(cx: Arc<Context>) {
 
     let controller = Arc::new(Controller {
         deployments: deployments.lister(),
-        sets: sets.lister(),
+        sets,
         pods: pods.lister(),
         queue: Arc::clone(&queue),
+        written: Written::default(),
         cx: Arc::clone(&cx),
     });
     let reconcile = move |key| {
@@ -136,7 +140,14 @@ impl Family {
 
 impl Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
-        let Some(deployment) = self.deployments.get_key(&key) else { return Ok(()) };
+        if self.is_pending(&key).await {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        let Some(deployment) = self.deployments.get_key(&key) else {
+            self.written.forget(&key);
+            return Ok(());
+        };
         let Some(selector) = selector_of(&deployment) else {
             let text = "This deployment is selecting all pods. A non-empty selector is required.";
             self.cx.recorder.event(&*deployment, EventType::Warning, "SelectingAll", text);
@@ -170,9 +181,35 @@ impl Controller {
         self.write_status(&deployment, &family, true).await
     }
 
+    /// Whether the informer still lacks a write of one of the Deployment's sets.
+    async fn is_pending(&self, key: &ObjectKey) -> bool {
+        if self.written.is_doubtful(key) {
+            // The answer to a write was lost: what there is, past the informer.
+            let options = ListOptions::default();
+            let Ok((sets, _)) = self.cx.client.list::<ReplicaSet>(Some(&key.namespace), &options).await
+            else {
+                return true;
+            };
+            let own = sets.iter().filter(|s| owner_key(s).as_ref() == Some(key));
+            let versions = own.filter_map(|s| s.metadata.resource_version.as_deref()?.parse::<u64>().ok());
+            self.written.settle(key, versions.max().unwrap_or(0));
+        }
+        self.written.is_pending(key, self.sets.observed_version())
+    }
+
+    /// Notes a write of one of the Deployment's sets, done or doubtful.
+    fn noted(&self, deployment: &Deployment, outcome: Result<ReplicaSet>) -> Result<ReplicaSet> {
+        match &outcome {
+            Ok(set) => self.written.note(&deployment.key(), &set.metadata),
+            Err(e) if may_be_done(e) => self.written.doubt(&deployment.key()),
+            Err(_) => {}
+        }
+        outcome
+    }
+
     async fn claim_sets(&self, deployment: &Deployment, selector: &Selector) -> Result<Vec<ReplicaSet>> {
         let mut sets = Vec::new();
-        for set in self.sets.list_namespace(deployment.namespace()) {
+        for set in self.sets.lister().list_namespace(deployment.namespace()) {
             let matches = selector.matches_optional(set.metadata.labels.as_ref());
             let patch = match claim(deployment, &set.metadata, matches) {
                 Claim::Keep => {
@@ -191,7 +228,8 @@ impl Controller {
                 Claim::Release => release_patch(deployment.uid(), set.uid()),
             };
             let patch = Patch::Strategic(patch);
-            match self.cx.client.patch::<ReplicaSet>(set.namespace(), set.name(), None, &patch).await {
+            let patched = self.cx.client.patch::<ReplicaSet>(set.namespace(), set.name(), None, &patch).await;
+            match self.noted(deployment, patched) {
                 Ok(patched) if controller_of(&patched.metadata).is_some() => sets.push(patched),
                 Ok(_) => {}
                 Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.reason() == "Invalid") => {}
@@ -234,7 +272,7 @@ impl Controller {
             set.spec.min_ready_seconds = min_ready;
         }
         if set != family.sets[index] {
-            family.sets[index] = self.cx.client.update(&set).await?;
+            family.sets[index] = self.noted(deployment, self.cx.client.update(&set).await)?;
         }
         self.note_newest(deployment, &family.sets[index], "FoundNewReplicaSet", "Found new replica set").await
     }
@@ -269,9 +307,10 @@ impl Controller {
         }
         let wanted = revision::new_set(deployment, &family.sets);
         let created = match self.cx.client.create(&wanted).await {
-            Err(e) if e.is_already_exists() => self.resolve_collision(deployment, &wanted).await?,
-            other => other?,
+            Err(e) if e.is_already_exists() => self.resolve_collision(deployment, &wanted).await,
+            other => other,
         };
+        let created = self.noted(deployment, created)?;
         let size = replicas(&created);
         if size > 0 {
             self.report_scaling(deployment, "up", created.name(), 0, size);
@@ -362,9 +401,11 @@ impl Controller {
         let mut next = set.clone();
         next.spec.replicas = Some(resize.replicas);
         revision::annotate_sizes(deployment, &mut next);
-        *set = self.cx.client.update(&next).await?;
-        let direction = if before < resize.replicas { "up" } else { "down" };
-        self.report_scaling(deployment, direction, set.name(), before, resize.replicas);
+        *set = self.noted(deployment, self.cx.client.update(&next).await)?;
+        if before != resize.replicas {
+            let direction = if before < resize.replicas { "up" } else { "down" };
+            self.report_scaling(deployment, direction, set.name(), before, resize.replicas);
+        }
         Ok(())
     }
 

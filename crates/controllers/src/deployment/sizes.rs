@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::revision::{DESIRED_REPLICAS, MAX_REPLICAS, number_annotation};
 
-/// A new size for the ReplicaSet at this index.
+/// A new size for the ReplicaSet at this index; its present one where only the annotations that go with it are old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resize {
     pub index: usize,
@@ -22,8 +22,15 @@ pub fn replicas(set: &ReplicaSet) -> i32 {
     set.spec.replicas.unwrap_or(1)
 }
 
+/// The available pods that the set keeps: its status may be older than its size, and pods beyond that are going.
 pub fn available(set: &ReplicaSet) -> i32 {
-    set.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0)
+    set.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0).min(replicas(set))
+}
+
+/// Whether the set's status was written for the size that it has now. Until then it may count pods that have gone:
+/// a set that was made smaller and larger again keeps its old status for a while.
+pub fn is_observed(set: &ReplicaSet) -> bool {
+    set.status.as_ref().and_then(|s| s.observed_generation) >= set.metadata.generation
 }
 
 pub fn is_rolling(deployment: &Deployment) -> bool {
@@ -67,10 +74,10 @@ pub fn newest(deployment: &Deployment, current: i32, all: i32) -> i32 {
 }
 
 /// Sizes of the old sets (oldest first) that a rolling update allows now: unhealthy pods go first, then healthy ones
-/// as long as enough stay available.
+/// as long as enough stay available. Nothing goes on the word of a status that is older than its set's size.
 pub fn shrink_old(deployment: &Deployment, newest: Option<&ReplicaSet>, old: &[ReplicaSet]) -> Vec<Resize> {
     let old_pods: i32 = old.iter().map(replicas).sum();
-    if old_pods == 0 {
+    if old_pods == 0 || old.iter().chain(newest).any(|s| replicas(s) > 0 && !is_observed(s)) {
         return Vec::new();
     }
     let min_available = wanted(deployment) - limits(deployment).1;
@@ -115,11 +122,8 @@ pub fn scale(deployment: &Deployment, sets: &[ReplicaSet], newest: Option<usize>
     let wanted = wanted(deployment);
     let active: Vec<usize> = (0..sets.len()).filter(|i| replicas(&sets[*i]) > 0).collect();
     if let Some(only) = active_or_latest(sets, &active, newest) {
-        return if replicas(&sets[only]) == wanted {
-            Vec::new()
-        } else {
-            vec![Resize { index: only, replicas: wanted }]
-        };
+        let as_wanted = replicas(&sets[only]) == wanted && is_noted(deployment, &sets[only]);
+        return if as_wanted { Vec::new() } else { vec![Resize { index: only, replicas: wanted }] };
     }
     let saturated = newest.is_some_and(|i| {
         replicas(&sets[i]) == wanted
@@ -131,6 +135,13 @@ pub fn scale(deployment: &Deployment, sets: &[ReplicaSet], newest: Option<usize>
         return old.map(|index| Resize { index, replicas: 0 }).collect();
     }
     if is_rolling(deployment) { in_proportion(deployment, sets, active) } else { Vec::new() }
+}
+
+/// Whether the set's annotations tell the Deployment's present size, or it has no pods and none are needed. Whoever was
+/// interrupted between two sets has left the old size on one, which would look like scaling for ever.
+fn is_noted(deployment: &Deployment, set: &ReplicaSet) -> bool {
+    let desired = number_annotation(&set.metadata, DESIRED_REPLICAS);
+    replicas(set) == 0 || desired.is_none_or(|d| d == wanted(deployment))
 }
 
 fn active_or_latest(sets: &[ReplicaSet], active: &[usize], newest: Option<usize>) -> Option<usize> {
@@ -168,7 +179,11 @@ fn in_proportion(deployment: &Deployment, sets: &[ReplicaSet], mut active: Vec<u
     if let Some(largest) = active.first() {
         sizes[*largest] = (sizes[*largest] + to_add - added).max(0);
     }
-    changes(sets, &sizes)
+    let mut resizes = changes(sets, &sizes);
+    let same =
+        active.into_iter().filter(|i| replicas(&sets[*i]) == sizes[*i] && !is_noted(deployment, &sets[*i]));
+    resizes.extend(same.map(|index| Resize { index, replicas: sizes[index] }));
+    resizes
 }
 
 /// By how much one set's size changes in proportion to the Deployment's.
@@ -227,6 +242,22 @@ mod tests {
     }
 
     #[test]
+    fn pods_that_are_going_do_not_count_as_available() {
+        let d = deployment(4).rolling(1, 1).build();
+        // One was given up already, and the status does not show it: 4 pods for 3 that have to stay, so one may go.
+        let old = [set("old", 3).available(4).build()];
+        let new = set("new", 1).available(1).build();
+        assert_eq!(shrink_old(&d, Some(&new), &old), [Resize { index: 0, replicas: 2 }]);
+        // Smaller and larger again: nobody knows how many of them are available.
+        let mut old = set("old", 4).available(4).build();
+        old.metadata.generation = Some(3);
+        old.status.as_mut().unwrap().observed_generation = Some(1);
+        assert_eq!(shrink_old(&d, Some(&new), &[old.clone()]), []);
+        old.status.as_mut().unwrap().observed_generation = Some(3);
+        assert_eq!(shrink_old(&d, Some(&new), &[old]), [Resize { index: 0, replicas: 2 }]);
+    }
+
+    #[test]
     fn unhealthy_old_pods_go_first() {
         let d = deployment(10).rolling(3, 2).build();
         let old = [set("a", 5).available(5).build(), set("b", 5).available(0).build()];
@@ -250,6 +281,20 @@ mod tests {
         assert!(was_scaled(&d, &sets));
         let resize = scale(&d, &sets, Some(1));
         assert_eq!(resize, [Resize { index: 0, replicas: 11 }, Resize { index: 1, replicas: 7 }]);
+    }
+
+    #[test]
+    fn a_set_that_keeps_its_size_learns_the_new_one_of_the_deployment() {
+        // The first set was scaled, and then whoever did it died.
+        let d = deployment(5).rolling(1, 1).build();
+        let sets = [
+            set("a", 4).available(4).annotated(DESIRED_REPLICAS, "5").annotated(MAX_REPLICAS, "6").build(),
+            set("b", 2).available(2).annotated(DESIRED_REPLICAS, "4").annotated(MAX_REPLICAS, "5").build(),
+        ];
+        assert!(was_scaled(&d, &sets));
+        assert_eq!(scale(&d, &sets, None), [Resize { index: 1, replicas: 2 }]);
+        let one = [set("a", 5).annotated(DESIRED_REPLICAS, "4").build()];
+        assert_eq!(scale(&d, &one, Some(0)), [Resize { index: 0, replicas: 5 }]);
     }
 
     #[test]

@@ -37,12 +37,14 @@ async fn run(cx: Arc<Context>) {
     let collector = Arc::new(Collector::new(Arc::clone(&cx), DESCRIPTOR.name));
     let mut monitors = Monitors::new(Arc::clone(&cx), Arc::clone(&collector));
     tokio::select! {
+        biased;
         () = stop.cancelled() => return,
         () = start(&cx, &collector, &mut monitors) => {}
     }
     let (queue, following) = (Arc::clone(&collector.queue), Arc::clone(&collector));
     let following = async {
         tokio::select! {
+            biased;
             () = stop.cancelled() => {}
             () = follow(&cx, &following, &mut monitors) => {}
         }
@@ -61,6 +63,7 @@ async fn start(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
         cx.clock.sleep(DISCOVER_RETRY).await;
     }
     tokio::select! {
+        biased;
         () = monitors.wait_synced() => {}
         () = cx.clock.sleep(FIRST_SYNC) => {
             tracing::warn!("not every resource could be listed; collecting garbage without the others");
@@ -72,6 +75,7 @@ async fn start(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
 async fn follow(cx: &Context, collector: &Collector, monitors: &mut Monitors) {
     loop {
         tokio::select! {
+            biased;
             () = collector.refresh.notified() => cx.clock.sleep(DISCOVER_DELAY).await,
             () = cx.clock.sleep(DISCOVER_EVERY) => {}
         }

@@ -100,15 +100,16 @@ fn is_ours(job: &Job) -> bool {
 
 impl Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
+        if self.pods.is_pending(&key).await || self.written.is_pending(&key, self.jobs.observed_version()) {
+            self.queue.add_after(key, CATCH_UP);
+            return Ok(());
+        }
+        // Not read before the wait: a Job older than its pods has not counted those that it has let go.
         let Some(job) = self.jobs.lister().get_key(&key) else {
             self.pods.forget(&key);
             self.written.forget(&key);
             return Ok(());
         };
-        if self.pods.is_pending(&key).await || self.written.is_pending(&key, self.jobs.observed_version()) {
-            self.queue.add_after(key, CATCH_UP);
-            return Ok(());
-        }
         let Some(selector) = selector_of(&job).filter(|_| is_ours(&job)) else { return Ok(()) };
         let pods = self.pods.claim(&*job, &selector).await?;
         if job.metadata.deletion_timestamp.is_some() {

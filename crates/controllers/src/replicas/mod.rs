@@ -70,14 +70,14 @@ async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
 
 impl<K: Replicas> Controller<K> {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
-        let Some(set) = self.sets.get_key(&key) else {
-            self.pods.forget(&key);
-            return Ok(());
-        };
         if self.pods.is_pending(&key).await {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
+        let Some(set) = self.sets.get_key(&key) else {
+            self.pods.forget(&key);
+            return Ok(());
+        };
         let Some(selector) = set.selector() else { return Ok(()) };
         let pods = self.pods.claim(&*set, &selector).await?;
         let plan = plan(set.wanted(), &pods, self.cx.clock.now(), |node| self.family_on_node(&set, node));

@@ -84,14 +84,14 @@ fn selector_of(set: &StatefulSet) -> Option<Selector> {
 
 impl Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
-        let Some(set) = self.sets.get_key(&key) else {
-            self.pods.forget(&key);
-            return Ok(());
-        };
         if self.pods.is_pending(&key).await {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
+        let Some(set) = self.sets.get_key(&key) else {
+            self.pods.forget(&key);
+            return Ok(());
+        };
         let Some(selector) = selector_of(&set) else { return Ok(()) };
         let mut revisions = self.revisions.claim(&*set, &selector).await?;
         let claimed = self.pods.claim_if(&*set, &selector, |pod| ordinal(&set, pod).is_some()).await?;
@@ -244,12 +244,16 @@ impl Controller {
         let uid = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
         let options = DeleteOptions { preconditions: Some(uid), ..DeleteOptions::default() };
         match self.cx.client.delete::<Pod>(pod.namespace(), pod.name(), &options).await {
-            Err(e) if e.is_not_found() || e.is_conflict() => Ok(()),
+            Err(e) if e.is_not_found() || e.is_conflict() => {
+                self.pods.note_deleted(&set.key(), pod);
+                Ok(())
+            }
             Err(e) => {
                 self.tell(set, "delete", pod, "FailedDelete", Some(&e));
                 Err(e)
             }
             Ok(()) => {
+                self.pods.note_deleted(&set.key(), pod);
                 self.tell(set, "delete", pod, "SuccessfulDelete", None);
                 Ok(())
             }

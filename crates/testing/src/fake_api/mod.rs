@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream;
 use http::Method;
+use jiff::Timestamp;
 use knarr_api::kind::{Kind, ObjectKey, ResourceType};
 use knarr_api::object::Object;
 use knarr_apimachinery::clock::Clock;
@@ -31,6 +32,8 @@ pub struct Request {
     /// Without the query.
     pub path: String,
     pub body: Value,
+    /// When, on the server's clock.
+    pub at: Timestamp,
 }
 
 /// Finds an object by its uid.
@@ -53,6 +56,8 @@ struct State {
     store: Store,
     requests: Vec<Request>,
     guard: Option<Guard>,
+    /// Counts how often all watches were ended.
+    epoch: u64,
 }
 
 impl FakeApi {
@@ -65,6 +70,7 @@ impl FakeApi {
                 store: Store::of(myself.clone()),
                 requests: Vec::new(),
                 guard: None,
+                epoch: 0,
             };
             Self { clock, state: Mutex::new(state), changed: Notify::new() }
         })
@@ -120,15 +126,31 @@ impl FakeApi {
 
     pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<K> {
         let state = self.lock();
-        let value = state.store.get(&K::RESOURCE, &ObjectKey::new(namespace, name))?;
-        Some(K::decode(value.to_string().as_bytes()).expect("stored objects decode"))
+        let held = state.store.held(&K::RESOURCE, &ObjectKey::new(namespace, name))?;
+        Some(K::clone(&held.typed::<K>().expect("stored objects decode")))
     }
 
     /// All objects of a type, in key order.
     pub fn all<K: Kind>(&self) -> Vec<K> {
+        self.every::<K>().iter().map(|o| K::clone(o)).collect()
+    }
+
+    /// As [`FakeApi::all`], shared: for who looks often.
+    pub fn every<K: Kind>(&self) -> Vec<Arc<K>> {
         let state = self.lock();
-        let values = state.store.list(&K::RESOURCE, "");
-        values.map(|v| K::decode(v.to_string().as_bytes()).expect("stored objects decode")).collect()
+        let all = state.store.list_held(&K::RESOURCE, "");
+        all.map(|o| o.typed::<K>().expect("stored objects decode")).collect()
+    }
+
+    /// Every change after this revision, whatever it changed, in order.
+    pub fn changes_after(&self, revision: u64) -> Vec<(u64, ResourceType, WatchEvent)> {
+        self.lock().store.changes_after(revision).to_vec()
+    }
+
+    /// Ends every watch, as a server does that restarts.
+    pub fn disconnect(&self) {
+        self.lock().epoch += 1;
+        self.changed.notify_waiters();
     }
 
     /// The writes so far.
@@ -172,6 +194,9 @@ impl FakeApi {
                     "metadata": {"resourceVersion": store.revision().to_string()}}))
             }
             (Method::POST, false) => store.create(&target, request.body, now),
+            (Method::POST, true) if target.subresource.as_deref() == Some("binding") => {
+                store.bind(&target, &request.body, now)
+            }
             (Method::PUT, true) => store.update(&target, request.body),
             (Method::PATCH, true) => store.patch(&target, request.body, content_type),
             (Method::DELETE, true) => store.delete(&target, &request.body, now),
@@ -192,6 +217,7 @@ impl Transport for FakeApi {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
             body: serde_json::from_slice(request.body()).unwrap_or(Value::Null),
+            at: self.clock.now(),
         };
         let answer = self.serve(asked, &content_type);
         self.changed.notify_waiters();
@@ -213,7 +239,7 @@ impl Transport for FakeApi {
         if !state.resources.contains(resource) {
             return Err(Error::Status(StatusError::path_not_found()));
         }
-        let objects = state.store.list(resource, namespace.unwrap_or("")).map(held);
+        let objects = state.store.list_held(resource, namespace.unwrap_or("")).map(Arc::clone);
         let items = objects.filter(|o| selected(o, options)).collect();
         Ok(List { items, resource_version: state.store.revision().to_string(), continue_token: None })
     }
@@ -228,8 +254,10 @@ impl Transport for FakeApi {
         let Some(server) = self.lock().store.myself.upgrade() else {
             return Err(Error::Protocol("the server is not shared".into()));
         };
+        let epoch = server.lock().epoch;
         let watch = Watch {
             server,
+            epoch,
             resource: *resource,
             namespace: namespace.unwrap_or("").to_owned(),
             options: options.clone(),
@@ -244,6 +272,7 @@ impl Transport for FakeApi {
 
 struct Watch {
     server: Arc<FakeApi>,
+    epoch: u64,
     resource: ResourceType,
     namespace: String,
     options: ListOptions,
@@ -251,13 +280,16 @@ struct Watch {
 }
 
 impl Watch {
-    /// `None` once the resource is not served any more.
+    /// `None` once the resource is not served any more, or all watches were ended.
     async fn next(&mut self) -> Option<WatchEvent> {
         let server = Arc::clone(&self.server);
         loop {
             let changed = server.changed.notified();
             {
                 let state = server.lock();
+                if state.epoch != self.epoch {
+                    return None;
+                }
                 for (revision, event) in state.store.events_after(&self.resource, self.seen) {
                     self.seen = revision;
                     let (WatchEvent::Added(o) | WatchEvent::Modified(o) | WatchEvent::Deleted(o)) = event
@@ -269,6 +301,8 @@ impl Watch {
                         return Some(event.clone());
                     }
                 }
+                // What was passed over need not be looked at again.
+                self.seen = self.seen.max(state.store.revision());
                 if !state.resources.contains(&self.resource) {
                     return None;
                 }

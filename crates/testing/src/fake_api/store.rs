@@ -1,10 +1,11 @@
 //! The objects of the fake API server, their history, and the rules of writing.
 
 use std::collections::BTreeMap;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use jiff::{SignedDuration, Timestamp};
 use knarr_api::kind::{ObjectKey, ResourceType};
+use knarr_api::object::Object;
 use knarr_apimachinery::patch::{json_patch, merge_patch, strategic};
 use knarr_apimachinery::schema;
 use knarr_apimachinery::status::StatusError;
@@ -16,10 +17,19 @@ use super::target::Target;
 
 type Result<T = Value> = std::result::Result<T, StatusError>;
 
+/// An object as JSON, and as watchers and informers share it.
+struct Stored {
+    value: Value,
+    held: Arc<Object>,
+}
+
+/// Groups whose objects count the generations of their spec.
+const COUNTED: [&str; 4] = ["apps", "autoscaling", "batch", "policy"];
+
 #[derive(Default)]
 pub struct Store {
     revision: u64,
-    objects: BTreeMap<(ResourceType, ObjectKey), Value>,
+    objects: BTreeMap<(ResourceType, ObjectKey), Stored>,
     log: Vec<(u64, ResourceType, WatchEvent)>,
     made: u64,
     /// The server that this store belongs to; watches outlive the call that starts them.
@@ -36,20 +46,38 @@ impl Store {
     }
 
     pub fn get(&self, resource: &ResourceType, key: &ObjectKey) -> Option<&Value> {
-        self.objects.get(&(*resource, key.clone()))
+        self.objects.get(&(*resource, key.clone())).map(|o| &o.value)
+    }
+
+    pub fn held(&self, resource: &ResourceType, key: &ObjectKey) -> Option<&Arc<Object>> {
+        self.objects.get(&(*resource, key.clone())).map(|o| &o.held)
     }
 
     pub fn by_uid(&self, uid: &str) -> Option<&Value> {
-        self.objects.values().find(|o| o["metadata"]["uid"] == uid)
+        self.objects.values().map(|o| &o.value).find(|o| o["metadata"]["uid"] == uid)
     }
 
     /// The objects of a type, in one namespace if it is not empty.
     pub fn list(&self, resource: &ResourceType, namespace: &str) -> impl Iterator<Item = &Value> {
+        self.range(resource, namespace).map(|o| &o.value)
+    }
+
+    /// As [`Store::list`], in the form that is shared.
+    pub fn list_held(&self, resource: &ResourceType, namespace: &str) -> impl Iterator<Item = &Arc<Object>> {
+        self.range(resource, namespace).map(|o| &o.held)
+    }
+
+    fn range(&self, resource: &ResourceType, namespace: &str) -> impl Iterator<Item = &Stored> {
         let from = (*resource, ObjectKey::new(namespace, ""));
         let all = self.objects.range(from..).take_while(move |((r, k), _)| {
             r == resource && (namespace.is_empty() || &*k.namespace == namespace)
         });
-        all.map(|(_, v)| v)
+        all.map(|(_, o)| o)
+    }
+
+    /// Every change after this revision, in order.
+    pub fn changes_after(&self, revision: u64) -> &[(u64, ResourceType, WatchEvent)] {
+        &self.log[self.log.partition_point(|(r, _, _)| *r <= revision)..]
     }
 
     pub fn events_after(
@@ -86,14 +114,15 @@ impl Store {
         self.revision += 1;
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         let held = super::held(&object);
-        let known = self.objects.insert((resource, key), object.clone()).is_some();
+        let stored = Stored { value: object.clone(), held: Arc::clone(&held) };
+        let known = self.objects.insert((resource, key), stored).is_some();
         let event = if known { WatchEvent::Modified(held) } else { WatchEvent::Added(held) };
         self.log.push((self.revision, resource, event));
         object
     }
 
     pub fn remove(&mut self, resource: ResourceType, key: &ObjectKey) -> Option<Value> {
-        let mut object = self.objects.remove(&(resource, key.clone()))?;
+        let mut object = self.objects.remove(&(resource, key.clone()))?.value;
         self.revision += 1;
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
         self.log.push((self.revision, resource, WatchEvent::Deleted(super::held(&object))));
@@ -117,6 +146,9 @@ impl Store {
             object["metadata"].as_object_mut().ok_or_else(|| StatusError::bad_request("no metadata"))?;
         meta.remove("uid");
         meta.remove("creationTimestamp");
+        if COUNTED.contains(&target.resource.group) {
+            meta.insert("generation".to_owned(), json!(1));
+        }
         self.insert(target.resource, object, now);
         Ok(self.last())
     }
@@ -152,8 +184,37 @@ impl Store {
         self.write(target, &old, new)
     }
 
+    /// The pod gets its node, once.
+    pub fn bind(&mut self, target: &Target, binding: &Value, now: Timestamp) -> Result {
+        let old = self.read(target)?;
+        check(target, &old, &binding["metadata"])?;
+        let node = &binding["target"]["name"];
+        if !old["spec"]["nodeName"].is_null() {
+            let why =
+                format!("pod {} is already assigned to node {}", target.key().name, old["spec"]["nodeName"]);
+            let name = target.name.as_deref().unwrap_or("");
+            return Err(StatusError::conflict(&target.resource.group_resource(), name, &why));
+        }
+        let mut new = old;
+        new["spec"]["nodeName"] = node.clone();
+        let scheduled =
+            json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": now.to_string()});
+        let mut conditions = new["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.retain(|c| c["type"] != "PodScheduled");
+        conditions.push(scheduled);
+        new["status"]["conditions"] = json!(conditions);
+        self.replace(target.resource, target.key(), new);
+        Ok(json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
+    }
+
     fn write(&mut self, target: &Target, old: &Value, new: Value) -> Result {
         let mut next = match target.subresource.as_deref() {
+            // A Deployment tells its revision in an annotation, which it writes with the status.
+            Some("status") if target.resource.plural == "deployments" => {
+                let mut next = with(old, &new, "status");
+                next["metadata"]["annotations"] = new["metadata"]["annotations"].clone();
+                next
+            }
             Some("status") => with(old, &new, "status"),
             Some("finalize") => with(old, &new, "spec"),
             _ if old.get("status").is_some() => with(&new, old, "status"),
@@ -165,6 +226,11 @@ impl Store {
         next["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
         if without_nulls(&next) == without_nulls(old) {
             return Ok(old.clone());
+        }
+        if COUNTED.contains(&target.resource.group)
+            && without_nulls(&next["spec"]) != without_nulls(&old["spec"])
+        {
+            next["metadata"]["generation"] = json!(old["metadata"]["generation"].as_i64().unwrap_or(0) + 1);
         }
         let stored = self.replace(target.resource, target.key(), without_nulls(&next));
         if may_go(&stored) {

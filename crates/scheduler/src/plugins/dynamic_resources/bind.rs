@@ -182,6 +182,7 @@ impl Reserved {
                 return Ok(());
             }
             tokio::select! {
+                biased;
                 () = &mut too_late => return Err(timeout()),
                 changed = changes.changed() => changed.map_err(|_| timeout())?,
             }

@@ -88,6 +88,7 @@ impl Decided {
                 return Ok(());
             }
             tokio::select! {
+                biased;
                 () = &mut too_late => return Err(BindError::Wait("context deadline exceeded".to_owned())),
                 changed = changes.changed() => {
                     changed.map_err(|_| BindError::Wait("context canceled".to_owned()))?;

@@ -1,0 +1,165 @@
+//! What must hold after every single write, whoever made it.
+//!
+//! Controllers act on what they saw a while ago, as upstream's do. A bound on a number that a user changes is therefore
+//! one on the numbers of the last [`MEMORY`]: that is as long as a controller may not have heard of a change.
+
+mod jobs;
+mod rest;
+mod sets;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use knarr_api::kind::{Kind, ObjectKey, ResourceType};
+use knarr_api::object::Object;
+use knarr_client::WatchEvent;
+use knarr_testing::FakeApi;
+
+use crate::node::{app, is_active, is_ready, node_of};
+use crate::objects::{GUARDED, KEPT};
+use jobs::Jobs;
+use sets::{Recent, Sets};
+
+pub use rest::at_rest;
+
+/// How long a controller may act on what it saw before: a stalled watch, a broken one and its back-off.
+const MEMORY: Duration = Duration::from_secs(60);
+
+pub type Outcome = Result<(), String>;
+
+/// The pods as the API server has them.
+pub type Pods = BTreeMap<ObjectKey, Arc<Pod>>;
+
+#[derive(Default)]
+pub struct Checks {
+    revision: u64,
+    /// Whether machines fail in this run: then pods go that nobody has chosen.
+    machines_fail: bool,
+    pods: Pods,
+    sets: Sets,
+    jobs: Jobs,
+    caches: Recent,
+    guarded_was_up: bool,
+}
+
+pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.iter().flatten().find(|o| o.controller == Some(true))
+}
+
+fn owner(pod: &Pod) -> &str {
+    controller(&pod.metadata).map_or("", |o| o.uid.as_str())
+}
+
+pub fn ensure(holds: bool, why: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { Err(why()) }
+}
+
+fn count(pods: &Pods, holds: impl Fn(&Pod) -> bool) -> i32 {
+    i32::try_from(pods.values().filter(|p| holds(p)).count()).unwrap_or(i32::MAX)
+}
+
+/// The node that a DaemonSet's pod is on or meant for.
+fn meant_for(pod: &Pod) -> Option<&str> {
+    let wanted = || {
+        let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
+        let required = affinity.required_during_scheduling_ignored_during_execution.as_ref()?;
+        let field = required.node_selector_terms.first()?.match_fields.as_ref()?.first()?;
+        field.values.as_ref()?.first().map(String::as_str)
+    };
+    node_of(pod).or_else(wanted)
+}
+
+fn typed<K: Kind>(object: &Object) -> Arc<K> {
+    object.typed::<K>().expect("stored objects decode")
+}
+
+impl Checks {
+    pub fn new(machines_fail: bool) -> Self {
+        Self { machines_fail, ..Self::default() }
+    }
+
+    /// Looks at every change since the last call.
+    pub fn look(&mut self, api: &FakeApi, now: Duration) -> Outcome {
+        for (revision, resource, event) in api.changes_after(self.revision) {
+            self.revision = revision;
+            self.one(&resource, &event, now).map_err(|why| format!("revision {revision}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, resource: &ResourceType, event: &WatchEvent, now: Duration) -> Outcome {
+        let (object, deleted) = match event {
+            WatchEvent::Added(o) | WatchEvent::Modified(o) => (o, false),
+            WatchEvent::Deleted(o) => (o, true),
+            WatchEvent::Bookmark(_) => return Ok(()),
+        };
+        if *resource == Pod::RESOURCE {
+            self.pod(typed(object), deleted, now)
+        } else if *resource == ReplicaSet::RESOURCE {
+            self.sets.replica_set(&typed(object), deleted, now, &self.pods)
+        } else if *resource == Deployment::RESOURCE {
+            self.sets.deployment(&typed(object), deleted, now);
+            Ok(())
+        } else if *resource == Job::RESOURCE {
+            self.jobs.job(&typed(object), deleted)
+        } else if *resource == StatefulSet::RESOURCE {
+            let set = typed::<StatefulSet>(object);
+            if set.name() == "cache" {
+                self.caches.note(now, set.spec.replicas.unwrap_or(1));
+            }
+            Ok(())
+        } else if *resource == PersistentVolumeClaim::RESOURCE && deleted {
+            self.claim_is_gone(&typed(object), now)
+        } else {
+            ensure(!deleted || *resource != DaemonSet::RESOURCE, || "a DaemonSet was deleted".to_owned())
+        }
+    }
+
+    fn pod(&mut self, pod: Arc<Pod>, deleted: bool, now: Duration) -> Outcome {
+        self.jobs.pod(&pod);
+        if deleted {
+            self.pods.remove(&pod.key());
+        } else {
+            self.pods.insert(pod.key(), Arc::clone(&pod));
+        }
+        self.sets.pods(owner(&pod), &self.pods, now, !self.machines_fail)?;
+        self.jobs.pods(&pod, &self.pods)?;
+        match app(&pod) {
+            "web" if !self.machines_fail => self.sets.availability(&self.pods, now),
+            name @ ("agent" | "relay") => self.daemons(name, &pod),
+            "guarded" if !self.machines_fail => self.budget(),
+            _ => Ok(()),
+        }
+    }
+
+    /// One daemon on a node, and two while one makes way for the other with a surge.
+    fn daemons(&self, name: &str, pod: &Pod) -> Outcome {
+        let Some(node) = meant_for(pod) else { return Ok(()) };
+        let there = count(&self.pods, |p| app(p) == name && is_active(p) && meant_for(p) == Some(node));
+        let most = if name == "relay" { 2 } else { 1 };
+        ensure(there <= most, || format!("{there} pods of DaemonSet {name} on {node}"))
+    }
+
+    fn budget(&mut self) -> Outcome {
+        let guarded = count(&self.pods, |p| app(p) == "guarded" && is_ready(p)) as usize;
+        self.guarded_was_up |= guarded == GUARDED;
+        ensure(!self.guarded_was_up || guarded >= KEPT, || {
+            format!("evictions left {guarded} pods where the budget keeps {KEPT}")
+        })
+    }
+
+    /// A claim goes only with a pod that is no longer wanted, and only where the set says so.
+    fn claim_is_gone(&self, claim: &PersistentVolumeClaim, now: Duration) -> Outcome {
+        let name = claim.name();
+        let ordinal = name.strip_prefix("data-cache-").and_then(|n| n.parse::<i32>().ok());
+        let least = self.caches.least(now);
+        ensure(ordinal.is_some_and(|n| n >= least), || {
+            format!("claim {name} is lost; {least} pods are wanted")
+        })
+    }
+}

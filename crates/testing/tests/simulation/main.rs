@@ -1,0 +1,92 @@
+//! Controllers, scheduler and API server on a bad day, by the seed: what must never happen does not, and in the end the
+//! cluster is as its objects say.
+//!
+//! One seed again: `cargo xtask simulate --seed 7`; many: `cargo xtask simulate --seeds 10000`.
+
+mod checks;
+mod lagging;
+mod node;
+mod objects;
+mod user;
+mod world;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use knarr_client::WatchEvent;
+use knarr_testing::FakeApi;
+use world::run;
+
+/// Seeds of a run that asks for no others.
+const SEEDS: u64 = 4;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn nothing_forbidden_happens_and_the_cluster_comes_to_rest() {
+    let first = number("KNARR_SEED").unwrap_or(0);
+    let count = number("KNARR_SEEDS").unwrap_or(if number("KNARR_SEED").is_some() { 1 } else { SEEDS });
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = number("KNARR_JOBS").map_or(processors, |n| n as usize).max(1);
+    let (began, next, failed) = (std::time::Instant::now(), AtomicU64::new(first), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return;
+            }
+            let run = run(seed);
+            if let Ok(plurals) = std::env::var("KNARR_SHOW") {
+                changes(&run.api, &plurals).iter().for_each(|change| eprintln!("{change}"));
+            }
+            if let Err(why) = run.outcome {
+                eprintln!("seed {seed}: {why}\nagain: cargo xtask simulate --seed {seed}");
+                failed.lock().expect("no panic").push(seed);
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..jobs).for_each(|_| drop(scope.spawn(work))));
+    let failed = failed.into_inner().expect("no panic");
+    eprintln!("{count} seeds in {:.0} s, {jobs} at a time", began.elapsed().as_secs_f64());
+    assert!(failed.is_empty(), "{} of {count} seeds failed: {failed:?}", failed.len());
+}
+
+/// What happened to objects of these plurals, or to all where none is named.
+fn changes(api: &FakeApi, plurals: &str) -> Vec<String> {
+    let shown = |plural: &str| plurals.is_empty() || plurals.split(',').any(|p| p == plural);
+    let mut lines = Vec::new();
+    for (revision, resource, event) in api.changes_after(0) {
+        let (verb, object) = match &event {
+            WatchEvent::Added(o) => ("ADDED", o),
+            WatchEvent::Modified(o) => ("MODIFIED", o),
+            WatchEvent::Deleted(o) => ("DELETED", o),
+            WatchEvent::Bookmark(_) => continue,
+        };
+        if shown(resource.plural) {
+            let json = String::from_utf8_lossy(&object.json()).into_owned();
+            lines.push(format!("{revision} {verb} {} {json}", resource.plural));
+        }
+    }
+    lines
+}
+
+/// Everything that happened, in order: what was asked and when, and what it changed.
+fn trace(seed: u64) -> Vec<String> {
+    let api = run(seed).api;
+    let asked = api.requests();
+    let asked = asked.iter().map(|r| format!("{} {} {} {}", r.at, r.method, r.path, r.body));
+    asked.chain(changes(&api, "")).collect()
+}
+
+#[test]
+fn a_seed_tells_the_same_story_twice() {
+    for seed in [3] {
+        let (first, second) = (trace(seed), trace(seed));
+        let differs = first.iter().zip(&second).position(|(a, b)| a != b);
+        let at = differs.map(|n| (n, &first[n], &second[n]));
+        assert_eq!(at, None, "seed {seed} of {} steps", first.len());
+        assert_eq!(first.len(), second.len(), "seed {seed}");
+    }
+}

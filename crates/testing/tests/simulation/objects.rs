@@ -1,0 +1,122 @@
+//! What the cluster is given.
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use knarr_api::kind::Kind;
+use knarr_testing::FakeApi;
+use serde_json::{Value, json};
+
+pub const NAMESPACE: &str = "ns";
+pub const LEASES: &str = "kube-node-lease";
+pub const NODES: [&str; 3] = ["n1", "n2", "n3"];
+pub const COMPLETIONS: i32 = 8;
+pub const PARALLELISM: i32 = 3;
+/// Of the Deployment: pods above and below the wanted number during a rollout.
+pub const SURGE: i32 = 1;
+pub const UNAVAILABLE: i32 = 1;
+/// Pods of the guarded ReplicaSet, and how many of them its budget keeps.
+pub const GUARDED: usize = 3;
+pub const KEPT: usize = 2;
+/// Failures that the limited Job allows, and the exit code that ends it at once.
+pub const BACKOFF_LIMIT: i32 = 2;
+pub const FATAL: i32 = 42;
+
+fn add<K: Kind>(api: &FakeApi, value: &Value) {
+    let object = K::decode(value.to_string().as_bytes()).expect("the objects of the test are well-formed");
+    api.add(&object);
+}
+
+fn metadata(name: &str) -> Value {
+    json!({"name": name, "namespace": NAMESPACE, "generation": 1})
+}
+
+fn template(app: &str, restart: &str) -> Value {
+    json!({"metadata": {"labels": {"app": app}}, "spec": {"restartPolicy": restart, "dnsPolicy": "ClusterFirst",
+        "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
+        "containers": [{"name": "c", "image": "image:1", "resources": {"requests": {"cpu": "10m"}}}]}})
+}
+
+fn selector(app: &str) -> Value {
+    json!({"matchLabels": {"app": app}})
+}
+
+fn deployment(name: &str) -> Value {
+    json!({"metadata": metadata(name), "spec": {
+        "replicas": 4, "selector": selector(name), "template": template(name, "Always"),
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": SURGE, "maxUnavailable": UNAVAILABLE}},
+        "revisionHistoryLimit": 2, "progressDeadlineSeconds": 600, "minReadySeconds": 0}})
+}
+
+fn stateful_set(name: &str, policy: &str, scaled: &str) -> Value {
+    json!({"metadata": metadata(name), "spec": {
+        "replicas": 3, "serviceName": name, "selector": selector(name), "template": template(name, "Always"),
+        "podManagementPolicy": policy, "revisionHistoryLimit": 10,
+        "persistentVolumeClaimRetentionPolicy": {"whenScaled": scaled, "whenDeleted": "Retain"},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}],
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}}})
+}
+
+fn daemon_set(name: &str, unavailable: i32, surge: i32) -> Value {
+    json!({"metadata": metadata(name), "spec": {
+        "selector": selector(name), "template": template(name, "Always"), "revisionHistoryLimit": 10,
+        "updateStrategy": {"type": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": unavailable, "maxSurge": surge}}}})
+}
+
+fn job(name: &str, mode: &str, limit: i32, policy: &Value) -> Value {
+    json!({"metadata": metadata(name), "spec": {
+        "completions": COMPLETIONS, "parallelism": PARALLELISM, "backoffLimit": limit, "completionMode": mode,
+        "suspend": false, "manualSelector": true, "podReplacementPolicy": "TerminatingOrFailed",
+        "podFailurePolicy": policy, "selector": selector(name), "template": template(name, "Never")}})
+}
+
+/// A machine, with the lease that it renews.
+pub fn add_node(api: &FakeApi, name: &str) {
+    let ready = json!([{"type": "Ready", "status": "True", "reason": "KubeletReady"}]);
+    let allocatable = json!({"cpu": "8", "memory": "16Gi", "pods": "110"});
+    let status = json!({"conditions": ready, "capacity": allocatable, "allocatable": allocatable});
+    let labels = json!({"kubernetes.io/hostname": name});
+    add::<Node>(api, &json!({"metadata": {"name": name, "labels": labels}, "status": status}));
+    let spec = json!({"holderIdentity": name, "leaseDurationSeconds": 40});
+    add::<Lease>(api, &json!({"metadata": {"name": name, "namespace": LEASES}, "spec": spec}));
+}
+
+pub fn create(api: &FakeApi) {
+    for name in [NAMESPACE, LEASES] {
+        add::<Namespace>(api, &json!({"metadata": {"name": name}, "status": {"phase": "Active"}}));
+    }
+    NODES.iter().for_each(|name| add_node(api, name));
+    for name in ["web", "gone", "kept"] {
+        add::<Deployment>(api, &deployment(name));
+    }
+    add::<StatefulSet>(api, &stateful_set("db", "OrderedReady", "Retain"));
+    add::<StatefulSet>(api, &stateful_set("cache", "Parallel", "Delete"));
+    add::<DaemonSet>(api, &daemon_set("agent", 1, 0));
+    add::<DaemonSet>(api, &daemon_set("relay", 0, 1));
+    add::<Job>(api, &job("batch", "NonIndexed", 1000, &Value::Null));
+    add::<Job>(api, &job("indexed", "Indexed", 1000, &Value::Null));
+    let policy = json!({"rules": [
+        {"action": "FailJob", "onExitCodes": {"containerName": "c", "operator": "In", "values": [FATAL]}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]});
+    add::<Job>(api, &job("limited", "NonIndexed", BACKOFF_LIMIT, &policy));
+    let run = json!({"spec": {"backoffLimit": 1000, "completions": 1, "parallelism": 1, "completionMode": "NonIndexed",
+        "suspend": false, "podReplacementPolicy": "TerminatingOrFailed", "template": template("cron", "Never"),
+        "manualSelector": true, "selector": selector("cron")}});
+    add::<CronJob>(
+        api,
+        &json!({"metadata": metadata("cron"), "spec": {"schedule": "* * * * *", "concurrencyPolicy": "Forbid",
+            "suspend": false, "successfulJobsHistoryLimit": 2, "failedJobsHistoryLimit": 1, "jobTemplate": run}}),
+    );
+    add::<ReplicaSet>(
+        api,
+        &json!({"metadata": metadata("guarded"), "spec": {"replicas": GUARDED, "minReadySeconds": 0,
+            "selector": selector("guarded"), "template": template("guarded", "Always")}}),
+    );
+    add::<PodDisruptionBudget>(
+        api,
+        &json!({"metadata": metadata("guarded"), "spec": {"minAvailable": KEPT, "selector": selector("guarded")}}),
+    );
+}
