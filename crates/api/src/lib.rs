@@ -9,6 +9,7 @@ pub mod custom;
 pub mod defaults;
 pub mod descriptions;
 pub mod diff;
+pub mod gates;
 pub mod header;
 pub mod intern;
 pub mod kind;

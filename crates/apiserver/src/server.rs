@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use knarr_api::gates;
 use knarr_apimachinery::clock::Clock;
 use knarr_storage::{RevisionWindow, Store};
 use tokio::net::TcpListener;
@@ -120,6 +121,7 @@ impl ApiServer {
         let stop = CancellationToken::new();
         let metrics = Arc::new(Metrics::default());
         config.features.show(&metrics);
+        gates::GENERIC_WORKLOAD.set(config.features.is_on("GenericWorkload"));
         show_build(&config, &metrics);
         config.store = encrypted(&config, &metrics)?;
         let names = config
@@ -139,7 +141,7 @@ impl ApiServer {
                 cluster_roles: cache("rbac.authorization.k8s.io/clusterroles")?,
                 cluster_role_bindings: cache("rbac.authorization.k8s.io/clusterrolebindings")?,
             }),
-            node: NodeAuthorizer::new(Arc::clone(&caches)),
+            node: NodeAuthorizer::new(Arc::clone(&caches), &config.features),
             steps: authz::config::steps(&config.authorization)?,
             metrics: Arc::clone(&metrics),
             clock: Arc::clone(&clock),

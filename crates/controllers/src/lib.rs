@@ -41,6 +41,7 @@ mod node_lifecycle;
 mod node_ttl;
 mod persistent_volumes;
 mod pod_garbage_collector;
+mod pod_group_protection;
 mod replicas;
 mod root_ca_publisher;
 mod service_account_tokens;

@@ -48,6 +48,7 @@ pub const ALL: &[Descriptor] = &[
     crate::persistent_volumes::protection::VOLUMES,
     crate::persistent_volumes::class_protection::DESCRIPTOR,
     crate::pod_garbage_collector::DESCRIPTOR,
+    crate::pod_group_protection::DESCRIPTOR,
     crate::replicas::REPLICA_SET,
     crate::replicas::REPLICATION_CONTROLLER,
     crate::resource_claim::DESCRIPTOR,

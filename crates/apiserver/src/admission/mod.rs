@@ -29,6 +29,7 @@ pub mod node_declared_feature_validator;
 pub mod node_restriction;
 pub mod owner_references_permission_enforcement;
 pub mod persistent_volume_claim_resize;
+pub mod pod_group_protection;
 pub mod pod_node_selector;
 pub mod pod_resize_validator;
 pub mod pod_security;
@@ -105,6 +106,7 @@ const PLUGINS: &[(Runs, &dyn Plugin)] = &[
     (Off, &extended_resource_toleration::ExtendedResourceToleration),
     (On, &default_storage_class::DefaultStorageClass),
     (On, &storage_object_in_use_protection::StorageObjectInUseProtection),
+    (On, &pod_group_protection::PodGroupProtection),
     (Off, &owner_references_permission_enforcement::OwnerReferencesPermissionEnforcement),
     (On, &persistent_volume_claim_resize::PersistentVolumeClaimResize),
     (On, &runtime_class::RuntimeClass),

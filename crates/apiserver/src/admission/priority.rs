@@ -1,4 +1,4 @@
-//! Priority: a pod's priority class becomes its number.
+//! Priority: the priority class of a pod or a pod group becomes its number.
 
 use async_trait::async_trait;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -25,7 +25,10 @@ impl Plugin for Priority {
     }
 
     async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if !attributes.is("", "pods") {
+        let group = attributes.is("scheduling.k8s.io", "podgroups")
+            && attributes.old.is_none()
+            && server.config.features.is_on("GenericWorkload");
+        if !group && !attributes.is("", "pods") {
             return Ok(());
         }
         if let Some(old) = attributes.old {
@@ -44,7 +47,7 @@ impl Plugin for Priority {
         } else {
             Some(named(attributes, server, &name).await?)
         };
-        apply(attributes, class.as_deref())
+        if group { apply_to_group(attributes, class.as_deref()) } else { apply(attributes, class.as_deref()) }
     }
 
     async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
@@ -90,6 +93,24 @@ fn apply(attributes: &mut Attributes<'_>, class: Option<&PriorityClass>) -> Resu
     }
     spec["priority"] = value.into();
     spec["preemptionPolicy"] = Value::from(policy);
+    Ok(())
+}
+
+/// A pod group has no policy of its own: its pods' counts.
+fn apply_to_group(attributes: &mut Attributes<'_>, class: Option<&PriorityClass>) -> Result<(), StatusError> {
+    let value = class.and_then(|c| c.value).unwrap_or(0);
+    if let Some(given) = attributes.object["spec"]["priority"].as_i64()
+        && given != i64::from(value)
+    {
+        return Err(attributes.forbidden(&format!(
+            "priority set in the pod group ({given}) must match the priority computed ({value}) based on the priority class set in the spec"
+        )));
+    }
+    let spec = &mut attributes.object["spec"];
+    if let Some(name) = class.and_then(|c| c.metadata.name.clone()) {
+        spec["priorityClassName"] = name.into();
+    }
+    spec["priority"] = value.into();
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use super::pod_references::{Kind, refers_to};
 use super::{Attributes, Decision, rules};
 use crate::authn::UserInfo;
 use crate::cache::Caches;
+use crate::features::Features;
 
 const NODES_GROUP: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
@@ -30,8 +31,8 @@ pub struct NodeAuthorizer {
 }
 
 impl NodeAuthorizer {
-    pub fn new(caches: Arc<Caches>) -> Self {
-        let role = super::policy::defaults()
+    pub fn new(caches: Arc<Caches>, features: &Features) -> Self {
+        let role = super::policy::defaults(features)
             .into_iter()
             .find(|d| d.resource == "clusterroles" && d.object["metadata"]["name"] == "system:node");
         let rules = role.and_then(|mut r| serde_json::from_value(r.object["rules"].take()).ok());

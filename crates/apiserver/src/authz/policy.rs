@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::features::Features;
+
 const TEXT: &str = include_str!("default_roles.txt");
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 const API_GROUP: &str = "rbac.authorization.k8s.io";
@@ -12,10 +14,11 @@ pub struct Default {
     pub object: Value,
 }
 
-/// All default roles and bindings, roles before the bindings that name them.
-pub fn defaults() -> Vec<Default> {
+/// All default roles and bindings with these features, roles before the bindings that name them.
+pub fn defaults(features: &Features) -> Vec<Default> {
     let mut out: Vec<Default> = Vec::new();
-    for line in TEXT.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')) {
+    let lines = TEXT.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+    for line in lines.filter_map(|line| counted(line, features)) {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             ["clusterrole", name, labels @ ..] => out.push(cluster_role(name, labels)),
@@ -50,6 +53,13 @@ pub fn defaults() -> Vec<Default> {
         }
     }
     out
+}
+
+/// The line, without the feature that it counts with; `None` while that is off.
+fn counted<'a>(line: &'a str, features: &Features) -> Option<&'a str> {
+    let Some(rest) = line.strip_prefix("when ") else { return Some(line) };
+    let (gate, line) = rest.split_once(' ')?;
+    features.is_on(gate).then_some(line)
 }
 
 fn push(list: &mut Value, item: Value) {
@@ -119,9 +129,12 @@ mod tests {
 
     #[test]
     fn every_line_is_understood() {
-        let all = defaults();
+        let mut features = Features::default();
+        assert!(!defaults(&features).iter().any(|d| d.object.to_string().contains("podgroup")));
+        features.set("GenericWorkload=true").unwrap();
+        let all = defaults(&features);
         for line in TEXT.lines().filter(|l| l.starts_with("  ") && !l.trim().starts_with("aggregate")) {
-            assert!(rule(line.trim()).is_some(), "{line}");
+            assert!(rule(counted(line.trim(), &features).unwrap()).is_some(), "{line}");
         }
         for d in &all {
             let json = d.object.clone();
@@ -142,5 +155,7 @@ mod tests {
         assert!(edit["aggregationRule"]["clusterRoleSelectors"].is_array());
         let binding = &named("clusterrolebindings", "system:discovery").object;
         assert_eq!(binding["subjects"][0]["name"], "system:authenticated");
+        let scheduler = &named("clusterroles", "system:kube-scheduler").object;
+        assert!(scheduler.to_string().contains("podgroups/status"));
     }
 }

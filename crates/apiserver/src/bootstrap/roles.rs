@@ -17,7 +17,7 @@ const GROUP: &str = "rbac.authorization.k8s.io";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
 pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusError> {
-    stream::iter(policy::defaults())
+    stream::iter(policy::defaults(&server.config.features))
         .map(|default| reconcile_one(server, request, default))
         .buffer_unordered(AT_ONCE)
         .try_collect::<()>()

@@ -1,6 +1,7 @@
 //! Fields of features that are off by default in 1.37: they are dropped wherever a pod spec stands.
 
 use crate::defaults::{Fields, existing, items};
+use crate::gates::GENERIC_WORKLOAD;
 
 const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
 /// Volumes of files that come with a mode, and maybe an owner.
@@ -10,7 +11,9 @@ const PROJECTED: [&str; 6] =
     ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
 
 pub fn drop_fields(spec: &mut Fields) {
-    spec.remove("schedulingGroup");
+    if !GENERIC_WORKLOAD.is_on() {
+        spec.remove("schedulingGroup");
+    }
     spec.remove("evictionResponders");
     for volume in items(spec, "volumes") {
         self::volume(volume);

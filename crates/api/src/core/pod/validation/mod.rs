@@ -136,6 +136,7 @@ pub fn pod_spec(errors: &mut ErrorList, path: &Path, spec: &PodSpec, of: Of<'_>)
     host_users(errors, path, spec);
     host_name(errors, path, spec);
     identity(errors, path, spec);
+    scheduling::group(errors, &path.child("schedulingGroup"), spec);
     env::file_volumes(errors, path, spec);
 }
 

@@ -1,4 +1,4 @@
-//! What steers scheduling: affinity, tolerations, topology spread, gates.
+//! What steers scheduling: affinity, tolerations, topology spread, gates, pod groups.
 
 use std::collections::BTreeSet;
 
@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::names;
+use serde_json::Value;
 
 use crate::validate;
 
@@ -199,6 +200,16 @@ pub fn gates(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
         if !seen.insert(&gate.name) {
             errors.push(Error::duplicate(&path.index(i), gate.name.as_str()));
         }
+    }
+}
+
+/// The pod group that a pod is scheduled with.
+pub fn group(errors: &mut ErrorList, path: &Path, spec: &PodSpec) {
+    let Some(group) = &spec.scheduling_group else { return };
+    let path = path.child("podGroupName");
+    match &group.pod_group_name {
+        Some(name) => validate::dns_subdomain(errors, &path, name),
+        None => errors.push(Error::invalid(&path, Value::Null, "must specify one of: `podGroupName`")),
     }
 }
 

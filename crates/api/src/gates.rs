@@ -1,0 +1,21 @@
+//! Features that are off by default and decide which fields the API takes: set once, when the process starts, and read
+//! wherever objects are defaulted.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A feature of the whole process.
+#[derive(Debug)]
+pub struct Gate(AtomicBool);
+
+/// Pods name a PodGroup to be scheduled with (KEP-4671).
+pub static GENERIC_WORKLOAD: Gate = Gate(AtomicBool::new(false));
+
+impl Gate {
+    pub fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub fn set(&self, on: bool) {
+        self.0.store(on, Ordering::Relaxed);
+    }
+}
