@@ -225,6 +225,16 @@ pub struct ApiArgs {
     tls_private_key_file: Option<PathBuf>,
 }
 
+/// The feature gate of pod groups.
+pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
+
+/// The features with what `--feature-gates` says of them.
+pub fn features(text: &str) -> Result<Features> {
+    let mut features = Features::default();
+    features.set(text).map_err(|e| anyhow::anyhow!("--feature-gates: {e}"))?;
+    Ok(features)
+}
+
 /// `1h30m`, `90s`, `500ms`: as Go writes durations.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("time: invalid duration {text:?}");
@@ -270,6 +280,11 @@ fn read(path: &Path) -> Result<String> {
 }
 
 impl ApiArgs {
+    /// The features that are on.
+    pub fn features(&self) -> Result<Features> {
+        features(&self.feature_gates)
+    }
+
     /// Sets what the flags ask for.
     pub fn apply(&self, config: &mut Config) -> Result<()> {
         self.service_accounts(config)?;
@@ -287,9 +302,7 @@ impl ApiArgs {
         if let (Some(certificate), Some(key)) = (&self.tls_cert_file, &self.tls_private_key_file) {
             config.serving_files = Some((certificate.clone(), key.clone()));
         }
-        let mut features = Features::default();
-        features.set(&self.feature_gates).map_err(|e| anyhow::anyhow!("--feature-gates: {e}"))?;
-        config.features = features;
+        config.features = self.features()?;
         config.flags = shown(std::env::args());
         if !(0.0..=0.02).contains(&self.goaway_chance) {
             bail!("--goaway-chance can not be less than 0 or greater than 0.02");

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use knarr_api::gates;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
 use knarr_client::clock::SystemClock;
@@ -15,6 +16,7 @@ use knarr_client::kubeconfig::Access;
 use knarr_client::leader_election::LeaderElection;
 use tokio_util::sync::CancellationToken;
 
+use crate::api_flags::GENERIC_WORKLOAD;
 use crate::progress::Progress;
 use crate::{access, api_flags, leading, preflight, signals};
 
@@ -41,6 +43,9 @@ pub struct ComponentArgs {
     /// How long to wait between two attempts to take or to renew the lease
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = api_flags::duration)]
     leader_elect_retry_period: Duration,
+    /// Features to switch on or off, as the API server has them: `GenericWorkload=true`
+    #[arg(long, default_value = "", value_name = "NAME=BOOL,...")]
+    feature_gates: String,
 }
 
 /// A component that has reached its API server.
@@ -58,6 +63,7 @@ impl Component {
     /// Makes the first contact as `name`, `kube-scheduler` for instance.
     pub async fn start(args: &ComponentArgs, name: &'static str) -> Result<Self> {
         let election = args.election(name)?;
+        gates::GENERIC_WORKLOAD.set(api_flags::features(&args.feature_gates)?.is_on(GENERIC_WORKLOAD));
         let access = Access::load(&args.kubeconfig)
             .with_context(|| format!("cannot use {}", args.kubeconfig.display()))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use knarr_api::gates;
 use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Informers};
 use knarr_scheduler::Scheduler;
@@ -29,9 +30,10 @@ pub struct SchedulerArgs {
 }
 
 pub fn run(args: SchedulerArgs) -> Result<()> {
-    let config = configuration("--config", args.config.as_deref())?;
+    let mut config = configuration("--config", args.config.as_deref())?;
     crate::memory::runtime()?.block_on(async {
         let component = Component::start(&args.component, NAME).await?;
+        config.generic_workload = gates::GENERIC_WORKLOAD.is_on();
         let client = component.client.clone();
         component.run(move |stop| schedule(client.clone(), config.clone(), |_| {}, stop)).await
     })

@@ -1,17 +1,20 @@
 //! `knarr server`: a whole cluster in one process: control plane and node.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use knarr_api::resources;
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer};
 use knarr_client::clock::SystemClock;
+use knarr_scheduler::config::Configuration;
 use tokio_util::sync::CancellationToken;
 
-use crate::api_flags::ApiArgs;
+use crate::api_flags::{ApiArgs, GENERIC_WORKLOAD};
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
 use crate::pki::{Pki, Subject};
@@ -202,15 +205,28 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
         node_cidr_mask_size: args.node_cidr_mask_size,
         cluster_domain: args.cluster_domain.clone(),
         tls_san: args.tls_san.clone(),
-        runtime_config: args
-            .runtime_config
-            .iter()
-            .map(|pair| pair.split_once('=').unwrap_or((pair, "true")))
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect(),
+        runtime_config: runtime_config(args),
         shared_store: args.store.shared(),
-        scheduler: scheduler::configuration("--scheduler-config", args.scheduler_config.as_deref())?,
+        scheduler: scheduler_config(args)?,
     })
+}
+
+/// What the scheduler is told: its file, and the features that are its business.
+fn scheduler_config(args: &ServerArgs) -> Result<Configuration> {
+    let generic_workload = args.api.features()?.is_on(GENERIC_WORKLOAD);
+    let served = resources::enabled(&runtime_config(args));
+    if generic_workload && !served.iter().any(|r| r.types.plural == "podgroups") {
+        bail!("--feature-gates: {GENERIC_WORKLOAD} needs --runtime-config scheduling.k8s.io/v1beta1=true");
+    }
+    Ok(Configuration {
+        generic_workload,
+        ..scheduler::configuration("--scheduler-config", args.scheduler_config.as_deref())?
+    })
+}
+
+fn runtime_config(args: &ServerArgs) -> BTreeMap<String, String> {
+    let pairs = args.runtime_config.iter().map(|pair| pair.split_once('=').unwrap_or((pair, "true")));
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 /// An IPv4 prefix of at most `longest` bits, with its host bits zero.

@@ -212,6 +212,7 @@ impl Scheduler {
         match nomination {
             Nomination::Keep => {}
             Nomination::Withdraw => status["nominatedNodeName"] = json!(null),
+            Nomination::Set(node) => status["nominatedNodeName"] = json!(node),
             Nomination::Make(room) => status["nominatedNodeName"] = json!(room.node),
         }
         let patch = Patch::Strategic(json!({ "status": status }));

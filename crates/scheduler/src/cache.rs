@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use knarr_api::kind::Kind;
 
 use crate::framework::PodInfo;
+use crate::groups::Groups;
 use crate::snapshot::{PlacedPod, Snapshot};
 
 struct Placed {
@@ -23,9 +24,20 @@ pub struct Cache {
     pods: HashMap<Box<str>, Placed>,
     /// Pods whose node is not known (yet), by node name.
     homeless: BTreeMap<Box<str>, Vec<Arc<PlacedPod>>>,
+    /// Told of the pods of groups, where pods are scheduled in groups at all.
+    groups: Option<Arc<Groups>>,
 }
 
 impl Cache {
+    /// One that keeps the books of pod groups, too.
+    pub fn with_groups(groups: Arc<Groups>) -> Self {
+        Self { groups: Some(groups), ..Self::default() }
+    }
+
+    pub fn groups(&self) -> Option<&Arc<Groups>> {
+        self.groups.as_ref()
+    }
+
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
@@ -68,12 +80,18 @@ impl Cache {
     /// Counts the pod on the node before the binding is written.
     pub fn assume(&mut self, pod: &PodInfo, node: &str) {
         self.place(pod.placed(), node, true);
+        if let Some(groups) = &self.groups {
+            groups.assume(pod.uid());
+        }
     }
 
     /// Takes back an assumption whose binding failed.
     pub fn forget(&mut self, uid: &str) {
         if self.is_assumed(uid) {
-            self.remove_pod(uid);
+            self.take_off(uid);
+            if let Some(groups) = &self.groups {
+                groups.forget(uid);
+            }
         }
     }
 
@@ -88,10 +106,28 @@ impl Cache {
             self.remove_pod(pod.uid());
         } else {
             self.place(PlacedPod::of(pod), node, false);
+            if let Some(groups) = &self.groups {
+                groups.set_pod(pod);
+            }
+        }
+    }
+
+    /// Takes note of a pod that waits.
+    pub fn set_waiting(&self, pod: &Pod) {
+        if let Some(groups) = &self.groups {
+            groups.set_pod(pod);
         }
     }
 
     pub fn remove_pod(&mut self, uid: &str) {
+        self.take_off(uid);
+        if let Some(groups) = &self.groups {
+            groups.remove_pod(uid);
+        }
+    }
+
+    /// Takes the pod off its node; it is still one of its group.
+    pub fn take_off(&mut self, uid: &str) {
         let Some(placed) = self.pods.remove(uid) else { return };
         if let Some(at) = self.snapshot.find(&placed.node) {
             self.snapshot.remove_pod(at, uid);
@@ -114,7 +150,7 @@ impl Cache {
                 return;
             }
             let uid = pod.uid.clone();
-            self.remove_pod(&uid);
+            self.take_off(&uid);
         }
         let (uid, pod) = (pod.uid.clone(), Arc::new(pod));
         match self.snapshot.find(node) {

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::extender::config::{ExtenderConfig, ignored, validate};
 use crate::framework::points::Parts;
-use crate::framework::{Build, Catalog, Points, Profile, Profiles};
+use crate::framework::{Build, Catalog, Descriptor, Points, Profile, Profiles};
 use crate::health::Awareness;
 use crate::plugins::{self, node_resources_fit};
 use crate::queue::Backoff;
@@ -50,6 +50,9 @@ pub struct Configuration {
     pub extenders: Vec<ExtenderConfig>,
     /// Not upstream's.
     pub node_failure_awareness: Awareness,
+    /// The feature gate GenericWorkload, which is no part of the file: pod groups are scheduled as such.
+    #[serde(skip)]
+    pub generic_workload: bool,
 }
 
 impl Default for Configuration {
@@ -63,6 +66,7 @@ impl Default for Configuration {
             profiles: Vec::new(),
             extenders: Vec::new(),
             node_failure_awareness: Awareness::default(),
+            generic_workload: false,
         }
     }
 }
@@ -102,6 +106,7 @@ pub struct Plugins {
     pub multi_point: PluginSet,
     pub placement_generate: PluginSet,
     pub placement_score: PluginSet,
+    pub pod_group_post_filter: PluginSet,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -197,7 +202,8 @@ impl Configuration {
             let name = profile.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
             let percent = profile.percentage_of_nodes_to_score.or(shared).unwrap_or(0);
             let failed = |why| ConfigError::Profile { scheduler: name.to_owned(), why };
-            let points = profile.points(catalog, &ignored(&self.extenders)).map_err(failed)?;
+            let defaults = defaults(self.generic_workload);
+            let points = profile.points(catalog, &defaults, &ignored(&self.extenders)).map_err(failed)?;
             if points.queue_sort.is_none() {
                 return Err(failed("no queue sort plugin is enabled".to_owned()));
             }
@@ -229,9 +235,14 @@ impl ProfileConfig {
     }
 
     /// The default plugins with this profile's changes, point by point.
-    fn points(&self, catalog: &Arc<Catalog>, left_out: &[String]) -> Result<Points, String> {
+    fn points(
+        &self,
+        catalog: &Arc<Catalog>,
+        defaults: &[&Descriptor],
+        left_out: &[String],
+    ) -> Result<Points, String> {
         let sets = &self.plugins;
-        let multi_point = merge(&sets.multi_point);
+        let multi_point = merge(defaults, &sets.multi_point);
         let mut parts: BTreeMap<&str, Parts> = BTreeMap::new();
         let mut points = Points::default();
         let each = [
@@ -251,7 +262,7 @@ impl ProfileConfig {
             if parts.contains_key(plugin.name.as_str()) {
                 continue;
             }
-            let descriptor = plugins::ALL.iter().find(|d| d.name == plugin.name);
+            let descriptor = known().find(|d| d.name == plugin.name);
             let Some(descriptor) = descriptor else {
                 return Err(format!("plugin {:?} does not exist", plugin.name));
             };
@@ -278,6 +289,8 @@ impl ProfileConfig {
         fill!(pre_bind);
         fill!(bind);
         fill!(post_bind);
+        points.placement_feasible =
+            multi_point.iter().filter_map(|e| of(&e.name)?.placement_feasible.clone()).collect();
         points.queue_sort = order(&sets.queue_sort).iter().find_map(|e| of(&e.name)?.queue_sort.clone());
         let scores = order(&sets.score).into_iter();
         points.score = scores.filter_map(|e| Some((of(&e.name)?.score.clone()?, weight(&e)))).collect();
@@ -292,16 +305,27 @@ impl ProfileConfig {
     }
 }
 
+/// Every plugin there is.
+fn known() -> impl Iterator<Item = &'static Descriptor> {
+    plugins::ALL.iter().chain(plugins::OF_GENERIC_WORKLOAD)
+}
+
+/// The default plugins.
+fn defaults(generic_workload: bool) -> Vec<&'static Descriptor> {
+    let more = if generic_workload { plugins::OF_GENERIC_WORKLOAD } else { &[] };
+    plugins::ALL.iter().chain(more).collect()
+}
+
 /// The weight given, or the plugin's own.
 fn weight(enabled: &Enabled) -> i64 {
-    let own = || plugins::ALL.iter().find(|d| d.name == enabled.name).map_or(1, |d| d.weight);
+    let own = || known().find(|d| d.name == enabled.name).map_or(1, |d| d.weight);
     if enabled.weight > 0 { enabled.weight } else { own().max(1) }
 }
 
 /// The default plugins with those of the file: a plugin named again keeps its place, others follow.
-fn merge(custom: &PluginSet) -> Vec<Enabled> {
+fn merge(defaults: &[&Descriptor], custom: &PluginSet) -> Vec<Enabled> {
     let mut merged: Vec<Enabled> = Vec::new();
-    for descriptor in plugins::ALL.iter().filter(|d| !custom.disables(d.name)) {
+    for descriptor in defaults.iter().filter(|d| !custom.disables(d.name)) {
         let own = custom.enabled.iter().find(|e| e.name == descriptor.name).cloned();
         merged.push(own.unwrap_or_else(|| Enabled { name: descriptor.name.to_owned(), weight: 0 }));
     }

@@ -12,7 +12,7 @@ use crate::framework::{Attempt, Code, CycleState, NoRoom, PodInfo, PostFilter, P
 use crate::metrics::Metric;
 use crate::schedule_one::Outcome;
 use crate::scheduler::{Eviction, Next, Nomination, Scheduler, State};
-use crate::snapshot::NodeIdx;
+use crate::snapshot::{NodeIdx, Snapshot};
 
 /// Rooms, with the plugin that found them.
 pub(crate) type Rooms = Result<(Arc<dyn PostFilter>, Vec<Room>), Option<NoRoom>>;
@@ -155,7 +155,20 @@ impl Scheduler {
         begun: Duration,
     ) -> Next {
         let mut state = CycleState::new(self.metrics.samples());
-        let mut failed = self.run_reserve(cache, profile, &mut state, &pod, &node);
+        let failed = self.run_reserve(cache.snapshot(), profile, &mut state, &pod, &node);
+        let bound = Bound { pod, node, state, permit: None, begun, nominated: None };
+        self.permit(cache, profile, bound, failed)
+    }
+
+    /// Permit, where nothing has failed yet.
+    pub(crate) fn permit(
+        &self,
+        cache: &mut Cache,
+        profile: &Profile,
+        bound: Bound,
+        mut failed: Option<(&'static str, Status)>,
+    ) -> Next {
+        let Bound { pod, node, mut state, begun, .. } = bound;
         let mut waits: BTreeSet<&'static str> = BTreeSet::new();
         let permit_begun = self.now();
         let permits = failed.is_none();
@@ -211,9 +224,9 @@ impl Scheduler {
     }
 
     /// Who refused to reserve, and why.
-    fn run_reserve(
+    pub(crate) fn run_reserve(
         &self,
-        cache: &Cache,
+        cluster: &Snapshot,
         profile: &Profile,
         state: &mut CycleState,
         pod: &PodInfo,
@@ -223,7 +236,7 @@ impl Scheduler {
         let mut failed = None;
         for plugin in &profile.points.reserve {
             let began = self.now();
-            let status = plugin.reserve(state, cache.snapshot(), pod, node);
+            let status = plugin.reserve(state, cluster, pod, node);
             self.metrics.sampled(state, "Reserve", plugin.name(), status.code, began);
             if !status.is_success() {
                 failed = Some((plugin.name(), status));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::scheduling::v1beta1::PodGroup;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_api::kind::Kind;
 use knarr_client::{Event, Informers};
@@ -12,6 +13,7 @@ use knarr_client::{Event, Informers};
 use crate::cache::is_terminal;
 use crate::cluster_events::{node_update, pod_update};
 use crate::framework::{Action, Changed, ClusterEvent, PodInfo, Resource, Status};
+use crate::groups::Groups;
 use crate::scheduler::{Scheduler, State};
 
 impl Scheduler {
@@ -117,8 +119,12 @@ impl Scheduler {
             && !is_terminal(pod)
             && pod.metadata.deletion_timestamp.is_none();
         if !waits {
+            if cache.groups().is_some() && !cache.is_assumed(pod.uid()) {
+                cache.remove_pod(pod.uid());
+            }
             return queue.remove(pod.uid());
         }
+        cache.set_waiting(pod);
         if cache.is_assumed(pod.uid()) {
             return;
         }
@@ -127,6 +133,36 @@ impl Scheduler {
         let events = old.map(|old| pod_update(Resource::TargetPod, old, pod)).unwrap_or_default();
         let change = Changed::of(old.cloned(), Some(Arc::clone(pod)));
         queue.set(&self.profiles, info, &events, &change, now);
+        if old.is_none() && cache.groups().is_some() {
+            // It may be the one that others of its group wait for.
+            let came = ClusterEvent::new(Resource::UnscheduledPod, Action::ADD);
+            queue.on_event(&self.profiles, came, &change, now);
+        }
+    }
+
+    /// Pod groups, where pods are scheduled in groups.
+    pub(crate) fn on_pod_group(&self, groups: &Groups, event: &Event<PodGroup>) {
+        let now = self.now();
+        let mut state = self.lock();
+        let (action, change) = match event {
+            Event::Added(new) => (Action::ADD, Changed::of(None, Some(Arc::clone(new)))),
+            Event::Updated { old, new } => {
+                (Action::UPDATE, Changed::of(Some(Arc::clone(old)), Some(Arc::clone(new))))
+            }
+            Event::Deleted(old) => (Action::DELETE, Changed::of(Some(Arc::clone(old)), None)),
+        };
+        match event {
+            Event::Added(group) | Event::Updated { new: group, .. } => groups.set_object(Arc::clone(group)),
+            Event::Deleted(group) => {
+                groups.remove_object(&group.key());
+                self.reports.forget(&group.key());
+            }
+        }
+        state.queue.group_changed(&self.profiles, &event.object().key());
+        let happened = ClusterEvent::new(Resource::PodGroup, action);
+        state.queue.on_event(&self.profiles, happened, &change, now);
+        drop(state);
+        self.wake.notify_one();
     }
 }
 

@@ -73,6 +73,15 @@ families! {
     CacheSize, Gauge, "scheduler_cache_size", ["type"], "Nodes, pods and assumed pods in the cache.";
     UnschedulablePods, Gauge, "scheduler_unschedulable_pods", ["plugin", "profile"],
         "Pods that wait because of a plugin.";
+    GroupAttempts, Counter, "scheduler_podgroup_schedule_attempts_total", ["profile", "result"],
+        "Attempts to schedule pod groups, by result.";
+    GroupAttemptDuration, Histogram(ATTEMPT_SECONDS), "scheduler_podgroup_scheduling_attempt_duration_seconds",
+        ["profile", "result"], "Time of an attempt to schedule a pod group, in seconds.";
+    GroupAlgorithmDuration, Histogram(ATTEMPT_SECONDS),
+        "scheduler_podgroup_scheduling_algorithm_duration_seconds", [],
+        "Time of the decision on a pod group, in seconds.";
+    QueuedEntities, Gauge, "scheduler_queued_entities", ["queue", "type"],
+        "Waiting pods that are in no group, and waiting groups, by where in the queue they are.";
     AvoidedNodes, Gauge, "knarr_scheduler_avoided_nodes", [], "Nodes on which pods fail to start.";
     BreakerTrips, Counter, "knarr_scheduler_breaker_trips_total", [], "Times that a node came to be avoided.";
     HeldWorkloads, Gauge, "knarr_scheduler_held_workloads", [], "Workloads held back.";

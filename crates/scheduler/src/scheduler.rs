@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::scheduling::v1beta1::PodGroup;
 use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Informers};
 use tokio::sync::{Notify, Semaphore};
@@ -16,9 +17,11 @@ use crate::cache::Cache;
 use crate::config::{ConfigError, Configuration};
 use crate::extender::Extenders;
 use crate::framework::{Catalog, PodInfo, Profiles};
+use crate::group_condition::{Report, Reports};
+use crate::groups::Groups;
 use crate::health::Health;
 use crate::metrics::{Measured, Metric, Metrics};
-use crate::queue::Queue;
+use crate::queue::{Queue, Ready};
 use crate::schedule_one::Cycles;
 use crate::waiting::WaitingPods;
 
@@ -50,6 +53,7 @@ pub struct Scheduler {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) health: Arc<Health>,
+    pub(crate) reports: Reports,
     state: Mutex<State>,
     pub(crate) wake: Notify,
     bindings: Arc<Semaphore>,
@@ -64,6 +68,8 @@ pub(crate) enum Next {
     /// Extenders are to be asked first.
     Extend(Arc<PodInfo>),
     Bind(Box<Bound>),
+    /// How a pod group's attempt ended, to be told in its status.
+    Report(Box<Report>),
     TurnDown {
         pod: Arc<PodInfo>,
         plugins: BTreeSet<&'static str>,
@@ -88,6 +94,8 @@ impl Next {
 pub(crate) enum Nomination {
     Keep,
     Withdraw,
+    /// Room is being made there for it and others of its group.
+    Set(Box<str>),
     Make(Box<Eviction>),
 }
 
@@ -115,22 +123,30 @@ impl Scheduler {
     ) -> Result<Arc<Self>, ConfigError> {
         let catalog = Arc::new(Catalog::of_informers(Arc::clone(informers)));
         let profiles = options.config.profiles(&catalog)?;
-        let queue = Queue::new(options.config.backoff());
+        let groups = options.config.generic_workload.then(|| catalog.shared::<Groups>());
+        let backoff = options.config.backoff();
+        let (queue, cache) = match &groups {
+            Some(groups) => {
+                (Queue::with_groups(backoff, Arc::clone(groups)), Cache::with_groups(Arc::clone(groups)))
+            }
+            None => (Queue::new(backoff), Cache::default()),
+        };
         let metrics = Arc::new(Metrics::new(Arc::clone(informers.client().clock())));
         profiles.measure(&metrics);
         catalog.shared::<Measured>().set(&metrics, &recorder);
         let cycles = Cycles::measured(options.seed, Arc::clone(&metrics));
-        let state = State { cache: Cache::default(), queue, cycles };
+        let state = State { cache, queue, cycles };
         let health = catalog.shared::<Health>();
         health.configure(&options.config.node_failure_awareness);
         let scheduler = Arc::new(Self {
             profiles,
             client: informers.client().clone(),
             recorder,
-            waiting: Arc::default(),
+            waiting: catalog.shared::<WaitingPods>(),
             catalog,
             metrics,
             health,
+            reports: Reports::default(),
             state: Mutex::new(state),
             wake: Notify::new(),
             bindings: Arc::new(Semaphore::new(MAX_BINDINGS)),
@@ -142,6 +158,11 @@ impl Scheduler {
         let on_namespace = Arc::clone(&scheduler);
         informers.informer::<Namespace>().add_handler(move |event| on_namespace.on_namespace(event));
         scheduler.watch_others(informers);
+        if let Some(groups) = groups {
+            let on_group = Arc::clone(&scheduler);
+            let informer = informers.informer::<PodGroup>();
+            informer.add_handler(move |event| on_group.on_pod_group(&groups, event));
+        }
         let on_pod = Arc::clone(&scheduler);
         informers.informer::<Pod>().add_handler(move |event| on_pod.on_pod(event));
         Ok(scheduler)
@@ -171,8 +192,13 @@ impl Scheduler {
                 self.health_tick(&mut state);
                 let now = self.now();
                 while batch.len() < BATCH {
-                    let Some(pod) = state.queue.pop(&self.profiles, now) else { break };
-                    batch.push(self.schedule_pod(&mut state, pod, now));
+                    match state.queue.next(&self.profiles, now) {
+                        None => break,
+                        Some(Ready::Pod(pod)) => batch.push(self.schedule_pod(&mut state, pod, now)),
+                        Some(Ready::Group(group)) => {
+                            batch.extend(self.schedule_group(&mut state, group, now))
+                        }
+                    }
                 }
                 let due = state.queue.next_due().map(|at| at.saturating_sub(now));
                 due.into_iter().chain(self.health_due()).min()
@@ -213,6 +239,7 @@ impl Scheduler {
                     drop(permit);
                 });
             }
+            Next::Report(report) => self.report(report),
             Next::TurnDown { pod, plugins, reason, message, nomination } => {
                 self.turn_down(&pod, plugins, reason, message, nomination);
             }
@@ -230,8 +257,17 @@ impl Scheduler {
         for ((queue, event), n) in state.queue.take_incoming() {
             self.metrics.add(Metric::IncomingPods, &[&event, queue], n as f64);
         }
-        for (queue, n) in state.queue.pending() {
+        let single = state.queue.pending();
+        for (queue, n) in single {
             self.metrics.set(Metric::PendingPods, &[queue], n as f64);
+        }
+        for (queue, groups, pods) in state.queue.groups_pending().into_iter().flatten() {
+            let alone = single.iter().find(|(name, _)| *name == queue).map_or(0, |(_, n)| *n);
+            self.metrics.set(Metric::PendingPods, &[queue], (alone + pods) as f64);
+            if queue != "incomplete" {
+                self.metrics.set(Metric::QueuedEntities, &[queue, "podgroup"], groups as f64);
+                self.metrics.set(Metric::QueuedEntities, &[queue, "pod"], alone as f64);
+            }
         }
         self.metrics.clear(Metric::UnschedulablePods);
         for ((plugin, profile), n) in state.queue.unschedulable() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::scheduling::v1beta1::PodGroup;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_api::kind::{Kind, ResourceType};
 use knarr_client::Informers;
@@ -43,6 +44,7 @@ fn kinds() -> Vec<ResourceType> {
         StatefulSet::RESOURCE,
         ReplicationController::RESOURCE,
         Service::RESOURCE,
+        PodGroup::RESOURCE,
     ]
 }
 
@@ -68,6 +70,13 @@ impl Drop for Lab {
 }
 
 async fn lab(extenders: Value) -> Lab {
+    let config = Configuration::parse(json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration", "extenders": extenders}))
+    .unwrap();
+    lab_of(config).await
+}
+
+async fn lab_of(config: Configuration) -> Lab {
     let api = FakeApi::new(Arc::new(SystemClock), &kinds());
     for name in ["a", "b"] {
         api.add::<Node>(&object(json!({"metadata": {"name": name}, "status": {"allocatable":
@@ -76,9 +85,6 @@ async fn lab(extenders: Value) -> Lab {
     let stop = CancellationToken::new();
     let informers = Arc::new(Informers::new(api.client(), stop.clone()));
     let recorder = EventRecorder::new(api.client(), "default-scheduler", "", stop.clone());
-    let config = Configuration::parse(json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration", "extenders": extenders}))
-    .unwrap();
     let scheduler = Scheduler::new(&informers, recorder, Options { config, seed: 1 }).unwrap();
     informers.wait_synced().await;
     tokio::spawn(Arc::clone(&scheduler).run(stop.clone()));
@@ -288,4 +294,98 @@ async fn extended_resources_may_be_devices() {
     };
     until(|| said().filter(|why| why.starts_with("0/2 nodes are available: 2 cannot allocate all claims.")))
         .await;
+}
+
+/// A scheduler that knows pod groups.
+async fn gang_lab() -> Lab {
+    lab_of(Configuration { generic_workload: true, ..Configuration::default() }).await
+}
+
+fn gang(name: &str, min_count: i32) -> PodGroup {
+    object(json!({"metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}}}))
+}
+
+fn member(name: &str, group: &str, cpu: &str) -> Pod {
+    let mut pod = pod(name, json!({"cpu": cpu}));
+    pod.spec.as_mut().unwrap().scheduling_group =
+        serde_json::from_value(json!({"podGroupName": group})).unwrap();
+    pod
+}
+
+/// The message of the pod's PodScheduled condition, where that is False.
+fn refusal(lab: &Lab, name: &str) -> Option<String> {
+    let conditions = lab.api.get::<Pod>("default", name)?.status?.conditions?;
+    conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message
+}
+
+/// Status, reason and message of the group's condition.
+fn told(lab: &Lab, group: &str) -> Option<(String, String, String)> {
+    let conditions = lab.api.get::<PodGroup>("default", group)?.status?.conditions?;
+    let condition = conditions.into_iter().find(|c| c.type_ == "PodGroupInitiallyScheduled")?;
+    Some((condition.status, condition.reason, condition.message))
+}
+
+fn nodes_of(lab: &Lab, names: &[&str]) -> usize {
+    let node = |name: &&&str| {
+        lab.api.get::<Pod>("default", name).is_some_and(|p| p.spec.unwrap().node_name.is_some())
+    };
+    names.iter().filter(node).count()
+}
+
+#[tokio::test]
+async fn a_gang_is_bound_as_a_whole_or_not_at_all() {
+    let lab = gang_lab().await;
+    lab.api.add(&gang("g", 3));
+    // Two nodes of 4 CPUs: two of the three fit.
+    for name in ["a", "b", "c"] {
+        lab.api.add(&member(name, "g", "3"));
+    }
+    let group = until(|| told(&lab, "g")).await;
+    assert_eq!((group.0.as_str(), group.1.as_str()), ("False", "Unschedulable"));
+    let words = "pod group is unschedulable, minCount (3) cannot be satisfied: 2 scheduled, 0 remaining";
+    assert!(group.2.starts_with(words), "{}", group.2);
+    assert_eq!(until(|| refusal(&lab, "c")).await, "0/2 nodes are available: 2 Insufficient cpu.");
+    let others = until(|| refusal(&lab, "a")).await;
+    assert!(
+        others.starts_with("pod group is unschedulable, pod group is unschedulable, minCount (3)"),
+        "{others}"
+    );
+    assert_eq!(nodes_of(&lab, &["a", "b", "c"]), 0);
+    lab.api.add::<Node>(&object(json!({"metadata": {"name": "c"}, "status": {"allocatable":
+        {"cpu": "4", "memory": "8Gi", "pods": "110"}}})));
+    until(|| (nodes_of(&lab, &["a", "b", "c"]) == 3).then_some(())).await;
+    until(|| told(&lab, "g").filter(|t| (t.0.as_str(), t.1.as_str()) == ("True", "Scheduled"))).await;
+    let metrics = lab.scheduler.metrics();
+    assert!(metrics.contains(
+        "scheduler_podgroup_schedule_attempts_total{profile=\"default-scheduler\",result=\"scheduled\"} 1"
+    ));
+}
+
+#[tokio::test]
+async fn pods_beyond_the_least_number_come_when_they_fit() {
+    let lab = gang_lab().await;
+    for name in ["a", "b", "c"] {
+        lab.api.add(&member(name, "g", "3"));
+    }
+    lab.api.add(&gang("g", 2));
+    until(|| (nodes_of(&lab, &["a", "b", "c"]) == 2).then_some(())).await;
+    until(|| told(&lab, "g").filter(|t| t.0 == "True")).await;
+    let left = until(|| ["a", "b", "c"].into_iter().find(|name| refusal(&lab, name).is_some())).await;
+    assert!(refusal(&lab, left).unwrap().starts_with("0/2 nodes are available: 2 Insufficient cpu."));
+    assert_eq!(told(&lab, "g").unwrap().0, "True", "scheduled once is scheduled");
+}
+
+#[tokio::test]
+async fn pods_that_disagree_are_an_error_of_the_group() {
+    let lab = gang_lab().await;
+    lab.api.add(&gang("g", 2));
+    let mut other = member("b", "g", "1");
+    other.spec.as_mut().unwrap().priority = Some(7);
+    lab.api.add(&member("a", "g", "1"));
+    lab.api.add(&other);
+    let words = "all pods in a single pod group should have the same priority as the pod group's priority, got 7 and 0";
+    let group = until(|| told(&lab, "g")).await;
+    assert_eq!(group, ("False".into(), "SchedulerError".into(), words.into()));
+    assert_eq!(until(|| refusal(&lab, "a")).await, words);
 }

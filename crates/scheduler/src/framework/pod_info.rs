@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodSpec};
-use knarr_api::kind::Kind;
+use knarr_api::kind::{Kind, ObjectKey};
 
 use super::footprint::Footprint;
 use super::shape::Shape;
@@ -71,6 +71,12 @@ impl PodInfo {
 
     pub fn scheduler_name(&self) -> &str {
         self.spec().and_then(|s| s.scheduler_name.as_deref()).unwrap_or("default-scheduler")
+    }
+
+    /// The pod group that it names.
+    pub fn group(&self) -> Option<ObjectKey> {
+        let group = self.spec()?.scheduling_group.as_ref()?;
+        Some(ObjectKey::new(self.namespace(), group.pod_group_name.as_deref()?))
     }
 
     /// The pod as it counts on a node.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use k8s_openapi::api::scheduling::v1beta1::PodGroup;
 use knarr_client::Client;
 
 use super::cycle_state::CycleState;
@@ -235,6 +236,21 @@ pub trait Permit: Plugin {
     fn permit(&self, state: &CycleState, pod: &PodInfo, node: &str) -> (Status, Duration);
 }
 
+/// How far a cycle is with a pod group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Pods with a node, those of this cycle included.
+    pub scheduled: usize,
+    /// Pods not tried yet.
+    pub remaining: usize,
+}
+
+/// Says of a pod group in its cycle whether enough of its pods have found a node: `Wait` while that may still come,
+/// `Unschedulable` when it cannot.
+pub trait PlacementFeasible: Plugin {
+    fn placement_feasible(&self, group: &PodGroup, progress: Progress) -> Status;
+}
+
 /// Work that has to be done before the binding, such as provisioning a volume.
 #[async_trait]
 pub trait PreBind: Plugin {
@@ -275,6 +291,7 @@ pub struct Parts {
     pub pre_bind: Option<Arc<dyn PreBind>>,
     pub bind: Option<Arc<dyn Bind>>,
     pub post_bind: Option<Arc<dyn PostBind>>,
+    pub placement_feasible: Option<Arc<dyn PlacementFeasible>>,
 }
 
 impl Parts {
@@ -292,6 +309,7 @@ impl Parts {
             pre_bind: None,
             bind: None,
             post_bind: None,
+            placement_feasible: None,
         }
     }
 }
@@ -310,6 +328,7 @@ pub struct Points {
     pub pre_bind: Vec<Arc<dyn PreBind>>,
     pub bind: Vec<Arc<dyn Bind>>,
     pub post_bind: Vec<Arc<dyn PostBind>>,
+    pub placement_feasible: Vec<Arc<dyn PlacementFeasible>>,
     /// All plugins, once each: for their interests.
     pub all: Vec<Arc<dyn Plugin>>,
 }

@@ -142,5 +142,6 @@ impl Points {
         self.pre_bind.extend(parts.pre_bind);
         self.bind.extend(parts.bind);
         self.post_bind.extend(parts.post_bind);
+        self.placement_feasible.extend(parts.placement_feasible);
     }
 }

@@ -57,8 +57,7 @@ fn lean(pod: &Pod) -> Pod {
     let volumes: Vec<Volume> =
         spec.and_then(|s| s.volumes.as_deref()).unwrap_or_default().iter().filter_map(lean_volume).collect();
     let own = volumes.iter().any(|v| v.ephemeral.is_some())
-        || spec.and_then(|s| s.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty())
-        || spec.is_some_and(|s| s.scheduling_group.is_some());
+        || spec.and_then(|s| s.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty());
     let metadata = ObjectMeta {
         namespace: pod.metadata.namespace.clone(),
         labels: pod.metadata.labels.clone(),

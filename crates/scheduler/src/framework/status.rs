@@ -43,6 +43,10 @@ impl Status {
         Self::new(Code::UnschedulableAndUnresolvable, reason)
     }
 
+    pub fn wait(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Code::Wait, reason)
+    }
+
     pub fn error(reason: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Code::Error, reason)
     }

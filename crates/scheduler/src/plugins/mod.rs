@@ -6,6 +6,7 @@ pub mod default_binder;
 pub mod default_preemption;
 mod domain_counts;
 pub mod dynamic_resources;
+pub mod gang_scheduling;
 pub mod image_locality;
 pub mod inter_pod_affinity;
 pub mod node_affinity;
@@ -55,3 +56,6 @@ pub const ALL: &[Descriptor] = &[
     default_binder::DESCRIPTOR,
     node_declared_features::DESCRIPTOR,
 ];
+
+/// Plugins that follow the default set while a feature is on.
+pub const OF_GENERIC_WORKLOAD: &[Descriptor] = &[gang_scheduling::DESCRIPTOR];

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
     Affinity, Container, ContainerImage, ContainerPort, Node, NodeAffinity, NodeSelector,
-    NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm, PodSpec, PreferredSchedulingTerm, Taint,
-    Toleration, TopologySpreadConstraint, WeightedPodAffinityTerm,
+    NodeSelectorRequirement, NodeSelectorTerm, Pod, PodAffinityTerm, PodSchedulingGroup, PodSpec,
+    PreferredSchedulingTerm, Taint, Toleration, TopologySpreadConstraint, WeightedPodAffinityTerm,
 };
+use k8s_openapi::api::scheduling::v1beta1::PodGroup;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::framework::points::NodeView;
 use crate::framework::profile::{Build, Descriptor};
@@ -36,6 +37,17 @@ pub fn cluster(nodes: Vec<NodeBuilder>, pods: Vec<(usize, PodBuilder)>) -> Snaps
         cluster.add_pod(at as NodeIdx, Arc::new(PlacedPod::of(&pod)));
     }
     cluster
+}
+
+/// A pod group in the default namespace: a gang of at least so many, or a basic one.
+pub fn pod_group(name: &str, min_count: Option<i32>) -> PodGroup {
+    let policy = match min_count {
+        Some(count) => json!({"gang": {"minCount": count}}),
+        None => json!({"basic": {}}),
+    };
+    let group = json!({"metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"schedulingPolicy": policy}});
+    serde_json::from_value(group).unwrap()
 }
 
 /// A profile of one plugin.
@@ -222,6 +234,12 @@ impl PodBuilder {
 
     pub fn label(mut self, key: &str, value: &str) -> Self {
         self.0.metadata.labels.get_or_insert_default().insert(key.into(), value.into());
+        self
+    }
+
+    /// A member of this pod group.
+    pub fn group(mut self, name: &str) -> Self {
+        self.spec().scheduling_group = Some(PodSchedulingGroup { pod_group_name: Some(name.into()) });
         self
     }
 

@@ -3,10 +3,15 @@
 //! Source: `k8s.io/kubernetes/pkg/scheduler/backend/queue`; back-off from 1 s, doubled per attempt, 10 s at most;
 //! after five minutes an unschedulable pod is tried again whatever happened.
 
+mod groups;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
+
+use groups::Waiters;
+pub use groups::{Ended, PoppedGroup, Ready};
 
 use crate::extender;
 use crate::framework::{Changed, ClusterEvent, PodInfo, Profiles, Status};
@@ -29,6 +34,10 @@ enum Place {
     Gated,
     /// Popped; the key in `in_flight` begins with the number of the first event it has not seen.
     InFlight((u64, u64)),
+    /// Waits with its group; its number there.
+    Member(u64),
+    /// Its group's cycle found it a node; it is being bound.
+    Placed,
 }
 
 struct Waiting {
@@ -81,6 +90,8 @@ pub struct Queue {
     times: Backoff,
     /// Pods that came into a part of the queue, by what brought them.
     incoming: BTreeMap<(&'static str, Cow<'static, str>), u64>,
+    /// The groups, where pods wait in groups at all.
+    waiters: Option<Waiters>,
 }
 
 /// What a pod has been through.
@@ -130,13 +141,17 @@ impl Queue {
                 plugins: BTreeSet::new(),
                 place: Place::Gated,
             };
+            let group = self.waiters.as_ref().and_then(|_| waiting.info.group());
             self.pods.insert(uid.clone(), waiting);
-            return self.activate(profiles, &uid, ADDED.into());
+            return match group {
+                Some(group) => self.join(profiles, &uid, &group),
+                None => self.activate(profiles, &uid, ADDED.into()),
+            };
         };
         waiting.info = info;
         match waiting.place {
-            Place::Active(_) | Place::Backoff(_) => {}
-            Place::Gated | Place::Unschedulable(_) => {
+            Place::Active(_) | Place::Backoff(_) | Place::Placed => {}
+            Place::Gated | Place::Unschedulable(_) | Place::Member(_) => {
                 if let Some(event) = events.iter().find(|e| self.helps(profiles, &uid, **e, change)) {
                     self.release(profiles, &uid, now, event.label());
                 }
@@ -173,15 +188,20 @@ impl Queue {
 
     /// When to look again, for pods whose time comes by itself.
     pub fn next_due(&self) -> Option<Duration> {
+        let groups = self.waiters.as_ref().and_then(Waiters::next_due);
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);
         let stale = self.parked.keys().next().map(|(since, _)| *since + MAX_UNSCHEDULABLE);
-        stale.into_iter().chain(backoff).min()
+        stale.into_iter().chain(backoff).chain(groups).min()
     }
 
     /// Puts back a pod that did not fit. With no plugins named (an error), it is tried again after its back-off.
     pub fn reject(&mut self, profiles: &Profiles, uid: &str, plugins: BTreeSet<&'static str>, now: Duration) {
         let Some((uid, waiting)) = self.pods.get_key_value(uid) else { return };
-        let (uid, Place::InFlight(key)) = (uid.clone(), waiting.place.clone()) else { return };
+        let (uid, place) = (uid.clone(), waiting.place.clone());
+        if place == Place::Placed {
+            return self.rejoin(&uid, now);
+        }
+        let Place::InFlight(key) = place else { return };
         let failed = plugins.is_empty();
         self.in_flight.remove(&key);
         self.park(&uid, plugins, now);
@@ -220,7 +240,10 @@ impl Queue {
     pub fn activate_all(&mut self, profiles: &Profiles, uids: &[Box<str>], now: Duration) {
         for uid in uids {
             if let Some((uid, waiting)) = self.pods.get_key_value(&**uid)
-                && matches!(waiting.place, Place::Unschedulable(_) | Place::Gated | Place::Backoff(_))
+                && matches!(
+                    waiting.place,
+                    Place::Unschedulable(_) | Place::Gated | Place::Backoff(_) | Place::Member(_)
+                )
             {
                 let uid = uid.clone();
                 self.release(profiles, &uid, now, FORCED.into());
@@ -266,6 +289,7 @@ impl Queue {
             Place::Unschedulable((since, _)) => since,
             Place::Backoff(_) => return,
             Place::Gated => return self.activate(profiles, uid, event),
+            Place::Member(_) => return self.release_group(profiles, uid, event),
             _ => now,
         };
         let due = since + self.times.after(attempts);
@@ -381,19 +405,30 @@ impl Queue {
                 if let Place::Unschedulable(key) = &waiting.place {
                     self.parked.remove(key);
                 }
-                for plugin in &waiting.plugins {
-                    if let Some(pods) = self.by_plugin.get_mut(plugin) {
-                        pods.remove(uid);
-                        if pods.is_empty() {
-                            self.by_plugin.remove(plugin);
-                        }
-                    }
+                for plugin in waiting.plugins.clone() {
+                    self.forget_verdict(plugin, uid);
                 }
+            }
+            Place::Member(number) => {
+                let number = *number;
+                self.leave(uid, number);
+            }
+            Place::Placed => {}
+        }
+    }
+
+    /// The pod does not wait because of this plugin any more.
+    fn forget_verdict(&mut self, plugin: &'static str, uid: &str) {
+        if let Some(pods) = self.by_plugin.get_mut(plugin) {
+            pods.remove(uid);
+            if pods.is_empty() {
+                self.by_plugin.remove(plugin);
             }
         }
     }
 
     fn flush(&mut self, profiles: &Profiles, now: Duration) {
+        self.flush_groups(profiles, now);
         while let Some(entry) = self.backoff.first_entry() {
             if entry.key().0 > now {
                 break;
@@ -527,5 +562,182 @@ mod tests {
         assert!(queue.active.is_empty() && queue.backoff.is_empty() && queue.parked.is_empty());
         assert!(queue.by_plugin.is_empty() && queue.in_flight.is_empty());
         assert_eq!(queue.next_due(), None);
+    }
+
+    mod in_groups {
+        use super::*;
+        use crate::config::Configuration;
+        use crate::framework::Catalog;
+        use crate::groups::Groups;
+        use crate::plugins::testing::pod_group;
+        use k8s_openapi::api::scheduling::v1beta1::PodGroup;
+        use knarr_api::kind::ObjectKey;
+
+        struct Lab {
+            profiles: Profiles,
+            groups: Arc<Groups>,
+            queue: Queue,
+        }
+
+        impl Lab {
+            fn new() -> Self {
+                let catalog = Arc::<Catalog>::default();
+                let config = Configuration { generic_workload: true, ..Configuration::default() };
+                let groups = catalog.shared::<Groups>();
+                Self {
+                    profiles: config.profiles(&catalog).unwrap(),
+                    queue: Queue::with_groups(Backoff::default(), Arc::clone(&groups)),
+                    groups,
+                }
+            }
+
+            fn add(&mut self, pod: PodBuilder) {
+                let pod: Arc<Pod> = pod.into();
+                self.groups.set_pod(&pod);
+                let change = Changed::of(None, Some(Arc::clone(&pod)));
+                self.queue.set(&self.profiles, PodInfo::new(&pod), &[], &change, T0);
+                let came = ClusterEvent::new(Resource::UnscheduledPod, Action::ADD);
+                self.queue.on_event(&self.profiles, came, &change, T0);
+            }
+
+            fn remove(&mut self, name: &str) {
+                self.queue.remove(name);
+                self.groups.remove_pod(name);
+            }
+
+            fn group(&mut self, old: Option<i32>, new: Option<i32>) {
+                let group = |n| -> Arc<PodGroup> { pod_group("g", Some(n)).into() };
+                match new {
+                    Some(n) => self.groups.set_object(group(n)),
+                    None => self.groups.remove_object(&key()),
+                }
+                self.queue.group_changed(&self.profiles, &key());
+                let action = if old.is_some() { Action::UPDATE } else { Action::ADD };
+                let change = Changed::of(old.map(group), new.map(group));
+                self.queue.on_event(
+                    &self.profiles,
+                    ClusterEvent::new(Resource::PodGroup, action),
+                    &change,
+                    T0,
+                );
+            }
+
+            /// The names of the pods that are next.
+            fn next(&mut self, now: Duration) -> Vec<String> {
+                let names = |pods: &[Arc<PodInfo>]| pods.iter().map(|p| p.name.to_string()).collect();
+                match self.queue.next(&self.profiles, now) {
+                    None => Vec::new(),
+                    Some(Ready::Pod(pod)) => names(&[pod]),
+                    Some(Ready::Group(group)) => names(&group.pods),
+                }
+            }
+
+            fn finish(&mut self, placed: &[&str], ended: Ended, now: Duration) {
+                let placed = placed.iter().map(|p| (*p).into()).collect();
+                self.queue.finish_group(&self.profiles, &key(), &placed, ended, now);
+            }
+        }
+
+        fn key() -> ObjectKey {
+            ObjectKey::new("default", "g")
+        }
+
+        fn member(name: &str) -> PodBuilder {
+            pod(name).group("g")
+        }
+
+        #[test]
+        fn a_gang_waits_for_its_group_and_its_pods() {
+            let mut lab = Lab::new();
+            lab.add(member("a"));
+            lab.add(member("b"));
+            assert!(lab.next(T0).is_empty(), "there is no group yet");
+            lab.group(None, Some(3));
+            assert!(lab.next(T0).is_empty(), "one pod is missing");
+            lab.add(pod("single"));
+            assert_eq!(lab.next(T0), ["single"]);
+            lab.add(member("c"));
+            assert_eq!(lab.next(T0), ["a", "b", "c"]);
+            assert!(lab.next(T0).is_empty());
+        }
+
+        #[test]
+        fn a_smaller_gang_is_complete_sooner() {
+            let mut lab = Lab::new();
+            lab.group(None, Some(3));
+            lab.add(member("a"));
+            assert!(lab.next(T0).is_empty());
+            lab.group(Some(3), Some(1));
+            assert_eq!(lab.next(T0), ["a"]);
+        }
+
+        #[test]
+        fn a_group_that_was_turned_down_comes_again_after_its_back_off() {
+            let mut lab = Lab::new();
+            lab.group(None, Some(2));
+            lab.add(member("a"));
+            lab.add(member("b"));
+            assert_eq!(lab.next(T0).len(), 2);
+            lab.finish(&[], Ended::Rejected, T0);
+            lab.add(member("c"));
+            assert!(lab.next(T0).is_empty());
+            assert_eq!(lab.queue.next_due(), Some(after(1)));
+            assert_eq!(lab.next(after(1)), ["a", "b", "c"]);
+            lab.finish(&[], Ended::Failed, after(1));
+            assert_eq!(lab.queue.next_due(), Some(after(3)), "twice as long");
+            assert_eq!(lab.next(after(3)).len(), 3);
+            lab.finish(&["a", "b"], Ended::Scheduled, after(3));
+            assert_eq!(lab.next(after(3)), ["c"], "the rest comes at once");
+            lab.finish(&["c"], Ended::Scheduled, after(3));
+            ["a", "b"].iter().for_each(|name| lab.remove(name));
+            lab.queue.reject(&lab.profiles, "c", BTreeSet::new(), after(3));
+            assert!(lab.next(after(3)).is_empty(), "its binding failed");
+            lab.group(Some(2), Some(1));
+            assert_eq!(lab.next(after(60)), ["c"]);
+        }
+
+        #[test]
+        fn one_pod_that_is_held_back_holds_back_the_others() {
+            let mut lab = Lab::new();
+            lab.group(None, Some(2));
+            lab.add(member("a"));
+            let mut gated = member("b").build();
+            gated.spec.as_mut().unwrap().scheduling_gates =
+                Some(vec![k8s_openapi::api::core::v1::PodSchedulingGate { name: "x".into() }]);
+            lab.add(gated.into());
+            assert!(lab.next(after(600)).is_empty());
+            let open = [ClusterEvent::new(Resource::TargetPod, Action::POD_GATES_ELIMINATED)];
+            let info = PodInfo::new(&member("b").build());
+            lab.queue.set(&lab.profiles, info, &open, &Changed::default(), T0);
+            assert_eq!(lab.next(T0), ["a", "b"]);
+        }
+
+        #[test]
+        fn importance_decides_between_groups_and_pods() {
+            let mut lab = Lab::new();
+            lab.group(None, Some(1));
+            lab.add(pod("first"));
+            lab.add(member("a").priority(5));
+            lab.add(pod("urgent").priority(9));
+            let order: Vec<_> = (0..3).flat_map(|_| lab.next(T0)).collect();
+            assert_eq!(order, ["urgent", "a", "first"]);
+        }
+
+        #[test]
+        fn nothing_is_left_of_groups_that_are_gone() {
+            let mut lab = Lab::new();
+            for name in ["a", "b"] {
+                lab.add(member(name));
+            }
+            lab.group(None, Some(2));
+            lab.group(Some(2), None);
+            assert!(lab.next(T0).is_empty());
+            lab.group(None, Some(3));
+            assert_eq!(lab.queue.groups_pending().unwrap()[2], ("gated", 1, 2));
+            ["a", "b"].iter().for_each(|name| lab.remove(name));
+            assert!(lab.queue.groups_pending().unwrap().iter().all(|(_, groups, pods)| groups + pods == 0));
+            assert!(lab.queue.by_plugin.is_empty() && lab.queue.pods.is_empty());
+            assert_eq!(lab.queue.next_due(), None);
+        }
     }
 }
