@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 
 use crate::framework::{Action, Changed, ClusterEvent, Code, CycleState, PodInfo, Profile, Resource, Status};
 use crate::metrics::{Metric, code_name};
-use crate::scheduler::{Eviction, Nomination, Scheduler};
+use crate::scheduler::{Nomination, Scheduler};
+use crate::snapshot::PlacedPod;
 
 /// A pod with its node, reserved.
 pub(crate) struct Bound {
@@ -25,6 +26,21 @@ pub(crate) struct Bound {
     pub begun: Duration,
     /// The node that the pod's status names as the one that it will get.
     pub nominated: Option<Box<str>>,
+}
+
+/// Who other pods have to leave for.
+pub(crate) struct Preemptor {
+    pub scheduler_name: String,
+    /// `pod` or `podgroup`.
+    pub kind: &'static str,
+    pub uid: String,
+}
+
+impl Preemptor {
+    fn of(pod: &PodInfo) -> Self {
+        let scheduler_name = pod.scheduler_name().to_owned();
+        Self { scheduler_name, kind: "pod", uid: pod.uid.to_string() }
+    }
 }
 
 /// Who refused and how; no plugins when it was an error.
@@ -199,7 +215,9 @@ impl Scheduler {
         tokio::spawn(async move {
             scheduler.write_condition(&pod, reason, &message, &nomination).await;
             if let Nomination::Make(room) = nomination {
-                scheduler.evict(&pod, &room).await;
+                scheduler.free(&room.freed).await;
+                let preemptor = Preemptor::of(&pod);
+                scheduler.evict(&preemptor, &room.victims, &room.node).await;
             }
         });
     }
@@ -224,9 +242,9 @@ impl Scheduler {
         }
     }
 
-    /// Removes the victims, telling them why.
-    async fn evict(&self, pod: &PodInfo, room: &Eviction) {
-        for freed in &room.freed {
+    /// These pods are nominated to no node any more.
+    async fn free(&self, pods: &[Arc<PlacedPod>]) {
+        for freed in pods {
             let patch = Patch::Strategic(json!({"status": {"nominatedNodeName": null}}));
             let sent = self.client.patch::<Pod>(freed.namespace(), &freed.name, Some("status"), &patch).await;
             if let Err(error) = sent
@@ -235,15 +253,21 @@ impl Scheduler {
                 tracing::warn!(pod = %freed.name, %error, "nomination not withdrawn");
             }
         }
-        for victim in &room.victims {
+    }
+
+    /// Removes the victims, telling them why.
+    pub(crate) async fn evict(&self, preemptor: &Preemptor, victims: &[Arc<PlacedPod>], place: &str) {
+        for victim in victims {
             // One that only waits to be bound is not deleted: it goes back to the queue.
             let refusal = Status::unschedulable("preempted");
             if self.waiting.reject(&victim.uid, "DefaultPreemption", refusal) {
                 continue;
             }
             let now = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.client.clock().now()));
-            let message =
-                format!("{}: preempting to accommodate a higher priority pod", pod.scheduler_name());
+            let message = format!(
+                "{}: preempting to accommodate a higher priority {}",
+                preemptor.scheduler_name, preemptor.kind
+            );
             let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
                 "message": message, "lastProbeTime": null, "lastTransitionTime": now});
             let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
@@ -269,7 +293,7 @@ impl Scheduler {
                         uid: Some(victim.uid.to_string()),
                         ..Default::default()
                     };
-                    let text = format!("Preempted by pod {} on node {}", pod.uid, room.node);
+                    let text = format!("Preempted by {} {} on node {place}", preemptor.kind, preemptor.uid);
                     self.recorder.event_about(about, EventType::Normal, "Preempted", text);
                 }
             }

@@ -289,6 +289,7 @@ impl ProfileConfig {
         fill!(pre_bind);
         fill!(bind);
         fill!(post_bind);
+        fill!(pod_group_post_filter);
         points.placement_feasible =
             multi_point.iter().filter_map(|e| of(&e.name)?.placement_feasible.clone()).collect();
         points.queue_sort = order(&sets.queue_sort).iter().find_map(|e| of(&e.name)?.queue_sort.clone());

@@ -157,6 +157,11 @@ impl Groups {
         held.drop_if_empty(&key);
     }
 
+    /// No pod that names a group is known.
+    pub fn is_empty(&self) -> bool {
+        self.lock().of_pod.is_empty()
+    }
+
     pub fn object(&self, key: &ObjectKey) -> Option<Arc<PodGroup>> {
         self.lock().groups.get(key)?.object.clone()
     }

@@ -11,6 +11,7 @@ mod extended;
 pub mod extender;
 pub mod framework;
 mod group_condition;
+mod group_trial;
 pub mod groups;
 mod handlers;
 pub mod health;

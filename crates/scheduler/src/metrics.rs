@@ -18,6 +18,7 @@ pub const SAMPLED: u64 = 10;
 const ATTEMPT_SECONDS: &[f64] = &[
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
+const WORKLOAD_SIZES: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 const POINT_SECONDS: &[f64] =
     &[1e-4, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3, 6.4e-3, 0.0128, 0.0256, 0.0512, 0.1024, 0.2048];
 const PLUGIN_SECONDS: &[f64] = &[
@@ -80,6 +81,12 @@ families! {
     GroupAlgorithmDuration, Histogram(ATTEMPT_SECONDS),
         "scheduler_podgroup_scheduling_algorithm_duration_seconds", [],
         "Time of the decision on a pod group, in seconds.";
+    GroupPreemptionAttempts, Counter, "scheduler_workload_preemption_attempts_total", ["result"],
+        "Attempts to make room for pod groups, by result.";
+    GroupPreemptionVictims, Histogram(WORKLOAD_SIZES), "scheduler_workload_preemption_victims", [],
+        "Pods removed to make room for a pod group.";
+    GroupDisruptions, Histogram(WORKLOAD_SIZES), "scheduler_preemption_workload_disruptions", ["preemptor"],
+        "Pod groups, and pods of groups that leave one by one, removed to make room.";
     QueuedEntities, Gauge, "scheduler_queued_entities", ["queue", "type"],
         "Waiting pods that are in no group, and waiting groups, by where in the queue they are.";
     AvoidedNodes, Gauge, "knarr_scheduler_avoided_nodes", [], "Nodes on which pods fail to start.";

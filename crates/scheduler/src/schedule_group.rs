@@ -1,24 +1,25 @@
 //! The cycle of a pod group: its pods find nodes one after the other, each counted in before the next; then all of them
 //! are bound, or none.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::scheduling::v1beta1::PodGroup;
 
-use crate::binding::Bound;
-use crate::cache::Cache;
+use crate::binding::{Bound, Preemptor};
 use crate::diagnosis::Diagnosis;
-use crate::framework::{Code, CycleState, PodInfo, Profile, Progress, Status};
+use crate::framework::{Code, CycleState, GroupAttempt, GroupRoom, PodInfo, Profile, Progress, Status};
 use crate::group_condition::Report;
+use crate::group_trial::OnTrial;
 use crate::groups::{Terms, priority};
-use crate::metrics::Metric;
+use crate::metrics::{Metric, code_name};
 use crate::queue::{Ended, PoppedGroup};
 use crate::schedule_one::Outcome;
 use crate::scheduler::{Next, Nomination, Scheduler, State};
+use crate::snapshot::Snapshot;
 
-/// What everything that is said of a group which was turned down begins with.
+/// What is said of a group for which there is nothing else to say.
 const UNSCHEDULABLE: &str = "pod group is unschedulable";
 
 /// What one pod of the group came to.
@@ -48,10 +49,7 @@ impl Verdict {
     pub(crate) fn message(&self) -> String {
         match self {
             Self::Fits => String::new(),
-            Self::Unschedulable(reasons) => {
-                let all = std::iter::once(UNSCHEDULABLE).chain(reasons.iter().map(String::as_str));
-                all.collect::<Vec<_>>().join(", ")
-            }
+            Self::Unschedulable(reasons) => reasons.join(", "),
             Self::Failed(why) => why.clone(),
         }
     }
@@ -159,7 +157,11 @@ impl Scheduler {
     }
 
     /// Finds nodes for the pods. When it is not enough for the group, everything is as it was before.
-    fn place_group(&self, state: &mut State, attempted: &Attempted) -> (Vec<Found>, Verdict) {
+    pub(crate) fn place_group<G: Ground>(
+        &self,
+        ground: &mut G,
+        attempted: &Attempted,
+    ) -> (Vec<Found>, Verdict) {
         let Attempted { profile, group, pods, .. } = *attempted;
         let mut progress = Progress { scheduled: attempted.scheduled, remaining: pods.len() };
         let mut found = Vec::with_capacity(pods.len());
@@ -170,7 +172,7 @@ impl Scheduler {
             if !matches!(status.code, Code::Success | Code::Wait) {
                 break;
             }
-            let one = self.place_member(state, attempted, pod);
+            let one = self.place_member(ground, attempted, pod);
             progress.remaining -= 1;
             match &one {
                 Found::Placed { .. } => {
@@ -191,17 +193,21 @@ impl Scheduler {
         let verdict = match (failed, status.code) {
             (Some(why), _) => Verdict::Failed(why),
             (None, Code::Success) if any => Verdict::Fits,
-            (None, Code::Success) => Verdict::Unschedulable(Vec::new()),
+            (None, Code::Success) => Verdict::Unschedulable(vec![UNSCHEDULABLE.to_owned()]),
             (None, Code::Error) => {
                 Verdict::Failed(format!("failed to evaluate placement feasibility: {}", status.message()))
             }
-            (None, _) => Verdict::Unschedulable(words(&status)),
+            (None, code) => {
+                // Where it is clear before any pod was tried, or until the last one was, this is said first.
+                let first = (found.is_empty() || code == Code::Wait).then(|| UNSCHEDULABLE.to_owned());
+                Verdict::Unschedulable(first.into_iter().chain(words(&status)).collect())
+            }
         };
         if verdict != Verdict::Fits {
             for (pod, one) in pods.iter().zip(&mut found).rev() {
                 if let Found::Placed { node, state: notes } = one {
                     self.unreserve(profile, notes, pod, node);
-                    take_back(&mut state.cache, pod);
+                    ground.take_back(pod, node);
                 }
             }
         }
@@ -209,24 +215,89 @@ impl Scheduler {
         (found, verdict)
     }
 
-    fn place_member(&self, state: &mut State, attempted: &Attempted, pod: &Arc<PodInfo>) -> Found {
-        let Attempted { at, profile, .. } = *attempted;
+    fn place_member<G: Ground>(&self, ground: &mut G, attempted: &Attempted, pod: &Arc<PodInfo>) -> Found {
         let begun = self.now();
-        let outcome = state.cycles.schedule(at, profile, state.cache.snapshot(), pod);
+        let outcome = ground.find(attempted, pod);
         self.metrics.since(Metric::AlgorithmDuration, &[], begun);
         let node = match outcome {
-            Outcome::Placed(node) => state.cache.snapshot().row(node).name().to_owned(),
+            Outcome::Placed(node) => ground.cluster().row(node).name().to_owned(),
             Outcome::NoFit(diagnosis) => return Found::NoFit(diagnosis),
             Outcome::Failed(why) => return Found::Failed(why),
         };
-        state.cache.assume(pod, &node);
-        state.cache.nominate(pod, None);
-        let mut notes = CycleState::new(self.metrics.samples());
-        let refused = self.run_reserve(state.cache.snapshot(), profile, &mut notes, pod, &node);
+        ground.put(pod, &node);
+        let (profile, mut notes) = (attempted.profile, CycleState::new(self.metrics.samples()));
+        let refused = self.run_reserve(ground.cluster(), profile, &mut notes, pod, &node);
         let Some((plugin, status)) = refused else { return Found::Placed { node, state: notes } };
         self.unreserve(profile, &mut notes, pod, &node);
-        take_back(&mut state.cache, pod);
+        ground.take_back(pod, &node);
         if status.is_rejected() { Found::Refused(plugin, status) } else { Found::Failed(status.message()) }
+    }
+
+    /// Looks for pods that could leave for the group; how that went is one more reason. The nodes by uid where it would
+    /// find its place.
+    fn group_room(
+        &self,
+        state: &State,
+        attempted: &Attempted,
+        reasons: &mut Vec<String>,
+    ) -> Result<Option<GroupRoom>, String> {
+        let Attempted { profile, group, pods, .. } = *attempted;
+        let begun = self.now();
+        let mut said: Vec<String> = Vec::new();
+        let mut found = None;
+        let mut code = Code::Unschedulable;
+        for plugin in &profile.points.pod_group_post_filter {
+            let mut trial = OnTrial::new(self, attempted, state.cache.snapshot());
+            let answer = plugin.pod_group_post_filter(&GroupAttempt { group, pods }, &mut trial);
+            code = answer.as_ref().map_or_else(|status| status.code, |_| Code::Success);
+            self.metrics.add(Metric::GroupPreemptionAttempts, &[code_name(code)], 1.0);
+            match answer {
+                Ok(room) => {
+                    said = vec![room.words.clone()];
+                    found = Some(room);
+                    break;
+                }
+                Err(status) if status.code == Code::Unschedulable => said.extend(words(&status)),
+                Err(status) if status.code == Code::UnschedulableAndUnresolvable => {
+                    said = words(&status);
+                    break;
+                }
+                Err(status) => {
+                    let (plugin, why) = (plugin.name(), status.message());
+                    return Err(format!("error in {plugin:?} PodGroupPostFilter plugins: {why}"));
+                }
+            }
+        }
+        self.metrics.point("PodGroupPostFilter", &profile.scheduler_name, code, begun);
+        reasons.push(said.join(", "));
+        Ok(found)
+    }
+
+    /// The group's nominations are kept in mind, and the victims of a new room are to leave.
+    fn take_group_room(
+        &self,
+        state: &mut State,
+        attempted: &Attempted,
+        room: GroupRoom,
+    ) -> (Nodes, Option<Next>) {
+        for pod in attempted.pods {
+            if let Some(node) = room.nodes.get(&pod.uid) {
+                state.cache.nominate(pod, Some(node));
+            }
+        }
+        if room.victims.is_empty() {
+            return (room.nodes, None);
+        }
+        self.metrics.record(Metric::GroupPreemptionVictims, &[], room.victims.len() as f64);
+        if room.disruptions > 0 {
+            self.metrics.record(Metric::GroupDisruptions, &["podgroup"], room.disruptions as f64);
+        }
+        let preemptor = Preemptor {
+            scheduler_name: attempted.profile.scheduler_name.clone(),
+            kind: "podgroup",
+            uid: attempted.group.metadata.uid.clone().unwrap_or_default(),
+        };
+        (room.nodes, Some(Next::Evict(preemptor, room.victims)))
     }
 
     /// Hands the pods on, and puts back those without a node.
@@ -235,20 +306,38 @@ impl Scheduler {
         state: &mut State,
         attempted: &Attempted,
         mut found: Vec<Found>,
-        verdict: Verdict,
+        mut verdict: Verdict,
         begun: Duration,
     ) -> Vec<Next> {
         let Attempted { profile, group, pods, .. } = *attempted;
         found.resize_with(pods.len(), || Found::NotTried);
+        let ended = verdict.ended();
+        // Pods that were not tried are told of nothing that comes after.
+        let short = verdict.message();
+        let (mut nodes, mut eviction) = (None, None);
+        if let Verdict::Unschedulable(reasons) = &mut verdict {
+            match self.group_room(state, attempted, reasons) {
+                Ok(None) => {}
+                Ok(Some(room)) => {
+                    let (places, next) = self.take_group_room(state, attempted, room);
+                    (nodes, eviction) = (Some(places), next);
+                }
+                Err(why) => verdict = Verdict::Failed(why),
+            }
+        }
         let (result, status, reason) = match &verdict {
             Verdict::Fits => ("scheduled", "True", "Scheduled"),
+            Verdict::Unschedulable(_) if nodes.is_some() => {
+                ("waiting_on_preemption", "False", "Unschedulable")
+            }
             Verdict::Unschedulable(_) => ("unschedulable", "False", "Unschedulable"),
             Verdict::Failed(_) => ("error", "False", "SchedulerError"),
         };
         let mut placed = BTreeSet::new();
-        let mut next = Vec::with_capacity(pods.len() + 1);
+        let mut next = Vec::with_capacity(pods.len() + 2);
+        let told = Told { verdict: &verdict, short: &short, nodes: nodes.as_ref() };
         for (pod, one) in pods.iter().zip(found) {
-            let one = self.conclude_member(state, profile, pod, one, &verdict, begun);
+            let one = self.conclude_member(state, profile, pod, one, &told, begun);
             if matches!(one, Next::Bind(_)) {
                 placed.insert(pod.uid.clone());
             }
@@ -256,11 +345,12 @@ impl Scheduler {
             next.push(one);
         }
         let key = knarr_api::kind::Kind::key(&**group);
-        state.queue.finish_group(&self.profiles, &key, &placed, verdict.ended(), self.now());
+        state.queue.finish_group(&self.profiles, &key, &placed, ended, self.now());
         let labels = [profile.scheduler_name.as_str(), result];
         self.metrics.add(Metric::GroupAttempts, &labels, 1.0);
         self.metrics.since(Metric::GroupAttemptDuration, &labels, begun);
         let message = verdict.message();
+        next.extend(eviction);
         next.push(Next::Report(Box::new(Report { group: Arc::clone(group), status, reason, message })));
         next
     }
@@ -271,7 +361,7 @@ impl Scheduler {
         profile: &Profile,
         pod: &Arc<PodInfo>,
         found: Found,
-        verdict: &Verdict,
+        told: &Told,
         begun: Duration,
     ) -> Next {
         let down = |plugins, reason, message, nomination| Next::TurnDown {
@@ -282,41 +372,86 @@ impl Scheduler {
             nomination,
         };
         let nobody = BTreeSet::new;
-        match (found, verdict) {
-            (Found::Failed(why), _) => down(nobody(), "SchedulerError", why, withdraw(&mut state.cache, pod)),
-            (_, Verdict::Failed(why)) => {
-                down(nobody(), "SchedulerError", why.clone(), withdraw(&mut state.cache, pod))
+        // Where preemption found a place, that stands; otherwise an earlier one is of no use.
+        let place = told.nodes.and_then(|nodes| nodes.get(&pod.uid));
+        let mut withdraw = || match place {
+            Some(node) => nominate(pod, node),
+            None if told.nodes.is_some() => Nomination::Keep,
+            None => {
+                state.cache.nominate(pod, None);
+                Nomination::none(pod)
             }
+        };
+        let keep = || place.map_or(Nomination::Keep, |node| nominate(pod, node));
+        match (found, told.verdict) {
+            (Found::Failed(why), _) => down(nobody(), "SchedulerError", why, withdraw()),
+            (_, Verdict::Failed(why)) => down(nobody(), "SchedulerError", why.clone(), withdraw()),
             (Found::Placed { node, state: notes }, Verdict::Fits) => {
                 let bound =
                     Bound { pod: Arc::clone(pod), node, state: notes, permit: None, begun, nominated: None };
                 self.permit(&mut state.cache, profile, bound, None)
             }
-            (Found::Placed { .. }, _) => {
-                let message = format!("{UNSCHEDULABLE}, {}", verdict.message());
-                down(nobody(), "Unschedulable", message, withdraw(&mut state.cache, pod))
+            (Found::Placed { .. }, verdict) => {
+                let words = verdict.message();
+                let message = if told.nodes.is_some() { words } else { format!("{UNSCHEDULABLE}, {words}") };
+                down(nobody(), "Unschedulable", message, withdraw())
             }
-            (Found::NotTried, _) => down(nobody(), "Unschedulable", verdict.message(), Nomination::Keep),
-            (Found::NoFit(diagnosis), _) => {
-                self.no_fit(profile, Arc::clone(pod), *diagnosis, Nomination::Keep)
-            }
+            (Found::NotTried, _) => down(nobody(), "Unschedulable", told.short.to_owned(), keep()),
+            (Found::NoFit(diagnosis), _) => self.no_fit(profile, Arc::clone(pod), *diagnosis, keep()),
             (Found::Refused(plugin, status), _) => {
-                let nomination = withdraw(&mut state.cache, pod);
-                down(BTreeSet::from([plugin]), "Unschedulable", status.message(), nomination)
+                down(BTreeSet::from([plugin]), "Unschedulable", status.message(), withdraw())
             }
         }
     }
 }
 
-/// The pod has no node after all; an earlier nomination counts again.
-fn take_back(cache: &mut Cache, pod: &PodInfo) {
-    cache.forget(pod.uid());
-    if let Some(node) = &pod.nominated_node {
-        cache.nominate(pod, Some(node));
+/// Where the pods of a group would go, by uid.
+type Nodes = BTreeMap<Box<str>, Box<str>>;
+
+/// What the pods of a group are told.
+struct Told<'a> {
+    verdict: &'a Verdict,
+    /// The verdict's words before anybody looked for room.
+    short: &'a str,
+    /// Where room is being made for them.
+    nodes: Option<&'a Nodes>,
+}
+
+/// Where a group is placed: the cluster as it is, or a copy.
+pub(crate) trait Ground {
+    fn cluster(&self) -> &Snapshot;
+
+    fn find(&mut self, attempted: &Attempted, pod: &PodInfo) -> Outcome;
+
+    /// Counts the pod on the node.
+    fn put(&mut self, pod: &PodInfo, node: &str);
+
+    /// The pod has no node after all; an earlier nomination counts again.
+    fn take_back(&mut self, pod: &PodInfo, node: &str);
+}
+
+impl Ground for State {
+    fn cluster(&self) -> &Snapshot {
+        self.cache.snapshot()
+    }
+
+    fn find(&mut self, attempted: &Attempted, pod: &PodInfo) -> Outcome {
+        self.cycles.schedule(attempted.at, attempted.profile, self.cache.snapshot(), pod)
+    }
+
+    fn put(&mut self, pod: &PodInfo, node: &str) {
+        self.cache.assume(pod, node);
+        self.cache.nominate(pod, None);
+    }
+
+    fn take_back(&mut self, pod: &PodInfo, _: &str) {
+        self.cache.forget(pod.uid());
+        if let Some(node) = &pod.nominated_node {
+            self.cache.nominate(pod, Some(node));
+        }
     }
 }
 
-fn withdraw(cache: &mut Cache, pod: &PodInfo) -> Nomination {
-    cache.nominate(pod, None);
-    Nomination::none(pod)
+fn nominate(pod: &PodInfo, node: &str) -> Nomination {
+    if pod.nominated_node.as_deref() == Some(node) { Nomination::Keep } else { Nomination::Set(node.into()) }
 }

@@ -12,7 +12,7 @@ use knarr_client::{Client, Informers};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::binding::Bound;
+use crate::binding::{Bound, Preemptor};
 use crate::cache::Cache;
 use crate::config::{ConfigError, Configuration};
 use crate::extender::Extenders;
@@ -23,6 +23,7 @@ use crate::health::Health;
 use crate::metrics::{Measured, Metric, Metrics};
 use crate::queue::{Queue, Ready};
 use crate::schedule_one::Cycles;
+use crate::snapshot::PlacedPod;
 use crate::waiting::WaitingPods;
 
 /// Bindings under way at once.
@@ -68,6 +69,8 @@ pub(crate) enum Next {
     /// Extenders are to be asked first.
     Extend(Arc<PodInfo>),
     Bind(Box<Bound>),
+    /// Pods are to leave for a pod group.
+    Evict(Preemptor, Vec<Arc<PlacedPod>>),
     /// How a pod group's attempt ended, to be told in its status.
     Report(Box<Report>),
     TurnDown {
@@ -109,9 +112,9 @@ impl Nomination {
 /// Pods to remove from a node so that another one fits.
 pub(crate) struct Eviction {
     pub node: String,
-    pub victims: Vec<Arc<crate::snapshot::PlacedPod>>,
+    pub victims: Vec<Arc<PlacedPod>>,
     /// Less important pods that are not nominated to the node any more.
-    pub freed: Vec<Arc<crate::snapshot::PlacedPod>>,
+    pub freed: Vec<Arc<PlacedPod>>,
 }
 
 impl Scheduler {
@@ -238,6 +241,11 @@ impl Scheduler {
                     scheduler.binding_cycle(*bound).await;
                     drop(permit);
                 });
+            }
+            Next::Evict(preemptor, victims) => {
+                let scheduler = Arc::clone(self);
+                // A group's room is not on one node.
+                tokio::spawn(async move { scheduler.evict(&preemptor, &victims, "cluster").await });
             }
             Next::Report(report) => self.report(report),
             Next::TurnDown { pod, plugins, reason, message, nomination } => {

@@ -310,6 +310,8 @@ fn member(name: &str, group: &str, cpu: &str) -> Pod {
     let mut pod = pod(name, json!({"cpu": cpu}));
     pod.spec.as_mut().unwrap().scheduling_group =
         serde_json::from_value(json!({"podGroupName": group})).unwrap();
+    // Nobody is there to end it.
+    pod.spec.as_mut().unwrap().termination_grace_period_seconds = Some(0);
     pod
 }
 
@@ -343,12 +345,12 @@ async fn a_gang_is_bound_as_a_whole_or_not_at_all() {
     }
     let group = until(|| told(&lab, "g")).await;
     assert_eq!((group.0.as_str(), group.1.as_str()), ("False", "Unschedulable"));
-    let words = "pod group is unschedulable, minCount (3) cannot be satisfied: 2 scheduled, 0 remaining";
+    let words = "minCount (3) cannot be satisfied: 2 scheduled, 0 remaining";
     assert!(group.2.starts_with(words), "{}", group.2);
     assert_eq!(until(|| refusal(&lab, "c")).await, "0/2 nodes are available: 2 Insufficient cpu.");
     let others = until(|| refusal(&lab, "a")).await;
     assert!(
-        others.starts_with("pod group is unschedulable, pod group is unschedulable, minCount (3)"),
+        others.starts_with("pod group is unschedulable, minCount (3) cannot be satisfied: 2 scheduled"),
         "{others}"
     );
     assert_eq!(nodes_of(&lab, &["a", "b", "c"]), 0);
@@ -388,4 +390,63 @@ async fn pods_that_disagree_are_an_error_of_the_group() {
     let group = until(|| told(&lab, "g")).await;
     assert_eq!(group, ("False".into(), "SchedulerError".into(), words.into()));
     assert_eq!(until(|| refusal(&lab, "a")).await, words);
+}
+
+#[tokio::test]
+async fn an_important_gang_makes_room_and_a_whole_group_leaves() {
+    let lab = gang_lab().await;
+    let group = |name: &str, priority: i32, mode: &str| -> PodGroup {
+        object(json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {
+            "disruptionMode": {mode: {}}, "priority": priority,
+            "schedulingPolicy": {"gang": {"minCount": 2}}}}))
+    };
+    let member = |name: &str, group: &str, cpu: &str, priority: i32| {
+        let mut pod = member(name, group, cpu);
+        pod.spec.as_mut().unwrap().priority = Some(priority);
+        pod
+    };
+    lab.api.add(&group("low", 1, "all"));
+    for name in ["l1", "l2"] {
+        lab.api.add(&member(name, "low", "2", 1));
+    }
+    until(|| (nodes_of(&lab, &["l1", "l2"]) == 2).then_some(())).await;
+    lab.api.add(&group("high", 100, "single"));
+    // One of them would fit beside the others, two only when both of these leave.
+    for name in ["h1", "h2"] {
+        lab.api.add(&member(name, "high", "3", 100));
+    }
+    let waiting = until(|| told(&lab, "high").filter(|t| t.2.contains("preempting"))).await;
+    assert!(
+        waiting.2.ends_with(", pod group preemption: found a placement for podgroup, preempting 2 victims"),
+        "{}",
+        waiting.2
+    );
+    let nominated = |name: &str| lab.api.get::<Pod>("default", name)?.status?.nominated_node_name;
+    assert_ne!(until(|| nominated("h1")).await, until(|| nominated("h2")).await);
+    until(|| (nodes_of(&lab, &["h1", "h2"]) == 2).then_some(())).await;
+    let said = lab.api.all::<Event>();
+    let left: Vec<_> = said.iter().filter(|e| e.reason.as_deref() == Some("Preempted")).collect();
+    assert!(left.iter().all(|e| e.message.as_deref() == Some("Preempted by podgroup high on node cluster")));
+    assert!(lab.scheduler.metrics().contains("scheduler_workload_preemption_victims_sum 2"));
+    assert!(lab.scheduler.metrics().contains("result=\"waiting_on_preemption\"} 1"));
+}
+
+#[tokio::test]
+async fn for_a_single_pod_a_whole_group_leaves_too() {
+    let lab = gang_lab().await;
+    lab.api
+        .add::<PodGroup>(&object(json!({"metadata": {"name": "low", "namespace": "default", "uid": "low"},
+        "spec": {"disruptionMode": {"all": {}}, "schedulingPolicy": {"gang": {"minCount": 2}}}})));
+    for name in ["l1", "l2"] {
+        lab.api.add(&member(name, "low", "3"));
+    }
+    until(|| (nodes_of(&lab, &["l1", "l2"]) == 2).then_some(())).await;
+    let mut urgent = pod("urgent", json!({"cpu": "3"}));
+    urgent.spec.as_mut().unwrap().priority = Some(7);
+    lab.api.add(&urgent);
+    until(|| (nodes_of(&lab, &["urgent"]) == 1).then_some(())).await;
+    until(|| {
+        lab.api.get::<Pod>("default", "l1").or(lab.api.get::<Pod>("default", "l2")).is_none().then_some(())
+    })
+    .await;
 }

@@ -5,6 +5,7 @@
 //! verdicts, and tells it of pods that come and go. What has to be judged anew after which change, the plugin's
 //! [`Scope`] says.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -251,6 +252,52 @@ pub trait PlacementFeasible: Plugin {
     fn placement_feasible(&self, group: &PodGroup, progress: Progress) -> Status;
 }
 
+/// A pod group's cycle that found no nodes for enough of its pods.
+pub struct GroupAttempt<'a> {
+    pub group: &'a PodGroup,
+    /// Its waiting pods.
+    pub pods: &'a [Arc<PodInfo>],
+}
+
+/// A copy of the cluster to try things on for a pod group.
+pub trait GroupTrial {
+    fn cluster(&self) -> &Snapshot;
+
+    fn remove(&mut self, node: NodeIdx, pod: &PlacedPod);
+
+    fn add(&mut self, node: NodeIdx, pod: &Arc<PlacedPod>);
+
+    /// Places the whole group, which stays there; the nodes by uid. To be called once.
+    fn place(&mut self) -> Result<BTreeMap<Box<str>, Box<str>>, Status>;
+
+    /// Whether the group still fits where it was placed, after pods came to these nodes.
+    fn still_fit(&mut self, touched: &BTreeSet<NodeIdx>) -> bool;
+}
+
+/// The pods that have to leave so that a group fits.
+#[derive(Default)]
+pub struct GroupRoom {
+    /// Where its pods would go, by uid.
+    pub nodes: BTreeMap<Box<str>, Box<str>>,
+    /// The most important first; none when they are on their way out already.
+    pub victims: Vec<Arc<PlacedPod>>,
+    /// How many pods of groups, and groups that leave as a whole, are among them.
+    pub disruptions: usize,
+    /// How many of the victims a disruption budget would keep.
+    pub violations: usize,
+    /// For people.
+    pub words: String,
+}
+
+/// Looks for room for a pod group.
+pub trait PodGroupPostFilter: Plugin {
+    fn pod_group_post_filter(
+        &self,
+        attempt: &GroupAttempt,
+        trial: &mut dyn GroupTrial,
+    ) -> Result<GroupRoom, Status>;
+}
+
 /// Work that has to be done before the binding, such as provisioning a volume.
 #[async_trait]
 pub trait PreBind: Plugin {
@@ -292,6 +339,7 @@ pub struct Parts {
     pub bind: Option<Arc<dyn Bind>>,
     pub post_bind: Option<Arc<dyn PostBind>>,
     pub placement_feasible: Option<Arc<dyn PlacementFeasible>>,
+    pub pod_group_post_filter: Option<Arc<dyn PodGroupPostFilter>>,
 }
 
 impl Parts {
@@ -310,6 +358,7 @@ impl Parts {
             bind: None,
             post_bind: None,
             placement_feasible: None,
+            pod_group_post_filter: None,
         }
     }
 }
@@ -329,6 +378,7 @@ pub struct Points {
     pub bind: Vec<Arc<dyn Bind>>,
     pub post_bind: Vec<Arc<dyn PostBind>>,
     pub placement_feasible: Vec<Arc<dyn PlacementFeasible>>,
+    pub pod_group_post_filter: Vec<Arc<dyn PodGroupPostFilter>>,
     /// All plugins, once each: for their interests.
     pub all: Vec<Arc<dyn Plugin>>,
 }

@@ -143,5 +143,6 @@ impl Points {
         self.bind.extend(parts.bind);
         self.post_bind.extend(parts.post_bind);
         self.placement_feasible.extend(parts.placement_feasible);
+        self.pod_group_post_filter.extend(parts.pod_group_post_filter);
     }
 }

@@ -18,6 +18,7 @@ use crate::config::{ConfigError, Configuration};
 use crate::explain::explain;
 use crate::framework::points::{NodeView, make_room};
 use crate::framework::{Attempt, Catalog, PodInfo, Profile, Profiles, Room};
+use crate::groups::Groups;
 use crate::schedule_one::{Cycles, Outcome};
 use crate::snapshot::NodeIdx;
 use crate::work::Work;
@@ -61,9 +62,17 @@ impl WhatIf {
     /// From the objects of a cluster, as a `List` has them; kinds that do not matter to scheduling are passed over.
     pub fn new(configuration: &Configuration, objects: &[Value]) -> Result<Self, WhatIfError> {
         let catalog = Arc::new(Catalog::default());
+        // Pods name their group only while the feature is on.
+        let in_group = |o: &Value| o["kind"] == "Pod" && !o["spec"]["schedulingGroup"].is_null();
+        let generic_workload = configuration.generic_workload || objects.iter().any(in_group);
+        let configuration = Configuration { generic_workload, ..configuration.clone() };
+        let cache = match generic_workload {
+            true => Cache::with_groups(catalog.shared::<Groups>()),
+            false => Cache::default(),
+        };
         let mut own = Self {
             profiles: configuration.profiles(&catalog)?,
-            cache: Cache::default(),
+            cache,
             cycles: Cycles::new(SEED),
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -90,9 +99,11 @@ impl WhatIf {
         let key = ObjectKey::new(namespace, name);
         let pod = self.pods.get(&key).cloned().ok_or_else(|| WhatIfError::NoPod(name.to_owned()))?;
         // Where it is itself, it would be in its own way.
-        self.cache.remove_pod(pod.uid());
+        self.cache.take_off(pod.uid());
         let explained = self.explain(&pod);
-        self.cache.set_pod(&pod);
+        if pod.spec.as_ref().is_some_and(|s| s.node_name.is_some()) {
+            self.cache.set_pod(&pod);
+        }
         explained
     }
 

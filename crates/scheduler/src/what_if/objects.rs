@@ -9,18 +9,21 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::scheduling::v1beta1::PodGroup;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_api::kind::{Kind, ResourceType};
 use serde_json::Value;
 
 use super::WhatIf;
 use crate::framework::Catalog;
+use crate::groups::Groups;
 
 macro_rules! looked_up {
     ($($kind:ty),* $(,)?) => {
         /// The resources that a picture of a cluster is made of; the first two it cannot do without.
         pub const READ: &[ResourceType] = &[
-            Node::RESOURCE, Pod::RESOURCE, Namespace::RESOURCE, PriorityClass::RESOURCE, $(<$kind>::RESOURCE),*
+            Node::RESOURCE, Pod::RESOURCE, Namespace::RESOURCE, PriorityClass::RESOURCE, PodGroup::RESOURCE,
+            $(<$kind>::RESOURCE),*
         ];
 
         fn look_up(catalog: &Catalog, object: &Value) -> Result<(), String> {
@@ -94,11 +97,16 @@ impl WhatIf {
                 pod.metadata.uid = Some(format!("{}/{}", pod.namespace(), pod.name()));
             }
             self.cache.set_pod(&pod);
+            if pod.spec.as_ref().is_none_or(|s| s.node_name.as_deref().unwrap_or("").is_empty()) {
+                self.cache.set_waiting(&pod);
+            }
             self.pods.insert(pod.key(), Arc::new(pod));
         } else if is::<Namespace>(object) {
             let namespace = decode::<Namespace>(object)?;
             self.cache
                 .set_namespace(namespace.name(), Some(namespace.metadata.labels.clone().unwrap_or_default()));
+        } else if is::<PodGroup>(object) {
+            catalog.shared::<Groups>().set_object(Arc::new(decode(object)?));
         } else if is::<PriorityClass>(object) {
             self.classes.push(decode(object)?);
         } else {

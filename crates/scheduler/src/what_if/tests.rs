@@ -158,3 +158,26 @@ fn files_may_hold_lists_and_several_documents() {
     assert_eq!(kinds(r#"{"kind":"List","items":[{"kind":"A"}]}"#), ["A"]);
     assert!(read("a: [").is_err());
 }
+
+#[test]
+fn a_gang_that_waits_says_for_what() {
+    let group = json!({"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": "g", "namespace": "default"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}});
+    let member = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"containers": [], "schedulingGroup": {"podGroupName": "g"}}})
+    };
+    let said = |objects: &[Value]| {
+        let mut picture = WhatIf::new(&Configuration::default(), objects).unwrap();
+        let first = picture.explain_pod("default", "a").unwrap().held_back;
+        let again = picture.explain_pod("default", "a").unwrap().held_back;
+        assert_eq!(first.len(), again.len());
+        serde_json::to_string(&first).unwrap()
+    };
+    let waits = said(&[member("a")]);
+    assert!(waits.contains("pod group") && waits.contains("to appear in scheduling queue"), "{waits}");
+    let waits = said(&[group.clone(), member("a")]);
+    assert!(waits.contains("waiting for minCount pods from a gang to appear in scheduling queue"), "{waits}");
+    assert_eq!(said(&[group, member("a"), member("b")]), "[]");
+}

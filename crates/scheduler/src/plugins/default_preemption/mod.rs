@@ -3,6 +3,8 @@
 //!
 //! Source: `k8s.io/kubernetes/pkg/scheduler/framework/preemption`.
 
+mod groups;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use serde::Deserialize;
 
 use crate::diagnosis::Diagnosis;
 use crate::framework::{Attempt, Catalog, Code, Descriptor, NoRoom, Parts, Plugin, PostFilter, Room, Status};
+use crate::groups::Groups;
 use crate::schedule_one::nominated_before;
 use crate::snapshot::{NodeIdx, PlacedPod};
 use crate::trial::Trial;
@@ -34,9 +37,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         let plugin = Arc::new(DefaultPreemption {
             args,
             catalog: Arc::clone(build.catalog),
+            groups: build.catalog.shared::<Groups>(),
             turn: AtomicUsize::new(0),
         });
-        Ok(Parts { post_filter: Some(plugin.clone()), ..Parts::of(plugin) })
+        Ok(Parts {
+            post_filter: Some(plugin.clone()),
+            pod_group_post_filter: Some(plugin.clone()),
+            ..Parts::of(plugin)
+        })
     },
 };
 
@@ -56,6 +64,7 @@ impl Default for Args {
 struct DefaultPreemption {
     args: Args,
     catalog: Arc<Catalog>,
+    groups: Arc<Groups>,
     /// Where the next search starts, so that it is not always the same nodes.
     turn: AtomicUsize,
 }
@@ -125,9 +134,15 @@ impl DefaultPreemption {
         let share = possible.len() * self.args.min_candidate_nodes_percentage / 100;
         let enough = share.max(self.args.min_candidate_nodes_absolute).min(possible.len());
         let budgets = self.budgets();
+        let of_groups = !self.groups.is_empty();
         let start = self.turn.fetch_add(enough, Ordering::Relaxed) % possible.len();
         for at in possible[start..].iter().chain(&possible[..start]) {
-            match victims(attempt, *at, &budgets) {
+            let judged = if of_groups {
+                groups::victims(attempt, &self.groups, *at, &budgets)
+            } else {
+                victims(attempt, *at, &budgets)
+            };
+            match judged {
                 Ok(candidate) => found.push(candidate),
                 Err(status) => failures.push((*at, status)),
             }
@@ -202,8 +217,14 @@ fn victims(attempt: &Attempt, at: NodeIdx, budgets: &[Budget]) -> Result<Room, S
 
 /// Those whose removal would break a budget, and the others.
 fn by_budget(pods: Vec<Arc<PlacedPod>>, budgets: &[Budget]) -> (Vec<Arc<PlacedPod>>, Vec<Arc<PlacedPod>>) {
+    let mut violates = budget_check(budgets);
+    pods.into_iter().partition(|pod| violates(pod))
+}
+
+/// Says of one pod after the other whether its removal, with that of all before, would break a budget.
+fn budget_check(budgets: &[Budget]) -> impl FnMut(&PlacedPod) -> bool {
     let mut left: Vec<i64> = budgets.iter().map(|b| b.allowed).collect();
-    pods.into_iter().partition(|pod| {
+    move |pod| {
         let labels = &pod.footprint.labels;
         for (budget, left) in budgets.iter().zip(&mut left) {
             let covers = !labels.is_empty()
@@ -218,7 +239,7 @@ fn by_budget(pods: Vec<Arc<PlacedPod>>, budgets: &[Budget]) -> (Vec<Arc<PlacedPo
             }
         }
         false
-    })
+    }
 }
 
 /// Fewest broken budgets, lowest highest priority, lowest sum of priorities, fewest pods, latest start.
