@@ -17,6 +17,7 @@ use crate::api_flags::ApiArgs;
 use crate::leading;
 use crate::pki::{Credentials, Pki, Subject};
 use crate::scheduler::{self, NAME};
+use crate::scheduling_questions::Questions;
 
 /// What the control plane is told.
 #[derive(Clone)]
@@ -87,7 +88,18 @@ pub async fn api_server(
     config.admission.clone_from(&options.admission);
     config.version.git_version = version();
     flags.apply(&mut config)?;
-    ApiServer::new(config).await.context("the API server does not start")
+    let questions = Questions::new(options.scheduler.clone());
+    config.local_apis.push(Arc::clone(&questions) as _);
+    let server_clock = Arc::clone(&config.clock);
+    let server = ApiServer::new(config).await.context("the API server does not start")?;
+    questions.read_with(client(
+        &server,
+        &server_clock,
+        "system:knarr:questions",
+        &["system:masters"],
+        "knarr",
+    ));
+    Ok(server)
 }
 
 /// The certificate with which the API server calls those that it aggregates, signed by an authority of its own: who

@@ -25,6 +25,7 @@ mod preflight;
 mod progress;
 mod reset;
 mod scheduler;
+mod scheduling_questions;
 mod server;
 mod signals;
 mod signer;

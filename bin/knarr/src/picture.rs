@@ -65,20 +65,23 @@ impl PictureArgs {
         let transport = HttpTransport::new(&access).context("cannot use the kubeconfig")?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let client = Client::new(Arc::new(transport), clock, "knarr");
-        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(read(&client))
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (objects, warnings) = runtime.block_on(read(&client))?;
+        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        Ok(objects)
     }
 }
 
-/// Everything that scheduling looks at. What the user may not list is left out and said, but for nodes and pods.
-async fn read(client: &Client) -> Result<Vec<Value>> {
-    let mut objects = Vec::new();
+/// Everything that scheduling looks at, and warnings: what the user may not list is left out, but for nodes and pods.
+pub async fn read(client: &Client) -> Result<(Vec<Value>, Vec<String>)> {
+    let (mut objects, mut warnings) = (Vec::new(), Vec::new());
     for (at, resource) in what_if::READ.iter().enumerate() {
         let list = match client.transport().list(resource, None, &ListOptions::default()).await {
             Ok(list) => list,
             // Kinds that are served on request only are no loss.
             Err(error) if at >= 2 && error.is_not_found() && resource.version != "v1" => continue,
             Err(error) if at >= 2 && error.status().is_some() => {
-                eprintln!("warning: {} are left out: {error}", resource.plural);
+                warnings.push(format!("{} are left out: {error}", resource.plural));
                 continue;
             }
             Err(error) => {
@@ -92,7 +95,7 @@ async fn read(client: &Client) -> Result<Vec<Value>> {
             objects.push(object);
         }
     }
-    Ok(objects)
+    Ok((objects, warnings))
 }
 
 /// The objects of a file; `-` is standard input.

@@ -16,6 +16,7 @@ use crate::authn::options::Authentication;
 use crate::authz::options::Authorization;
 use crate::encryption::Encryption;
 use crate::features::Features;
+use crate::local_api::LocalApi;
 
 /// A certificate chain and its private key (PKCS#8), both in PEM.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
@@ -52,6 +53,8 @@ pub struct Config {
     pub clock: Arc<dyn Clock>,
     /// The table of served resources.
     pub resources: Vec<&'static Resource>,
+    /// Groups beside those of the table, which somebody else in this process answers.
+    pub local_apis: Vec<Arc<dyn LocalApi>>,
     /// The certificate that `serve` shows.
     pub serving: Keypair,
     /// The same from files (chain, key), read again when they change; in place of `serving`.
@@ -138,6 +141,7 @@ impl Config {
             store,
             clock,
             resources,
+            local_apis: Vec::new(),
             serving: Keypair::default(),
             serving_files: None,
             client_ca_pem: String::new(),

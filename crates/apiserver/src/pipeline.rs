@@ -37,6 +37,7 @@ use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 use crate::http::routes::{self, Writes};
 use crate::http::yaml::Yaml;
+use crate::local_api;
 use crate::metrics::{Metric, Observed};
 use crate::registry::{Request, RequestParts, dispatch};
 use crate::resource_metrics;
@@ -386,8 +387,9 @@ fn refused(refusal: &StatusError, headers: &HeaderMap, query: &Query) -> Respons
 }
 
 async fn resource(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
-    let measured = request.info.group == resource_metrics::GROUP;
-    if !measured && !server.table.has_group_version(&request.info.group, &request.info.version) {
+    let (group, version) = (request.info.group.as_str(), request.info.version.as_str());
+    let elsewhere = group == resource_metrics::GROUP || local_api::find(server, group, version).is_some();
+    if !elsewhere && !server.table.has_group_version(&request.info.group, &request.info.version) {
         if request.info.group.is_empty() {
             return Err(StatusError::path_not_found());
         }

@@ -166,6 +166,51 @@ fn d2_scheduling_is_explained_and_tried_out() {
     assert!(table.contains("3 placed, 0 without a node, 0 preempted"), "{table}");
 }
 
+/// The same questions through the API, by who may ask them.
+#[test]
+fn d2_scheduling_is_asked_about_through_the_api() {
+    let kubectl = shared().namespace("asked");
+    kubectl.apply(&with("nowhere", "nodeSelector", json!({"disk": "ssd"})));
+    let of = |kind: &str, spec: Value| {
+        json!({"apiVersion": "scheduling.knarr.io/v1alpha1", "kind": kind, "metadata": {}, "spec": spec})
+            .to_string()
+    };
+    let answer = |question: &str| -> Value {
+        serde_json::from_str(&kubectl.with("create -o json -f -", question)).expect("JSON")
+    };
+    let pending = answer(&of("PodExplanation", json!({"podName": "nowhere"})));
+    let words = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.";
+    assert!(pending["status"]["message"].as_str().unwrap_or_default().starts_with(words), "{pending}");
+    assert_eq!(pending["status"]["nodes"][0]["objections"][0]["plugin"], "NodeAffinity");
+    let written = answer(&of("PodExplanation", json!({"manifest": sleeper("written")})));
+    assert_eq!((&written["status"]["fits"], &written["status"]["node"]), (&json!(1), &json!(null)));
+    let placed = answer(&of("Simulation", json!({"manifests": [web("web", 2), sleeper("one")]})));
+    assert_eq!(
+        (&placed["status"]["placed"], &placed["status"]["pods"][0]["node"]),
+        (&json!(3), &json!("knarr-test"))
+    );
+    assert_eq!(kubectl.run("get deployments"), "", "nothing was made");
+
+    let error = kubectl.with_fails("create -f -", &of("PodExplanation", json!({"podName": "nobody"})));
+    assert!(error.contains("pods \"nobody\" not found"), "{error}");
+    let error = kubectl.with_fails("create -f -", &of("Simulation", json!({"manifests": "all"})));
+    assert!(error.contains("spec.manifests: Required value"), "{error}");
+    // It is guarded like anything else.
+    kubectl.run("create serviceaccount asker");
+    let name = format!("system:serviceaccount:{}:asker", kubectl.namespace());
+    let question = of("PodExplanation", json!({"podName": "nowhere"}));
+    let ask = format!("create -o jsonpath={{.status.message}} --as={name} -f -");
+    let refused = kubectl.with_fails(&ask, &question);
+    assert!(refused.contains("cannot create resource \"podexplanations\" in API group"), "{refused}");
+    kubectl.run("create role asker --verb=create --resource=podexplanations.scheduling.knarr.io");
+    kubectl.run(&format!(
+        "create rolebinding asker --role=asker --serviceaccount={}:asker",
+        kubectl.namespace()
+    ));
+    kubectl.eventually("auth can-i create podexplanations.scheduling.knarr.io", |out| out.starts_with("yes"));
+    assert!(kubectl.with(&ask, &question).starts_with(words));
+}
+
 fn labelled(name: &str, app: &str, affinity: Value) -> Value {
     let mut pod = with(name, "affinity", affinity);
     pod["metadata"]["labels"] = json!({"app": app});

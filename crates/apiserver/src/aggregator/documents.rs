@@ -6,7 +6,6 @@ use serde_json::{Map, Value, json};
 
 use super::priorities::{self, CUSTOM};
 use super::{Remote, api_services};
-use crate::resource_metrics;
 use crate::server::Inner;
 
 /// What legacy discovery of a group version says, as aggregated discovery does.
@@ -149,8 +148,10 @@ pub fn merge_discovery(server: &Inner, mut list: Value) -> Value {
 pub fn merge_groups(server: &Inner, mut list: Value) -> Value {
     let order = Order::of(server);
     let name: fn(&Value) -> &str = |g| g["name"].as_str().unwrap_or("");
-    let own = (resource_metrics::GROUP.to_owned(), BTreeSet::from([resource_metrics::VERSION.to_owned()]));
-    let mut remote: BTreeMap<String, BTreeSet<String>> = BTreeMap::from([own]);
+    let mut remote: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (group, version) in server.aggregator.local() {
+        remote.entry(group.to_owned()).or_default().insert(version.to_owned());
+    }
     for api_service in api_services(server) {
         let Some(spec) = api_service.spec.as_ref().filter(|s| s.service.is_some()) else { continue };
         let group = spec.group.clone().unwrap_or_default();

@@ -16,6 +16,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use serde_json::Value;
 
 use crate::config::{Config, ConfigError};
+use crate::local_api::{self, LocalApi};
 use crate::resource_metrics;
 use crate::server::Inner;
 
@@ -31,12 +32,11 @@ pub struct Aggregator {
     identity: Identity,
     /// By the APIService's name.
     remotes: Mutex<BTreeMap<String, Arc<Remote>>>,
+    /// What this server answers itself unless another one does, likewise.
+    local: BTreeMap<String, Arc<Remote>>,
     /// Raised whenever a document of a remote server changes.
     generation: AtomicU64,
 }
-
-/// The APIService of the resource metrics, which this server answers itself unless another one does.
-const METRICS: &str = "v1beta1.metrics.k8s.io";
 
 /// What a server said of its group version when it was last asked.
 #[derive(Default, PartialEq)]
@@ -57,9 +57,9 @@ impl Remote {
         Self { group: group.to_owned(), version: version.to_owned(), ..Self::default() }
     }
 
-    fn metrics() -> Self {
-        let (group, version) = (resource_metrics::GROUP, resource_metrics::VERSION);
-        let list = resource_metrics::resources().to_string();
+    /// Of a group version that this server answers itself, with its resources as legacy discovery lists them.
+    fn local(group: &str, version: &str, list: &Value) -> Self {
+        let list = list.to_string();
         Self {
             group: group.to_owned(),
             version: version.to_owned(),
@@ -71,9 +71,18 @@ impl Remote {
 
 impl Aggregator {
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
+        let metrics = (resource_metrics::GROUP, resource_metrics::VERSION, resource_metrics::resources());
+        let of = |api: &Arc<dyn LocalApi>| (api.group(), api.version(), local_api::resources(&**api));
+        let local: BTreeMap<_, _> = std::iter::once(metrics)
+            .chain(config.local_apis.iter().map(of))
+            .map(|(group, version, list)| {
+                (format!("{version}.{group}"), Arc::new(Remote::local(group, version, &list)))
+            })
+            .collect();
         Ok(Self {
             identity: Identity::new(config)?,
-            remotes: Mutex::new(BTreeMap::from([(METRICS.to_owned(), Arc::new(Remote::metrics()))])),
+            remotes: Mutex::new(local.clone()),
+            local,
             generation: AtomicU64::new(0),
         })
     }
@@ -83,6 +92,11 @@ impl Aggregator {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// Groups and versions that this server answers itself unless another one does.
+    fn local(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.local.values().map(|own| (own.group.as_str(), own.version.as_str()))
+    }
+
     fn remotes(&self) -> Vec<Arc<Remote>> {
         self.remotes.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -90,11 +104,10 @@ impl Aggregator {
     fn set(&self, name: &str, remote: Option<Remote>) {
         let mut remotes = self.remotes.lock().unwrap_or_else(PoisonError::into_inner);
         let changed = match remote {
-            None if name == METRICS => {
-                remotes.insert(name.to_owned(), Arc::new(Remote::metrics()));
-                true
-            }
-            None => remotes.remove(name).is_some(),
+            None => match self.local.get(name) {
+                Some(own) => remotes.insert(name.to_owned(), Arc::clone(own)).is_none_or(|old| old != *own),
+                None => remotes.remove(name).is_some(),
+            },
             Some(remote) if remotes.get(name).is_some_and(|old| **old == remote) => false,
             Some(remote) => {
                 remotes.insert(name.to_owned(), Arc::new(remote));

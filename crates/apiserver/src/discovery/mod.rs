@@ -25,6 +25,7 @@ use crate::http::body::Body;
 use crate::http::negotiate::{self, Format};
 use crate::http::output::{Answer, raw, to_json};
 use crate::http::routes::{self, Writes};
+use crate::local_api;
 use crate::metrics::Metric;
 use crate::registry::Request;
 use crate::registry::table::Table;
@@ -193,6 +194,9 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             }
         }
         ["apis", resource_metrics::GROUP, resource_metrics::VERSION] => value(resource_metrics::resources()),
+        ["apis", group, version] if let Some(api) = local_api::find(server, group, version) => {
+            value(local_api::resources(&**api))
+        }
         ["apis", group, version] if table.has_group_version(group, version) => {
             value(legacy::resources(table, group, version))
         }

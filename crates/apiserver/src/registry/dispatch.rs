@@ -11,6 +11,7 @@ use super::served::Served;
 use super::{Request, create, delete, list, patch, subresources, update, watch};
 use crate::http::negotiate::{self, Format};
 use crate::http::output::Answer;
+use crate::local_api;
 use crate::metrics::Metric;
 use crate::resource_metrics;
 use crate::server::Inner;
@@ -19,9 +20,12 @@ use crate::server::Inner;
 pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
     let info = &request.info;
     let Some(served) = server.table.find(&info.group, &info.version, &info.resource) else {
-        return match info.group == resource_metrics::GROUP {
-            true => resource_metrics::answer(server, request).await,
-            false => Err(StatusError::path_not_found()),
+        if info.group == resource_metrics::GROUP {
+            return resource_metrics::answer(server, request).await;
+        }
+        return match local_api::find(server, &info.group, &info.version) {
+            Some(api) => local_api::answer(&**api, request).await,
+            None => Err(StatusError::path_not_found()),
         };
     };
     if let Some(warning) = served.resource.custom().and_then(|c| c.deprecation.as_deref()) {

@@ -10,6 +10,8 @@ use super::super::http::Access;
 
 /// Only the metadata of pods is asked for: what the watch costs the server is part of the measurement.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// How often a watch may end before that is taken for a fault.
+const RESTARTS: usize = 1000;
 const PATH: &str = "/api/v1/pods?watch=true&fieldSelector=spec.nodeName%21%3D&resourceVersion=";
 
 #[derive(Default)]
@@ -44,29 +46,43 @@ impl Bound {
 
     fn follow(&self, access: &Access, version: &str) -> Result<()> {
         let mut watch = access.connect()?.watch_as(&format!("{PATH}{version}"), METADATA)?;
-        let own = self.clone();
+        let (own, access, mut version) = (self.clone(), access.clone(), version.to_owned());
         std::thread::spawn(move || {
-            loop {
-                match watch.next() {
-                    Ok(event) => own.take(&event),
+            for _ in 0..RESTARTS {
+                // An API server may end a watch whenever it likes, kube-apiserver does so under load: it goes on from
+                // where it was.
+                while let Ok(event) = watch.next() {
+                    version = own.take(&event).unwrap_or_else(|| "0".to_owned());
+                    if version == "0" {
+                        break;
+                    }
+                }
+                match access.connect().and_then(|c| c.watch_as(&format!("{PATH}{version}"), METADATA)) {
+                    Ok(anew) => watch = anew,
                     Err(error) => return own.fail(format!("{error:#}")),
                 }
             }
+            own.fail("it ended again and again".to_owned());
         });
         Ok(())
     }
 
-    fn take(&self, event: &serde_json::Value) {
-        if event["type"] != "ADDED" && event["type"] != "MODIFIED" {
-            return;
-        }
+    /// The resource version of the event; none of an error, after which the watch has to begin anew.
+    fn take(&self, event: &serde_json::Value) -> Option<String> {
         let metadata = &event["object"]["metadata"];
         let text = |key: &str| metadata[key].as_str().unwrap_or_default();
-        let name = format!("{}/{}", text("namespace"), text("name"));
-        let now = Instant::now();
-        let (seen, changed) = &*self.seen;
-        seen.lock().unwrap_or_else(PoisonError::into_inner).pods.entry(name).or_insert(now);
-        changed.notify_all();
+        match event["type"].as_str() {
+            Some("ADDED" | "MODIFIED") => {
+                let name = format!("{}/{}", text("namespace"), text("name"));
+                let now = Instant::now();
+                let (seen, changed) = &*self.seen;
+                seen.lock().unwrap_or_else(PoisonError::into_inner).pods.entry(name).or_insert(now);
+                changed.notify_all();
+            }
+            Some("ERROR") | None => return None,
+            Some(_) => {}
+        }
+        Some(text("resourceVersion").to_owned())
     }
 
     fn fail(&self, why: String) {

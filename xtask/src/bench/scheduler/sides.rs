@@ -124,8 +124,8 @@ impl<'a> ControlPlane<'a> {
         log_to(&mut command, &log);
         let mut child = command.spawn().context("kube-scheduler")?;
         let begun = Instant::now();
-        // It says so when it begins to schedule.
-        while !std::fs::read_to_string(&log).unwrap_or_default().contains("Caches are synced") {
+        // It says so when it begins.
+        while !std::fs::read_to_string(&log).unwrap_or_default().contains("Serving securely on") {
             if child.try_wait()?.is_some() || begun.elapsed() > Duration::from_secs(120) {
                 bail!("kube-scheduler did not start:\n{}", std::fs::read_to_string(&log).unwrap_or_default());
             }

@@ -1,0 +1,148 @@
+//! Questions about scheduling as an API: `scheduling.knarr.io/v1alpha1`, see docs/scheduling-questions.md.
+//!
+//! Who may create `podexplanations` or `simulations` in a namespace learns from the answer about all nodes and the pods
+//! on them.
+
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use knarr_apimachinery::status::StatusError;
+use knarr_apiserver::LocalApi;
+use knarr_client::Client;
+use knarr_scheduler::config::Configuration;
+use knarr_scheduler::what_if::{WhatIf, WhatIfError};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use crate::picture;
+
+const EXPLANATION: &str = "PodExplanation";
+const SIMULATION: &str = "Simulation";
+
+/// Answers from a picture of the cluster as it is now.
+pub struct Questions {
+    configuration: Configuration,
+    /// Reads the picture; there once the API server is.
+    client: OnceLock<Client>,
+    /// A picture is as large as the cluster: one at a time.
+    turn: Semaphore,
+}
+
+impl Questions {
+    pub fn new(configuration: Configuration) -> Arc<Self> {
+        Arc::new(Self { configuration, client: OnceLock::new(), turn: Semaphore::new(1) })
+    }
+
+    /// Gives it the access that it reads with, which has to see everything.
+    pub fn read_with(&self, client: Client) {
+        // Only the first one counts.
+        let _ = self.client.set(client);
+    }
+}
+
+#[async_trait]
+impl LocalApi for Questions {
+    fn group(&self) -> &'static str {
+        "scheduling.knarr.io"
+    }
+
+    fn version(&self) -> &'static str {
+        "v1alpha1"
+    }
+
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("podexplanations", EXPLANATION), ("simulations", SIMULATION)]
+    }
+
+    async fn answer(&self, kind: &str, namespace: &str, spec: Value) -> Result<Value, StatusError> {
+        let question = Question::parse(kind, spec)?;
+        let unready = || StatusError::internal("the API server is only just starting");
+        let client = self.client.get().ok_or_else(unready)?;
+        let _turn = self.turn.acquire().await.map_err(|_| unready())?;
+        let (objects, _) = picture::read(client).await.map_err(internal)?;
+        let (configuration, namespace) = (self.configuration.clone(), namespace.to_owned());
+        let answered = tokio::task::spawn_blocking(move || {
+            let mut what_if = WhatIf::new(&configuration, &objects).map_err(internal)?;
+            question.ask(&mut what_if, &namespace)
+        });
+        answered.await.map_err(internal)?
+    }
+}
+
+/// What is asked.
+enum Question {
+    Pod(String),
+    Written(Value),
+    Simulation(Vec<Value>),
+}
+
+impl Question {
+    fn parse(kind: &str, mut spec: Value) -> Result<Self, StatusError> {
+        let wrong = |why: &str| Err(StatusError::bad_request(format!("{kind}: {why}")));
+        let mut field = |name: &str| spec.get_mut(name).map(Value::take).unwrap_or_default();
+        if kind == SIMULATION {
+            return match field("manifests") {
+                Value::Array(manifests) if !manifests.is_empty() => Ok(Self::Simulation(manifests)),
+                _ => wrong("spec.manifests: Required value: the objects whose pods to place"),
+            };
+        }
+        match (field("podName"), field("manifest")) {
+            (Value::String(name), Value::Null) if !name.is_empty() => Ok(Self::Pod(name)),
+            (Value::Null, manifest @ Value::Object(_)) => Ok(Self::Written(manifest)),
+            _ => wrong(
+                "spec: Required value: either podName, of a pod that exists, or manifest, an object with pods",
+            ),
+        }
+    }
+
+    fn ask(&self, what_if: &mut WhatIf, namespace: &str) -> Result<Value, StatusError> {
+        match self {
+            Self::Pod(name) => what_if.explain_pod(namespace, name).map(|said| json!(said)),
+            Self::Written(manifest) => {
+                what_if.explain_manifest(namespace, manifest).map(|said| json!(said.into_iter().next()))
+            }
+            Self::Simulation(manifests) => what_if.simulate(namespace, manifests).map(|said| json!(said)),
+        }
+        .map_err(|error| match error {
+            WhatIfError::NoPod(name) => {
+                StatusError::not_found(&knarr_apimachinery::gvk::GroupResource::new("", "pods"), &name)
+            }
+            other => StatusError::bad_request(other.to_string()),
+        })
+    }
+}
+
+fn internal(error: impl std::fmt::Display) -> StatusError {
+    StatusError::internal(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_are_one_thing_or_the_other() {
+        let parsed = |kind: &str, spec: Value| Question::parse(kind, spec).map_err(|e| e.to_string());
+        assert!(
+            matches!(parsed(EXPLANATION, json!({"podName": "a"})), Ok(Question::Pod(name)) if name == "a")
+        );
+        assert!(matches!(
+            parsed(EXPLANATION, json!({"manifest": {"kind": "Pod"}})),
+            Ok(Question::Written(_))
+        ));
+        let many = json!({"manifests": [{"kind": "Pod"}]});
+        assert!(matches!(parsed(SIMULATION, many), Ok(Question::Simulation(all)) if all.len() == 1));
+        let both = json!({"podName": "a", "manifest": {}});
+        for (kind, spec) in [
+            (EXPLANATION, json!(null)),
+            (EXPLANATION, json!({"podName": ""})),
+            (EXPLANATION, both),
+            (SIMULATION, json!({"manifests": []})),
+            (SIMULATION, json!("x")),
+        ] {
+            let shown = spec.to_string();
+            let error = parsed(kind, spec).err().expect(&shown);
+            assert!(error.contains("Required value"), "{shown}: {error}");
+        }
+    }
+}

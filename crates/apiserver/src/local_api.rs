@@ -1,0 +1,75 @@
+//! API groups that are no part of Kubernetes' own, and that somebody else in this process answers.
+//!
+//! They are found by discovery and guarded by authorization like any other; an APIService of the same name with a
+//! Service behind it takes their place. Nothing of them is stored: objects are posted, and come back with an answer.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::Method;
+use knarr_apimachinery::gvk::GroupResource;
+use knarr_apimachinery::status::StatusError;
+use serde_json::{Value, json};
+
+use crate::http::output::Answer;
+use crate::registry::Request;
+use crate::server::State;
+
+/// One group version.
+#[async_trait]
+pub trait LocalApi: Send + Sync {
+    fn group(&self) -> &'static str;
+    fn version(&self) -> &'static str;
+    /// The resources that may be posted to, all of them in a namespace: their names and kinds.
+    fn resources(&self) -> &'static [(&'static str, &'static str)];
+    /// Answers a posted object of an authorized user: its `spec`, in this namespace.
+    ///
+    /// # Errors
+    ///
+    /// What the client gets in place of an answer.
+    async fn answer(&self, kind: &str, namespace: &str, spec: Value) -> Result<Value, StatusError>;
+}
+
+/// As legacy discovery lists the resources.
+pub fn resources(api: &dyn LocalApi) -> Value {
+    let resource = |(name, kind): &(&str, &str)| json!({"name": name, "singularName": kind.to_lowercase(), "namespaced": true, "kind": kind, "verbs": ["create"]});
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{}/{}", api.group(), api.version()),
+        "resources": api.resources().iter().map(resource).collect::<Vec<_>>(),
+    })
+}
+
+/// The API of this group version, if there is one.
+pub fn find<'a>(server: &'a State, group: &str, version: &str) -> Option<&'a Arc<dyn LocalApi>> {
+    server.config.local_apis.iter().find(|api| api.group() == group && api.version() == version)
+}
+
+/// Answers an authorized request.
+pub async fn answer(api: &dyn LocalApi, request: &Request) -> Result<Answer, StatusError> {
+    let info = &request.info;
+    let known = api.resources().iter().find(|(name, _)| *name == info.resource);
+    let Some((_, kind)) = known.filter(|_| info.subresource.is_empty()) else {
+        return Err(StatusError::path_not_found());
+    };
+    if info.verb != "create" || request.method != Method::POST || !info.name.is_empty() {
+        return Err(StatusError::no_such_method());
+    }
+    let resource = GroupResource::new(api.group(), &info.resource);
+    if info.namespace.is_empty() {
+        return Err(StatusError::bad_request(format!("{resource} are asked in a namespace")));
+    }
+    let mut object: Value = serde_json::from_slice(&request.body)
+        .map_err(|error| StatusError::bad_request(format!("the body is not a JSON object: {error}")))?;
+    let group_version = format!("{}/{}", api.group(), api.version());
+    if object["kind"] != *kind || object["apiVersion"] != group_version.as_str() {
+        return Err(StatusError::bad_request(format!("the body has to be a {kind} of {group_version}")));
+    }
+    let namespace = object["metadata"]["namespace"].as_str().unwrap_or(&info.namespace);
+    if namespace != info.namespace {
+        return Err(StatusError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    object["status"] = api.answer(kind, &info.namespace, object["spec"].take()).await?;
+    Ok(Answer::Value { code: 201, value: object })
+}
