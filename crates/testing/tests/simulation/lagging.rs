@@ -1,8 +1,9 @@
-//! A ReplicaSet whose pods are seen late: it makes no pod too many and gives up none, however long that takes.
+//! Controllers that see late what they did themselves make no pod too many and give up none, however long it takes.
 //!
-//! The symptom of kubernetes#129795, where pods that were created did not show, and more of them were.
+//! With ReplicaSets that is the symptom of kubernetes#129795: pods that were created did not show, and more of them were.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +12,7 @@ use futures_util::StreamExt;
 use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use knarr_api::kind::{Kind, ResourceType};
 use knarr_apimachinery::clock::Clock;
@@ -30,15 +32,23 @@ use crate::world::controllers;
 const LOOKS: u32 = 60;
 const BETWEEN: Duration = Duration::from_secs(10);
 
-/// A way on which changes of pods arrive only while a gate is open.
+/// A way on which changes of one resource arrive only while a gate is open.
 struct Lagging {
     inner: Arc<FakeApi>,
-    open: watch::Receiver<bool>,
+    late: ResourceType,
+    gate: watch::Sender<bool>,
+    /// The create of this number is lost, and whoever then looks at what there is is kept waiting while the gate opens.
+    lost: Option<usize>,
+    created: AtomicUsize,
 }
 
 #[async_trait]
 impl Transport for Lagging {
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+        let creates = request.method() == Method::POST && request.uri().path().contains("/pods");
+        if creates && Some(self.created.fetch_add(1, Ordering::SeqCst) + 1) == self.lost {
+            return Err(knarr_client::Error::Protocol("the request was lost".into()));
+        }
         self.inner.send(request).await
     }
 
@@ -48,7 +58,12 @@ impl Transport for Lagging {
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<List> {
-        self.inner.list(resource, namespace, options).await
+        let list = self.inner.list(resource, namespace, options).await;
+        if *resource == Pod::RESOURCE && self.lost.is_some_and(|n| self.created.load(Ordering::SeqCst) >= n) {
+            self.gate.send_replace(true);
+            tokio::time::sleep(BETWEEN).await;
+        }
+        list
     }
 
     async fn watch(
@@ -58,10 +73,10 @@ impl Transport for Lagging {
         options: &ListOptions,
     ) -> Result<WatchStream> {
         let events = self.inner.watch(resource, namespace, options).await?;
-        if *resource != Pod::RESOURCE {
+        if *resource != self.late {
             return Ok(events);
         }
-        let open = self.open.clone();
+        let open = self.gate.subscribe();
         Ok(Box::pin(events.then(move |event| {
             let mut open = open.clone();
             async move {
@@ -73,6 +88,12 @@ impl Transport for Lagging {
     }
 }
 
+fn server() -> (Arc<FakeApi>, Arc<dyn Clock>) {
+    let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH));
+    let resources = [Event::RESOURCE, Job::RESOURCE, Pod::RESOURCE, ReplicaSet::RESOURCE];
+    (FakeApi::new(Arc::clone(&clock), &resources), clock)
+}
+
 struct Lab {
     api: Arc<FakeApi>,
     clock: Arc<dyn Clock>,
@@ -82,8 +103,7 @@ struct Lab {
 
 impl Lab {
     fn new(replicas: i32, open: bool) -> Self {
-        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH));
-        let api = FakeApi::new(Arc::clone(&clock), &[Event::RESOURCE, Pod::RESOURCE, ReplicaSet::RESOURCE]);
+        let (api, clock) = server();
         let metadata = json!({"name": "web", "namespace": NAMESPACE, "generation": 1});
         let labels = json!({"app": "web"});
         let template =
@@ -91,11 +111,23 @@ impl Lab {
         let spec = json!({"replicas": replicas, "selector": {"matchLabels": labels}, "template": template});
         let set = json!({"metadata": metadata, "spec": spec});
         api.add::<ReplicaSet>(&serde_json::from_value(set).expect("a ReplicaSet"));
-        let (gate, open) = watch::channel(open);
-        let way = Arc::new(Lagging { inner: Arc::clone(&api), open });
+        Self::start(api, clock, &["replicaset-controller"], Pod::RESOURCE, open, None)
+    }
+
+    fn start(
+        api: Arc<FakeApi>,
+        clock: Arc<dyn Clock>,
+        names: &'static [&'static str],
+        late: ResourceType,
+        open: bool,
+        lost: Option<usize>,
+    ) -> Self {
+        let (gate, _) = watch::channel(open);
+        let (inner, created) = (Arc::clone(&api), AtomicUsize::new(0));
+        let way = Arc::new(Lagging { inner, late, gate: gate.clone(), lost, created });
         let client = Client::new(way, Arc::clone(&clock), "lagging");
         let stop = CancellationToken::new();
-        tokio::spawn(controllers(&["replicaset-controller"], client, stop.clone()));
+        tokio::spawn(controllers(names, client, stop.clone()));
         Self { api, clock, gate, stop }
     }
 
@@ -163,4 +195,26 @@ async fn a_replica_set_whose_informer_lags_deletes_no_pod_too_many() {
     lab.gate.send_replace(true);
     lab.settle().await;
     assert_eq!((lab.asked(&Method::DELETE), lab.asked(&Method::POST), lab.active()), (1, 4, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_not_read_before_the_wait_for_its_own_writes() {
+    let (api, clock) = server();
+    let labels = json!({"app": "indexed"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "i"}]}});
+    let spec = json!({"completions": 2, "parallelism": 1, "backoffLimit": 6, "completionMode": "Indexed",
+        "podReplacementPolicy": "TerminatingOrFailed", "selector": {"matchLabels": labels}, "template": template});
+    let job = json!({"metadata": {"name": "indexed", "namespace": NAMESPACE, "generation": 1}, "spec": spec});
+    api.add::<Job>(&serde_json::from_value(job).expect("a Job"));
+    let lab = Lab::start(api, clock, &["job-controller"], Job::RESOURCE, true, Some(2));
+    lab.settle().await;
+    // The first index is done, which the informer of jobs is not told; the second pod is lost on its way.
+    lab.gate.send_replace(false);
+    let first = lab.api.every::<Pod>().first().map(|p| p.name().to_owned()).expect("a pod");
+    set(&lab.api, &first, "Succeeded", Some(0), lab.clock.now());
+    lab.settle().await;
+    lab.settle().await;
+    let of = |index: &str| lab.api.every::<Pod>().iter().filter(|p| p.name().starts_with(index)).count();
+    assert_eq!((of("indexed-0-"), of("indexed-1-")), (1, 1));
 }
