@@ -45,42 +45,52 @@ impl Ground for Copy {
     }
 }
 
-/// A group on the copy.
+/// A group on a copy of the cluster, which is made when something is to be changed.
 pub(crate) struct OnTrial<'a> {
     scheduler: &'a Scheduler,
     attempted: &'a Attempted<'a>,
-    copy: Copy,
+    original: &'a Snapshot,
+    copy: Option<Copy>,
     placed: Vec<(Arc<PodInfo>, NodeIdx)>,
 }
 
 impl<'a> OnTrial<'a> {
-    pub(crate) fn new(scheduler: &'a Scheduler, attempted: &'a Attempted<'a>, cluster: &Snapshot) -> Self {
-        let copy = Copy { cluster: cluster.clone(), cycles: Cycles::new(SEED) };
-        Self { scheduler, attempted, copy, placed: Vec::new() }
+    pub(crate) fn new(
+        scheduler: &'a Scheduler,
+        attempted: &'a Attempted<'a>,
+        original: &'a Snapshot,
+    ) -> Self {
+        Self { scheduler, attempted, original, copy: None, placed: Vec::new() }
+    }
+
+    fn copy(&mut self) -> &mut Copy {
+        let original = self.original;
+        self.copy.get_or_insert_with(|| Copy { cluster: original.clone(), cycles: Cycles::new(SEED) })
     }
 
     /// Whether a change on other nodes can make a difference to where the pod fits.
     fn looks_around(&self, pod: &PodInfo) -> bool {
-        let work = self.copy.cycles.work(self.attempted.at, pod.shape.id);
+        let work = self.copy.as_ref().and_then(|copy| copy.cycles.work(self.attempted.at, pod.shape.id));
         work.is_none_or(|work| work.filters.iter().any(|f| f.scope == Scope::Cluster))
     }
 }
 
 impl GroupTrial for OnTrial<'_> {
     fn cluster(&self) -> &Snapshot {
-        &self.copy.cluster
+        self.copy.as_ref().map_or(self.original, |copy| &copy.cluster)
     }
 
     fn remove(&mut self, at: NodeIdx, pod: &PlacedPod) {
-        self.copy.cluster.remove_pod(at, &pod.uid);
+        self.copy().cluster.remove_pod(at, &pod.uid);
     }
 
     fn add(&mut self, at: NodeIdx, pod: &Arc<PlacedPod>) {
-        self.copy.cluster.add_pod(at, Arc::clone(pod));
+        self.copy().cluster.add_pod(at, Arc::clone(pod));
     }
 
     fn place(&mut self) -> Result<BTreeMap<Box<str>, Box<str>>, Status> {
-        let (found, verdict) = self.scheduler.place_group(&mut self.copy, self.attempted);
+        let (scheduler, attempted) = (self.scheduler, self.attempted);
+        let (found, verdict) = scheduler.place_group(self.copy(), attempted);
         match verdict {
             Verdict::Fits => {}
             Verdict::Unschedulable(_) => return Err(Status::unschedulable(verdict.message())),
@@ -88,9 +98,9 @@ impl GroupTrial for OnTrial<'_> {
         }
         let mut nodes = BTreeMap::new();
         let mut reserved: Vec<(&Arc<PodInfo>, String, CycleState)> = Vec::new();
-        for (pod, one) in self.attempted.pods.iter().zip(found) {
+        for (pod, one) in attempted.pods.iter().zip(found) {
             let Found::Placed { node, state } = one else { continue };
-            if let Some(at) = self.copy.cluster.find(&node) {
+            if let Some(at) = self.cluster().find(&node) {
                 self.placed.push((Arc::clone(pod), at));
             }
             nodes.insert(pod.uid.clone(), node.as_str().into());
@@ -98,7 +108,7 @@ impl GroupTrial for OnTrial<'_> {
         }
         // Nothing stays reserved for what was only tried.
         for (pod, node, mut state) in reserved.into_iter().rev() {
-            self.scheduler.unreserve(self.attempted.profile, &mut state, pod, &node);
+            scheduler.unreserve(attempted.profile, &mut state, pod, &node);
         }
         Ok(nodes)
     }
@@ -106,13 +116,13 @@ impl GroupTrial for OnTrial<'_> {
     fn still_fit(&mut self, touched: &BTreeSet<NodeIdx>) -> bool {
         let concerned = |(pod, at): &&(Arc<PodInfo>, NodeIdx)| touched.contains(at) || self.looks_around(pod);
         let concerned: Vec<_> = self.placed.iter().filter(concerned).cloned().collect();
+        let Attempted { at: profile_at, profile, .. } = *self.attempted;
+        let Copy { cluster, cycles } = self.copy();
         for (pod, at) in &concerned {
-            self.copy.cluster.remove_pod(*at, &pod.uid);
+            cluster.remove_pod(*at, &pod.uid);
         }
         let mut fit = true;
         for (pod, at) in &concerned {
-            let Attempted { at: profile_at, profile, .. } = *self.attempted;
-            let Copy { cluster, cycles } = &mut self.copy;
             fit = fit && !cycles.fitting(profile_at, profile, cluster, pod, &[*at]).is_empty();
             cluster.add_pod(*at, Arc::new(pod.placed()));
         }

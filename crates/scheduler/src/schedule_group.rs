@@ -14,6 +14,7 @@ use crate::group_condition::Report;
 use crate::group_trial::OnTrial;
 use crate::groups::{Terms, priority};
 use crate::metrics::{Metric, code_name};
+use crate::plugins::default_preemption;
 use crate::queue::{Ended, PoppedGroup};
 use crate::schedule_one::Outcome;
 use crate::scheduler::{Next, Nomination, Scheduler, State};
@@ -250,7 +251,9 @@ impl Scheduler {
             let mut trial = OnTrial::new(self, attempted, state.cache.snapshot());
             let answer = plugin.pod_group_post_filter(&GroupAttempt { group, pods }, &mut trial);
             code = answer.as_ref().map_or_else(|status| status.code, |_| Code::Success);
-            self.metrics.add(Metric::GroupPreemptionAttempts, &[code_name(code)], 1.0);
+            if plugin.name() == default_preemption::NAME {
+                self.metrics.add(Metric::GroupPreemptionAttempts, &[code_name(code)], 1.0);
+            }
             match answer {
                 Ok(room) => {
                     said = vec![room.words.clone()];

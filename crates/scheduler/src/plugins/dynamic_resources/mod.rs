@@ -10,6 +10,7 @@ mod constraint;
 mod counters;
 mod devices;
 pub mod extended;
+mod groups;
 mod hints;
 mod names;
 mod pools;
@@ -67,6 +68,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             pre_enqueue: Some(plugin.clone()),
             filter: Some(plugin.clone()),
             post_filter: Some(plugin.clone()),
+            pod_group_post_filter: Some(plugin.clone()),
             score: Some(plugin.clone()),
             reserve: Some(plugin.clone()),
             pre_bind: Some(plugin.clone()),
@@ -323,21 +325,32 @@ impl PostFilter for DynamicResources {
     /// Makes no room, but gives back a claim that keeps its pod from being scheduled and that nobody else uses.
     fn post_filter(&self, attempt: &Attempt) -> Result<Vec<Room>, NoRoom> {
         let nothing = NoRoom { words: String::new(), withdraw: false };
-        let Ok(claims) = self.devices.claims_of(attempt.pod.pod()) else { return Err(nothing) };
         let by_us = attempt.diagnosis.rejected().filter(|(_, verdict)| verdict.plugin == NAME);
-        let nodes: Vec<_> = by_us.map(|(at, _)| &attempt.cluster.row(at).node).collect();
+        let nodes: Vec<_> = by_us.map(|(at, _)| &*attempt.cluster.row(at).node).collect();
+        if !self.give_back(attempt.pod, &nodes) {
+            return Err(nothing);
+        }
+        Err(NoRoom { words: "deallocation of ResourceClaim completed".to_owned(), withdraw: false })
+    }
+}
+
+impl DynamicResources {
+    /// Deallocates a claim of a waiting pod that is not available on one of these nodes and that nobody else uses; false
+    /// without one.
+    fn give_back(&self, pod: &PodInfo, nodes: &[&Node]) -> bool {
+        let Ok(claims) = self.devices.claims_of(pod.pod()) else { return false };
         let unused = claims.into_iter().find(|claim| {
             let reserved = claim.status.as_ref().and_then(|s| s.reserved_for.as_deref()).unwrap_or_default();
             allocation(claim).is_some()
-                && reserved.iter().all(|r| r.uid == attempt.pod.uid())
+                && reserved.iter().all(|r| r.uid == pod.uid())
                 && reserved.len() <= 1
                 && nodes.iter().any(|node| !self.devices.is_available(claim, node))
         });
-        let Some(claim) = unused else { return Err(nothing) };
+        let Some(claim) = unused else { return false };
         if let Some(client) = self.devices.catalog.client() {
             tokio::spawn(bind::deallocate(client.clone(), claim));
         }
-        Err(NoRoom { words: "deallocation of ResourceClaim completed".to_owned(), withdraw: false })
+        true
     }
 }
 
