@@ -17,6 +17,7 @@ pub mod default_ingress_class;
 pub mod default_storage_class;
 pub mod default_toleration_seconds;
 pub mod deny_service_external_ips;
+pub mod device_taint_times;
 pub mod escalation;
 pub mod event_rate_limit;
 pub mod extended_resource_toleration;
@@ -120,6 +121,7 @@ const PLUGINS: &[(Runs, &dyn Plugin)] = &[
     (On, &pod_topology_labels::PodTopologyLabels),
     (On, &node_declared_feature_validator::NodeDeclaredFeatureValidator),
     (On, &pod_resize_validator::PodResizeValidator),
+    (Always, &device_taint_times::DeviceTaintTimes),
     (Always, &escalation::Escalation),
     // What users add comes after what is built in.
     (On, &policy::MutatingAdmissionPolicy),

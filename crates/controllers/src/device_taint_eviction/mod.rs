@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Precondition
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::events::{EventRecorder, EventType};
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Client, Error, Event, Lister, Patch, Result};
+use knarr_client::{Client, Error, Event, Informer, Lister, Patch, Result};
 use serde_json::json;
 
 use self::decide::{Eviction, NO_EXECUTE, Seen, allocated, newest, selects};
@@ -112,52 +112,9 @@ async fn run(cx: Arc<Context>) {
     let rules = cx.informers.informer::<DeviceTaintRule>();
     claims.add_index(BY_POOL, |claim| allocated(claim).iter().map(|r| pool_of(&r.driver, &r.pool)).collect());
     slices.add_index(BY_POOL, |slice| vec![pool_of(&slice.spec.driver, &slice.spec.pool.name)]);
-    let (on_pod, of_pods) = (Arc::clone(&queue), Arc::clone(&memory));
-    pods.add_handler(move |event| {
-        let concerns = match event {
-            Event::Added(_) => true,
-            Event::Updated { old, new } => uses(old) != uses(new),
-            Event::Deleted(pod) => {
-                let mut memory = lock(&of_pods);
-                memory.pending.remove(&pod.key());
-                memory.evicted.remove(pod.uid());
-                false
-            }
-        };
-        if concerns {
-            on_pod.add(Key::Pod(event.object().key()));
-        }
-    });
-    let on_claim = Arc::clone(&queue);
-    claims.add_handler(move |event| {
-        if let Event::Updated { old, .. } = event {
-            consumers(old).for_each(|pod| on_claim.add(Key::Pod(pod)));
-        }
-        consumers(event.object()).for_each(|pod| on_claim.add(Key::Pod(pod)));
-    });
-    let (on_slice, of_slice) = (Arc::clone(&queue), claims.lister());
-    slices.add_handler(move |event| {
-        if matches!(event, Event::Updated { old, new } if tainted(old) == tainted(new)) {
-            return;
-        }
-        let spec = &event.object().spec;
-        let users = of_slice.by_index(BY_POOL, &pool_of(&spec.driver, &spec.pool.name));
-        users.iter().flat_map(|claim| consumers(claim)).for_each(|pod| on_slice.add(Key::Pod(pod)));
-    });
-    let (on_rule, of_rule, of_rules) = (Arc::clone(&queue), claims.lister(), Arc::clone(&memory));
-    rules.add_handler(move |event| {
-        match event {
-            Event::Updated { old, new } if old.spec == new.spec && old.uid() == new.uid() => return,
-            Event::Deleted(rule) => drop(lock(&of_rules).by_rule.remove(rule.uid())),
-            // Told at once, before anything is evicted.
-            Event::Added(rule) | Event::Updated { new: rule, .. } => {
-                on_rule.add(Key::Rule(rule.name().to_owned()))
-            }
-        }
-        let users = of_rule.list();
-        let allocated = users.iter().filter(|claim| !allocated(claim).is_empty());
-        allocated.flat_map(|claim| consumers(claim)).for_each(|pod| on_rule.add(Key::Pod(pod)));
-    });
+    watch_pods(&pods, &queue, &memory);
+    watch_devices(&claims, &slices, &queue);
+    watch_rules(&rules, &claims, &queue, &memory);
     pods.wait_synced().await;
     claims.wait_synced().await;
     slices.wait_synced().await;
@@ -184,6 +141,71 @@ async fn run(cx: Arc<Context>) {
         }
     };
     queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+}
+
+fn watch_pods(pods: &Informer<Pod>, queue: &Arc<WorkQueue<Key>>, memory: &Arc<Mutex<Memory>>) {
+    let (on_pod, of_pods) = (Arc::clone(queue), Arc::clone(memory));
+    pods.add_handler(move |event| {
+        let concerns = match event {
+            Event::Added(_) => true,
+            Event::Updated { old, new } => uses(old) != uses(new),
+            Event::Deleted(pod) => {
+                let mut memory = lock(&of_pods);
+                memory.pending.remove(&pod.key());
+                memory.evicted.remove(pod.uid());
+                false
+            }
+        };
+        if concerns {
+            on_pod.add(Key::Pod(event.object().key()));
+        }
+    });
+}
+
+/// Claims that change hands, and devices whose taints change.
+fn watch_devices(
+    claims: &Informer<ResourceClaim>,
+    slices: &Informer<ResourceSlice>,
+    queue: &Arc<WorkQueue<Key>>,
+) {
+    let on_claim = Arc::clone(queue);
+    claims.add_handler(move |event| {
+        if let Event::Updated { old, .. } = event {
+            consumers(old).for_each(|pod| on_claim.add(Key::Pod(pod)));
+        }
+        consumers(event.object()).for_each(|pod| on_claim.add(Key::Pod(pod)));
+    });
+    let (on_slice, of_slice) = (Arc::clone(queue), claims.lister());
+    slices.add_handler(move |event| {
+        if matches!(event, Event::Updated { old, new } if tainted(old) == tainted(new)) {
+            return;
+        }
+        let spec = &event.object().spec;
+        let users = of_slice.by_index(BY_POOL, &pool_of(&spec.driver, &spec.pool.name));
+        users.iter().flat_map(|claim| consumers(claim)).for_each(|pod| on_slice.add(Key::Pod(pod)));
+    });
+}
+
+fn watch_rules(
+    rules: &Informer<DeviceTaintRule>,
+    claims: &Informer<ResourceClaim>,
+    queue: &Arc<WorkQueue<Key>>,
+    memory: &Arc<Mutex<Memory>>,
+) {
+    let (on_rule, of_rule, of_rules) = (Arc::clone(queue), claims.lister(), Arc::clone(memory));
+    rules.add_handler(move |event| {
+        match event {
+            Event::Updated { old, new } if old.spec == new.spec && old.uid() == new.uid() => return,
+            Event::Deleted(rule) => drop(lock(&of_rules).by_rule.remove(rule.uid())),
+            // Told at once, before anything is evicted.
+            Event::Added(rule) | Event::Updated { new: rule, .. } => {
+                on_rule.add(Key::Rule(rule.name().to_owned()))
+            }
+        }
+        let users = of_rule.list();
+        let allocated = users.iter().filter(|claim| !allocated(claim).is_empty());
+        allocated.flat_map(|claim| consumers(claim)).for_each(|pod| on_rule.add(Key::Pod(pod)));
+    });
 }
 
 /// What of a pod decides which claims it uses.

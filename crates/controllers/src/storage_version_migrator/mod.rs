@@ -39,8 +39,6 @@ const COMING_FOR: SignedDuration = SignedDuration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 const VERBS: [&str; 3] = ["update", "patch", "list"];
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-/// No namespace can be called so: its list is empty and tells the newest resourceVersion.
-const NOWHERE: &str = "%40fake%3Asvm_ns%21";
 const FAILURE: &str = "StorageVersionMigrationFailed";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -61,8 +59,7 @@ struct Controller {
 #[derive(Deserialize)]
 struct Page {
     metadata: PageMeta,
-    #[serde(default)]
-    items: Vec<Item>,
+    items: Option<Vec<Item>>,
 }
 
 #[derive(Deserialize)]
@@ -219,7 +216,7 @@ impl Controller {
             let why = format!("resource {gvr:?} does not support discovery operations: [{verbs}]");
             return self.fail(migration, why).await;
         }
-        let page = self.page(format!("{}?limit=1", resource.path(Some(NOWHERE), None))).await?;
+        let page = self.page(format!("{}?limit=1", resource.path(None, None))).await?;
         let mut next = migration.clone();
         next.status.get_or_insert_default().resource_version = Some(page.metadata.resource_version);
         self.write(&next).await
@@ -239,8 +236,9 @@ impl Controller {
                 uri.push_str(&format!("&continue={next}"));
             }
             let page = self.page(uri).await?;
-            all += page.items.len();
-            let items = page.items.into_iter().map(|item| item.metadata);
+            let items = page.items.unwrap_or_default();
+            all += items.len();
+            let items = items.into_iter().map(|item| item.metadata);
             old.extend(items.filter(|m| number(&m.resource_version).is_some_and(|v| v <= checkpoint)));
             if page.metadata.next.is_empty() {
                 return Ok((old, all));
