@@ -56,14 +56,14 @@ async fn publish(cx: &Context, bundles: &Lister<ClusterTrustBundle>) -> Result<(
     match bundles.get("", &name) {
         None => {
             let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
-            match cx.client.create(&ClusterTrustBundle { metadata, spec: spec().into() }).await {
+            match cx.client.create(&ClusterTrustBundle { metadata, spec: spec() }).await {
                 Err(error) if !error.is_already_exists() => return Err(error),
                 _ => {}
             }
         }
-        Some(shown) if shown.spec != spec().into() => {
+        Some(shown) if shown.spec != spec() => {
             let mut next = (*shown).clone();
-            next.spec = spec().into();
+            next.spec = spec();
             cx.client.update(&next).await?;
         }
         Some(_) => {}
