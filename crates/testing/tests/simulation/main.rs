@@ -95,11 +95,10 @@ fn trace(seed: u64) -> Vec<String> {
 
 #[test]
 fn a_seed_tells_the_same_story_twice() {
-    for seed in [3] {
-        let (first, second) = (trace(seed), trace(seed));
-        let differs = first.iter().zip(&second).position(|(a, b)| a != b);
-        let at = differs.map(|n| (n, &first[n], &second[n]));
-        assert_eq!(at, None, "seed {seed} of {} steps", first.len());
-        assert_eq!(first.len(), second.len(), "seed {seed}");
-    }
+    let seed = 3;
+    let (first, second) = (trace(seed), trace(seed));
+    let differs = first.iter().zip(&second).position(|(a, b)| a != b);
+    let at = differs.map(|n| (n, &first[n], &second[n]));
+    assert_eq!(at, None, "seed {seed} of {} steps", first.len());
+    assert_eq!(first.len(), second.len(), "seed {seed}");
 }
