@@ -119,6 +119,22 @@ fn d11_another_schedulers_pods_are_left_alone() {
 }
 
 #[test]
+fn d11_a_scheduler_of_pythons_client_works_beside_ours() {
+    let cluster = shared();
+    let kubectl = cluster.namespace("d11-python");
+    for name in ["one", "two"] {
+        kubectl.apply(&with(name, "schedulerName", json!("python")));
+    }
+    kubectl.apply(&sleeper("ours"));
+    let said = cluster.python("scheduler.py", &[kubectl.namespace(), "python", "2"]);
+    assert_eq!(said, "ok\n");
+    ["one", "two", "ours"].into_iter().for_each(|pod| kubectl.ready(pod));
+    let events =
+        kubectl.run("get events --field-selector reason=Scheduled -o custom-columns=:.involvedObject.name");
+    assert_eq!(events.trim(), "ours", "ours tells of its own alone");
+}
+
+#[test]
 fn d9_priority_classes_resolve() {
     let kubectl = shared().namespace("d9");
     kubectl.apply(&with("system", "priorityClassName", json!("system-node-critical")));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, knarr};
 use crate::kubectl::Kubectl;
-use crate::objects::{service, sleeper, web};
+use crate::objects::{SLEEP, service, sleeper, web};
 use crate::sandbox::{NODE_IP, Sandbox, log_to, only_child, succeeded, wait_for};
 
 const WORKER: &str = "knarr-worker";
@@ -202,4 +202,74 @@ fn h1_agents_say_what_is_wrong() {
     std::fs::write(&unreachable, text.replace(":6443", ":6444")).expect("kubeconfig file");
     let error = fails(&["--kubeconfig", unreachable.to_str().expect("UTF-8 path")]);
     assert!(error.contains("10.99.0.2:6444 is reachable from here"), "{error}");
+}
+
+/// A node that looks healthy while nothing starts on it, until it is mended.
+#[test]
+fn d13_a_node_on_which_pods_fail_to_start_is_avoided_until_they_start_again() {
+    const IMAGES: [&str; 3] =
+        ["knarr.local/busybox:latest", "docker.io/library/busybox:latest", "knarr.local/web:v1"];
+    let mut cluster = Cluster::new();
+    let settings = cluster.sandbox.path("scheduler.yaml");
+    let short = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "nodeFailureAwareness": {"breaker": {"pauseSeconds": 15}}});
+    std::fs::write(&settings, short.to_string()).expect("the scheduler's configuration");
+    cluster.start_server_with(&["--scheduler-config", &settings.to_string_lossy()]);
+    let mut worker = Worker::beside(&cluster);
+    worker.start(&node_kubeconfig(&cluster));
+    let kubectl = cluster.namespace("d13");
+    ready(&kubectl, WORKER);
+
+    // Its disk has lost the images, and there is no registry to have them from.
+    let image = |words: &[&str]| {
+        let mut command = worker.sandbox.command(knarr());
+        command.arg("image").args(words).arg("--data-dir").arg(worker.sandbox.path("data"));
+        succeeded(
+            &format!("knarr image {}", words.join(" ")),
+            &command.output().expect("nsenter(1) of util-linux"),
+        )
+    };
+    let archives: Vec<_> =
+        (0..IMAGES.len()).map(|n| worker.sandbox.path(&format!("image-{n}.tar"))).collect();
+    for (name, archive) in IMAGES.iter().zip(&archives) {
+        image(&["export", name, "--output", &archive.to_string_lossy()]);
+        image(&["rm", name]);
+    }
+    let deployment = |name: &str, image: &str, replicas: u32| {
+        let mut object = web(name, replicas);
+        let container = &mut object["spec"]["template"]["spec"]["containers"][0];
+        container["image"] = json!(image);
+        container["imagePullPolicy"] = json!("IfNotPresent");
+        if image.contains("busybox") {
+            container["command"] = json!(["/bin/sh", "-c", SLEEP]);
+            container["readinessProbe"] = json!(null);
+        }
+        object
+    };
+    for (n, image) in IMAGES.iter().enumerate() {
+        kubectl.apply(&deployment(&format!("shop-{n}"), image, 4));
+    }
+    let node = format!("node {WORKER}");
+    let condition = "{.status.conditions[?(@.type=='PodsFailToStart')].status}";
+    kubectl.until(&node, condition, "True");
+    let of_node = format!("get events -A --field-selector involvedObject.name={WORKER}");
+    assert!(kubectl.run(&of_node).contains("PodsFailToStart"));
+
+    // What comes now stays away from it.
+    kubectl.apply(&deployment("later", IMAGES[0], 4));
+    kubectl.run("rollout status deployment/later --timeout=60s");
+    let places = kubectl.path("pods -l app=later", "{.items[*].spec.nodeName}");
+    assert!(places.split_whitespace().all(|node| node == "knarr-test"), "{places}");
+
+    // Mended: after the pause one pod may try, and the node is trusted again.
+    for archive in &archives {
+        image(&["import", &archive.to_string_lossy()]);
+    }
+    let mut trial = sleeper("trial");
+    trial["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": WORKER});
+    kubectl.apply(&trial);
+    kubectl.ready("trial");
+    kubectl.until(&node, condition, "False");
+    let events = kubectl.run(&of_node);
+    assert!(events.contains("PodStartTrial") && events.contains("Pods start again"), "{events}");
 }

@@ -8,6 +8,7 @@ mod sides;
 mod workloads;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
@@ -15,6 +16,9 @@ use super::report::{Report, percentile};
 use run::{Arrival, Outcome};
 use sides::{ControlPlane, Side};
 use workloads::Workload;
+
+/// In this time a process gives back what its busiest moment took.
+const REST: Duration = Duration::from_secs(60);
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -30,6 +34,9 @@ pub struct Options {
     /// Pods of `scheduler` are all created before scheduling begins
     #[arg(long, conflicts_with = "rate")]
     backlog: bool,
+    /// Memory of `scheduler` is read again after a minute of rest
+    #[arg(long)]
+    rest: bool,
     /// Pods of `scheduler` come at this rate, a second
     #[arg(long, value_name = "NUMBER")]
     rate: Option<f64>,
@@ -55,8 +62,13 @@ pub fn measure(binary: &Path, options: &Options, upstream: Option<&PathBuf>) -> 
         for side in &sides {
             eprintln!("{} on {}", workload.name, side.name());
             let what = format!("{} {}", workload.name, side.name());
-            match one(binary, *side, workload, options.shrink, arrival, upstream) {
-                Ok(outcome) => add(&mut report, &what, &outcome, arrival),
+            match one(binary, *side, workload, options, arrival, upstream) {
+                Ok((outcome, rest)) => {
+                    add(&mut report, &what, &outcome, arrival);
+                    if let Some(rest) = rest {
+                        report.add(&format!("{what} memory at rest"), rest, "MB");
+                    }
+                }
                 Err(error) => {
                     eprintln!("{what}: {error:#}");
                     report.add(&format!("{what} failed"), 1.0, "");
@@ -74,12 +86,17 @@ fn one(
     binary: &Path,
     side: Side,
     workload: &Workload,
-    shrink: usize,
+    options: &Options,
     arrival: Arrival,
     upstream: Option<&PathBuf>,
-) -> Result<Outcome> {
+) -> Result<(Outcome, Option<f64>)> {
     let mut plane = ControlPlane::start(side, binary, upstream.map(PathBuf::as_path))?;
-    run::run(&mut plane, workload, shrink, arrival)
+    let outcome = run::run(&mut plane, workload, options.shrink, arrival)?;
+    if !options.rest {
+        return Ok((outcome, None));
+    }
+    std::thread::sleep(REST);
+    Ok((outcome, Some(plane.used()?.1)))
 }
 
 fn add(report: &mut Report, what: &str, outcome: &Outcome, arrival: Arrival) {

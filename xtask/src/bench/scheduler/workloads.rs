@@ -75,6 +75,12 @@ pub const ALL: &[Workload] = &[
         floor: Some(790),
         steps: &[Step::Nodes(5000, shapes::node), pods(5000, shapes::pod, D), pods(50_000, shapes::pod, D)],
     },
+    // Not upstream's: the memory of a large cluster.
+    Workload {
+        name: "SchedulingBasic/5000Nodes_150000Pods",
+        floor: None,
+        steps: &[Step::Nodes(5000, shapes::node), pods(150_000, shapes::pod, D)],
+    },
     Workload {
         name: "SchedulingDaemonset/15000Nodes",
         floor: Some(1100),
@@ -364,7 +370,7 @@ mod tests {
             let Some(Step::Pods(measured)) = workload.steps.last() else { panic!("{}", workload.name) };
             assert!(measured.bound && measured.namespace.1 == 1, "{}", workload.name);
         }
-        assert_eq!(chosen(&["Basic/".to_owned()]).len(), 2);
+        assert_eq!(chosen(&["Basic/".to_owned()]).len(), 3);
         assert_eq!(chosen(&[]).len(), ALL.len());
     }
 }
