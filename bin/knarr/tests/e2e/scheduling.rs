@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::{knarr, shared};
+use std::time::Duration;
+
+use crate::cluster::{Cluster, knarr, shared};
 use crate::objects::{sleeper, web};
-use crate::sandbox::succeeded;
+use crate::sandbox::{succeeded, wait_for};
 
 fn with(name: &str, field: &str, value: Value) -> Value {
     let mut object = sleeper(name);
@@ -283,4 +285,74 @@ fn d9_a_pod_of_higher_priority_takes_the_place_of_a_lower_one() {
         message.contains("preemption: found a potential placement for pod on node knarr-test"),
         "{message}"
     );
+}
+
+fn gang(name: &str, min_count: u32) -> Value {
+    json!({"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name},
+        "spec": {"disruptionMode": {"single": {}}, "schedulingPolicy": {"gang": {"minCount": min_count}}}})
+}
+
+#[test]
+fn d12_gangs_start_as_a_whole_or_not_at_all() {
+    let mut cluster = Cluster::new();
+    cluster.start_server_with(&[
+        "--feature-gates=GenericWorkload=true",
+        "--runtime-config=scheduling.k8s.io/v1beta1=true",
+    ]);
+    let kubectl = cluster.namespace("gangs");
+    let cpus: u64 = {
+        let text = kubectl.path("node knarr-test", "{.status.allocatable.cpu}");
+        text.strip_suffix('m').map_or_else(|| text.parse::<u64>().unwrap() * 1000, |m| m.parse().unwrap())
+    };
+    // Four take most of the node; a fifth would fit.
+    let cpu = format!("{}m", cpus * 19 / 100);
+    let member = |name: &str, group: &str| {
+        let mut pod = with(name, "schedulingGroup", json!({"podGroupName": group}));
+        pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+        pod["metadata"]["labels"] = json!({"gang": group});
+        pod
+    };
+    let bound = |group: &str| {
+        let nodes = kubectl.run(&format!("get pods -l gang={group} -o jsonpath={{.items[*].spec.nodeName}}"));
+        nodes.split_whitespace().count()
+    };
+    let condition = |group: &str| {
+        let path = "{.status.conditions[?(@.type=='PodGroupInitiallyScheduled')].status}";
+        kubectl.path(&format!("podgroup {group}"), path)
+    };
+    for n in 0..4 {
+        kubectl.apply(&member(&format!("red-{n}"), "red"));
+        kubectl.apply(&member(&format!("blue-{n}"), "blue"));
+    }
+    assert_eq!((bound("red"), bound("blue")), (0, 0), "there are no groups yet");
+    let mut explain = cluster.sandbox.command(knarr());
+    explain
+        .args(["explain", "pod", "red-0", "--namespace", "gangs", "--kubeconfig"])
+        .arg(cluster.kubeconfig());
+    let said = succeeded("knarr explain", &explain.output().unwrap());
+    assert!(said.contains("waiting for pods's pod group \"red\" to appear in scheduling queue"), "{said}");
+    kubectl.apply(&gang("red", 4));
+    kubectl.apply(&gang("blue", 4));
+    let winner = wait_for("one of the gangs", Duration::from_secs(30), || {
+        let done = ["red", "blue"].into_iter().find(|group| condition(group) == "True");
+        assert!(bound("red") == 0 || bound("blue") == 0, "part of each");
+        done
+    });
+    let loser = if winner == "red" { "blue" } else { "red" };
+    wait_for("the other one's condition", Duration::from_secs(30), || {
+        (condition(loser) == "False").then_some(())
+    });
+    let why = kubectl.path(&format!("podgroup {loser}"), "{.status.conditions[0].message}");
+    assert!(why.starts_with("minCount (4) cannot be satisfied: 1 scheduled, "), "{why}");
+    (0..4).for_each(|n| kubectl.ready(&format!("{winner}-{n}")));
+    assert_eq!((bound(winner), bound(loser)), (4, 0));
+    let message = kubectl.event(&format!("{loser}-0"), "FailedScheduling");
+    assert!(message.starts_with("pod group is unschedulable, minCount (4) cannot be satisfied"), "{message}");
+    kubectl.run(&format!("delete podgroup {winner} --wait=false"));
+    assert_ne!(kubectl.path(&format!("podgroup {winner}"), "{.metadata.deletionTimestamp}"), "");
+    kubectl.run(&format!("delete pods -l gang={winner} --wait=false"));
+    (0..4).for_each(|n| kubectl.ready(&format!("{loser}-{n}")));
+    assert_eq!(condition(loser), "True");
+    kubectl.run(&format!("wait --for=delete podgroup/{winner} --timeout=30s"));
 }
