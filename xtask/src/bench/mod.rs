@@ -9,6 +9,7 @@ mod list;
 mod pod_start;
 mod process;
 mod report;
+mod rollout;
 mod scheduler;
 mod scheduler_core;
 mod size;
@@ -28,10 +29,11 @@ pub struct Args {
     /// How often: starts, pods, seconds or lists; each bench has its own default
     #[arg(long)]
     runs: Option<usize>,
-    /// A folder with `kube-apiserver`, `kube-scheduler` and `etcd`: `apiserver` and `scheduler` measure them too
+    /// A folder with `kube-apiserver`, `kube-scheduler`, `kube-controller-manager` and `etcd`: `apiserver`, `scheduler` and `rollout`
+    /// measure them too
     #[arg(long, value_name = "FOLDER")]
     upstream: Option<std::path::PathBuf>,
-    /// Objects that `list` and `apiserver` hold
+    /// Objects that `list` and `apiserver` hold, pods of `rollout`
     #[arg(long, default_value_t = 10_000)]
     objects: usize,
     /// Nodes that `scheduler-core` places pods on
@@ -62,6 +64,8 @@ enum Name {
     Scheduler,
     /// The scheduler without an API: pods a second on `--nodes` nodes, by the shape of the pods
     SchedulerCore,
+    /// A Deployment of `--objects` pods on simulated nodes, rolled over; with `--upstream` by kube-controller-manager too
+    Rollout,
     /// The binary's size
     Size,
 }
@@ -96,6 +100,7 @@ fn of_binary(args: &Args) -> Result<report::Report> {
             apiserver::measure(&binary, args.runs.unwrap_or(5), args.objects, args.upstream.as_ref())?
         }
         Name::List => list::measure(&binary, args.runs.unwrap_or(10), args.objects)?,
+        Name::Rollout => rollout::measure(&binary, args.objects, args.upstream.as_ref())?,
         Name::Size => size::measure(&binary)?,
         Name::Scheduler => scheduler::measure(&binary, &args.scheduler, args.upstream.as_ref())?,
         Name::SchedulerCore => scheduler_core::measure(args.nodes, args.runs.unwrap_or(10_000))?,

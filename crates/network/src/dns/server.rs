@@ -27,6 +27,8 @@ const LARGEST_QUESTION: usize = 4096;
 const MOST_WAITING: usize = 1024;
 const MOST_CONNECTIONS: usize = 128;
 const CONNECTION_IDLE: Duration = Duration::from_secs(8);
+/// Ports that the system may choose before one is free for both protocols.
+const PORT_CHOICES: u32 = 16;
 /// Aliases followed for one answer.
 const MOST_ALIASES: usize = 8;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -84,11 +86,9 @@ impl DnsServer {
         let (mut udp, mut tcp) = (Vec::new(), Vec::new());
         for address in &config.listen {
             let listen = |source| DnsError::Listen { address: *address, source };
-            let socket = bind_udp(*address).map_err(listen)?;
-            // With port 0 both get the same one.
-            let bound = socket.local_addr().map_err(listen)?;
+            let (socket, listener) = bind_both(*address).map_err(listen)?;
             udp.push(Arc::new(socket));
-            tcp.push(bind_tcp(bound).map_err(listen)?);
+            tcp.push(listener);
         }
         Ok(Self { state: Arc::new(State { records: Arc::new(RwLock::new(records)), forwarder }), udp, tcp })
     }
@@ -114,6 +114,19 @@ impl DnsServer {
             tasks.spawn(async move { stop.run_until_cancelled(serve_tcp(state, listener)).await });
         }
         while tasks.join_next().await.is_some() {}
+    }
+}
+
+/// Both on one port. With port 0 the system chooses one for UDP, which TCP may find taken: then another.
+fn bind_both(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListener)> {
+    let mut choices = if address.port() == 0 { PORT_CHOICES } else { 1 };
+    loop {
+        let udp = bind_udp(address)?;
+        choices -= 1;
+        match bind_tcp(udp.local_addr()?) {
+            Err(error) if choices > 0 && error.kind() == std::io::ErrorKind::AddrInUse => {}
+            tcp => return Ok((udp, tcp?)),
+        }
     }
 }
 
