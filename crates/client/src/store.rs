@@ -1,6 +1,6 @@
 //! An informer's local copy: shared objects by key, with indexes.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use knarr_api::kind::ObjectKey;
@@ -17,23 +17,24 @@ struct Inner {
 
 struct Index {
     values_of: IndexFn,
-    keys: HashMap<String, BTreeSet<ObjectKey>>,
+    /// The objects themselves: looking each up by its key would cost more than all else that is done with them.
+    objects: HashMap<String, BTreeMap<ObjectKey, Arc<Object>>>,
 }
 
 impl Index {
-    fn add(&mut self, object: &Object) {
+    fn add(&mut self, object: &Arc<Object>) {
         for value in (self.values_of)(object) {
-            self.keys.entry(value).or_default().insert(object.key());
+            self.objects.entry(value).or_default().insert(object.key(), Arc::clone(object));
         }
     }
 
     fn remove(&mut self, object: &Object) {
         let key = object.key();
         for value in (self.values_of)(object) {
-            if let Some(keys) = self.keys.get_mut(&value) {
-                keys.remove(&key);
-                if keys.is_empty() {
-                    self.keys.remove(&value);
+            if let Some(objects) = self.objects.get_mut(&value) {
+                objects.remove(&key);
+                if objects.is_empty() {
+                    self.objects.remove(&value);
                 }
             }
         }
@@ -67,8 +68,8 @@ impl ObjectStore {
     /// The objects that the index `name` holds under `value`, in key order.
     pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<Object>> {
         self.read(|inner| {
-            let keys = inner.indexes.get(name).and_then(|i| i.keys.get(value));
-            keys.into_iter().flatten().filter_map(|k| inner.objects.get(k).cloned()).collect()
+            let objects = inner.indexes.get(name).and_then(|i| i.objects.get(value));
+            objects.into_iter().flat_map(BTreeMap::values).cloned().collect()
         })
     }
 
@@ -86,7 +87,7 @@ impl ObjectStore {
             if inner.indexes.contains_key(name) {
                 return;
             }
-            let mut index = Index { values_of, keys: HashMap::new() };
+            let mut index = Index { values_of, objects: HashMap::new() };
             inner.objects.values().for_each(|o| index.add(o));
             inner.indexes.insert(name, index);
         });

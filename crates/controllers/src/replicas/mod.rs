@@ -7,6 +7,8 @@ mod plan;
 mod replica_set;
 mod replication_controller;
 
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
@@ -80,7 +82,13 @@ impl<K: Replicas> Controller<K> {
         };
         let Some(selector) = set.selector() else { return Ok(()) };
         let pods = self.pods.claim(&*set, &selector).await?;
-        let plan = plan(set.wanted(), &pods, self.cx.clock.now(), |node| self.family_on_node(&set, node));
+        let plan = {
+            // Counted at most once, and only where pods are to go.
+            let crowds = OnceCell::new();
+            let on_node =
+                |node: &str| crowds.get_or_init(|| self.family_by_node(&set)).get(node).copied().unwrap_or(0);
+            plan(set.wanted(), &pods, self.cx.clock.now(), on_node)
+        };
         let result =
             if set.meta().deletion_timestamp.is_some() { Ok(()) } else { self.carry_out(&set, &plan).await };
         self.write_status(&set, &pods, result.as_ref().err()).await?;
@@ -104,16 +112,21 @@ impl<K: Replicas> Controller<K> {
         }
     }
 
-    /// How many pods of sets with the same owner (old and new of one Deployment) run on the node.
-    fn family_on_node(&self, set: &K, node: &str) -> usize {
+    /// How many pods of sets with the same owner (old and new of one Deployment) run on each node.
+    fn family_by_node(&self, set: &K) -> HashMap<String, usize> {
         let owner = controller_of(set.meta()).map(|o| o.uid.as_str());
         let sets = self.sets.list_namespace(set.namespace());
         let family = sets.iter().filter(|s| {
             s.uid() == set.uid()
                 || (owner.is_some() && controller_of(s.meta()).map(|o| o.uid.as_str()) == owner)
         });
-        let on_node = |p: &Arc<Pod>| p.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some(node);
-        family.map(|s| self.pods.of(s.uid()).iter().filter(|p| on_node(p)).count()).sum()
+        let mut crowds = HashMap::new();
+        for pod in family.flat_map(|s| self.pods.of(s.uid())) {
+            if let Some(node) = pod.spec.as_ref().and_then(|s| s.node_name.as_ref()) {
+                *crowds.entry(node.clone()).or_insert(0) += 1;
+            }
+        }
+        crowds
     }
 
     async fn write_status(&self, set: &K, pods: &[Arc<Pod>], error: Option<&Error>) -> Result<()> {
