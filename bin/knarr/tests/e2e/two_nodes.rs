@@ -212,7 +212,7 @@ fn d13_a_node_on_which_pods_fail_to_start_is_avoided_until_they_start_again() {
     let mut cluster = Cluster::new();
     let settings = cluster.sandbox.path("scheduler.yaml");
     let short = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-        "nodeFailureAwareness": {"breaker": {"pauseSeconds": 15}}});
+        "nodeFailureAwareness": {"breaker": {"pauseSeconds": 25}}});
     std::fs::write(&settings, short.to_string()).expect("the scheduler's configuration");
     cluster.start_server_with(&["--scheduler-config", &settings.to_string_lossy()]);
     let mut worker = Worker::beside(&cluster);
