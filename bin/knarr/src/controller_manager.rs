@@ -1,6 +1,6 @@
 //! `knarr controller-manager`: the controllers alone, all or some of them, for the cluster of any API server.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -9,6 +9,7 @@ use knarr_client::kubeconfig::Access;
 use knarr_controllers::{ClientOf, Options, names, run_chosen};
 
 use crate::component::{Component, ComponentArgs};
+use crate::pki::read;
 use crate::signer::{CertificateKeys, TokenKey};
 
 /// Its name towards the API.
@@ -88,10 +89,6 @@ fn options(args: &ControllerManagerArgs, access: &Access) -> Result<Options> {
         certificate_signer: certificate_signer.map(|s| Arc::new(s) as _),
         token_signer: token_key.map(|s| Arc::new(s) as _),
     })
-}
-
-fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
 
 /// What `--controllers` says.

@@ -192,7 +192,8 @@ fn unreadable(path: &Path) -> String {
     format!("{} is damaged; remove it and its companion to have new ones made", path.display())
 }
 
-fn read(path: &Path) -> Result<String> {
+/// A text file, with its name in the error.
+pub fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 

@@ -10,6 +10,7 @@ use knarr_api::certificates::signers;
 use rcgen::KeyPair;
 
 use crate::certificate::{self, Authority, Usages, Validity};
+use crate::pki::read;
 
 /// An authority and its key.
 pub struct CertificateKeys {
@@ -76,8 +77,4 @@ impl knarr_controllers::TokenSigner for TokenKey {
     fn sign(&self, claims: &serde_json::Value) -> Option<String> {
         self.0.sign(claims)
     }
-}
-
-fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
 }
