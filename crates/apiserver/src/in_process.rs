@@ -87,7 +87,8 @@ impl InProcess {
         let response = pipeline::serve_in_process(Arc::clone(&self.server), request, self.user.clone()).await;
         let (parts, body) = response.into_parts();
         if !parts.status.is_success() {
-            return Err(Error::Status(wire::status_of(parts.status.as_u16(), &self.whole(body).await?)));
+            let (code, body) = (parts.status.as_u16(), self.whole(body).await?);
+            return Err(Error::Status(wire::status_of(code, &parts.headers, &body)));
         }
         let chunks = match body.collect() {
             Ok(whole) => stream::iter([Ok(whole)]).boxed(),
@@ -121,7 +122,7 @@ impl Transport for InProcess {
         if parts.status.is_success() {
             return Ok(http::Response::from_parts(parts, body));
         }
-        Err(Error::Status(wire::status_of(parts.status.as_u16(), &body)))
+        Err(Error::Status(wire::status_of(parts.status.as_u16(), &parts.headers, &body)))
     }
 
     async fn list(

@@ -11,6 +11,9 @@ use knarr_apimachinery::clock::Clock;
 use crate::error::{Error, Result};
 use crate::transport::{ListOptions, Query, Transport};
 
+/// How often a request is sent again to a server that says when to come back, as client-go does.
+const RETRIES: u32 = 10;
+
 /// A component's access to the API.
 #[derive(Clone)]
 pub struct Client {
@@ -188,19 +191,94 @@ impl Client {
         accept: &'static str,
         body: Bytes,
     ) -> Result<Bytes> {
-        let mut request = http::Request::builder().method(method).uri(uri);
-        if let Some(content_type) = content_type {
-            request = request.header(http::header::CONTENT_TYPE, content_type);
+        let mut again = 0;
+        loop {
+            let mut request = http::Request::builder().method(method.clone()).uri(uri.as_str());
+            if let Some(content_type) = content_type {
+                request = request.header(http::header::CONTENT_TYPE, content_type);
+            }
+            let request = request
+                .header(http::header::ACCEPT, accept)
+                .header(http::header::USER_AGENT, format!("knarr/{}", self.field_manager))
+                .body(body.clone())
+                .map_err(|e| Error::Protocol(e.to_string()))?;
+            match self.transport.send(request).await {
+                Ok(answer) => return Ok(answer.into_body()),
+                Err(error) => match error.retry_after() {
+                    Some(wait) if again < RETRIES => self.clock.sleep(wait).await,
+                    _ => return Err(error),
+                },
+            }
+            again += 1;
         }
-        let request = request
-            .header(http::header::ACCEPT, accept)
-            .header(http::header::USER_AGENT, format!("knarr/{}", self.field_manager))
-            .body(body)
-            .map_err(|e| Error::Protocol(e.to_string()))?;
-        Ok(self.transport.send(request).await?.into_body())
     }
 }
 
 fn decode<K: Kind>(body: &Bytes) -> Result<K> {
     Ok(K::decode(body)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use async_trait::async_trait;
+    use knarr_apimachinery::status::StatusError;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::transport::{List, WatchStream};
+
+    /// Refuses the first requests as an overloaded server does.
+    struct Overloaded {
+        refusals: AtomicU32,
+        retry_after_seconds: i32,
+        asked: AtomicU32,
+    }
+
+    #[async_trait]
+    impl Transport for Overloaded {
+        async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            if self.refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+            {
+                return Err(StatusError::too_many_requests("later", self.retry_after_seconds).into());
+            }
+            Ok(http::Response::new(request.into_body()))
+        }
+
+        async fn list(&self, _: &ResourceType, _: Option<&str>, _: &ListOptions) -> Result<List> {
+            Err(Error::Protocol("not asked".into()))
+        }
+
+        async fn watch(&self, _: &ResourceType, _: Option<&str>, _: &ListOptions) -> Result<WatchStream> {
+            Err(Error::Protocol("not asked".into()))
+        }
+    }
+
+    async fn ask(refusals: u32, retry_after_seconds: i32) -> (Result<Bytes>, u32, std::time::Duration) {
+        let server = Arc::new(Overloaded {
+            refusals: AtomicU32::new(refusals),
+            retry_after_seconds,
+            asked: AtomicU32::new(0),
+        });
+        let client = Client::new(server.clone(), Arc::new(SystemClock), "test");
+        let begun = tokio::time::Instant::now();
+        let answer = client.post_raw("/api/v1/pods".into(), b"{}".to_vec()).await;
+        (answer, server.asked.load(Ordering::Relaxed), begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_says_when_to_come_back_is_asked_again() {
+        let (answer, asked, took) = ask(3, 2).await;
+        assert_eq!(answer.unwrap(), "{}");
+        assert_eq!((asked, took.as_secs()), (4, 6));
+        let (answer, asked, _) = ask(100, 1).await;
+        assert_eq!(answer.unwrap_err().status().unwrap().code(), 429);
+        assert_eq!(asked, 1 + RETRIES);
+        // It does not say when: a budget that allows no eviction, for example.
+        let (answer, asked, _) = ask(1, 0).await;
+        assert!(answer.is_err());
+        assert_eq!(asked, 1);
+    }
 }

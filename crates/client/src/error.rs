@@ -1,5 +1,7 @@
 //! What can go wrong between a component and the API server.
 
+use std::time::Duration;
+
 use knarr_api::kind::DecodeError;
 use knarr_apimachinery::status::StatusError;
 
@@ -54,5 +56,12 @@ impl Error {
 
     pub fn is_expired(&self) -> bool {
         self.status().is_some_and(StatusError::is_expired)
+    }
+
+    /// How long a server that could not take the request asks to wait before it is sent again.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let status = self.status().filter(|s| s.code() == 429 || s.code() >= 500)?;
+        let seconds = status.0.details.as_ref()?.retry_after_seconds.filter(|s| *s > 0)?;
+        u64::try_from(seconds).ok().map(Duration::from_secs)
     }
 }

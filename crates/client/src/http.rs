@@ -135,8 +135,9 @@ impl HttpTransport {
             return Ok(response);
         }
         let code = response.status().as_u16();
-        let body = self.read_whole(response.into_body()).await?;
-        Err(Error::Status(wire::status_of(code, &body)))
+        let (parts, body) = response.into_parts();
+        let body = self.read_whole(body).await?;
+        Err(Error::Status(wire::status_of(code, &parts.headers, &body)))
     }
 
     async fn read_whole(&self, body: Incoming) -> Result<Bytes> {

@@ -17,11 +17,16 @@ use crate::transport::{List, WatchEvent, WatchStream};
 const MAX_EVENT_BYTES: usize = 64 << 20;
 
 /// The status in a failure's body, or one made of the HTTP code where there is none.
-pub fn status_of(code: u16, body: &[u8]) -> StatusError {
-    match serde_json::from_slice(body) {
+pub fn status_of(code: u16, headers: &http::HeaderMap, body: &[u8]) -> StatusError {
+    let mut error = match serde_json::from_slice(body) {
         Ok(status) => StatusError(Box::new(status)),
         Err(_) => StatusError::new(code, "", String::from_utf8_lossy(body).trim().to_owned()),
+    };
+    let seconds = headers.get(http::header::RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
+    if let Some(seconds) = seconds {
+        error.0.details.get_or_insert_default().retry_after_seconds.get_or_insert(seconds);
     }
+    error
 }
 
 #[derive(Deserialize)]
@@ -69,7 +74,7 @@ pub fn parse_event(line: &[u8]) -> Result<WatchEvent> {
     let event: RawEvent = serde_json::from_slice(line).map_err(wrong)?;
     let json = event.object.get().as_bytes();
     if event.type_ == "ERROR" {
-        return Err(Error::Status(status_of(500, json)));
+        return Err(Error::Status(status_of(500, &http::HeaderMap::new(), json)));
     }
     let object = Arc::new(Object::new(Bytes::copy_from_slice(json), &[]).map_err(wrong)?);
     match event.type_ {

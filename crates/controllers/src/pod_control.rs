@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use knarr_api::kind::{Kind, ObjectKey};
@@ -16,6 +17,9 @@ use crate::written::{Deleted, Written, may_be_done};
 
 /// The index of pods by the uid of their controller; those without one are under `orphans/NAMESPACE`.
 const BY_CONTROLLER: &str = "controllerUID";
+
+/// Pods of one owner being created or deleted at once.
+const AT_ONCE: usize = 64;
 
 /// The pods of the objects of one controller.
 pub struct PodControl {
@@ -178,9 +182,11 @@ impl PodControl {
         let (mut done, mut batch, mut created) = (0, 1, 0);
         while done < pods.len() {
             let size = batch.min(pods.len() - done);
-            let attempts = pods[done..done + size].iter().map(|pod| self.create(owner, pod));
+            let attempts: Vec<_> =
+                pods[done..done + size].iter().map(|pod| self.create(owner, pod)).collect();
+            let mut attempts = stream::iter(attempts).buffer_unordered(AT_ONCE);
             let mut failed = None;
-            for result in futures_util::future::join_all(attempts).await {
+            while let Some(result) = attempts.next().await {
                 match result {
                     Ok(pod) => created += usize::from(pod.is_some()),
                     Err(error) => failed = Some(error),
@@ -211,6 +217,21 @@ impl PodControl {
                 Err(self.failed(owner, e))
             }
         }
+    }
+
+    /// Deletes these pods, some at a time; gives the last error, if there was any.
+    pub async fn delete_all<'p, K: Kind>(
+        &self,
+        owner: &K,
+        pods: impl IntoIterator<Item = &'p Pod>,
+    ) -> Result<()> {
+        let going: Vec<_> = pods.into_iter().map(|pod| self.delete(owner, pod)).collect();
+        let mut going = stream::iter(going).buffer_unordered(AT_ONCE);
+        let mut outcome = Ok(());
+        while let Some(one) = going.next().await {
+            outcome = one.and(outcome);
+        }
+        outcome
     }
 
     /// Deletes the pod, and no later one of its name.

@@ -213,7 +213,10 @@ impl Scheduler {
         let scheduler = Arc::clone(self);
         let pod = Arc::clone(pod);
         tokio::spawn(async move {
-            scheduler.write_condition(&pod, reason, &message, &nomination).await;
+            {
+                let _turn = scheduler.conditions.acquire().await;
+                scheduler.write_condition(&pod, reason, &message, &nomination).await;
+            }
             if let Nomination::Make(room) = nomination {
                 scheduler.free(&room.freed).await;
                 let preemptor = Preemptor::of(&pod);

@@ -243,9 +243,14 @@ fn find(
     if work.rejected.is_some() {
         return Vec::new();
     }
+    // Rows are looked up only where they decide: thousands of them do not stay in the processor's cache.
+    let (local_only, nobody) = (work.is_local(), cluster.nominated().is_empty());
     let fits = |at: NodeIdx| {
+        if local_only && nobody {
+            return true;
+        }
         let node = NodeView { cluster, at, row: cluster.row(at) };
-        work.passes_cluster(&node) && passes_with_nominated(work, &node, pod)
+        work.passes_cluster(&node) && (nobody || passes_with_nominated(work, &node, pod))
     };
     if let Some(at) = pod.nominated_node.as_deref().and_then(|name| cluster.find(name))
         && work.local.contains(at)

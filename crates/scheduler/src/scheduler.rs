@@ -26,8 +26,11 @@ use crate::schedule_one::Cycles;
 use crate::snapshot::PlacedPod;
 use crate::waiting::WaitingPods;
 
-/// Bindings under way at once.
-const MAX_BINDINGS: usize = 512;
+/// Bindings under way at once. With the conditions below no more than an API server's fair queuing takes of one client
+/// (6 queues of 50 requests, by upstream's defaults) before it refuses.
+const MAX_BINDINGS: usize = 224;
+/// Conditions of pods that were turned down being written at once.
+const MAX_CONDITIONS: usize = 32;
 /// Pods decided on before informers get their turn.
 const BATCH: usize = 32;
 
@@ -58,6 +61,7 @@ pub struct Scheduler {
     state: Mutex<State>,
     pub(crate) wake: Notify,
     bindings: Arc<Semaphore>,
+    pub(crate) conditions: Semaphore,
     pub(crate) extenders: Extenders,
     /// Held by the pod that extenders are asked about: they hear of one after the other.
     pub(crate) extended: tokio::sync::Mutex<()>,
@@ -153,6 +157,7 @@ impl Scheduler {
             state: Mutex::new(state),
             wake: Notify::new(),
             bindings: Arc::new(Semaphore::new(MAX_BINDINGS)),
+            conditions: Semaphore::new(MAX_CONDITIONS),
             extenders: Extenders::new(&options.config.extenders)?,
             extended: tokio::sync::Mutex::default(),
         });

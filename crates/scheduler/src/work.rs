@@ -187,6 +187,11 @@ impl Work {
         }
     }
 
+    /// Whether the filters of the rows are all there are.
+    pub fn is_local(&self) -> bool {
+        self.filters.iter().all(|f| f.scope == Scope::Row)
+    }
+
     /// Whether the node, which passes the filters of its row, passes those that look at the whole cluster.
     pub fn passes_cluster(&self, node: &NodeView) -> bool {
         self.filters.iter().filter(|f| f.scope == Scope::Cluster).all(|f| f.filter.passes(node))

@@ -22,16 +22,17 @@ impl Plugin for DeviceTaintTimes {
 
     async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
         const GROUP: &str = "resource.k8s.io";
-        let now = json!(Time(server.clock.now()));
+        let now = || json!(Time(server.clock.now()));
         if attributes.is(GROUP, "devicetaintrules") {
             let old = attributes.old.map(|old| &old["spec"]["taint"]);
             if let Some(taint) = attributes.object.pointer_mut("/spec/taint") {
-                of_rule(taint, old, &now);
+                of_rule(taint, old, &now());
             }
         } else if attributes.is(GROUP, "resourceslices") {
             let devices = attributes.object.pointer_mut("/spec/devices").and_then(Value::as_array_mut);
             let taints =
                 devices.into_iter().flatten().filter_map(|device| device.get_mut("taints")?.as_array_mut());
+            let now = now();
             taints.flatten().for_each(|taint| since(taint, &now));
         }
         Ok(())

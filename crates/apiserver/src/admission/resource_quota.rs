@@ -78,9 +78,9 @@ async fn charge_one(
     charge: &Charge<'_>,
 ) -> Result<(), StatusError> {
     let Some(served) = server.table.find(QUOTAS.0, QUOTAS.1, QUOTAS.2) else { return Ok(()) };
-    let change = |current: &Value| {
-        let used = check(&[current], charge, &[]).map_err(|r| refused(attributes, r))?;
-        Ok(with_used(current, &used))
+    let change = |current: Value| {
+        let used = check(&[&current], charge, &[]).map_err(|r| refused(attributes, r))?;
+        Ok(with_used(&current, &used))
     };
     let (namespace, dry_run) = (attributes.namespace, attributes.dry_run);
     match update::modify_raw(server, &served, namespace, name, dry_run, &change).await {

@@ -108,8 +108,7 @@ async fn finish(
 ) -> Result<Value, StatusError> {
     let served = definitions(server).ok_or_else(StatusError::path_not_found)?;
     let now = rfc3339(server.clock.now());
-    let change = |current: &Value| {
-        let mut new = current.clone();
+    let change = |mut new: Value| {
         condition.set(&mut new, &now);
         if release {
             let list = Definition::parse(&new).finalizers;

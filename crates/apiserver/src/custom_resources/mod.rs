@@ -166,8 +166,7 @@ async fn write_status(
     name: &str,
     wanted: &Value,
 ) -> Result<(), StatusError> {
-    let change = |current: &Value| {
-        let mut new = current.clone();
+    let change = |mut new: Value| {
         status::copy(wanted, &mut new);
         Ok(new)
     };

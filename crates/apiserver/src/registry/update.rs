@@ -91,6 +91,9 @@ pub fn match_name(body: &mut Value, name: &str) -> Result<(), StatusError> {
 /// What is to become of an object, given what it is.
 pub type Changer<'a> = &'a (dyn Fn(&Value) -> Result<Value, StatusError> + Send + Sync);
 
+/// The same, for who needs nothing more of what it was.
+pub type RawChanger<'a> = &'a (dyn Fn(Value) -> Result<Value, StatusError> + Send + Sync);
+
 /// Reads, changes, checks and writes an object; again where somebody else's write came between.
 #[allow(clippy::too_many_arguments, reason = "the one path that every kind of update takes")]
 pub async fn modify(
@@ -254,13 +257,13 @@ pub async fn modify_raw(
     namespace: &str,
     name: &str,
     dry_run: bool,
-    change: Changer<'_>,
+    change: RawChanger<'_>,
 ) -> Result<Arc<Object>, StatusError> {
     for _ in 0..ATTEMPTS {
         let Some(current) = store::read(server, served, namespace, name).await? else {
             return Err(served.not_found(name));
         };
-        let mut new = change(&current.value()?)?;
+        let mut new = change(current.value()?)?;
         if dry_run {
             return dry_object(served, &new);
         }

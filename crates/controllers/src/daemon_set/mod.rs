@@ -144,11 +144,9 @@ impl Controller {
     }
 
     async fn carry_out(&self, view: &View<'_>, work: Work<'_>) -> Result<()> {
-        for (pod, why) in work.delete.into_iter().take(BURST) {
-            if self.may_delete(view.set, pod, why) {
-                self.pods.delete(view.set, pod).await?;
-            }
-        }
+        let going = work.delete.into_iter().take(BURST);
+        let going = going.filter(|(pod, why)| self.may_delete(view.set, pod, *why)).map(|(pod, _)| pod);
+        self.pods.delete_all(view.set, going).await?;
         let pods: Vec<Pod> = work
             .create
             .iter()

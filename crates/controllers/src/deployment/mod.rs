@@ -31,12 +31,14 @@ const WORKERS: usize = 5;
 
 struct Controller {
     cx: Arc<Context>,
-    deployments: Lister<Deployment>,
+    deployments: Informer<Deployment>,
     sets: Informer<ReplicaSet>,
     pods: Lister<Pod>,
     queue: Arc<WorkQueue<ObjectKey>>,
     /// Sets: the sizes of all of them together decide about each.
     written: Written,
+    /// Deployments: their statuses.
+    own: Written,
 }
 
 async fn run(cx: Arc<Context>) {
@@ -65,11 +67,12 @@ async fn run(cx: Arc<Context>) {
     pods.wait_synced().await;
 
     let controller = Arc::new(Controller {
-        deployments: deployments.lister(),
+        deployments,
         sets,
         pods: pods.lister(),
         queue: Arc::clone(&queue),
         written: Written::default(),
+        own: Written::default(),
         cx: Arc::clone(&cx),
     });
     let reconcile = move |key| {
@@ -144,8 +147,9 @@ impl Controller {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
-        let Some(deployment) = self.deployments.get_key(&key) else {
+        let Some(deployment) = self.deployments.lister().get_key(&key) else {
             self.written.forget(&key);
+            self.own.forget(&key);
             return Ok(());
         };
         let Some(selector) = selector_of(&deployment) else {
@@ -181,8 +185,11 @@ impl Controller {
         self.write_status(&deployment, &family, true).await
     }
 
-    /// Whether the informer still lacks a write of one of the Deployment's sets.
+    /// Whether the informers still lack a write of the Deployment's status or of one of its sets.
     async fn is_pending(&self, key: &ObjectKey) -> bool {
+        if self.own.is_pending(key, self.deployments.observed_version()) {
+            return true;
+        }
         if self.written.is_doubtful(key) {
             // The answer to a write was lost: what there is, past the informer.
             let options = ListOptions::default();
@@ -258,7 +265,7 @@ impl Controller {
         };
         let next = deployment.status.get_or_insert_default();
         status::set(next, status::PROGRESSING, value, reason, message, self.cx.clock.now());
-        *deployment = self.cx.client.update_status(deployment).await?;
+        *deployment = self.put_status(deployment).await?;
         Ok(())
     }
 
@@ -295,7 +302,7 @@ impl Controller {
             changed = true;
         }
         if changed {
-            *deployment = self.cx.client.update_status(deployment).await?;
+            *deployment = self.put_status(deployment).await?;
         }
         Ok(())
     }
@@ -336,7 +343,7 @@ impl Controller {
         }
         let next = deployment.status.get_or_insert_default();
         next.collision_count = Some(next.collision_count.unwrap_or(0) + 1);
-        *deployment = self.cx.client.update_status(deployment).await?;
+        *deployment = self.put_status(deployment).await?;
         Err(knarr_client::Error::Protocol(format!("the name of replica set {} is taken", wanted.name())))
     }
 
@@ -437,9 +444,15 @@ impl Controller {
             return Ok(());
         }
         let next = Deployment { status: Some(next), ..deployment.clone() };
-        match self.cx.client.update_status(&next).await {
+        match self.put_status(&next).await {
             Err(e) if !e.is_not_found() => Err(e),
             _ => Ok(()),
         }
+    }
+
+    async fn put_status(&self, deployment: &Deployment) -> Result<Deployment> {
+        let written = self.cx.client.update_status(deployment).await?;
+        self.own.note(&written.key(), &written.metadata);
+        Ok(written)
     }
 }

@@ -140,9 +140,7 @@ impl Controller {
             self.cx.recorder.event(job, EventType::Warning, reason, message.clone());
         }
         self.release(job, &plan.untrack).await?;
-        for pod in &plan.delete {
-            self.pods.delete(job, pod).await?;
-        }
+        self.pods.delete_all(job, plan.delete.iter().map(|pod| &**pod)).await?;
         let new: Vec<Pod> = plan.create.iter().map(|slot| pods::new_pod(job, *slot)).collect();
         self.pods.create_all(job, &new).await.1
     }

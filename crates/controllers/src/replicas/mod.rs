@@ -15,13 +15,13 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::selector::Selector;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Error, Lister, Result};
+use knarr_client::{Error, Informer, Result};
 
 use crate::manager::Context;
 use crate::owners::controller_of;
 use crate::pod_control::{PodControl, pod_from};
 use crate::pod_state::available_in;
-use crate::written::CATCH_UP;
+use crate::written::{CATCH_UP, Written};
 use plan::{Plan, Status, plan};
 
 pub use replica_set::DESCRIPTOR as REPLICA_SET;
@@ -45,9 +45,11 @@ trait Replicas: Kind {
 
 struct Controller<K> {
     cx: Arc<Context>,
-    sets: Lister<K>,
+    sets: Informer<K>,
     pods: PodControl,
     queue: Arc<WorkQueue<ObjectKey>>,
+    /// Among the sets: their statuses.
+    written: Written,
 }
 
 async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
@@ -61,8 +63,8 @@ async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
     sets.wait_synced().await;
     informer.wait_synced().await;
 
-    let (stop, sets) = (cx.stop.clone(), sets.lister());
-    let controller = Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue) });
+    let (stop, written) = (cx.stop.clone(), Written::default());
+    let controller = Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue), written });
     let reconcile = move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
@@ -72,12 +74,13 @@ async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
 
 impl<K: Replicas> Controller<K> {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
-        if self.pods.is_pending(&key).await {
+        if self.pods.is_pending(&key).await || self.written.is_pending(&key, self.sets.observed_version()) {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
-        let Some(set) = self.sets.get_key(&key) else {
+        let Some(set) = self.sets.lister().get_key(&key) else {
             self.pods.forget(&key);
+            self.written.forget(&key);
             return Ok(());
         };
         let Some(selector) = set.selector() else { return Ok(()) };
@@ -103,19 +106,14 @@ impl<K: Replicas> Controller<K> {
                 let pods = vec![pod_from(set, set.template()); (*count).min(BURST)];
                 self.pods.create_all(set, &pods).await.1
             }
-            Plan::Delete(pods) => {
-                for pod in pods.iter().take(BURST) {
-                    self.pods.delete(set, pod).await?;
-                }
-                Ok(())
-            }
+            Plan::Delete(pods) => self.pods.delete_all(set, pods.iter().take(BURST).copied()).await,
         }
     }
 
     /// How many pods of sets with the same owner (old and new of one Deployment) run on each node.
     fn family_by_node(&self, set: &K) -> HashMap<String, usize> {
         let owner = controller_of(set.meta()).map(|o| o.uid.as_str());
-        let sets = self.sets.list_namespace(set.namespace());
+        let sets = self.sets.lister().list_namespace(set.namespace());
         let family = sets.iter().filter(|s| {
             s.uid() == set.uid()
                 || (owner.is_some() && controller_of(s.meta()).map(|o| o.uid.as_str()) == owner)
@@ -135,7 +133,10 @@ impl<K: Replicas> Controller<K> {
             return Ok(());
         }
         match self.cx.client.update_status(&set.with_status(status)).await {
-            Ok(_) => Ok(()),
+            Ok(set) => {
+                self.written.note(&set.key(), set.meta());
+                Ok(())
+            }
             Err(e) if e.is_not_found() => Ok(()),
             Err(e) => Err(e),
         }

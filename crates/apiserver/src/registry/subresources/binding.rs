@@ -44,7 +44,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     let binding = admission::admit(&mut attributes, server).await?;
     let pods = server.table.find("", "v1", "pods").ok_or_else(StatusError::path_not_found)?;
     let now = metadata::rfc3339(server.clock.now());
-    let change = |pod: &Value| bound(pod, &binding, &now);
+    let change = |pod: Value| bound(pod, &binding, &now);
     update::modify_raw(server, &pods, &info.namespace, name, params.dry_run, &change).await?;
     Ok(dispatch::success())
 }
@@ -63,31 +63,8 @@ fn validate(binding: &Value) -> ErrorList {
 }
 
 /// The pod on its node, if it has none yet and is not going away.
-fn bound(pod: &Value, binding: &Value, now: &str) -> Result<Value, StatusError> {
-    let name = metadata::text(pod, "name");
-    let conflict = |why: String| {
-        let resource = GroupResource::new("", "pods/binding");
-        Err(StatusError::conflict(&resource, name, &why))
-    };
-    for (what, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
-        let (wanted, existing) = (metadata::text(binding, field), metadata::text(pod, field));
-        if !wanted.is_empty() && wanted != existing {
-            return conflict(format!(
-                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {existing}"
-            ));
-        }
-    }
-    if metadata::is_deleting(pod) {
-        return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
-    }
-    let assigned = pod["spec"]["nodeName"].as_str().unwrap_or("");
-    if !assigned.is_empty() {
-        return conflict(format!("pod {name} is already assigned to node \"{assigned}\""));
-    }
-    if pod["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()) {
-        return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
-    }
-    let mut pod = pod.clone();
+fn bound(mut pod: Value, binding: &Value, now: &str) -> Result<Value, StatusError> {
+    check(&pod, binding)?;
     for field in ["annotations", "labels"] {
         if let Some(added) = binding["metadata"][field].as_object() {
             let slot = prepare::metadata(&mut pod).entry(field).or_insert(Value::Null);
@@ -122,6 +99,34 @@ fn bound(pod: &Value, binding: &Value, now: &str) -> Result<Value, StatusError> 
     Ok(pod)
 }
 
+/// A pod that has no node yet and is not going away can be bound.
+fn check(pod: &Value, binding: &Value) -> Result<(), StatusError> {
+    let name = metadata::text(pod, "name");
+    let conflict = |why: String| {
+        let resource = GroupResource::new("", "pods/binding");
+        Err(StatusError::conflict(&resource, name, &why))
+    };
+    for (what, field) in [("UID", "uid"), ("ResourceVersion", "resourceVersion")] {
+        let (wanted, existing) = (metadata::text(binding, field), metadata::text(pod, field));
+        if !wanted.is_empty() && wanted != existing {
+            return conflict(format!(
+                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {existing}"
+            ));
+        }
+    }
+    if metadata::is_deleting(pod) {
+        return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
+    }
+    let assigned = pod["spec"]["nodeName"].as_str().unwrap_or("");
+    if !assigned.is_empty() {
+        return conflict(format!("pod {name} is already assigned to node \"{assigned}\""));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()) {
+        return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,13 +137,13 @@ mod tests {
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}});
         let binding = json!({"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n"}});
         let now = "2026-01-01T00:00:00Z";
-        let after = bound(&pod, &binding, now).unwrap();
+        let after = bound(pod, &binding, now).unwrap();
         assert_eq!(after["spec"]["nodeName"], "n");
         assert_eq!(after["metadata"]["annotations"]["a"], "b");
         assert_eq!(after["status"].get("nominatedNodeName"), None);
         let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
         assert_eq!(after["status"]["conditions"], json!([condition]));
-        let again = bound(&after, &binding, now).unwrap_err();
+        let again = bound(after, &binding, now).unwrap_err();
         assert_eq!(again.code(), 409);
         assert_eq!(
             again.message(),

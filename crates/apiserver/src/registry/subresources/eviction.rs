@@ -53,7 +53,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
     }
     if !dry && options.preconditions.as_ref().is_none_or(|p| p.resource_version.is_none()) {
         let now = metadata::rfc3339(server.clock.now());
-        let mark = |pod: &Value| Ok(marked(pod, &now));
+        let mark = |pod: Value| Ok(marked(pod, &now));
         update::modify_raw(server, pods, &info.namespace, &info.name, false, &mark).await?;
     }
     let how = How { options, dry_run: dry, admitted: true };
@@ -62,9 +62,8 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
 }
 
 /// The pod with the condition that says why it goes.
-fn marked(pod: &Value, now: &str) -> Value {
+fn marked(mut pod: Value, now: &str) -> Value {
     const TYPE: &str = "DisruptionTarget";
-    let mut pod = pod.clone();
     if !pod["status"]["conditions"].is_array() {
         pod["status"]["conditions"] = json!([]);
     }
@@ -121,7 +120,7 @@ async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool)
     let now = metadata::rfc3339(server.clock.now());
     let ready = is_ready(pod);
     let name = pod.metadata.name.as_deref().unwrap_or("");
-    let change = |budget: &Value| decremented(budget, name, ready, &now);
+    let change = |budget: Value| decremented(&budget, name, ready, &now);
     update::modify_raw(server, &served, budget.namespace(), budget.name(), dry, &change).await?;
     Ok(())
 }
@@ -188,14 +187,14 @@ mod tests {
     #[test]
     fn evicted_pods_say_so() {
         let pod = json!({"metadata": {"generation": 3}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-        let once = marked(&pod, "2026-01-01T00:00:00Z");
+        let once = marked(pod, "2026-01-01T00:00:00Z");
         let condition = &once["status"]["conditions"][1];
         assert_eq!(condition["type"], "DisruptionTarget");
         assert_eq!(condition["reason"], "EvictionByEvictionAPI");
         assert_eq!(condition["observedGeneration"], 3);
         // Again: still one, since the same time.
-        assert_eq!(marked(&once, "2026-02-01T00:00:00Z"), once);
-        assert_eq!(marked(&json!({}), "now")["status"]["conditions"][0]["message"], "Eviction API: evicting");
+        assert_eq!(marked(once.clone(), "2026-02-01T00:00:00Z"), once);
+        assert_eq!(marked(json!({}), "now")["status"]["conditions"][0]["message"], "Eviction API: evicting");
     }
 
     #[test]
