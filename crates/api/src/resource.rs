@@ -73,6 +73,12 @@ impl ResourceRef {
         }
     }
 
+    /// Sets what the user left out, and drops what may not be set here, given what is there already.
+    pub fn default(&self, object: &mut Value, old: Option<&Value>) {
+        self.strategy().default(object);
+        crate::core::pod::drop_gated(self.types, object, old);
+    }
+
     /// What a CustomResourceDefinition says of it; `None` for built-in resources.
     pub fn custom(&self) -> Option<&Arc<CustomResource>> {
         match self {

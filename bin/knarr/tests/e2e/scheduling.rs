@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 use crate::cluster::{Cluster, knarr, shared};
+use crate::kubectl::Kubectl;
 use crate::objects::{sleeper, web};
 use crate::sandbox::{succeeded, wait_for};
 
@@ -355,4 +356,16 @@ fn d12_gangs_start_as_a_whole_or_not_at_all() {
     (0..4).for_each(|n| kubectl.ready(&format!("{loser}-{n}")));
     assert_eq!(condition(loser), "True");
     kubectl.run(&format!("wait --for=delete podgroup/{winner} --timeout=30s"));
+
+    // With the gate off again a pod keeps its group through updates, and a new pod gets none.
+    let (kept, late) = (format!("{loser}-0"), member("late", loser));
+    std::mem::forget(kubectl);
+    cluster.interrupt_server();
+    cluster.start_server();
+    let kubectl = Kubectl::new(&cluster, Some("gangs".to_owned()), cluster.kubeconfig());
+    let group_of = |pod: &str| kubectl.path(&format!("pod {pod}"), "{.spec.schedulingGroup.podGroupName}");
+    kubectl.run(&format!("label pod {kept} still=here"));
+    assert_eq!(group_of(&kept), loser);
+    kubectl.apply(&late);
+    assert_eq!(group_of("late"), "");
 }

@@ -51,8 +51,7 @@ pub async fn create_value(
 ) -> Result<Arc<Object>, StatusError> {
     let version = metadata::text(&object, "resourceVersion");
     let versioned = !version.is_empty() && version != "0" && !params.dry_run;
-    let strategy = served.resource.strategy();
-    strategy.default(&mut object);
+    served.resource.default(&mut object, None);
     let now = server.clock.now();
     metadata::init(&mut object, now, &uuid::Uuid::new_v4().to_string());
     // What admission sets belongs to nobody.

@@ -137,7 +137,7 @@ async fn prepare_update(
     let strategy = served.resource.strategy();
     check_preconditions(served, target.name, &new, old, request.info.verb == "patch")?;
     metadata::carry_over(&mut new, old);
-    strategy.default(&mut new);
+    served.resource.default(&mut new, Some(old));
     strategy.prepare_for_update(&mut new, old, target.subresource);
     // What admission sets belongs to nobody.
     managed::updated(served, params, target.subresource, how, &mut new, old, server.clock.now());

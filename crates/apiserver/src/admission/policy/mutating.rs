@@ -294,7 +294,7 @@ async fn run(
             Ok(new) => {
                 let mut new = decoded(new, &task.invocation)?;
                 if task.invocation.kind == attributes.resource.gvk() {
-                    attributes.served.resource.strategy().default(&mut new);
+                    attributes.served.resource.default(&mut new, attributes.old);
                 }
                 changed |= new != object;
                 object = new;

@@ -162,7 +162,7 @@ pub(in crate::admission) fn whole(attributes: &Attributes<'_>, mut new: Value) -
         return whole;
     }
     if attributes.kind() == attributes.resource.gvk() {
-        attributes.served.resource.strategy().default(&mut new);
+        attributes.served.resource.default(&mut new, attributes.old);
     }
     new
 }
