@@ -32,7 +32,8 @@ pub fn drop_gated(resource: ResourceType, object: &mut Value, old: Option<&Value
         return;
     }
     let Some(at) = pod_spec_of(resource) else { return };
-    let in_use = old.and_then(|old| old.pointer(at)?.get("schedulingGroup")).is_some_and(|group| !group.is_null());
+    let in_use =
+        old.and_then(|old| old.pointer(at)?.get("schedulingGroup")).is_some_and(|group| !group.is_null());
     if let (false, Some(spec)) = (in_use, object.pointer_mut(at).and_then(Value::as_object_mut)) {
         spec.remove("schedulingGroup");
     }

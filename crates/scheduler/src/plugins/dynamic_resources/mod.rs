@@ -23,6 +23,8 @@ mod taken;
 #[cfg(test)]
 mod tests;
 mod tracker;
+#[cfg(test)]
+mod upstream_tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
