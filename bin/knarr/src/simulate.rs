@@ -13,7 +13,8 @@ use crate::picture::{self, Output, PictureArgs, print_table};
 #[command(after_help = "Examples:\n  knarr simulate -f web.yaml\n  \
     knarr simulate -f web.yaml -f db.yaml --snapshot cluster.json -o json\n\n\
     Pods, and the pods of Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets and Jobs, are \
-    placed\nin the order they are written, as new ones beside those that are there.")]
+    placed\nin the order they are written, as new ones beside those that are there. The pods of a PodGroup, of the \
+    files or of the cluster,\nare placed together or not at all.")]
 pub struct SimulateArgs {
     /// Manifests, YAML or JSON; `-` reads standard input
     #[arg(short, long, required = true, value_name = "FILE")]
@@ -28,7 +29,7 @@ pub fn run(args: SimulateArgs) -> Result<()> {
         manifests.extend(picture::objects(file)?);
     }
     // Services and the like come in the same files and need no place.
-    manifests.retain(|m| m["spec"]["template"].is_object() || m["kind"] == "Pod");
+    manifests.retain(|m| m["spec"]["template"].is_object() || m["kind"] == "Pod" || m["kind"] == "PodGroup");
     let mut what_if = args.picture.take()?;
     let simulation = what_if.simulate(&args.picture.namespace, &manifests)?;
     match args.picture.output {

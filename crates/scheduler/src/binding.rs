@@ -260,6 +260,8 @@ impl Scheduler {
 
     /// Removes the victims, telling them why.
     pub(crate) async fn evict(&self, preemptor: &Preemptor, victims: &[Arc<PlacedPod>], place: &str) {
+        let begun = self.metrics.now();
+        let mut result = "success";
         for victim in victims {
             // One that only waits to be bound is not deleted: it goes back to the queue.
             let refusal = Status::unschedulable("preempted");
@@ -280,10 +282,9 @@ impl Scheduler {
                 Ok(_) => self.client.delete::<Pod>(namespace, name, &Default::default()).await.map(drop),
                 Err(error) => Err(error),
             };
-            let result = if deleted.is_ok() { "success" } else { "error" };
-            self.metrics.add(Metric::PreemptionExecutions, &[result], 1.0);
             match deleted {
                 Err(error) if !error.is_not_found() => {
+                    result = "error";
                     tracing::warn!(pod = %victim.name, %error, "victim not removed");
                 }
                 Err(_) => {}
@@ -301,5 +302,8 @@ impl Scheduler {
                 }
             }
         }
+        self.metrics.add(Metric::PreemptionExecutions, &[result], 1.0);
+        self.metrics.since(Metric::PreemptionRemoval, &[result], begun);
+        self.metrics.since(Metric::PreemptionExecution, &[preemptor.kind, result], begun);
     }
 }

@@ -129,6 +129,54 @@ impl PluginSet {
     }
 }
 
+/// A point with upstream's name of its plugins, and whether a plugin takes part in it.
+type Point<'a> = (&'a PluginSet, &'static str, fn(&Parts) -> bool);
+
+impl Plugins {
+    /// In upstream's order.
+    fn by_point(&self) -> [Point<'_>; 14] {
+        [
+            (&self.pre_filter, "PreFilterPlugin", |p| p.filter.is_some()),
+            (&self.filter, "FilterPlugin", |p| p.filter.is_some()),
+            (&self.post_filter, "PostFilterPlugin", |p| p.post_filter.is_some()),
+            (&self.reserve, "ReservePlugin", |p| p.reserve.is_some()),
+            (&self.pre_score, "PreScorePlugin", |p| p.score.is_some()),
+            (&self.score, "ScorePlugin", |p| p.score.is_some()),
+            (&self.pre_bind, "PreBindPlugin", |p| p.pre_bind.is_some()),
+            (&self.bind, "BindPlugin", |p| p.bind.is_some()),
+            (&self.post_bind, "PostBindPlugin", |p| p.post_bind.is_some()),
+            (&self.permit, "PermitPlugin", |p| p.permit.is_some()),
+            (&self.pre_enqueue, "PreEnqueuePlugin", |p| p.pre_enqueue.is_some()),
+            (&self.queue_sort, "QueueSortPlugin", |p| p.queue_sort.is_some()),
+            (&self.pod_group_post_filter, "PodGroupPostFilterPlugin", |p| p.pod_group_post_filter.is_some()),
+            (&self.multi_point, "PreFilterPlugin", |_| true),
+        ]
+    }
+
+    /// Every plugin that is named exists.
+    fn exist(&self) -> Result<(), String> {
+        for (set, kind, _) in self.by_point() {
+            let missing = set.enabled.iter().find(|e| known().all(|d| d.name != e.name));
+            if let Some(missing) = missing {
+                return Err(format!("{kind} {:?} does not exist", missing.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every plugin takes part in the points that it is named for.
+    fn extend(&self, made: &BTreeMap<&str, Parts>) -> Result<(), String> {
+        for (set, kind, takes_part) in self.by_point() {
+            let wrong =
+                set.enabled.iter().find(|e| made.get(e.name.as_str()).is_some_and(|p| !takes_part(p)));
+            if let Some(wrong) = wrong {
+                return Err(format!("plugin {:?} does not extend {kind} plugin", wrong.name));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Configuration {
     /// From the file's text, YAML or JSON.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
@@ -178,6 +226,13 @@ impl Configuration {
             if !names.insert(name) {
                 return Err(ConfigError::Duplicate { path, value: name.to_owned() });
             }
+            let mut configured = BTreeSet::new();
+            for (n, plugin) in profile.plugin_config.iter().enumerate() {
+                if !configured.insert(plugin.name.as_str()) {
+                    let path = format!("profiles[{at}].pluginConfig[{n}]");
+                    return Err(ConfigError::Duplicate { path, value: plugin.name.clone() });
+                }
+            }
             if let Some(percent) = outside(profile.percentage_of_nodes_to_score) {
                 return invalid(&format!("profiles[{at}].percentageOfNodesToScore"), percent, RANGE);
             }
@@ -205,10 +260,14 @@ impl Configuration {
             let defaults = defaults(self.generic_workload);
             let points = profile.points(catalog, &defaults, &ignored(&self.extenders)).map_err(failed)?;
             if points.queue_sort.is_none() {
-                return Err(failed("no queue sort plugin is enabled".to_owned()));
+                return Err(failed(format!(
+                    "only one queue sort plugin required for profile with scheduler name {name:?}, but got 0"
+                )));
             }
             if points.bind.is_empty() {
-                return Err(failed("at least one bind plugin is needed".to_owned()));
+                return Err(failed(format!(
+                    "at least one bind plugin is needed for profile with scheduler name {name:?}"
+                )));
             }
             Ok(Profile::new(name, points, usize::try_from(percent).unwrap_or(0)))
         });
@@ -242,6 +301,7 @@ impl ProfileConfig {
         left_out: &[String],
     ) -> Result<Points, String> {
         let sets = &self.plugins;
+        sets.exist()?;
         let multi_point = merge(defaults, &sets.multi_point);
         let mut parts: BTreeMap<&str, Parts> = BTreeMap::new();
         let mut points = Points::default();
@@ -273,6 +333,7 @@ impl ProfileConfig {
                 made.map_err(|why| format!("initializing plugin {:?}: {why}", plugin.name))?,
             );
         }
+        sets.extend(&parts)?;
         let order = |set: &PluginSet| expand(set, &multi_point);
         let of = |name: &str| parts.get(name);
         macro_rules! fill {
@@ -410,10 +471,65 @@ mod tests {
         assert!(wrong(json!({"nodeFailureAwareness": {"enable": false}})).contains("unknown field"));
         assert!(matches!(Configuration::parse(json!({"kind": "Pod"})), Err(ConfigError::Kind { .. })));
         let unknown = profile(json!({"filter": {"enabled": [{"name": "Nope"}]}}), json!([]));
-        assert!(unknown.is_err_and(|e| e.to_string().ends_with("plugin \"Nope\" does not exist")));
+        assert!(unknown.is_err_and(|e| e.to_string().ends_with(": FilterPlugin \"Nope\" does not exist")));
         let args = json!([{"name": "InterPodAffinity", "args": {"hardPodAffinityWeight": 101}}]);
         assert!(
             profile(json!({}), args).is_err_and(|e| e.to_string().contains("not in valid range [0, 100]"))
         );
+    }
+
+    #[test]
+    fn mistakes_in_profiles_are_told_in_upstreams_words() {
+        let none = json!([{"name": "*"}]);
+        let table = [
+            (
+                json!({"score": {"enabled": [{"name": "Nope"}]}}),
+                json!([]),
+                "ScorePlugin \"Nope\" does not exist",
+            ),
+            (
+                json!({"multiPoint": {"enabled": [{"name": "Nope"}]}}),
+                json!([]),
+                "PreFilterPlugin \"Nope\" does not exist",
+            ),
+            (
+                json!({"score": {"enabled": [{"name": "NodeName"}]}}),
+                json!([]),
+                "plugin \"NodeName\" does not extend ScorePlugin plugin",
+            ),
+            (
+                json!({"queueSort": {"disabled": none}}),
+                json!([]),
+                "only one queue sort plugin required for profile with scheduler name \"x\", but got 0",
+            ),
+            (
+                json!({"bind": {"disabled": none}}),
+                json!([]),
+                "at least one bind plugin is needed for profile with scheduler name \"x\"",
+            ),
+            (
+                json!({}),
+                json!([{"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0}}]),
+                "initializing plugin \"DefaultPreemption\": minCandidateNodesPercentage: Invalid value: 0: \
+                 cannot be zero at the same time as minCandidateNodesAbsolute",
+            ),
+            (
+                json!({}),
+                json!([{"name": "NodeResourcesFit", "args": {"scoringStrategy": 7}}]),
+                "initializing plugin \"NodeResourcesFit\": invalid type: integer `7`",
+            ),
+        ];
+        for (plugins, args, expected) in table {
+            let error = profile(plugins, args).map(drop).unwrap_err().to_string();
+            let path = "initializing profiles: creating profile for scheduler name x: ";
+            assert!(
+                error.strip_prefix(path).is_some_and(|e| e.starts_with(expected)),
+                "{error}, not {expected}"
+            );
+        }
+        let twice =
+            json!({"profiles": [{"pluginConfig": [{"name": "NodeAffinity"}, {"name": "NodeAffinity"}]}]});
+        let error = config(twice).unwrap_err().to_string();
+        assert_eq!(error, "profiles[0].pluginConfig[1]: Duplicate value: \"NodeAffinity\"");
     }
 }

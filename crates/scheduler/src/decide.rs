@@ -9,7 +9,7 @@ use crate::cache::Cache;
 use crate::diagnosis::Diagnosis;
 use crate::framework::points::make_room;
 use crate::framework::{Attempt, Code, CycleState, NoRoom, PodInfo, PostFilter, Profile, Room, Status};
-use crate::metrics::Metric;
+use crate::metrics::{Metric, code_name};
 use crate::schedule_one::Outcome;
 use crate::scheduler::{Eviction, Next, Nomination, Scheduler, State};
 use crate::snapshot::{NodeIdx, Snapshot};
@@ -90,6 +90,7 @@ impl Scheduler {
         self.metrics.add(Metric::PreemptionAttempts, &[], 1.0);
         let code = if rooms.is_ok() { Code::Success } else { Code::Unschedulable };
         self.metrics.point("PostFilter", &profile.scheduler_name, code, begun);
+        self.metrics.since(Metric::PreemptionEvaluation, &["pod", code_name(code)], begun);
         rooms.map(|(plugin, rooms)| (Arc::clone(plugin), rooms))
     }
 
@@ -110,6 +111,9 @@ impl Scheduler {
                     let freed = cache.clear_lower_nominations(pod, &node);
                     cache.nominate(pod, Some(&node));
                     self.metrics.record(Metric::PreemptionVictims, &[], room.victims.len() as f64);
+                    if room.violations > 0 {
+                        self.metrics.add(Metric::PreemptionViolations, &["pod"], room.violations as f64);
+                    }
                     return Nomination::Make(Box::new(Eviction { node, victims: room.victims, freed }));
                 }
                 false

@@ -14,9 +14,17 @@ use crate::cache::is_terminal;
 use crate::cluster_events::{node_update, pod_update};
 use crate::framework::{Action, Changed, ClusterEvent, PodInfo, Resource, Status};
 use crate::groups::Groups;
+use crate::metrics::Metric;
 use crate::scheduler::{Scheduler, State};
 
 impl Scheduler {
+    /// A change has been taken in, as these events say.
+    fn handled(&self, events: impl IntoIterator<Item = ClusterEvent>, begun: Duration) {
+        for event in events {
+            self.metrics.since(Metric::EventHandling, &[&event.label()], begun);
+        }
+    }
+
     pub(crate) fn on_node(&self, event: &Event<Node>) {
         let now = self.now();
         let mut state = self.lock();
@@ -47,6 +55,11 @@ impl Scheduler {
             }
         }
         drop(state);
+        match event {
+            Event::Added(_) => self.handled(node_event(Action::ADD), now),
+            Event::Updated { old, new } => self.handled(node_update(old, new), now),
+            Event::Deleted(_) => self.handled(node_event(Action::DELETE), now),
+        }
         self.wake.notify_one();
     }
 
@@ -86,6 +99,13 @@ impl Scheduler {
             }
         }
         drop(state);
+        let (action, pod) = match event {
+            Event::Added(pod) => (Action::ADD, pod),
+            Event::Updated { new, .. } => (Action::UPDATE, new),
+            Event::Deleted(pod) => (Action::DELETE, pod),
+        };
+        let resource = if is_assigned(pod) { Resource::AssignedPod } else { Resource::UnscheduledPod };
+        self.handled([ClusterEvent::new(resource, action)], now);
         self.wake.notify_one();
     }
 

@@ -32,6 +32,11 @@ const SLI_SECONDS: &[f64] = &[
     655.36, 1310.72, 2621.44, 5242.88,
 ];
 
+const PREEMPTION_SECONDS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+    32.768,
+];
+
 macro_rules! families {
     ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
         /// A family, by its place in the table.
@@ -58,6 +63,16 @@ families! {
     PendingPods, Gauge, "scheduler_pending_pods", ["queue"], "Waiting pods, by where in the queue they are.";
     IncomingPods, Counter, "scheduler_queue_incoming_pods_total", ["event", "queue"],
         "Pods that came into a part of the queue, by what brought them there.";
+    IncomingEntities, Counter, "scheduler_queue_incoming_entities_total", ["event", "queue", "type"],
+        "Pods that are in no group, and groups, that came into a part of the queue, by what brought them there.";
+    InFlightEvents, Gauge, "scheduler_inflight_events", ["event"],
+        "Events kept for pods that are being scheduled.";
+    HintDuration, Histogram(PLUGIN_SECONDS), "scheduler_queueing_hint_execution_duration_seconds",
+        ["event", "hint", "plugin"], "Time of a plugin's answer whether an event helps a pod, in seconds.";
+    EventHandling, Histogram(POINT_SECONDS), "scheduler_event_handling_duration_seconds", ["event"],
+        "Time to take in a change of the cluster, in seconds.";
+    Evaluations, Counter, "scheduler_plugin_evaluation_total", ["extension_point", "plugin", "profile"],
+        "Attempts to schedule pods in which a plugin had a say.";
     ScheduledAfterFlush, Counter, "scheduler_pod_scheduled_after_flush_total", [],
         "Pods bound after they had been tried again because of the time alone.";
     SliDuration, Histogram(SLI_SECONDS), "scheduler_pod_scheduling_sli_duration_seconds", ["attempts"],
@@ -69,6 +84,14 @@ families! {
         "Pods removed to make room for one.";
     PreemptionExecutions, Counter, "scheduler_preemption_goroutines_execution_total", ["result"],
         "Removals of victims, by result.";
+    PreemptionRemoval, Histogram(SLI_SECONDS), "scheduler_preemption_goroutines_duration_seconds", ["result"],
+        "Time of a removal of victims, in seconds.";
+    PreemptionEvaluation, Histogram(PREEMPTION_SECONDS), "scheduler_preemption_evaluation_duration_seconds",
+        ["preemptor", "result"], "Time until it was known who is to leave, in seconds.";
+    PreemptionExecution, Histogram(PREEMPTION_SECONDS), "scheduler_preemption_execution_duration_seconds",
+        ["preemptor", "result"], "Time until all victims were told to leave, in seconds.";
+    PreemptionViolations, Counter, "scheduler_preemption_pdb_violations_total", ["preemptor"],
+        "Victims that a disruption budget would have kept.";
     PermitWait, Histogram(ATTEMPT_SECONDS), "scheduler_permit_wait_duration_seconds", ["result"],
         "Time that pods waited for permission, in seconds.";
     CacheSize, Gauge, "scheduler_cache_size", ["type"], "Nodes, pods and assumed pods in the cache.";

@@ -21,7 +21,7 @@ use crate::scheduler::{Next, Nomination, Scheduler, State};
 use crate::snapshot::Snapshot;
 
 /// What is said of a group for which there is nothing else to say.
-const UNSCHEDULABLE: &str = "pod group is unschedulable";
+pub(crate) const UNSCHEDULABLE: &str = "pod group is unschedulable";
 
 /// What one pod of the group came to.
 pub(crate) enum Found {
@@ -100,7 +100,7 @@ fn disagreement(group: &PodGroup, pods: &[Arc<PodInfo>], scheduled: &[Arc<Terms>
 }
 
 /// Whether enough of the group can find, or has found, a node.
-fn feasible(profile: &Profile, group: &PodGroup, progress: Progress) -> Status {
+pub(crate) fn feasible(profile: &Profile, group: &PodGroup, progress: Progress) -> Status {
     let mut said = Status::SUCCESS;
     for plugin in &profile.points.placement_feasible {
         let status = plugin.placement_feasible(group, progress);
@@ -253,6 +253,11 @@ impl Scheduler {
             code = answer.as_ref().map_or_else(|status| status.code, |_| Code::Success);
             if plugin.name() == default_preemption::NAME {
                 self.metrics.add(Metric::GroupPreemptionAttempts, &[code_name(code)], 1.0);
+                // Room that is being made already was not looked for.
+                if answer.as_ref().map_or(true, |room| !room.victims.is_empty()) {
+                    let labels = ["podgroup", code_name(code)];
+                    self.metrics.since(Metric::PreemptionEvaluation, &labels, begun);
+                }
             }
             match answer {
                 Ok(room) => {
@@ -294,6 +299,9 @@ impl Scheduler {
         self.metrics.record(Metric::GroupPreemptionVictims, &[], room.victims.len() as f64);
         if room.disruptions > 0 {
             self.metrics.record(Metric::GroupDisruptions, &["podgroup"], room.disruptions as f64);
+        }
+        if room.violations > 0 {
+            self.metrics.add(Metric::PreemptionViolations, &["podgroup"], room.violations as f64);
         }
         let preemptor = Preemptor {
             scheduler_name: attempted.profile.scheduler_name.clone(),

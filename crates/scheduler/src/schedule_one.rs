@@ -1,6 +1,6 @@
 //! One scheduling cycle as a function of the snapshot: filter the nodes, score what is left, choose.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use fastrand::Rng;
@@ -34,9 +34,15 @@ struct Kept {
     shape: Arc<Shape>,
     work: Work,
     used: u64,
+    /// Cycles in which its filters, and its scores, had a say; not yet told.
+    filtered: u64,
+    scored: u64,
     /// The last diagnosis, and the log's position it holds for.
     diagnosis: Option<(u64, Diagnosis)>,
 }
+
+/// How often plugins had a say, by the profile's place, the extension point and the plugin.
+pub type Evaluations = BTreeMap<(usize, &'static str, &'static str), u64>;
 
 /// What carries over from cycle to cycle.
 pub struct Cycles {
@@ -46,7 +52,21 @@ pub struct Cycles {
     turn: u64,
     /// By profile and shape id.
     kept: HashMap<(usize, u64), Kept>,
+    /// Of what is not kept any more; not yet told.
+    evaluations: Evaluations,
     metrics: Option<Arc<Metrics>>,
+}
+
+impl Kept {
+    /// What a shape's plugins were prepared for counts as if they were asked in each cycle.
+    fn tell(&mut self, at: usize, all: &mut Evaluations) {
+        let (filtered, scored) = (std::mem::take(&mut self.filtered), std::mem::take(&mut self.scored));
+        let filters = self.work.filters.iter().map(|f| (["PreFilter", "Filter"], f.plugin, filtered));
+        let scores = self.work.scores.iter().map(|s| (["PreScore", "Score"], s.plugin, scored));
+        for (points, plugin, n) in filters.chain(scores).filter(|(_, _, n)| *n > 0) {
+            points.into_iter().for_each(|point| *all.entry((at, point, plugin)).or_default() += n);
+        }
+    }
 }
 
 /// How many feasible nodes are enough, as upstream's adaptive default has it.
@@ -61,7 +81,14 @@ pub fn feasible_nodes_to_find(nodes: usize, percentage: usize) -> usize {
 
 impl Cycles {
     pub fn new(seed: u64) -> Self {
-        Self { start: 0, rng: Rng::with_seed(seed), turn: 0, kept: HashMap::new(), metrics: None }
+        Self {
+            start: 0,
+            rng: Rng::with_seed(seed),
+            turn: 0,
+            kept: HashMap::new(),
+            evaluations: BTreeMap::new(),
+            metrics: None,
+        }
     }
 
     /// The same, with times recorded.
@@ -106,6 +133,8 @@ impl Cycles {
             work: Work::new(profile, cluster, &pod.shape),
             shape: Arc::clone(&pod.shape),
             used: turn,
+            filtered: 0,
+            scored: 0,
             diagnosis: None,
         });
         kept.used = turn;
@@ -113,6 +142,8 @@ impl Cycles {
         if kept.work.catch_up(profile, cluster, &kept.shape) {
             kept.diagnosis = None;
         }
+        kept.filtered += 1;
+        kept.work.measured = self.metrics.clone().filter(|_| turn.is_multiple_of(SAMPLED));
         if let (Some(metrics), Some(begun)) = (&self.metrics, begun) {
             let code = kept.work.rejected.as_ref().map_or(Code::Success, |(_, status)| status.code);
             metrics.point("PreFilter", &profile.scheduler_name, code, begun);
@@ -183,6 +214,7 @@ impl Cycles {
             return Some(*only);
         }
         let kept = self.kept.get_mut(&(at, pod.shape.id))?;
+        kept.scored += 1;
         let mut totals = kept.work.totals(cluster, feasible);
         feasible.iter().zip(&mut totals).for_each(|(at, total)| *total = total.saturating_add(more(*at)));
         (!feasible.is_empty()).then(|| choose(feasible, &totals, &mut self.rng))
@@ -207,8 +239,17 @@ impl Cycles {
 
     fn forget_oldest(&mut self) {
         if let Some(key) = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key) {
-            self.kept.remove(&key);
+            if let Some(mut kept) = self.kept.remove(&key) {
+                kept.tell(key.0, &mut self.evaluations);
+            }
         }
+    }
+
+    /// How often plugins had a say since this was last asked.
+    pub fn take_evaluations(&mut self) -> Evaluations {
+        let mut all = std::mem::take(&mut self.evaluations);
+        self.kept.iter_mut().for_each(|((at, _), kept)| kept.tell(*at, &mut all));
+        all
     }
 
     /// What is kept of a shape, if anything.
@@ -227,6 +268,11 @@ fn sample(metrics: &Metrics, work: &Work, cluster: &Snapshot, node: Option<NodeI
     for active in &work.scores {
         metrics.plugin("Score", active.plugin, || {
             active.score.score(&node);
+            Status::SUCCESS
+        });
+        let mut scores = [active.score.score(&node)];
+        metrics.plugin("ScoreExtensionNormalize", active.plugin, || {
+            active.score.normalize(cluster, &[at], &mut scores);
             Status::SUCCESS
         });
     }

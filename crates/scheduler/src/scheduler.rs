@@ -132,7 +132,7 @@ impl Scheduler {
         let profiles = options.config.profiles(&catalog)?;
         let groups = options.config.generic_workload.then(|| catalog.shared::<Groups>());
         let backoff = options.config.backoff();
-        let (queue, cache) = match &groups {
+        let (mut queue, cache) = match &groups {
             Some(groups) => {
                 (Queue::with_groups(backoff, Arc::clone(groups)), Cache::with_groups(Arc::clone(groups)))
             }
@@ -141,6 +141,7 @@ impl Scheduler {
         let metrics = Arc::new(Metrics::new(Arc::clone(informers.client().clock())));
         profiles.measure(&metrics);
         catalog.shared::<Measured>().set(&metrics, &recorder);
+        queue.measure(&metrics);
         let cycles = Cycles::measured(options.seed, Arc::clone(&metrics));
         let state = State { cache, queue, cycles };
         let health = catalog.shared::<Health>();
@@ -269,6 +270,19 @@ impl Scheduler {
         let mut state = self.lock();
         for ((queue, event), n) in state.queue.take_incoming() {
             self.metrics.add(Metric::IncomingPods, &[&event, queue], n as f64);
+        }
+        for ((queue, event, kind), n) in state.queue.take_incoming_entities() {
+            self.metrics.add(Metric::IncomingEntities, &[&event, queue, kind], n as f64);
+        }
+        self.metrics.clear(Metric::InFlightEvents);
+        for (event, n) in state.queue.in_flight_events() {
+            self.metrics.set(Metric::InFlightEvents, &[&event], n as f64);
+        }
+        for ((at, point, plugin), n) in state.cycles.take_evaluations() {
+            if let Some(profile) = self.profiles.iter().nth(at) {
+                let labels = [point, plugin, &profile.scheduler_name];
+                self.metrics.add(Metric::Evaluations, &labels, n as f64);
+            }
         }
         let single = state.queue.pending();
         for (queue, n) in single {

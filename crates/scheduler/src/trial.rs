@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::framework::points::NodeView;
-use crate::framework::{NodeFilter, Scope, Status};
+use crate::framework::{Code, NodeFilter, Scope, Status};
+use crate::metrics::Metrics;
 use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
 use crate::work::Work;
 
@@ -14,6 +15,8 @@ pub struct Trial<'a> {
     row: NodeRow,
     /// All filters in order; those of the cluster's scope as copies.
     filters: Vec<(&'static str, Judge<'a>)>,
+    /// Where it is recorded how long they take to be told.
+    measured: Option<&'a Metrics>,
 }
 
 enum Judge<'a> {
@@ -30,23 +33,43 @@ impl<'a> Trial<'a> {
             };
             (active.plugin, judge)
         });
-        Self { cluster, at, row: cluster.row(at).clone(), filters: filters.collect() }
+        Self {
+            cluster,
+            at,
+            row: cluster.row(at).clone(),
+            filters: filters.collect(),
+            measured: work.measured.as_deref(),
+        }
     }
 
     pub fn add(&mut self, pod: &Arc<PlacedPod>) {
         self.row.put_on(Arc::clone(pod));
-        self.tell(pod, 1);
+        self.tell(self.at, pod, 1);
     }
 
     pub fn remove(&mut self, pod: &PlacedPod) {
         self.row.take_off(&pod.uid);
-        self.tell(pod, -1);
+        self.tell(self.at, pod, -1);
     }
 
-    fn tell(&mut self, pod: &PlacedPod, delta: i32) {
-        for (_, judge) in &mut self.filters {
-            if let Judge::Copied(filter) = judge {
-                filter.pod_changed(self.cluster, self.at, &pod.footprint, delta);
+    /// As `add`, of a pod on any node: others than this one are known by what is counted over the cluster.
+    pub fn add_on(&mut self, at: NodeIdx, pod: &Arc<PlacedPod>) {
+        if at == self.at { self.add(pod) } else { self.tell(at, pod, 1) }
+    }
+
+    /// As `remove`, of a pod on any node.
+    pub fn remove_on(&mut self, at: NodeIdx, pod: &PlacedPod) {
+        if at == self.at { self.remove(pod) } else { self.tell(at, pod, -1) }
+    }
+
+    fn tell(&mut self, at: NodeIdx, pod: &PlacedPod, delta: i32) {
+        let point = if delta > 0 { "PreFilterExtensionAddPod" } else { "PreFilterExtensionRemovePod" };
+        for (plugin, judge) in &mut self.filters {
+            let Judge::Copied(filter) = judge else { continue };
+            let begun = self.measured.map(|metrics| (metrics, metrics.now()));
+            filter.pod_changed(self.cluster, at, &pod.footprint, delta);
+            if let Some((metrics, begun)) = begun {
+                metrics.plugin_since(point, plugin, Code::Success, begun);
             }
         }
     }

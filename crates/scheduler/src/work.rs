@@ -2,10 +2,12 @@
 //! snapshot's log, so that after a pod is placed only the row of its node is judged anew.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::framework::points::NodeView;
 use crate::framework::{Code, NodeFilter, NodeScore, PreFilter, Profile, Scope, Shape, Status};
+use crate::metrics::Metrics;
 use crate::snapshot::{BitSet, Change, NodeIdx, Snapshot};
 
 /// A filter at work for a shape.
@@ -38,6 +40,8 @@ pub struct Work {
     pub local: BitSet,
     /// How long it took to prepare the scores.
     pub pre_score: Duration,
+    /// Set while the times of plugins are recorded.
+    pub measured: Option<Arc<Metrics>>,
     position: u64,
     versions: Vec<u64>,
     /// Nodes judged row by row so far; a measure for tests.

@@ -31,14 +31,14 @@ type Source = Box<dyn std::error::Error + Send + Sync>;
 pub enum CallError {
     #[error("no valid URL")]
     Url,
-    #[error("{0}")]
-    Connection(String),
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
-    #[error("code {0}")]
-    Code(StatusCode),
-    #[error("its answer is not what it should be: {0}")]
-    Answer(String),
+    #[error("Post {url:?}: {why}")]
+    Connection { url: String, why: String },
+    #[error("Post {0:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)")]
+    Timeout(String),
+    #[error("failed {verb} with extender at URL {url}, code {code}")]
+    Code { verb: String, url: String, code: u16 },
+    #[error("the answer from {url:?} is not what it should be: {why}")]
+    Answer { url: String, why: String },
 }
 
 /// Where an extender listens.
@@ -48,7 +48,8 @@ pub struct Endpoint {
     timeout: Duration,
 }
 
-fn connection(error: impl Into<Source>) -> CallError {
+/// An error with its causes.
+fn words(error: impl Into<Source>) -> String {
     let error: Source = error.into();
     let mut text = error.to_string();
     let mut source = error.source();
@@ -56,7 +57,19 @@ fn connection(error: impl Into<Source>) -> CallError {
         text.push_str(&format!(": {cause}"));
         source = cause.source();
     }
-    CallError::Connection(text)
+    text
+}
+
+/// Why no answer came, if it is not that it took too long.
+enum Failed {
+    Url,
+    Connection(String),
+    Code(StatusCode),
+    Answer(String),
+}
+
+fn connection(error: impl Into<Source>) -> Failed {
+    Failed::Connection(words(error))
 }
 
 impl Endpoint {
@@ -80,27 +93,34 @@ impl Endpoint {
     /// Posts a question and reads the answer.
     pub async fn post(&self, clock: &dyn Clock, verb: &str, question: &Value) -> Result<Value, CallError> {
         let body = serde_json::to_vec(question).unwrap_or_default();
-        tokio::select! {
-            answer = self.exchange(verb, Bytes::from(body)) => answer,
-            () = clock.sleep(self.timeout) => Err(CallError::Timeout(self.timeout)),
-        }
+        let url = format!("{}/{verb}", self.prefix);
+        let answer = tokio::select! {
+            answer = self.exchange(&url, Bytes::from(body)) => answer,
+            () = clock.sleep(self.timeout) => return Err(CallError::Timeout(url)),
+        };
+        answer.map_err(|failed| match failed {
+            Failed::Url => CallError::Url,
+            Failed::Connection(why) => CallError::Connection { url, why },
+            Failed::Code(code) => CallError::Code { verb: verb.to_owned(), url, code: code.as_u16() },
+            Failed::Answer(why) => CallError::Answer { url, why },
+        })
     }
 
-    async fn exchange(&self, verb: &str, body: Bytes) -> Result<Value, CallError> {
-        let uri: Uri = format!("{}/{verb}", self.prefix).parse().map_err(|_| CallError::Url)?;
-        let host = uri.host().ok_or(CallError::Url)?.trim_matches(['[', ']']).to_owned();
+    async fn exchange(&self, url: &str, body: Bytes) -> Result<Value, Failed> {
+        let uri: Uri = url.parse().map_err(|_| Failed::Url)?;
+        let host = uri.host().ok_or(Failed::Url)?.trim_matches(['[', ']']).to_owned();
         let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
         let tcp = TcpStream::connect((host.as_str(), port)).await.map_err(connection)?;
         let request = Request::post(uri.path_and_query().map_or("/", |p| p.as_str()))
             .header(header::HOST, uri.authority().map_or(host.as_str(), |a| a.as_str()))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
-            .map_err(|_| CallError::Url)?;
+            .map_err(|_| Failed::Url)?;
         match &self.tls {
             None => send(tcp, request).await,
             Some((connector, name)) => {
                 let name = name.clone().unwrap_or(host);
-                let name = ServerName::try_from(name).map_err(|_| CallError::Url)?;
+                let name = ServerName::try_from(name).map_err(|_| Failed::Url)?;
                 send(connector.connect(name, tcp).await.map_err(connection)?, request).await
             }
         }
@@ -110,16 +130,16 @@ impl Endpoint {
 async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
-) -> Result<Value, CallError> {
+) -> Result<Value, Failed> {
     let (mut sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(connection)?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(connection)?;
         if response.status() != StatusCode::OK {
-            return Err(CallError::Code(response.status()));
+            return Err(Failed::Code(response.status()));
         }
         let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(connection)?.to_bytes();
-        serde_json::from_slice(&body).map_err(|error| CallError::Answer(error.to_string()))
+        serde_json::from_slice(&body).map_err(|error| Failed::Answer(error.to_string()))
     };
     let mut exchange = std::pin::pin!(exchange);
     tokio::select! {

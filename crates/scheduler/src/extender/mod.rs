@@ -30,9 +30,12 @@ const MAX_PRIORITY: i64 = 10;
 /// An extender that failed, or said what cannot be.
 #[derive(Debug, Error)]
 pub enum ExtenderError {
-    #[error("extender {extender:?}: {verb}")]
-    Call { extender: String, verb: String, source: CallError },
-    #[error("extender {extender:?}: {why}")]
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Its own words.
+    #[error("{0}")]
+    Refused(String),
+    #[error("extender {extender:?} {why}")]
     Said { extender: String, why: String },
 }
 
@@ -196,6 +199,10 @@ impl Extender {
         ExtenderError::Said { extender: self.endpoint.prefix().to_owned(), why: why.into() }
     }
 
+    fn garbled(&self, why: &str) -> ExtenderError {
+        self.said(format!("gives an answer that is not what it should be: {why}"))
+    }
+
     fn pass_over(&self, error: ExtenderError) -> Result<(), ExtenderError> {
         if !self.config.ignorable {
             return Err(error);
@@ -205,16 +212,12 @@ impl Extender {
     }
 
     async fn ask(&self, clock: &dyn Clock, verb: &str, question: &Value) -> Result<Value, ExtenderError> {
-        self.endpoint.post(clock, verb, question).await.map_err(|source| ExtenderError::Call {
-            extender: self.endpoint.prefix().to_owned(),
-            verb: verb.to_owned(),
-            source,
-        })
+        Ok(self.endpoint.post(clock, verb, question).await?)
     }
 
     fn refuse_error(&self, answer: &Value) -> Result<(), ExtenderError> {
         match field(answer, "Error").as_str() {
-            Some(why) if !why.is_empty() => Err(self.said(why)),
+            Some(why) if !why.is_empty() => Err(ExtenderError::Refused(why.to_owned())),
             _ => Ok(()),
         }
     }
@@ -238,13 +241,13 @@ impl Extender {
     ) -> Result<Filtered, ExtenderError> {
         let answer = self.ask(clock, &self.config.filter_verb, &self.question(pod, nodes, names)).await?;
         self.refuse_error(&answer)?;
-        let left = names_of(&answer, self.config.node_cache_capable).map_err(|why| self.said(why))?;
+        let left = names_of(&answer, self.config.node_cache_capable).map_err(|why| self.garbled(why))?;
         if let Some(unknown) = left.iter().find(|name| !names.contains(name)) {
             return Err(self.said(format!(
                 "claims a filtered node {unknown:?} which is not found in the input node list"
             )));
         }
-        let reasons = |name: &str| wire::reasons(field(&answer, name)).map_err(|why| self.said(why));
+        let reasons = |name: &str| wire::reasons(field(&answer, name)).map_err(|why| self.garbled(why));
         let (mut failed, unresolvable) = (reasons("FailedNodes")?, reasons("FailedAndUnresolvableNodes")?);
         failed.retain(|node, _| !unresolvable.contains_key(node));
         Ok(Filtered { nodes: left, failed, unresolvable })
@@ -259,13 +262,15 @@ impl Extender {
     ) -> Result<Vec<(String, i64)>, ExtenderError> {
         let question = self.question(pod, nodes, names);
         let answer = self.ask(clock, &self.config.prioritize_verb, &question).await?;
-        let list = answer.as_array().ok_or_else(|| self.said("its scores are no list"))?;
+        let list = answer.as_array().ok_or_else(|| self.said("gives scores that are no list"))?;
         let factor = self.config.weight.saturating_mul(MAX_NODE_SCORE / MAX_PRIORITY);
         let score = |one: &Value| {
             let (host, score) = (field(one, "Host").as_str()?, field(one, "Score").as_i64()?);
             Some((host.to_owned(), score.saturating_mul(factor)))
         };
-        list.iter().map(|one| score(one).ok_or_else(|| self.said("a score without Host and Score"))).collect()
+        list.iter()
+            .map(|one| score(one).ok_or_else(|| self.said("gives a score without Host and Score")))
+            .collect()
     }
 
     async fn preempt(
@@ -291,19 +296,22 @@ impl Extender {
         };
         let answer = self.ask(clock, &self.config.preempt_verb, &question).await?;
         let mut left = BTreeMap::new();
-        for (node, victims) in victims_of(&answer).map_err(|why| self.said(why))? {
+        for (node, victims) in victims_of(&answer).map_err(|why| self.garbled(why))? {
             let Some(candidate) = candidates.get(&node) else {
-                return Err(self.said(format!("names node {node:?}, which is no candidate")));
+                return Err(ExtenderError::Refused(format!("nodeinfo not found for node name {node:?}")));
             };
             if victims.uids.is_empty() {
                 if self.config.ignorable {
                     continue;
                 }
-                return Err(self.said(format!("expected at least one victim pod on node {node:?}")));
+                return Err(ExtenderError::Refused(format!(
+                    "expected at least one victim pod on node {node:?}"
+                )));
             }
             let kept = candidate.with(&victims).map_err(|uid| {
-                self.said(format!(
-                    "claims to preempt pod (UID: {uid}) on node: {node}, but the pod is not found on that node"
+                let prefix = self.endpoint.prefix();
+                ExtenderError::Refused(format!(
+                    "extender: {prefix} claims to preempt pod (UID: &{{{uid}}}) on node: {node}, but the pod is not found on that node"
                 ))
             })?;
             left.insert(node, kept);

@@ -78,19 +78,28 @@ async fn lies_and_failures_are_told_and_may_be_ignored() {
     let table: Vec<(Reply, &str)> = vec![
         (
             Reply::Json(json!({"NodeNames": ["z"]})),
-            "claims a filtered node \"z\" which is not found in the input node list",
+            "extender \"URL\" claims a filtered node \"z\" which is not found in the input node list",
         ),
         (Reply::Json(json!({"Error": "out of cards"})), "out of cards"),
-        (Reply::Json(json!({"NodeNames": "a"})), "NodeNames is no list"),
-        (Reply::Json(json!({"NodeNames": [7]})), "NodeNames has something other than names"),
+        (
+            Reply::Json(json!({"NodeNames": "a"})),
+            "extender \"URL\" gives an answer that is not what it should be: NodeNames is no list",
+        ),
+        (
+            Reply::Json(json!({"NodeNames": [7]})),
+            "extender \"URL\" gives an answer that is not what it should be: NodeNames has something other than names",
+        ),
         (
             Reply::Json(json!({"NodeNames": [], "FailedNodes": {"a": 1}})),
-            "a failed node's message is no text",
+            "extender \"URL\" gives an answer that is not what it should be: a failed node's message is no text",
         ),
-        (Reply::Raw(500, b"boom".to_vec()), "filter: code 500 Internal Server Error"),
-        (Reply::Raw(200, b"{".to_vec()), "filter: its answer is not what it should be: EOF"),
-        (Reply::HangUp, "filter: "),
-        (Reply::Never, "filter: no answer within 50ms"),
+        (Reply::Raw(500, b"boom".to_vec()), "failed filter with extender at URL URL/filter, code 500"),
+        (Reply::Raw(200, b"{".to_vec()), "the answer from \"URL/filter\" is not what it should be: EOF"),
+        (Reply::HangUp, "Post \"URL/filter\": "),
+        (
+            Reply::Never,
+            "Post \"URL/filter\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+        ),
     ];
     for (reply, expected) in table {
         let patience = if matches!(reply, Reply::Never) { 50 } else { 20_000 };
@@ -102,7 +111,8 @@ async fn lies_and_failures_are_told_and_may_be_ignored() {
             ..config(&hook)
         };
         let error = filter(std::slice::from_ref(&config)).await.unwrap_err();
-        let own = format!("extender \"https://{}/x\": {expected}", hook.address);
+        let own = expected.replace("URL/", &format!("https://{}/x/", hook.address));
+        let own = own.replace("\"URL\"", &format!("\"https://{}/x\"", hook.address));
         assert!(error.starts_with(&own), "{error:?}, not {own:?}");
         let gone = ExtenderConfig { ignorable: true, url_prefix: "http://127.0.0.1:1".to_owned(), ..config };
         assert_eq!(filter(&[gone]).await.unwrap().nodes, names());
@@ -152,10 +162,10 @@ async fn victims_are_changed_only_to_pods_of_their_node() {
         (json!({"b": {"Pods": [{"UID": "x"}]}}), Ok(vec![])),
         (
             json!({"a": {"Pods": [{"UID": "x"}]}}),
-            Err("claims to preempt pod (UID: x) on node: a, but the pod is not found on that node"),
+            Err(" claims to preempt pod (UID: &{x}) on node: a, but the pod is not found on that node"),
         ),
         (json!({"a": {"Pods": []}}), Err("expected at least one victim pod on node \"a\"")),
-        (json!({"z": {"Pods": [{"UID": "x"}]}}), Err("names node \"z\", which is no candidate")),
+        (json!({"z": {"Pods": [{"UID": "x"}]}}), Err("nodeinfo not found for node name \"z\"")),
     ];
     for (answer, expected) in table {
         let hook = start(move |asked| {

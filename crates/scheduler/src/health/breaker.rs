@@ -153,6 +153,12 @@ impl Breakers {
                 one.starts.clear();
                 None
             };
+        } else if !failed && matches!(one.trust, Some(Trust::Trial { .. })) {
+            // A pod that had come before shows by its start what the trial is to show. While the pause lasts it does
+            // not: it may have got through before the rest hung.
+            one.trial = None;
+            one.starts.clear();
+            one.trust = None;
         }
         self.judge(node, now);
         self.nodes.get(node).and_then(|n| n.trust) != before
@@ -357,6 +363,20 @@ mod tests {
         assert!(!b.admits("n"), "one at a time");
         assert!(b.observe("n", "d", "trial", false, at(70)));
         assert_eq!((b.trust("n"), b.admits("n")), (Trust::Full, true));
+    }
+
+    #[test]
+    fn a_pod_of_before_that_starts_after_the_pause_is_as_good_as_a_trial() {
+        let mut b = tripped();
+        assert!(!b.observe("n", "e", "of-before", false, at(30)), "the pause lasts");
+        assert!(matches!(b.trust("n"), Trust::Avoided { .. }));
+        b.tick(at(61));
+        assert!(b.begin("n", "trial"));
+        assert!(!b.observe("n", "e", "of-before", true, at(65)), "its failure is no news");
+        assert!(!b.admits("n"));
+        assert!(b.observe("n", "e", "of-before", false, at(70)));
+        assert_eq!(b.trust("n"), Trust::Full);
+        assert!(!b.observe("n", "d", "trial", true, at(75)), "one failure is no reason");
     }
 
     #[test]

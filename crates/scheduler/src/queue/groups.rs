@@ -188,7 +188,7 @@ impl Queue {
             At::Incomplete if new => self.activate_group(profiles, key, ADDED.into(), None),
             At::Active(_) => match self.held_back(profiles, uid) {
                 Some(plugin) => self.gate(key, uid, plugin, ADDED.into()),
-                None => self.came("active", ADDED.into()),
+                None => self.pods_came("active", ADDED.into(), 1),
             },
             _ => {}
         }
@@ -235,10 +235,13 @@ impl Queue {
         if let Some(waiting) = self.pods.get_mut(uid) {
             waiting.plugins = BTreeSet::from([plugin]);
         }
+        let mut pods = 0;
         if let Some(waiters) = &mut self.waiters {
+            pods = waiters.entities.get(key).map_or(0, |e| e.members.len());
             waiters.put(key, At::Gated(uid.clone()));
         }
-        self.came("gated", event);
+        self.pods_came("gated", event.clone(), pods);
+        self.entity_came("gated", event, "podgroup");
     }
 
     /// Takes back that this pod holds back its group.
@@ -275,7 +278,8 @@ impl Queue {
         let Some(first) = members.first().and_then(|uid| self.pods.get(uid)) else { return };
         let sort = profiles.find(first.info.scheduler_name()).and_then(|(_, p)| p.points.queue_sort.as_ref());
         let place = sort.map_or((0, arrival), |sort| sort.key(&first.info, arrival));
-        members.iter().for_each(|_| self.came("active", event.clone()));
+        self.pods_came("active", event.clone(), members.len());
+        self.entity_came("active", event, "podgroup");
         if let Some(waiters) = &mut self.waiters {
             waiters.put(key, At::Active(place));
             if let Some(entity) = waiters.entities.get_mut(key) {
@@ -311,7 +315,8 @@ impl Queue {
         let Some(waiters) = &mut self.waiters else { return };
         let members = waiters.entities.get(key).map_or(0, |e| e.members.len());
         waiters.put(key, place);
-        (0..members).for_each(|_| self.came("backoff", event.clone()));
+        self.pods_came("backoff", event.clone(), members);
+        self.entity_came("backoff", event, "podgroup");
     }
 
     /// A waiting pod is gone: out of its group, too.

@@ -15,6 +15,7 @@ pub use groups::{Ended, PoppedGroup, Ready};
 
 use crate::extender;
 use crate::framework::{Changed, ClusterEvent, PodInfo, Profiles, Status};
+use crate::metrics::{Metric, Metrics};
 
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
 /// Events kept for pods that are being scheduled at the moment; beyond it they count as helped.
@@ -90,6 +91,10 @@ pub struct Queue {
     times: Backoff,
     /// Pods that came into a part of the queue, by what brought them.
     incoming: BTreeMap<(&'static str, Cow<'static, str>), u64>,
+    /// As `incoming`, of pods alone and of groups; the type comes third.
+    incoming_entities: BTreeMap<(&'static str, Cow<'static, str>, &'static str), u64>,
+    /// Where the times of hints are recorded.
+    metrics: Option<Arc<Metrics>>,
     /// The groups, where pods wait in groups at all.
     waiters: Option<Waiters>,
 }
@@ -113,6 +118,11 @@ const FORCED: &str = "ForceActivate";
 impl Queue {
     pub fn new(times: Backoff) -> Self {
         Self { times, ..Self::default() }
+    }
+
+    /// Records the times of plugins' hints from now on.
+    pub fn measure(&mut self, metrics: &Arc<Metrics>) {
+        self.metrics = Some(Arc::clone(metrics));
     }
 
     /// How many pods are ready, in back-off, and neither.
@@ -278,7 +288,23 @@ impl Queue {
         }
         let plugins = waiting.plugins.iter().filter_map(|name| profile.plugin(name));
         let mut listening = plugins.filter(|p| p.interests().iter().any(|i| i.covers(event)));
-        listening.any(|p| p.hint(&waiting.info, event, change))
+        listening.any(|plugin| {
+            let Some(metrics) = &self.metrics else { return plugin.hint(&waiting.info, event, change) };
+            let begun = metrics.now();
+            let helps = plugin.hint(&waiting.info, event, change);
+            let hint = if helps { "Queue" } else { "QueueSkip" };
+            metrics.since(Metric::HintDuration, &[&event.label(), hint, plugin.name()], begun);
+            helps
+        })
+    }
+
+    /// The events kept for pods that are being scheduled, by name, and these pods.
+    pub fn in_flight_events(&self) -> BTreeMap<Cow<'static, str>, usize> {
+        let mut counts = BTreeMap::from([(Cow::from("PodPopped"), self.in_flight.len())]);
+        for (event, _) in self.log.values() {
+            *counts.entry(event.label()).or_default() += 1;
+        }
+        counts
     }
 
     /// Moves a pod on: to the ready ones, or into its back-off if that has not passed.
@@ -305,7 +331,23 @@ impl Queue {
     }
 
     fn came(&mut self, queue: &'static str, event: Cow<'static, str>) {
-        *self.incoming.entry((queue, event)).or_insert(0) += 1;
+        self.entity_came(queue, event.clone(), "pod");
+        self.pods_came(queue, event, 1);
+    }
+
+    fn pods_came(&mut self, queue: &'static str, event: Cow<'static, str>, pods: usize) {
+        *self.incoming.entry((queue, event)).or_insert(0) += pods as u64;
+    }
+
+    fn entity_came(&mut self, queue: &'static str, event: Cow<'static, str>, kind: &'static str) {
+        *self.incoming_entities.entry((queue, event, kind)).or_insert(0) += 1;
+    }
+
+    /// As [`Queue::take_incoming`], of pods that are in no group, and groups; the type comes third.
+    pub fn take_incoming_entities(
+        &mut self,
+    ) -> BTreeMap<(&'static str, Cow<'static, str>, &'static str), u64> {
+        std::mem::take(&mut self.incoming_entities)
     }
 
     /// The pods that came into a part of the queue since this was last asked: the part, what brought them, how many.

@@ -1,5 +1,6 @@
 //! What the scheduler would do: the very plugins and cycles that schedule, on a picture of a cluster, binding nothing.
 
+mod gangs;
 mod objects;
 pub mod report;
 mod workloads;
@@ -22,6 +23,7 @@ use crate::groups::Groups;
 use crate::schedule_one::{Cycles, Outcome};
 use crate::snapshot::NodeIdx;
 use crate::work::Work;
+use gangs::Unit;
 use report::{Change, Explanation, NodeReport, Objection, Placement, PluginScore, Simulation, Victim};
 
 pub use objects::{READ, read};
@@ -51,6 +53,7 @@ pub enum WhatIfError {
 pub struct WhatIf {
     profiles: Profiles,
     cache: Cache,
+    groups: Arc<Groups>,
     cycles: Cycles,
     nodes: BTreeMap<String, Arc<Node>>,
     pods: BTreeMap<ObjectKey, Arc<Pod>>,
@@ -62,17 +65,13 @@ impl WhatIf {
     /// From the objects of a cluster, as a `List` has them; kinds that do not matter to scheduling are passed over.
     pub fn new(configuration: &Configuration, objects: &[Value]) -> Result<Self, WhatIfError> {
         let catalog = Arc::new(Catalog::default());
-        // Pods name their group only while the feature is on.
-        let in_group = |o: &Value| o["kind"] == "Pod" && !o["spec"]["schedulingGroup"].is_null();
-        let generic_workload = configuration.generic_workload || objects.iter().any(in_group);
-        let configuration = Configuration { generic_workload, ..configuration.clone() };
-        let cache = match generic_workload {
-            true => Cache::with_groups(catalog.shared::<Groups>()),
-            false => Cache::default(),
-        };
+        // Pods name their group only while the feature is on; to others it makes no difference.
+        let configuration = Configuration { generic_workload: true, ..configuration.clone() };
+        let groups = catalog.shared::<Groups>();
         let mut own = Self {
             profiles: configuration.profiles(&catalog)?,
-            cache,
+            cache: Cache::with_groups(Arc::clone(&groups)),
+            groups,
             cycles: Cycles::new(SEED),
             nodes: BTreeMap::new(),
             pods: BTreeMap::new(),
@@ -192,21 +191,38 @@ impl WhatIf {
         }
     }
 
-    /// Places the pods of these manifests one after the other, counting each in before the next.
+    /// Places the pods of these manifests one after the other, counting each in before the next; those of a group
+    /// together.
     pub fn simulate(&mut self, namespace: &str, manifests: &[Value]) -> Result<Simulation, WhatIfError> {
         let mut simulation = Simulation::default();
+        let mut pods = Vec::new();
         for manifest in manifests {
-            for pod in workloads::pods(self, namespace, manifest)? {
-                let placement = self.place(pod)?;
-                simulation.add(placement);
+            if gangs::is_group(manifest) {
+                self.take_group(namespace, manifest)?;
+            } else {
+                pods.extend(workloads::pods(self, namespace, manifest)?);
+            }
+        }
+        for unit in gangs::units(&self.groups, pods) {
+            match unit {
+                Unit::Pod(pod) => simulation.add(self.place(pod)?),
+                Unit::Gang(group, pods) => {
+                    self.place_gang(&group, pods)?.into_iter().for_each(|p| simulation.add(p));
+                }
             }
         }
         Ok(simulation)
     }
 
-    fn place(&mut self, mut pod: Pod) -> Result<Placement, WhatIfError> {
+    /// With a uid of its own.
+    fn as_new(&mut self, mut pod: Pod) -> Pod {
         self.simulated += 1;
         pod.metadata.uid = Some(format!("simulated-{}", self.simulated));
+        pod
+    }
+
+    fn place(&mut self, pod: Pod) -> Result<Placement, WhatIfError> {
+        let pod = self.as_new(pod);
         let info = PodInfo::new(&pod);
         let mut placement = Placement::of(&info);
         let at = self.profile(&info)?.0;

@@ -181,3 +181,44 @@ fn a_gang_that_waits_says_for_what() {
     assert!(waits.contains("waiting for minCount pods from a gang to appear in scheduling queue"), "{waits}");
     assert_eq!(said(&[group, member("a"), member("b")]), "[]");
 }
+
+#[test]
+fn gangs_are_placed_as_a_whole_or_not_at_all() {
+    let gang = |name: &str, min_count: u32| {
+        json!({"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}}})
+    };
+    let job = |name: &str, pods: u32, cpu: &str| {
+        let mut template = template(cpu);
+        template["spec"]["schedulingGroup"] = json!({"podGroupName": name});
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+            "spec": {"parallelism": pods, "completions": pods, "template": template}})
+    };
+    let nodes = || vec![node("a", "2"), node("b", "2")];
+    let counts = |s: &Simulation| (s.placed, s.unschedulable);
+
+    let mut whole = cluster(&nodes());
+    let said = whole.simulate("default", &[job("g", 4, "1"), gang("g", 4)]).unwrap();
+    assert_eq!(counts(&said), (4, 0), "{said:?}");
+
+    let mut short = cluster(&nodes());
+    let said = short.simulate("default", &[gang("g", 5), job("g", 5, "1"), deployment(4, "1")]).unwrap();
+    assert_eq!(counts(&said), (4, 5), "the gang holds nothing back from who comes after it: {said:?}");
+    let first = &said.pods[0].message;
+    assert!(
+        first.starts_with("pod group is unschedulable, minCount (5) cannot be satisfied: 4 scheduled"),
+        "{first}"
+    );
+    let last = &said.pods[4].message;
+    assert!(last.starts_with("0/2 nodes are available: 2 Insufficient cpu."), "{last}");
+
+    let mut part = cluster(&nodes());
+    let said = part.simulate("default", &[gang("g", 3), job("g", 5, "1")]).unwrap();
+    assert_eq!(counts(&said), (4, 1), "as many as find a place, where enough do");
+
+    let mut few = cluster(&nodes());
+    let said = few.simulate("default", &[gang("g", 3), job("g", 2, "1")]).unwrap();
+    assert_eq!(said.pods[1].message, "waiting for minCount pods from a gang to appear in scheduling queue");
+    let said = few.simulate("default", &[job("nowhere", 1, "1")]).unwrap();
+    assert!(said.pods[0].message.contains("to appear in scheduling queue"), "{:?}", said.pods);
+}

@@ -42,7 +42,7 @@ fn leaves_as_a_whole(group: &PodGroup) -> bool {
 }
 
 /// The importance of a pod on a node: its group's, where it has one.
-fn priority_of(groups: &Groups, pod: &PlacedPod) -> i32 {
+pub(super) fn priority_of(groups: &Groups, pod: &PlacedPod) -> i32 {
     let group = groups.of_pod(&pod.uid).and_then(|(_, group)| group);
     group.map_or(pod.footprint.priority, |group| priority(&group))
 }
@@ -111,18 +111,15 @@ pub(super) fn victims(
     let name = attempt.cluster.row(at).name();
     let nominated = nominated_before(attempt.cluster, name, attempt.pod);
     let mut trial = Trial::new(attempt.cluster, attempt.work, at);
-    let here = |unit: &Unit| -> Vec<Arc<PlacedPod>> {
-        unit.pods.iter().filter(|(node, _)| *node == at).map(|(_, pod)| Arc::clone(pod)).collect()
-    };
-    possible.iter().flat_map(here).for_each(|pod| trial.remove(&pod));
+    possible.iter().flat_map(|unit| &unit.pods).for_each(|(node, pod)| trial.remove_on(*node, pod));
     if let Some((_, status)) = trial.check_with(&nominated) {
         return Err(status);
     }
     let (mut leaving, mut violations) = (Vec::new(), 0);
     for (unit, violating) in by_budget(possible, budgets) {
-        here(&unit).iter().for_each(|pod| trial.add(pod));
+        unit.pods.iter().for_each(|(node, pod)| trial.add_on(*node, pod));
         if trial.check_with(&nominated).is_some() {
-            here(&unit).iter().for_each(|pod| trial.remove(pod));
+            unit.pods.iter().for_each(|(node, pod)| trial.remove_on(*node, pod));
             leaving.push(unit);
             violations += violating;
         }
@@ -206,4 +203,136 @@ fn under_way(groups: &Groups, attempt: &GroupAttempt, cluster: &Snapshot, wanted
         words: "pod group preemption: ongoing preemption on nominated nodes".to_owned(),
         ..GroupRoom::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::framework::{Catalog, PodInfo, Profile};
+    use crate::plugins::testing::{NodeBuilder, PodBuilder, cluster, node, pod, pod_group};
+    use crate::schedule_one::{Cycles, Outcome};
+    use k8s_openapi::api::scheduling::v1beta1::{AllDisruptionMode, DisruptionMode};
+
+    fn group(name: &str, whole: bool, priority: i32) -> PodGroup {
+        let mut group = pod_group(name, Some(2));
+        group.spec.priority = Some(priority);
+        let all = whole.then(|| AllDisruptionMode(serde_json::json!({})));
+        group.spec.disruption_mode = Some(DisruptionMode { all, ..Default::default() });
+        group
+    }
+
+    /// The best node and who leaves it, or the words.
+    fn preempt(
+        all: Vec<PodGroup>,
+        nodes: Vec<NodeBuilder>,
+        there: Vec<(usize, PodBuilder)>,
+        incoming: PodBuilder,
+    ) -> String {
+        let catalog = Arc::new(Catalog::default());
+        let groups = catalog.shared::<Groups>();
+        all.into_iter().for_each(|group| groups.set_object(group.into()));
+        for (n, (_, pod)) in there.iter().enumerate() {
+            let mut pod = pod.clone().on("anywhere").build();
+            pod.metadata.uid = Some(format!("there-{n}"));
+            groups.set_pod(&pod);
+        }
+        let profile = Profile::default_profile("default-scheduler", &catalog).unwrap();
+        let cluster = cluster(nodes, there);
+        let (pod, mut cycles) = (PodInfo::new(&incoming.build()), Cycles::new(1));
+        let Outcome::NoFit(diagnosis) = cycles.schedule(0, &profile, &cluster, &pod) else {
+            return "fits".into();
+        };
+        let work = cycles.work(0, pod.shape.id).unwrap();
+        let attempt = Attempt { cluster: &cluster, pod: &pod, work, diagnosis: &diagnosis };
+        match profile.points.post_filter.last().unwrap().post_filter(&attempt) {
+            Ok(rooms) => {
+                let names: Vec<&str> = rooms[0].victims.iter().map(|v| &*v.name).collect();
+                format!("{}: {}", cluster.row(rooms[0].node).name(), names.join(" "))
+            }
+            Err(none) => none.words,
+        }
+    }
+
+    fn big(name: &str, priority: i32) -> PodBuilder {
+        pod(name).cpu("3").priority(priority)
+    }
+
+    fn two() -> Vec<NodeBuilder> {
+        vec![node("a").label("zone", "z"), node("b").label("zone", "z")]
+    }
+
+    #[test]
+    fn the_rules_of_groups_decide_who_leaves() {
+        let member = |name, priority| big(name, priority).group("g");
+        let urgent = || big("urgent", 100);
+        let table: Vec<(&str, Vec<PodGroup>, Vec<(usize, PodBuilder)>, &str)> = vec![
+            (
+                "a lone pod rather than a group of the same priority on two nodes",
+                vec![group("g", true, 10)],
+                vec![(0, member("g0", 10)), (0, pod("g1").priority(10).group("g")), (1, big("s", 10))],
+                "b: s",
+            ),
+            (
+                "one of a group that leaves one by one",
+                vec![group("g", false, 10)],
+                vec![(0, member("g0", 10)), (1, big("s", 20))],
+                "a: g0",
+            ),
+            (
+                "the group's priority counts, not its pods'",
+                vec![group("g", false, 200)],
+                vec![(0, member("g0", 10)), (1, big("s", 20))],
+                "b: s",
+            ),
+            (
+                "the whole group leaves with its pods elsewhere",
+                vec![group("g", true, 10)],
+                vec![(0, member("g0", 10)), (1, member("g1", 10))],
+                "a: g0 g1",
+            ),
+        ];
+        for (what, groups, there, expected) in table {
+            let said = preempt(groups, two(), there, urgent());
+            // Of two equal nodes either may be looked at first.
+            let same = said == expected || expected == "a: g0 g1" && said == "b: g0 g1";
+            assert!(same, "{what}: {said}");
+        }
+    }
+
+    #[test]
+    fn pods_that_leave_other_nodes_with_their_group_are_not_in_the_way_there() {
+        let member = |name: &str| pod(name).label("app", "web").priority(1).group("g");
+        let alone = pod("alone").priority(100).anti_affinity(&[("app", "web")], "zone");
+        let there = || vec![(0, member("g0")), (1, member("g1"))];
+        let said = preempt(vec![group("g", true, 1)], two(), there(), alone.clone());
+        assert!(said.ends_with(": g0 g1"), "{said}");
+        let said = preempt(vec![group("g", false, 1)], two(), there(), alone);
+        assert!(said.starts_with("preemption: 0/2 nodes are available"), "{said}");
+    }
+
+    #[test]
+    fn units_are_ordered_by_importance() {
+        let unit = |name: &str, priority, of_group, sizes: &[Option<i64>]| {
+            let pods = sizes.iter().map(|started| {
+                let mut placed = PlacedPod::of(&pod(name).build());
+                placed.started_seconds = *started;
+                (0, Arc::new(placed))
+            });
+            Unit { pods: pods.collect(), priority, of_group }
+        };
+        let mut units = [
+            unit("young", 1, false, &[Some(9)]),
+            unit("old", 1, false, &[Some(3)]),
+            unit("not-started", 1, false, &[None]),
+            unit("small-group", 1, true, &[Some(1)]),
+            unit("younger-group", 1, true, &[Some(8), Some(7)]),
+            unit("older-group", 1, true, &[Some(9), Some(2)]),
+            unit("important", 2, false, &[None]),
+        ];
+        units.sort_by_key(Unit::importance);
+        let names: Vec<&str> = units.iter().map(|u| &*u.pods[0].1.name).collect();
+        let expected =
+            ["important", "older-group", "younger-group", "small-group", "old", "young", "not-started"];
+        assert_eq!(names, expected);
+    }
 }

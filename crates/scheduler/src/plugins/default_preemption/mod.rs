@@ -33,6 +33,10 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
                 "minCandidateNodesPercentage: Invalid value: {percent}: not in valid range [0, 100]"
             ));
         }
+        if args.min_candidate_nodes_percentage == 0 && args.min_candidate_nodes_absolute == 0 {
+            let why = "cannot be zero at the same time as minCandidateNodesAbsolute";
+            return Err(format!("minCandidateNodesPercentage: Invalid value: 0: {why}"));
+        }
         build.catalog.watch::<PodDisruptionBudget>();
         let plugin = Arc::new(DefaultPreemption {
             args,
@@ -85,7 +89,7 @@ impl Plugin for DefaultPreemption {
 
 impl PostFilter for DefaultPreemption {
     fn post_filter(&self, attempt: &Attempt) -> Result<Vec<Room>, NoRoom> {
-        if let Some(words) = not_eligible(attempt) {
+        if let Some(words) = not_eligible(attempt, &self.groups) {
             return Err(NoRoom { words: format!("preemption: {words}"), withdraw: false });
         }
         let possible: Vec<NodeIdx> = attempt
@@ -109,7 +113,7 @@ impl PostFilter for DefaultPreemption {
 }
 
 /// Why this pod may not make others leave, if so.
-fn not_eligible(attempt: &Attempt) -> Option<&'static str> {
+fn not_eligible(attempt: &Attempt, groups: &Groups) -> Option<&'static str> {
     let pod = attempt.pod;
     if pod.spec().and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
         return Some("not eligible due to preemptionPolicy=Never.");
@@ -120,7 +124,7 @@ fn not_eligible(attempt: &Attempt) -> Option<&'static str> {
         node == nominated && verdict.status.code == Code::UnschedulableAndUnresolvable
     });
     let mut pods = attempt.cluster.row(nominated).pods.iter();
-    let leaving = pods.any(|p| p.preempted && p.footprint.priority < pod.priority());
+    let leaving = pods.any(|p| p.preempted && groups::priority_of(groups, p) < pod.priority());
     (leaving && !hopeless).then_some("not eligible due to a terminating pod on the nominated node.")
 }
 
@@ -143,6 +147,8 @@ impl DefaultPreemption {
                 victims(attempt, *at, &budgets)
             };
             match judged {
+                // As upstream has it, no more than enough of those that break a budget are looked at.
+                Ok(candidate) if candidate.violations > 0 && found.len() >= enough => {}
                 Ok(candidate) => found.push(candidate),
                 Err(status) => failures.push((*at, status)),
             }
@@ -242,14 +248,16 @@ fn budget_check(budgets: &[Budget]) -> impl FnMut(&PlacedPod) -> bool {
     }
 }
 
-/// Fewest broken budgets, lowest highest priority, lowest sum of priorities, fewest pods, latest start.
+/// Fewest broken budgets, lowest priority of the most important, lowest sum of priorities, fewest pods, latest start.
 fn rank(room: &Room) -> (usize, i32, i64, usize, Reverse<i64>) {
-    let highest = room.victims.first().map_or(i32::MIN, |p| p.footprint.priority);
+    // The pod's own priority, although a group's may have put it first.
+    let first = room.victims.first().map_or(i32::MIN, |p| p.footprint.priority);
+    let highest = room.victims.iter().map(|p| p.footprint.priority).max().unwrap_or(i32::MIN);
     // Shifted, so that fewer pods of negative priority are still fewer.
     let sum: i64 = room.victims.iter().map(|p| i64::from(p.footprint.priority) + (1 << 31)).sum();
     let most_important = room.victims.iter().filter(|p| p.footprint.priority == highest);
     let earliest = most_important.map(|p| p.started_seconds.unwrap_or(i64::MAX)).min().unwrap_or(i64::MAX);
-    (room.violations, highest, sum, room.victims.len(), Reverse(earliest))
+    (room.violations, first, sum, room.victims.len(), Reverse(earliest))
 }
 
 /// Why no room was found, node by node.
@@ -337,6 +345,34 @@ mod tests {
         let there =
             vec![small("s", 0, 1), small("t", 0, 5), (1, full(50)[1].1.clone()), (2, full(50)[2].1.clone())];
         assert_eq!(preempt(pod("urgent").cpu("2").priority(100), there, vec![]), "a: s");
+    }
+
+    #[test]
+    fn rooms_are_ranked_rule_by_rule() {
+        let room = |violations, victims: &[(i32, i64)]| {
+            let victim = |(priority, started): &(i32, i64)| {
+                let mut placed = PlacedPod::of(&pod("v").priority(*priority).build());
+                placed.started_seconds = Some(*started);
+                Arc::new(placed)
+            };
+            Room { node: 0, victims: victims.iter().map(victim).collect(), violations }
+        };
+        // Each is better than the one below it.
+        let table = [
+            room(0, &[(1, 10)]),
+            room(0, &[(1, 5)]),
+            room(0, &[(1, 10), (-5, 1)]),
+            room(0, &[(1, 10), (0, 1)]),
+            room(0, &[(2, 10)]),
+            // A group of lower priority than its pod comes behind; the pod's start counts all the same.
+            room(0, &[(2, 10), (3, 8)]),
+            room(0, &[(2, 10), (3, 4)]),
+            room(0, &[(3, 10)]),
+            room(1, &[(-9, 10)]),
+        ];
+        for pair in table.windows(2) {
+            assert!(rank(&pair[0]) < rank(&pair[1]), "{:?} before {:?}", rank(&pair[0]), rank(&pair[1]));
+        }
     }
 
     #[test]
