@@ -13,7 +13,26 @@ use crate::diagnosis::Diagnosis;
 use crate::extender::{self, Candidate, Filtered};
 use crate::framework::{NoRoom, PodInfo, Profile, Room, Status};
 use crate::schedule_one::Outcome;
-use crate::scheduler::{Next, Scheduler};
+use crate::scheduler::{Next, Scheduler, State};
+use crate::snapshot::NodeIdx;
+
+/// Why a pod is tried again that extenders had left nodes for.
+pub(crate) const CHANGED: &str = "the nodes changed while extenders were asked";
+
+/// The best of these nodes, as far as the pod still fits on them.
+pub(crate) fn best_left(
+    state: &mut State,
+    (at, profile): (usize, &Profile),
+    pod: &PodInfo,
+    names: &[String],
+    scores: &BTreeMap<String, i64>,
+) -> Option<NodeIdx> {
+    let cluster = state.cache.snapshot();
+    let left: Vec<_> = names.iter().filter_map(|name| cluster.find(name)).collect();
+    let left = state.cycles.fitting(at, profile, cluster, pod, &left);
+    let more = |at| scores.get(cluster.row(at).name()).copied().unwrap_or(0);
+    state.cycles.best(at, cluster, pod, &left, more)
+}
 
 impl Scheduler {
     pub(crate) async fn extended_cycle(self: Arc<Self>, pod: Arc<PodInfo>) {
@@ -29,7 +48,7 @@ impl Scheduler {
     }
 
     /// The pod as the API has it; `None` when it is not to be scheduled any more.
-    fn whole(&self, pod: &PodInfo) -> Option<Arc<Pod>> {
+    pub(crate) fn whole(&self, pod: &PodInfo) -> Option<Arc<Pod>> {
         let whole = self.catalog.get::<Pod>(pod.namespace(), &pod.name)?;
         (*whole.uid() == *pod.uid && self.lock().queue.get(pod.uid()).is_some()).then_some(whole)
     }
@@ -40,14 +59,7 @@ impl Scheduler {
             self.lock().queue.remove(pod.uid());
             return Next::Nothing;
         };
-        let feasible: Result<Vec<String>, Outcome> = {
-            let mut state = self.lock();
-            let state = &mut *state;
-            let cluster = state.cache.snapshot();
-            let found = state.cycles.feasible(at, profile, cluster, &pod);
-            found.map(|nodes| nodes.iter().map(|at| cluster.row(*at).name().to_owned()).collect())
-        };
-        let names = match feasible {
+        let names = match self.feasible_names(at, profile, &pod) {
             Ok(names) => names,
             Err(Outcome::NoFit(diagnosis)) => {
                 return self.no_fit_extended(at, profile, pod, &whole, *diagnosis).await;
@@ -55,11 +67,9 @@ impl Scheduler {
             Err(Outcome::Failed(why)) => return Self::failed(pod, why),
             Err(Outcome::Placed(_)) => return Next::Nothing,
         };
-        let nodes: Vec<Arc<Node>> = names.iter().filter_map(|n| self.catalog.get::<Node>("", n)).collect();
-        let clock = Arc::clone(self.client.clock());
-        let filtered = match self.extenders.filter(&*clock, &whole, &nodes).await {
-            Ok(filtered) => filtered,
-            Err(error) => return Self::failed(pod, crate::extender::chain(&error)),
+        let (filtered, scores) = match self.ask(&whole, &names).await {
+            Ok(answers) => answers,
+            Err(why) => return Self::failed(pod, why),
         };
         if filtered.nodes.is_empty() {
             let diagnosis = self.diagnose_extended(at, &pod, &filtered);
@@ -68,12 +78,38 @@ impl Scheduler {
                 Err(why) => Self::failed(pod, why),
             };
         }
-        let scores = if filtered.nodes.len() > 1 {
-            self.extenders.prioritize(&*clock, &whole, &nodes, &filtered.nodes).await
-        } else {
-            BTreeMap::new()
-        };
         self.place_extended((at, profile), pod, &filtered.nodes, &scores, begun)
+    }
+
+    /// The nodes that the pod's plugins find it fits on.
+    pub(crate) fn feasible_names(
+        &self,
+        at: usize,
+        profile: &Profile,
+        pod: &PodInfo,
+    ) -> Result<Vec<String>, Outcome> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let cluster = state.cache.snapshot();
+        let found = state.cycles.feasible(at, profile, cluster, pod);
+        found.map(|nodes| nodes.iter().map(|at| cluster.row(*at).name().to_owned()).collect())
+    }
+
+    /// What extenders leave of these nodes, and their scores where there is a choice.
+    pub(crate) async fn ask(
+        &self,
+        whole: &Pod,
+        names: &[String],
+    ) -> Result<(Filtered, BTreeMap<String, i64>), String> {
+        let nodes: Vec<Arc<Node>> = names.iter().filter_map(|n| self.catalog.get::<Node>("", n)).collect();
+        let clock = Arc::clone(self.client.clock());
+        let filtered = self.extenders.filter(&*clock, whole, &nodes).await;
+        let filtered = filtered.map_err(|error| extender::chain(&error))?;
+        let scores = match filtered.nodes.len() {
+            0 | 1 => BTreeMap::new(),
+            _ => self.extenders.prioritize(&*clock, whole, &nodes, &filtered.nodes).await,
+        };
+        Ok((filtered, scores))
     }
 
     /// Chooses among the nodes that extenders left, as far as they still fit.
@@ -90,18 +126,19 @@ impl Scheduler {
         if state.queue.get(pod.uid()).is_none() || state.cache.is_assumed(pod.uid()) {
             return Next::Nothing;
         }
-        let cluster = state.cache.snapshot();
-        let left: Vec<_> = names.iter().filter_map(|name| cluster.find(name)).collect();
-        let left = state.cycles.fitting(at, profile, cluster, &pod, &left);
-        let more = |at| scores.get(cluster.row(at).name()).copied().unwrap_or(0);
-        match state.cycles.best(at, cluster, &pod, &left, more) {
+        match best_left(state, (at, profile), &pod, names, scores) {
             Some(node) => self.place(&mut state.cache, profile, pod, node, begun),
-            None => Self::failed(pod, "the nodes changed while extenders were asked".to_owned()),
+            None => Self::failed(pod, CHANGED.to_owned()),
         }
     }
 
     /// The plugins' verdicts with those of the extenders.
-    fn diagnose_extended(&self, at: usize, pod: &PodInfo, said: &Filtered) -> Result<Diagnosis, String> {
+    pub(crate) fn diagnose_extended(
+        &self,
+        at: usize,
+        pod: &PodInfo,
+        said: &Filtered,
+    ) -> Result<Diagnosis, String> {
         let state = self.lock();
         let cluster = state.cache.snapshot();
         let mut diagnosis = state.cycles.diagnose(at, cluster, pod)?;

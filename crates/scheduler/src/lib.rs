@@ -8,6 +8,7 @@ mod decide;
 pub mod diagnosis;
 pub mod explain;
 mod extended;
+mod extended_group;
 pub mod extender;
 pub mod framework;
 mod group_condition;

@@ -72,6 +72,73 @@ pub(crate) struct Attempted<'a> {
     pub pods: &'a [Arc<PodInfo>],
     /// Pods of the group that have a node already.
     pub scheduled: usize,
+    /// Others may be made to leave for it.
+    pub makes_room: bool,
+}
+
+/// A popped group that may have its cycle.
+pub(crate) struct Prepared {
+    pub group: Arc<PodGroup>,
+    pub pods: Vec<Arc<PodInfo>>,
+    pub scheduled: usize,
+    /// Why it is an error to schedule it.
+    pub wrong: Option<String>,
+}
+
+/// A group that is placed pod by pod, as far as it has come.
+pub(crate) struct Placing {
+    progress: Progress,
+    found: Vec<Found>,
+    status: Status,
+    failed: Option<String>,
+}
+
+impl Placing {
+    pub(crate) fn begin(attempted: &Attempted) -> Self {
+        let progress = Progress { scheduled: attempted.scheduled, remaining: attempted.pods.len() };
+        let status = feasible(attempted.profile, attempted.group, progress);
+        Self { progress, found: Vec::with_capacity(attempted.pods.len()), status, failed: None }
+    }
+
+    /// Whether the next pod is to be tried.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.failed.is_none() && matches!(self.status.code, Code::Success | Code::Wait)
+    }
+
+    /// What the next pod came to.
+    pub(crate) fn took(&mut self, attempted: &Attempted, one: Found) {
+        self.progress.remaining -= 1;
+        match &one {
+            Found::Placed { .. } => self.progress.scheduled += 1,
+            Found::Failed(why) => {
+                self.failed = Some(format!("failed to schedule other pod from a pod group: {why}"));
+            }
+            Found::NoFit(_) | Found::Refused(..) | Found::NotTried => {}
+        }
+        self.found.push(one);
+        if self.failed.is_none() {
+            self.status = feasible(attempted.profile, attempted.group, self.progress);
+        }
+    }
+
+    fn verdict(&self) -> Verdict {
+        let any = self.found.iter().any(|one| matches!(one, Found::Placed { .. }));
+        match (&self.failed, self.status.code) {
+            (Some(why), _) => Verdict::Failed(why.clone()),
+            (None, Code::Success) if any => Verdict::Fits,
+            (None, Code::Success) => Verdict::Unschedulable(vec![UNSCHEDULABLE.to_owned()]),
+            (None, Code::Error) => Verdict::Failed(format!(
+                "failed to evaluate placement feasibility: {}",
+                self.status.message()
+            )),
+            (None, code) => {
+                // Where it is clear before any pod was tried, or until the last one was, this is said first.
+                let first = self.found.is_empty() || code == Code::Wait;
+                let first = first.then(|| UNSCHEDULABLE.to_owned());
+                Verdict::Unschedulable(first.into_iter().chain(words(&self.status)).collect())
+            }
+        }
+    }
 }
 
 /// What all pods of a group have to agree in with the group and with each other.
@@ -129,32 +196,43 @@ impl Scheduler {
         popped: PoppedGroup,
         begun: Duration,
     ) -> Vec<Next> {
-        let PoppedGroup { key, pods } = popped;
-        let groups = state.cache.groups().cloned();
-        let Some((groups, group)) = groups.and_then(|g| g.object(&key).map(|object| (g, object))) else {
-            state.queue.finish_group(&self.profiles, &key, &BTreeSet::new(), Ended::Failed, self.now());
-            return Vec::new();
-        };
-        let (pods, stale): (Vec<_>, Vec<_>) =
-            pods.into_iter().partition(|p| !p.leaving && !state.cache.is_assumed(p.uid()));
-        stale.iter().for_each(|pod| state.queue.remove(pod.uid()));
-        let profile = pods.first().and_then(|p| self.profiles.find(p.scheduler_name()));
-        let Some((at, profile)) = profile else {
-            state.queue.finish_group(&self.profiles, &key, &BTreeSet::new(), Ended::Scheduled, self.now());
-            return Vec::new();
-        };
+        if popped.pods.iter().any(|p| self.extenders.decide_on(p)) {
+            return vec![Next::ExtendGroup(Box::new(popped))];
+        }
         let begun = self.now().max(begun);
-        let wrong = disagreement(&group, &pods, &groups.terms_of_scheduled(&key));
-        let unasked = || "extenders are not asked about the pods of pod groups".to_owned();
-        let wrong = wrong.or_else(|| pods.iter().any(|p| self.extenders.decide_on(p)).then(unasked));
-        let scheduled = groups.counts(&key).1;
-        let attempted = Attempted { at, profile, group: &group, pods: &pods, scheduled };
-        let (found, verdict) = match wrong {
+        let Some(prepared) = self.prepare_group(state, popped) else { return Vec::new() };
+        let Some(attempted) = self.attempt(&prepared, true) else { return Vec::new() };
+        let (found, verdict) = match prepared.wrong.clone() {
             Some(why) => (Vec::new(), Verdict::Failed(why)),
             None => self.place_group(state, &attempted),
         };
         self.metrics.since(Metric::GroupAlgorithmDuration, &[], begun);
         self.conclude_group(state, &attempted, found, verdict, begun)
+    }
+
+    /// The group with those of its pods that are still to be placed; nothing where there are none.
+    pub(crate) fn prepare_group(&self, state: &mut State, popped: PoppedGroup) -> Option<Prepared> {
+        let PoppedGroup { key, pods } = popped;
+        let groups = state.cache.groups().cloned();
+        let Some((groups, group)) = groups.and_then(|g| g.object(&key).map(|object| (g, object))) else {
+            state.queue.finish_group(&self.profiles, &key, &BTreeSet::new(), Ended::Failed, self.now());
+            return None;
+        };
+        let (pods, stale): (Vec<_>, Vec<_>) =
+            pods.into_iter().partition(|p| !p.leaving && !state.cache.is_assumed(p.uid()));
+        stale.iter().for_each(|pod| state.queue.remove(pod.uid()));
+        if pods.first().and_then(|p| self.profiles.find(p.scheduler_name())).is_none() {
+            state.queue.finish_group(&self.profiles, &key, &BTreeSet::new(), Ended::Scheduled, self.now());
+            return None;
+        }
+        let wrong = disagreement(&group, &pods, &groups.terms_of_scheduled(&key));
+        Some(Prepared { group, pods, scheduled: groups.counts(&key).1, wrong })
+    }
+
+    pub(crate) fn attempt<'a>(&'a self, prepared: &'a Prepared, makes_room: bool) -> Option<Attempted<'a>> {
+        let Prepared { group, pods, scheduled, .. } = prepared;
+        let (at, profile) = self.profiles.find(pods.first()?.scheduler_name())?;
+        Some(Attempted { at, profile, group, pods, scheduled: *scheduled, makes_room })
     }
 
     /// Finds nodes for the pods. When it is not enough for the group, everything is as it was before.
@@ -163,60 +241,44 @@ impl Scheduler {
         ground: &mut G,
         attempted: &Attempted,
     ) -> (Vec<Found>, Verdict) {
-        let Attempted { profile, group, pods, .. } = *attempted;
-        let mut progress = Progress { scheduled: attempted.scheduled, remaining: pods.len() };
-        let mut found = Vec::with_capacity(pods.len());
-        let mut status = feasible(profile, group, progress);
-        let mut failed = None;
-        let mut any = false;
-        for pod in pods {
-            if !matches!(status.code, Code::Success | Code::Wait) {
+        let mut placing = Placing::begin(attempted);
+        for pod in attempted.pods {
+            if !placing.goes_on() {
                 break;
             }
             let one = self.place_member(ground, attempted, pod);
-            progress.remaining -= 1;
-            match &one {
-                Found::Placed { .. } => {
-                    progress.scheduled += 1;
-                    any = true;
-                }
-                Found::Failed(why) => {
-                    failed = Some(format!("failed to schedule other pod from a pod group: {why}"));
-                }
-                Found::NoFit(_) | Found::Refused(..) | Found::NotTried => {}
-            }
-            found.push(one);
-            if failed.is_some() {
-                break;
-            }
-            status = feasible(profile, group, progress);
+            placing.took(attempted, one);
         }
-        let verdict = match (failed, status.code) {
-            (Some(why), _) => Verdict::Failed(why),
-            (None, Code::Success) if any => Verdict::Fits,
-            (None, Code::Success) => Verdict::Unschedulable(vec![UNSCHEDULABLE.to_owned()]),
-            (None, Code::Error) => {
-                Verdict::Failed(format!("failed to evaluate placement feasibility: {}", status.message()))
-            }
-            (None, code) => {
-                // Where it is clear before any pod was tried, or until the last one was, this is said first.
-                let first = (found.is_empty() || code == Code::Wait).then(|| UNSCHEDULABLE.to_owned());
-                Verdict::Unschedulable(first.into_iter().chain(words(&status)).collect())
-            }
-        };
+        self.end_placing(ground, attempted, placing)
+    }
+
+    /// What it came to; everything is as it was before where it is not enough.
+    pub(crate) fn end_placing<G: Ground>(
+        &self,
+        ground: &mut G,
+        attempted: &Attempted,
+        placing: Placing,
+    ) -> (Vec<Found>, Verdict) {
+        let verdict = placing.verdict();
+        let mut found = placing.found;
         if verdict != Verdict::Fits {
-            for (pod, one) in pods.iter().zip(&mut found).rev() {
+            for (pod, one) in attempted.pods.iter().zip(&mut found).rev() {
                 if let Found::Placed { node, state: notes } = one {
-                    self.unreserve(profile, notes, pod, node);
+                    self.unreserve(attempted.profile, notes, pod, node);
                     ground.take_back(pod, node);
                 }
             }
         }
-        found.resize_with(pods.len(), || Found::NotTried);
+        found.resize_with(attempted.pods.len(), || Found::NotTried);
         (found, verdict)
     }
 
-    fn place_member<G: Ground>(&self, ground: &mut G, attempted: &Attempted, pod: &Arc<PodInfo>) -> Found {
+    pub(crate) fn place_member<G: Ground>(
+        &self,
+        ground: &mut G,
+        attempted: &Attempted,
+        pod: &Arc<PodInfo>,
+    ) -> Found {
         let begun = self.now();
         let outcome = ground.find(attempted, pod);
         self.metrics.since(Metric::AlgorithmDuration, &[], begun);
@@ -225,6 +287,17 @@ impl Scheduler {
             Outcome::NoFit(diagnosis) => return Found::NoFit(diagnosis),
             Outcome::Failed(why) => return Found::Failed(why),
         };
+        self.settle(ground, attempted, pod, node)
+    }
+
+    /// Counts the pod on the node and reserves what it needs there.
+    pub(crate) fn settle<G: Ground>(
+        &self,
+        ground: &mut G,
+        attempted: &Attempted,
+        pod: &Arc<PodInfo>,
+        node: String,
+    ) -> Found {
         ground.put(pod, &node);
         let (profile, mut notes) = (attempted.profile, CycleState::new(self.metrics.samples()));
         let refused = self.run_reserve(ground.cluster(), profile, &mut notes, pod, &node);
@@ -312,7 +385,7 @@ impl Scheduler {
     }
 
     /// Hands the pods on, and puts back those without a node.
-    fn conclude_group(
+    pub(crate) fn conclude_group(
         &self,
         state: &mut State,
         attempted: &Attempted,
@@ -326,7 +399,9 @@ impl Scheduler {
         // Pods that were not tried are told of nothing that comes after.
         let short = verdict.message();
         let (mut nodes, mut eviction) = (None, None);
-        if let Verdict::Unschedulable(reasons) = &mut verdict {
+        if let Verdict::Unschedulable(reasons) = &mut verdict
+            && attempted.makes_room
+        {
             match self.group_room(state, attempted, reasons) {
                 Ok(None) => {}
                 Ok(Some(room)) => {

@@ -21,7 +21,7 @@ use crate::group_condition::{Report, Reports};
 use crate::groups::Groups;
 use crate::health::Health;
 use crate::metrics::{Measured, Metric, Metrics};
-use crate::queue::{Queue, Ready};
+use crate::queue::{PoppedGroup, Queue, Ready};
 use crate::schedule_one::Cycles;
 use crate::snapshot::PlacedPod;
 use crate::waiting::WaitingPods;
@@ -72,6 +72,8 @@ pub(crate) enum Next {
     Nothing,
     /// Extenders are to be asked first.
     Extend(Arc<PodInfo>),
+    /// The same about a pod group.
+    ExtendGroup(Box<PoppedGroup>),
     Bind(Box<Bound>),
     /// Pods are to leave for a pod group.
     Evict(Preemptor, Vec<Arc<PlacedPod>>),
@@ -235,6 +237,9 @@ impl Scheduler {
                 // Others need not wait for a slow extender.
                 let cycle = Arc::clone(self).extended_cycle(pod);
                 tokio::spawn(cycle);
+            }
+            Next::ExtendGroup(popped) => {
+                tokio::spawn(Arc::clone(self).extended_group_cycle(*popped));
             }
             Next::Bind(bound) => {
                 // A pod that waits for others, for its volumes or devices must not keep others from being bound.

@@ -367,6 +367,17 @@ async fn a_gang_is_bound_as_a_whole_or_not_at_all() {
     assert!(metrics.contains(
         "scheduler_podgroup_schedule_attempts_total{profile=\"default-scheduler\",result=\"scheduled\"} 1"
     ));
+    for counted in [
+        "scheduler_queue_incoming_entities_total{event=\"UnscheduledPodAdd\",queue=\"active\",type=\"podgroup\"} 1",
+        "scheduler_plugin_evaluation_total{extension_point=\"Filter\",plugin=\"NodeResourcesFit\",profile=\"default-scheduler\"}",
+        "scheduler_plugin_evaluation_total{extension_point=\"Score\",plugin=\"NodeResourcesFit\",profile=\"default-scheduler\"}",
+        "scheduler_event_handling_duration_seconds_count{event=\"NodeAdd\"} 3",
+        "scheduler_event_handling_duration_seconds_count{event=\"UnscheduledPodAdd\"} 3",
+        "scheduler_inflight_events{event=\"PodPopped\"} 0",
+        "scheduler_preemption_evaluation_duration_seconds_count{preemptor=\"podgroup\",result=",
+    ] {
+        assert!(metrics.contains(counted), "{counted} in\n{metrics}");
+    }
 }
 
 #[tokio::test]
@@ -454,4 +465,71 @@ async fn for_a_single_pod_a_whole_group_leaves_too() {
         lab.api.get::<Pod>("default", "l1").or(lab.api.get::<Pod>("default", "l2")).is_none().then_some(())
     })
     .await;
+}
+
+/// A scheduler that knows pod groups, and asks an extender about pods with a card.
+async fn extended_gang_lab(hook: &HookServer) -> Lab {
+    let extender = json!({"urlPrefix": hook.url(""), "enableHTTPS": true, "nodeCacheCapable": true,
+        "filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 100,
+        "managedResources": [{"name": "example.com/card", "ignoredByScheduler": true}]});
+    let config = Configuration::parse(json!({"apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration", "extenders": [extender]}))
+    .unwrap();
+    lab_of(Configuration { generic_workload: true, ..config }).await
+}
+
+fn with_card(name: &str, group: &str) -> Pod {
+    let mut pod = member(name, group, "1");
+    let resources = pod.spec.as_mut().unwrap().containers[0].resources.as_mut().unwrap();
+    for list in [&mut resources.requests, &mut resources.limits] {
+        list.get_or_insert_default()
+            .insert("example.com/card".into(), serde_json::from_value(json!("1")).unwrap());
+    }
+    pod
+}
+
+#[tokio::test]
+async fn extenders_are_asked_about_each_pod_of_a_gang() {
+    let hook = HookServer::start(&["localhost"], |asked| match asked.path.as_str() {
+        "/filter" if asked.body["Pod"]["metadata"]["name"] == "refused" => {
+            Reply::Json(json!({"NodeNames": [], "FailedNodes": {"a": "no card", "b": "no card"}}))
+        }
+        "/filter" if asked.body["Pod"]["metadata"]["name"] == "broken" => Reply::Raw(500, Vec::new()),
+        "/filter" => Reply::Json(json!({"NodeNames": asked.body["NodeNames"]})),
+        _ => Reply::Json(json!([{"Host": "b", "Score": 10}, {"Host": "a", "Score": 0}])),
+    })
+    .await
+    .unwrap();
+    let lab = extended_gang_lab(&hook).await;
+    lab.api.add(&gang("good", 3));
+    lab.api.add(&with_card("g0", "good"));
+    lab.api.add(&with_card("g1", "good"));
+    lab.api.add(&member("plain", "good", "1"));
+    until(|| (nodes_of(&lab, &["g0", "g1", "plain"]) == 3).then_some(())).await;
+    for name in ["g0", "g1"] {
+        let node = lab.api.get::<Pod>("default", name).unwrap().spec.unwrap().node_name;
+        assert_eq!(node.as_deref(), Some("b"), "where the extender would have it");
+    }
+
+    lab.api.add(&gang("bad", 2));
+    lab.api.add(&with_card("fits", "bad"));
+    lab.api.add(&with_card("refused", "bad"));
+    let group = until(|| told(&lab, "bad")).await;
+    assert_eq!((group.0.as_str(), group.1.as_str()), ("False", "Unschedulable"));
+    assert_eq!(group.2, "minCount (2) cannot be satisfied: 1 scheduled, 0 remaining");
+    let why = until(|| refusal(&lab, "refused")).await;
+    assert!(why.starts_with("0/2 nodes are available: 2 no card."), "{why}");
+    let why = until(|| refusal(&lab, "fits")).await;
+    assert_eq!(why, "pod group is unschedulable, minCount (2) cannot be satisfied: 1 scheduled, 0 remaining");
+    assert_eq!(nodes_of(&lab, &["fits", "refused"]), 0);
+
+    lab.api.add(&gang("ugly", 1));
+    lab.api.add(&with_card("broken", "ugly"));
+    let group = until(|| told(&lab, "ugly")).await;
+    assert_eq!((group.0.as_str(), group.1.as_str()), ("False", "SchedulerError"));
+    assert!(group.2.contains("failed filter with extender at URL https://"), "{}", group.2);
+
+    // The queue goes on.
+    lab.api.add(&pod("lone", json!({"cpu": "100m"})));
+    until(|| (nodes_of(&lab, &["lone"]) == 1).then_some(())).await;
 }
