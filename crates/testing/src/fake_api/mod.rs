@@ -22,6 +22,7 @@ use knarr_client::{Client, Error, Result};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
+pub use store::Change;
 use store::Store;
 use target::Target;
 
@@ -32,6 +33,8 @@ pub struct Request {
     /// Without the query.
     pub path: String,
     pub body: Value,
+    /// The field manager of the client that asks.
+    pub by: Arc<str>,
     /// When, on the server's clock.
     pub at: Timestamp,
 }
@@ -142,8 +145,21 @@ impl FakeApi {
         all.map(|o| o.typed::<K>().expect("stored objects decode")).collect()
     }
 
+    /// Forgets all that there is and was. Informers that watch each other keep their server alive.
+    pub fn clear(&self) {
+        let mut state = self.lock();
+        state.requests = Vec::new();
+        state.guard = None;
+        state.store.clear();
+    }
+
+    /// Plurals and names of everything in a namespace.
+    pub fn objects_in(&self, namespace: &str) -> Vec<(&'static str, String)> {
+        self.lock().store.keys_in(namespace).map(|(r, key)| (r.plural, key.name.to_string())).collect()
+    }
+
     /// Every change after this revision, whatever it changed, in order.
-    pub fn changes_after(&self, revision: u64) -> Vec<(u64, ResourceType, WatchEvent)> {
+    pub fn changes_after(&self, revision: u64) -> Vec<Change> {
         self.lock().store.changes_after(revision).to_vec()
     }
 
@@ -186,7 +202,8 @@ impl FakeApi {
             Target::parse(&request.path, &state.resources).ok_or_else(StatusError::path_not_found)?;
         let now = self.clock.now();
         let store = &mut state.store;
-        match (request.method, target.name.is_some()) {
+        store.author = request.by;
+        let answer = match (request.method, target.name.is_some()) {
             (Method::GET, true) => store.read(&target),
             (Method::GET, false) => {
                 let items: Vec<Value> = store.list(&target.resource, &target.namespace).cloned().collect();
@@ -204,7 +221,9 @@ impl FakeApi {
             (method, _) => {
                 Err(StatusError::method_not_allowed(&target.resource.group_resource(), method.as_str()))
             }
-        }
+        };
+        store.author = Arc::default();
+        answer
     }
 }
 
@@ -213,10 +232,13 @@ impl Transport for FakeApi {
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
         let content_type = request.headers().get(http::header::CONTENT_TYPE);
         let content_type = content_type.and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+        let agent =
+            request.headers().get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
         let asked = Request {
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
             body: serde_json::from_slice(request.body()).unwrap_or(Value::Null),
+            by: agent.strip_prefix("knarr/").unwrap_or(agent).into(),
             at: self.clock.now(),
         };
         let reads = asked.method == Method::GET;

@@ -23,6 +23,16 @@ struct Stored {
     held: Arc<Object>,
 }
 
+/// A change as the server carried it out.
+#[derive(Debug, Clone)]
+pub struct Change {
+    pub revision: u64,
+    pub resource: ResourceType,
+    pub event: WatchEvent,
+    /// The field manager of the client that asked for it; empty where the test itself reached into the server.
+    pub by: Arc<str>,
+}
+
 /// Groups whose objects count the generations of their spec.
 const COUNTED: [&str; 4] = ["apps", "autoscaling", "batch", "policy"];
 
@@ -30,8 +40,10 @@ const COUNTED: [&str; 4] = ["apps", "autoscaling", "batch", "policy"];
 pub struct Store {
     revision: u64,
     objects: BTreeMap<(ResourceType, ObjectKey), Stored>,
-    log: Vec<(u64, ResourceType, WatchEvent)>,
+    log: Vec<Change>,
     made: u64,
+    /// Who makes the next changes.
+    pub author: Arc<str>,
     /// The server that this store belongs to; watches outlive the call that starts them.
     pub myself: Weak<FakeApi>,
 }
@@ -51,6 +63,15 @@ impl Store {
 
     pub fn held(&self, resource: &ResourceType, key: &ObjectKey) -> Option<&Arc<Object>> {
         self.objects.get(&(*resource, key.clone())).map(|o| &o.held)
+    }
+
+    pub fn clear(&mut self) {
+        self.objects.clear();
+        self.log = Vec::new();
+    }
+
+    pub fn keys_in(&self, namespace: &str) -> impl Iterator<Item = &(ResourceType, ObjectKey)> {
+        self.objects.keys().filter(move |(r, key)| r.namespaced && *key.namespace == *namespace)
     }
 
     pub fn by_uid(&self, uid: &str) -> Option<&Value> {
@@ -76,8 +97,8 @@ impl Store {
     }
 
     /// Every change after this revision, in order.
-    pub fn changes_after(&self, revision: u64) -> &[(u64, ResourceType, WatchEvent)] {
-        &self.log[self.log.partition_point(|(r, _, _)| *r <= revision)..]
+    pub fn changes_after(&self, revision: u64) -> &[Change] {
+        &self.log[self.log.partition_point(|c| c.revision <= revision)..]
     }
 
     pub fn events_after(
@@ -85,8 +106,8 @@ impl Store {
         resource: &ResourceType,
         revision: u64,
     ) -> impl Iterator<Item = (u64, &WatchEvent)> {
-        let from = self.log.partition_point(|(r, _, _)| *r <= revision);
-        self.log[from..].iter().filter(move |(_, r, _)| r == resource).map(|(rev, _, event)| (*rev, event))
+        let changes = self.changes_after(revision).iter();
+        changes.filter(move |c| c.resource == *resource).map(|c| (c.revision, &c.event))
     }
 
     /// Stores a new object under its own key.
@@ -117,7 +138,7 @@ impl Store {
         let stored = Stored { value: object.clone(), held: Arc::clone(&held) };
         let known = self.objects.insert((resource, key), stored).is_some();
         let event = if known { WatchEvent::Modified(held) } else { WatchEvent::Added(held) };
-        self.log.push((self.revision, resource, event));
+        self.tell(resource, event);
         object
     }
 
@@ -125,8 +146,13 @@ impl Store {
         let mut object = self.objects.remove(&(resource, key.clone()))?.value;
         self.revision += 1;
         object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
-        self.log.push((self.revision, resource, WatchEvent::Deleted(super::held(&object))));
+        self.tell(resource, WatchEvent::Deleted(super::held(&object)));
         Some(object)
+    }
+
+    fn tell(&mut self, resource: ResourceType, event: WatchEvent) {
+        let by = Arc::clone(&self.author);
+        self.log.push(Change { revision: self.revision, resource, event, by });
     }
 
     pub fn read(&self, target: &Target) -> Result {
@@ -154,8 +180,8 @@ impl Store {
     }
 
     fn last(&self) -> Value {
-        match self.log.last() {
-            Some((_, _, WatchEvent::Added(o) | WatchEvent::Modified(o))) => {
+        match self.log.last().map(|c| &c.event) {
+            Some(WatchEvent::Added(o) | WatchEvent::Modified(o)) => {
                 serde_json::from_slice(&o.json()).unwrap_or_default()
             }
             _ => Value::Null,

@@ -184,7 +184,7 @@ async fn a_replica_set_whose_informer_lags_deletes_no_pod_too_many() {
     let lab = Lab::new(4, true);
     lab.settle().await;
     for pod in lab.api.every::<Pod>() {
-        set(&lab.api, pod.name(), "Running", None, lab.clock.now());
+        set(&lab.api, &pod.key(), "Running", None, lab.clock.now());
     }
     lab.settle().await;
     lab.gate.send_replace(false);
@@ -211,7 +211,7 @@ async fn a_job_is_not_read_before_the_wait_for_its_own_writes() {
     lab.settle().await;
     // The first index is done, which the informer of jobs is not told; the second pod is lost on its way.
     lab.gate.send_replace(false);
-    let first = lab.api.every::<Pod>().first().map(|p| p.name().to_owned()).expect("a pod");
+    let first = lab.api.every::<Pod>().first().map(|p| p.key()).expect("a pod");
     set(&lab.api, &first, "Succeeded", Some(0), lab.clock.now());
     lab.settle().await;
     lab.settle().await;

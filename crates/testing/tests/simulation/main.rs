@@ -4,6 +4,7 @@
 //! One seed again: `cargo xtask simulate --seed 7`; many: `cargo xtask simulate --seeds 10000`.
 
 mod checks;
+mod front;
 mod lagging;
 mod node;
 mod objects;
@@ -47,7 +48,7 @@ fn nothing_forbidden_happens_and_the_cluster_comes_to_rest() {
             if let Ok(plurals) = std::env::var("KNARR_SHOW") {
                 changes(&run.api, &plurals).iter().for_each(|change| eprintln!("{change}"));
             }
-            if let Err(why) = run.outcome {
+            if let Err(why) = &run.outcome {
                 eprintln!("seed {seed}: {why}\nagain: cargo xtask simulate --seed {seed}");
                 failed.lock().expect("no panic").push(seed);
             }
@@ -70,16 +71,17 @@ fn what_was_found_before_is_not_found_again() {
 fn changes(api: &FakeApi, plurals: &str) -> Vec<String> {
     let shown = |plural: &str| plurals.is_empty() || plurals.split(',').any(|p| p == plural);
     let mut lines = Vec::new();
-    for (revision, resource, event) in api.changes_after(0) {
-        let (verb, object) = match &event {
+    for change in api.changes_after(0) {
+        let (verb, object) = match &change.event {
             WatchEvent::Added(o) => ("ADDED", o),
             WatchEvent::Modified(o) => ("MODIFIED", o),
             WatchEvent::Deleted(o) => ("DELETED", o),
             WatchEvent::Bookmark(_) => continue,
         };
-        if shown(resource.plural) {
+        let plural = change.resource.plural;
+        if shown(plural) {
             let json = String::from_utf8_lossy(&object.json()).into_owned();
-            lines.push(format!("{revision} {verb} {} {json}", resource.plural));
+            lines.push(format!("{} {verb} {plural} by {:?} {json}", change.revision, change.by));
         }
     }
     lines
@@ -87,10 +89,11 @@ fn changes(api: &FakeApi, plurals: &str) -> Vec<String> {
 
 /// Everything that happened, in order: what was asked and when, and what it changed.
 fn trace(seed: u64) -> Vec<String> {
-    let api = run(seed).api;
+    let run = run(seed);
+    let api = &run.api;
     let asked = api.requests();
     let asked = asked.iter().map(|r| format!("{} {} {} {}", r.at, r.method, r.path, r.body));
-    asked.chain(changes(&api, "")).collect()
+    asked.chain(changes(api, "")).collect()
 }
 
 #[test]

@@ -8,11 +8,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, MicroTime, Preconditions};
-use knarr_api::kind::Kind;
+use knarr_api::kind::{Kind, ObjectKey};
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 
-use crate::objects::{FATAL, LEASES, NAMESPACE, NODES, add_node};
+use crate::objects::{FATAL, LEASES, NODES, add_node};
 
 /// One pod of a job in this many fails, and of the limited Job's failures this many are fatal.
 const FAILING: f64 = 0.2;
@@ -21,6 +21,8 @@ const FATALLY: f64 = 0.2;
 const RENEW: Duration = Duration::from_secs(10);
 /// How long a dead machine's Node stays until somebody removes it.
 const NOTICED: Duration = Duration::from_secs(70);
+/// As long as no more machines have been made than this, others join.
+const MACHINES: usize = 5;
 /// Longer than node lifecycle waits for a lease.
 const CUT: Duration = Duration::from_secs(75);
 const JOBS: [&str; 4] = ["batch", "cron", "indexed", "limited"];
@@ -47,6 +49,8 @@ pub struct Machines {
     /// Until when a machine may fail, if machines do.
     failing_until: Option<Duration>,
     next_failure: Duration,
+    /// When another machine joins.
+    joins: Duration,
     made: usize,
     /// When the next thing happens to a pod, by uid.
     due: BTreeMap<String, Duration>,
@@ -87,8 +91,10 @@ impl Machines {
             renew: Duration::ZERO,
         };
         let machines = NODES.iter().map(|n| ((*n).to_owned(), machine())).collect();
+        let joins = Duration::from_secs_f64(20.0 + rng.f64() * 150.0);
         Self {
             rng,
+            joins,
             machines,
             failing_until,
             next_failure: Duration::from_secs(25),
@@ -100,6 +106,10 @@ impl Machines {
 
     pub async fn tick(&mut self, api: &Arc<FakeApi>, now: Duration) -> Result<(), String> {
         self.fail(api, now);
+        if now >= self.joins && self.made < MACHINES {
+            self.joins = now + Duration::from_secs_f64(self.rng.f64() * 100.0);
+            self.join(api, now);
+        }
         self.report(api, now);
         provision(api);
         let pods = api.every::<Pod>();
@@ -143,20 +153,18 @@ impl Machines {
             self.machines.remove(&name);
             api.remove::<Node>("", &name);
             api.remove::<Lease>(LEASES, &name);
-            self.made += 1;
-            let name = format!("n{}", self.made);
-            add_node(api, &name);
-            self.machines.insert(name, Machine { state: State::Up, slow: 1.0, renew: now });
+            self.join(api, now);
         }
         if now < self.next_failure || self.failing_until.is_none_or(|until| now >= until) || !self.all_up() {
             return;
         }
         self.next_failure = now + Duration::from_secs_f64(10.0 + self.rng.f64() * 60.0);
         let at = self.rng.usize(..self.machines.len());
-        let dies = self.rng.f64() < 0.4;
+        let (dies, leaves) = (self.rng.f64() < 0.5, self.rng.f64() < 0.3);
         let Some((name, machine)) = self.machines.iter_mut().nth(at) else { return };
         if dies {
-            machine.state = State::DeadSince(now);
+            // One that leaves is taken out of the cluster at once.
+            machine.state = State::DeadSince(if leaves { now.saturating_sub(NOTICED) } else { now });
             let there: BTreeSet<String> = api
                 .every::<Pod>()
                 .iter()
@@ -167,6 +175,13 @@ impl Machines {
         } else {
             machine.state = State::CutUntil(now + CUT.mul_f64(0.2 + self.rng.f64()));
         }
+    }
+
+    fn join(&mut self, api: &Arc<FakeApi>, now: Duration) {
+        self.made += 1;
+        let name = format!("n{}", self.made);
+        add_node(api, &name);
+        self.machines.insert(name, Machine { state: State::Up, slow: 1.0, renew: now });
     }
 
     pub fn all_up(&self) -> bool {
@@ -201,16 +216,16 @@ impl Machines {
             if uids.len() > 1 {
                 return Err(format!("{name} runs twice: {uids:?}"));
             }
-            set(api, name, "Running", None, now);
+            set(api, &pod.key(), "Running", None, now);
         } else if phase(pod) == "Running" && !is_ready(pod) {
             // It was held for lost with its machine.
-            set(api, name, "Running", None, now);
+            set(api, &pod.key(), "Running", None, now);
         } else if phase(pod) == "Running" && is_job {
             let fails = self.rng.f64() < FAILING;
             let fatal = fails && app(pod) == "limited" && self.rng.f64() < FATALLY;
             let code = if fatal { FATAL } else { i32::from(fails) };
             self.stop(pod);
-            set(api, name, if fails { "Failed" } else { "Succeeded" }, Some(code), now);
+            set(api, &pod.key(), if fails { "Failed" } else { "Succeeded" }, Some(code), now);
         }
         Ok(())
     }
@@ -225,7 +240,7 @@ impl Machines {
     async fn end(&mut self, api: &Arc<FakeApi>, pod: &Pod, is_job: bool) {
         self.stop(pod);
         if is_job && !has_ended(pod) {
-            return set(api, pod.name(), "Failed", Some(143), api.client().clock().now());
+            return set(api, &pod.key(), "Failed", Some(143), api.client().clock().now());
         }
         let options = DeleteOptions {
             grace_period_seconds: Some(0),
@@ -233,7 +248,7 @@ impl Machines {
             ..DeleteOptions::default()
         };
         // It may have gone meanwhile.
-        let _ = api.client().delete::<Pod>(NAMESPACE, pod.name(), &options).await;
+        let _ = api.client().delete::<Pod>(pod.namespace(), pod.name(), &options).await;
     }
 }
 
@@ -244,11 +259,11 @@ fn provision(api: &Arc<FakeApi>) {
             continue;
         }
         let volume = format!("pv-{}", claim.uid());
-        let of = json!({"kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": claim.name(), "uid": claim.uid()});
+        let of = json!({"kind": "PersistentVolumeClaim", "namespace": claim.namespace(), "name": claim.name(), "uid": claim.uid()});
         let spec = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "claimRef": of});
         let object = json!({"metadata": {"name": volume}, "spec": spec, "status": {"phase": "Bound"}});
         api.add::<PersistentVolume>(&serde_json::from_value(object).expect("a volume"));
-        api.edit::<PersistentVolumeClaim>(NAMESPACE, claim.name(), |c| {
+        api.edit::<PersistentVolumeClaim>(claim.namespace(), claim.name(), |c| {
             c.spec.get_or_insert_default().volume_name = Some(volume);
             let bound = "pv.kubernetes.io/bind-completed".to_owned();
             c.metadata.annotations.get_or_insert_default().insert(bound, "yes".to_owned());
@@ -269,9 +284,9 @@ fn set_ready(api: &Arc<FakeApi>, name: &str) {
 }
 
 /// What a kubelet says of a pod, and with what its container ended.
-pub fn set(api: &Arc<FakeApi>, name: &str, phase: &str, exit: Option<i32>, now: Timestamp) {
+pub fn set(api: &Arc<FakeApi>, pod: &ObjectKey, phase: &str, exit: Option<i32>, now: Timestamp) {
     let ready = if phase == "Running" { "True" } else { "False" };
-    api.edit::<Pod>(NAMESPACE, name, |pod| {
+    api.edit::<Pod>(&pod.namespace, &pod.name, |pod| {
         let status = pod.status.get_or_insert_default();
         status.phase = Some(phase.to_owned());
         let condition: Value = json!({"type": "Ready", "status": ready, "lastTransitionTime": now.to_string()});

@@ -1,9 +1,10 @@
 //! What the cluster is given.
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::{Namespace, Node, ResourceQuota};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use knarr_api::kind::Kind;
 use knarr_testing::FakeApi;
@@ -11,6 +12,16 @@ use serde_json::{Value, json};
 
 pub const NAMESPACE: &str = "ns";
 pub const LEASES: &str = "kube-node-lease";
+/// A namespace that is deleted some day, and one with a quota of as many pods.
+pub const DOOMED: &str = "doomed";
+pub const BOUNDED: &str = "bounded";
+pub const QUOTA: i32 = 4;
+/// The Deployment that is scaled by what its pods use, its bounds, and what one pod should use, in thousandths.
+pub const SCALED: &str = "scaled";
+pub const SCALES: (i32, i32) = (2, 6);
+pub const TARGET: i64 = 100;
+/// How long pods of the Deployment `web` stay on a machine that does not answer.
+pub const PATIENCE: i64 = 20;
 pub const NODES: [&str; 3] = ["n1", "n2", "n3"];
 pub const COMPLETIONS: i32 = 8;
 pub const PARALLELISM: i32 = 3;
@@ -30,11 +41,22 @@ fn add<K: Kind>(api: &FakeApi, value: &Value) {
 }
 
 fn metadata(name: &str) -> Value {
-    json!({"name": name, "namespace": NAMESPACE, "generation": 1})
+    let namespace = match name {
+        "lost" | "left" => DOOMED,
+        BOUNDED => BOUNDED,
+        _ => NAMESPACE,
+    };
+    json!({"name": name, "namespace": namespace, "generation": 1})
 }
 
 fn template(app: &str, restart: &str) -> Value {
-    json!({"metadata": {"labels": {"app": app}}, "spec": {"restartPolicy": restart, "dnsPolicy": "ClusterFirst",
+    let tolerate = |key: &str| {
+        json!({"key": format!("node.kubernetes.io/{key}"), "operator": "Exists",
+        "effect": "NoExecute", "tolerationSeconds": PATIENCE})
+    };
+    let tolerations =
+        if app == "web" { json!([tolerate("not-ready"), tolerate("unreachable")]) } else { Value::Null };
+    json!({"metadata": {"labels": {"app": app}}, "spec": {"tolerations": tolerations, "restartPolicy": restart, "dnsPolicy": "ClusterFirst",
         "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
         "containers": [{"name": "c", "image": "image:1", "resources": {"requests": {"cpu": "10m"}}}]}})
 }
@@ -85,15 +107,20 @@ pub fn add_node(api: &FakeApi, name: &str) {
 }
 
 pub fn create(api: &FakeApi) {
-    for name in [NAMESPACE, LEASES] {
-        add::<Namespace>(api, &json!({"metadata": {"name": name}, "status": {"phase": "Active"}}));
+    for name in [NAMESPACE, LEASES, DOOMED, BOUNDED] {
+        let spec = json!({"finalizers": ["kubernetes"]});
+        add::<Namespace>(
+            api,
+            &json!({"metadata": {"name": name}, "spec": spec, "status": {"phase": "Active"}}),
+        );
     }
     NODES.iter().for_each(|name| add_node(api, name));
-    for name in ["web", "gone", "kept"] {
+    for name in ["web", "gone", "kept", "lost", SCALED] {
         add::<Deployment>(api, &deployment(name));
     }
     add::<StatefulSet>(api, &stateful_set("db", "OrderedReady", "Retain"));
     add::<StatefulSet>(api, &stateful_set("cache", "Parallel", "Delete"));
+    add::<StatefulSet>(api, &stateful_set("left", "OrderedReady", "Retain"));
     add::<DaemonSet>(api, &daemon_set("agent", 1, 0));
     add::<DaemonSet>(api, &daemon_set("relay", 0, 1));
     add::<Job>(api, &job("batch", "NonIndexed", 1000, &Value::Null));
@@ -115,8 +142,29 @@ pub fn create(api: &FakeApi) {
         &json!({"metadata": metadata("guarded"), "spec": {"replicas": GUARDED, "minReadySeconds": 0,
             "selector": selector("guarded"), "template": template("guarded", "Always")}}),
     );
+    bounded(api);
+    let metric = json!({"type": "Resource", "resource": {"name": "cpu",
+        "target": {"type": "AverageValue", "averageValue": format!("{TARGET}m")}}});
+    add::<HorizontalPodAutoscaler>(
+        api,
+        &json!({"metadata": metadata(SCALED), "spec": {"minReplicas": SCALES.0, "maxReplicas": SCALES.1,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": SCALED}, "metrics": [metric],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 20, "selectPolicy": "Max",
+                "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}}}}),
+    );
     add::<PodDisruptionBudget>(
         api,
         &json!({"metadata": metadata("guarded"), "spec": {"minAvailable": KEPT, "selector": selector("guarded")}}),
+    );
+}
+
+/// A ReplicaSet that may be asked for more pods than its quota has.
+fn bounded(api: &FakeApi) {
+    let hard = json!({"pods": QUOTA.to_string()});
+    add::<ResourceQuota>(api, &json!({"metadata": metadata(BOUNDED), "spec": {"hard": hard}}));
+    add::<ReplicaSet>(
+        api,
+        &json!({"metadata": metadata(BOUNDED), "spec": {"replicas": 2, "minReadySeconds": 0,
+            "selector": selector(BOUNDED), "template": template(BOUNDED, "Always")}}),
     );
 }

@@ -1,17 +1,19 @@
 //! Somebody who scales, rolls out and back, pauses, deletes and evicts.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Namespace, Pod, PodSpec};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Time};
 use knarr_api::kind::Kind;
 use knarr_testing::FakeApi;
 
+use crate::front::Front;
 use crate::node::{app, is_ready};
-use crate::objects::NAMESPACE;
+use crate::objects::{BOUNDED, DOOMED, NAMESPACE, QUOTA, TARGET};
 
 pub struct User {
     rng: fastrand::Rng,
@@ -20,19 +22,29 @@ pub struct User {
     image: u32,
     /// Whether the Deployments `gone` and `kept` have been deleted, the latter without what it owns.
     pub deleted: bool,
+    /// Whether a whole namespace was.
+    pub doomed: bool,
     pub orphaned: bool,
 }
 
 impl User {
     pub fn new(rng: fastrand::Rng) -> Self {
         let begin = Duration::from_secs(20);
-        Self { rng, next: begin, next_eviction: begin, image: 1, deleted: false, orphaned: false }
+        Self {
+            rng,
+            next: begin,
+            next_eviction: begin,
+            image: 1,
+            deleted: false,
+            doomed: false,
+            orphaned: false,
+        }
     }
 
-    pub async fn tick(&mut self, api: &Arc<FakeApi>, now: Duration) {
+    pub async fn tick(&mut self, api: &Arc<FakeApi>, front: &Front, now: Duration) {
         if now >= self.next {
             self.next = now + Duration::from_secs_f64(1.0 + self.rng.f64() * 8.0);
-            self.act(api).await;
+            self.act(api, front).await;
         }
         if now >= self.next_eviction {
             self.next_eviction = now + Duration::from_secs_f64(0.2 + self.rng.f64() * 3.0);
@@ -45,9 +57,9 @@ impl User {
         deployment(api, |d| d.spec.paused = None);
     }
 
-    async fn act(&mut self, api: &Arc<FakeApi>) {
+    async fn act(&mut self, api: &Arc<FakeApi>, front: &Front) {
         let count = self.rng.i32(1..6);
-        match self.rng.u8(..14) {
+        match self.rng.u8(..19) {
             0 | 1 => deployment(api, |d| d.spec.replicas = Some(count)),
             2 | 3 => {
                 let image = self.image();
@@ -75,6 +87,18 @@ impl User {
                 });
             }
             11 | 12 => self.delete_pod(api).await,
+            13 | 14 => front.load.store(TARGET * self.rng.i64(1..9), Ordering::SeqCst),
+            15 | 16 => {
+                let replicas = Some(self.rng.i32(1..QUOTA + 3));
+                api.edit::<ReplicaSet>(BOUNDED, BOUNDED, |s| {
+                    s.spec.replicas = replicas;
+                    bump(&mut s.metadata.generation);
+                });
+            }
+            17 => {
+                self.doomed = true;
+                let _ = api.client().delete::<Namespace>("", DOOMED, &DeleteOptions::default()).await;
+            }
             _ => {
                 let policy = ["Background", "Foreground", "Orphan"][self.rng.usize(..3)];
                 let name = if policy == "Orphan" { "kept" } else { "gone" };
@@ -89,9 +113,9 @@ impl User {
 
     async fn delete_pod(&mut self, api: &Arc<FakeApi>) {
         let mut pods = api.every::<Pod>();
-        pods.retain(|p| !matches!(app(p), "web" | "gone" | "kept" | "guarded"));
+        pods.retain(|p| !matches!(app(p), "web" | "gone" | "kept" | "guarded" | "scaled"));
         if let Some(pod) = pods.get(self.rng.usize(..pods.len().max(1))) {
-            let _ = api.client().delete::<Pod>(NAMESPACE, pod.name(), &DeleteOptions::default()).await;
+            let _ = api.client().delete::<Pod>(pod.namespace(), pod.name(), &DeleteOptions::default()).await;
         }
     }
 

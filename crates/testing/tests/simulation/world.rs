@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+    ResourceQuota, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
@@ -25,20 +27,24 @@ use knarr_testing::faults::{Chance, Faulty, Rates};
 use tokio_util::sync::CancellationToken;
 
 use crate::checks::{Checks, Outcome, at_rest};
+use crate::front::Front;
 use crate::node::Machines;
 use crate::objects;
 use crate::user::User;
 
-const CONTROLLERS: [&str; 11] = [
+const CONTROLLERS: [&str; 14] = [
     "cronjob-controller",
     "daemonset-controller",
     "deployment-controller",
     "disruption-controller",
     "garbage-collector-controller",
+    "horizontal-pod-autoscaler-controller",
     "job-controller",
+    "namespace-controller",
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",
     "replicaset-controller",
+    "resourcequota-controller",
     "statefulset-controller",
     "taint-eviction-controller",
 ];
@@ -63,6 +69,7 @@ fn resources() -> Vec<ResourceType> {
         DeviceClass::RESOURCE,
         DeviceTaintRule::RESOURCE,
         Event::RESOURCE,
+        HorizontalPodAutoscaler::RESOURCE,
         Job::RESOURCE,
         Lease::RESOURCE,
         Namespace::RESOURCE,
@@ -74,6 +81,7 @@ fn resources() -> Vec<ResourceType> {
         ReplicaSet::RESOURCE,
         ReplicationController::RESOURCE,
         ResourceClaim::RESOURCE,
+        ResourceQuota::RESOURCE,
         ResourceSlice::RESOURCE,
         Service::RESOURCE,
         StatefulSet::RESOURCE,
@@ -105,6 +113,12 @@ pub struct Run {
     pub outcome: Outcome,
 }
 
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.api.clear();
+    }
+}
+
 /// Runs the seed.
 pub fn run(seed: u64) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
@@ -119,13 +133,14 @@ async fn simulate(seed: u64) -> Run {
     let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(start));
     let api = FakeApi::new(Arc::clone(&clock), &resources());
     objects::create(&api);
+    let front = Front::new(&api, &clock, rng.fork());
     let chance = Chance::new(rng.u64(..), rates(&mut rng));
     let end = CancellationToken::new();
     let life = |component: Component, seed: u64| {
         let lives = Lives {
             component,
             seed,
-            api: Arc::clone(&api),
+            front: Arc::clone(&front),
             clock: Arc::clone(&clock),
             chance: chance.clone(),
             end: end.clone(),
@@ -133,7 +148,7 @@ async fn simulate(seed: u64) -> Run {
         tokio::spawn(lives.live())
     };
     let components = [life(Component::Controllers, 0), life(Component::Scheduler, rng.u64(..))];
-    let outcome = day(&api, &clock, &chance, &mut rng).await;
+    let outcome = day(&api, &front, &clock, &chance, &mut rng).await;
     end.cancel();
     components.iter().for_each(tokio::task::JoinHandle::abort);
     Run { api, outcome }
@@ -142,6 +157,7 @@ async fn simulate(seed: u64) -> Run {
 /// The bad time and what comes after it.
 async fn day(
     api: &Arc<FakeApi>,
+    front: &Arc<Front>,
     clock: &Arc<dyn Clock>,
     chance: &Chance,
     rng: &mut fastrand::Rng,
@@ -158,7 +174,7 @@ async fn day(
         let at = |why: String| format!("after {:.1} s: {why}", now.as_secs_f64());
         machines.tick(api, now).await.map_err(at)?;
         if now < BAD {
-            user.tick(api, now).await;
+            user.tick(api, front, now).await;
             server.tick(api, chance, now);
         } else if !calm {
             calm = true;
@@ -170,7 +186,7 @@ async fn day(
         if now < BAD + QUIET {
             continue;
         }
-        let rest = at_rest(&checks, api, &user);
+        let rest = at_rest(&checks, api, front, &user);
         if rest.is_ok() || now > BAD + REST {
             return rest.map_err(|why| format!("at rest: {why}"));
         }
@@ -214,7 +230,7 @@ enum Component {
 struct Lives {
     component: Component,
     seed: u64,
-    api: Arc<FakeApi>,
+    front: Arc<Front>,
     clock: Arc<dyn Clock>,
     chance: Chance,
     end: CancellationToken,
@@ -223,7 +239,7 @@ struct Lives {
 impl Lives {
     async fn live(self) {
         while !self.end.is_cancelled() {
-            let inner = Arc::clone(&self.api) as Arc<dyn Transport>;
+            let inner = Arc::clone(&self.front) as Arc<dyn Transport>;
             let way = Faulty::new(inner, Arc::clone(&self.clock), self.chance.clone());
             let client =
                 Client::new(Arc::clone(&way) as Arc<dyn Transport>, Arc::clone(&self.clock), "simulation");
@@ -247,8 +263,10 @@ impl Lives {
 
 /// Runs the controllers of these names.
 pub async fn controllers(names: &'static [&'static str], client: Client, stop: CancellationToken) {
-    let (of, clock) = (client.clone(), Arc::clone(client.clock()));
-    let client_of: ClientOf = Arc::new(move |_| of.clone());
+    let (way, clock) = (Arc::clone(client.transport()), Arc::clone(client.clock()));
+    let at = Arc::clone(&clock);
+    let client_of: ClientOf =
+        Arc::new(move |account| Client::new(Arc::clone(&way), Arc::clone(&at), account));
     let options = knarr_controllers::Options {
         cluster_cidr: "10.42.0.0/16".into(),
         node_cidr_mask_size: 24,

@@ -4,8 +4,11 @@
 //! one on the numbers of the last [`MEMORY`]: that is as long as a controller may not have heard of a change.
 
 mod jobs;
+mod ordered;
+mod owners;
 mod rest;
 mod sets;
+mod taints;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +16,22 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use knarr_api::kind::{Kind, ObjectKey, ResourceType};
+use knarr_api::kind::{Kind, ObjectKey};
 use knarr_api::object::Object;
 use knarr_client::WatchEvent;
 use knarr_testing::FakeApi;
+use knarr_testing::fake_api::Change;
 
-use crate::node::{app, is_active, is_ready, node_of};
-use crate::objects::{GUARDED, KEPT};
+use crate::node::{app, has_ended, is_active, is_ready, node_of};
+use crate::objects::{BOUNDED, GUARDED, KEPT, NAMESPACE, QUOTA, SCALED, SCALES};
 use jobs::Jobs;
+use ordered::Ordered;
+use owners::Owners;
 use sets::{Recent, Sets};
+use taints::Taints;
 
 pub use rest::at_rest;
 
@@ -43,6 +51,9 @@ pub struct Checks {
     pods: Pods,
     sets: Sets,
     jobs: Jobs,
+    ordered: Ordered,
+    owners: Owners,
+    taints: Taints,
     caches: Recent,
     guarded_was_up: bool,
 }
@@ -78,6 +89,14 @@ fn typed<K: Kind>(object: &Object) -> Arc<K> {
     object.typed::<K>().expect("stored objects decode")
 }
 
+/// An autoscaler keeps within its bounds.
+fn autoscaled(deployment: &Deployment) -> Outcome {
+    let (least, most) = SCALES;
+    let replicas = deployment.spec.replicas.unwrap_or(1);
+    let bounded = deployment.name() != SCALED || (least..=most).contains(&replicas);
+    ensure(bounded, || format!("{replicas} replicas of {SCALED}, which has {least} to {most}"))
+}
+
 impl Checks {
     pub fn new(machines_fail: bool) -> Self {
         Self { machines_fail, ..Self::default() }
@@ -85,54 +104,68 @@ impl Checks {
 
     /// Looks at every change since the last call.
     pub fn look(&mut self, api: &FakeApi, now: Duration) -> Outcome {
-        for (revision, resource, event) in api.changes_after(self.revision) {
-            self.revision = revision;
-            self.one(&resource, &event, now).map_err(|why| format!("revision {revision}: {why}"))?;
+        for change in api.changes_after(self.revision) {
+            self.revision = change.revision;
+            self.one(&change, now).map_err(|why| format!("revision {}: {why}", change.revision))?;
         }
         Ok(())
     }
 
-    fn one(&mut self, resource: &ResourceType, event: &WatchEvent, now: Duration) -> Outcome {
-        let (object, deleted) = match event {
+    fn one(&mut self, change: &Change, now: Duration) -> Outcome {
+        let (resource, by) = (&change.resource, &*change.by);
+        let (object, deleted) = match &change.event {
             WatchEvent::Added(o) | WatchEvent::Modified(o) => (o, false),
             WatchEvent::Deleted(o) => (o, true),
             WatchEvent::Bookmark(_) => return Ok(()),
         };
+        if *resource != Event::RESOURCE && *resource != Lease::RESOURCE {
+            let meta = object.metadata().map_err(|e| e.to_string())?;
+            self.owners.look(meta, deleted, by, now)?;
+        }
         if *resource == Pod::RESOURCE {
-            self.pod(typed(object), deleted, now)
+            self.pod(typed(object), deleted, by, now)
         } else if *resource == ReplicaSet::RESOURCE {
             self.sets.replica_set(&typed(object), deleted, now, &self.pods)
         } else if *resource == Deployment::RESOURCE {
             self.sets.deployment(&typed(object), deleted, now);
-            Ok(())
+            autoscaled(&typed(object))
         } else if *resource == Job::RESOURCE {
             self.jobs.job(&typed(object), deleted)
         } else if *resource == StatefulSet::RESOURCE {
             let set = typed::<StatefulSet>(object);
-            if set.name() == "cache" {
-                self.caches.note(now, set.spec.replicas.unwrap_or(1));
+            let wanted = set.spec.replicas.unwrap_or(1);
+            match set.name() {
+                "cache" => self.caches.note(now, wanted),
+                "db" => self.ordered.wants(now, wanted),
+                _ => {}
             }
             Ok(())
-        } else if *resource == PersistentVolumeClaim::RESOURCE && deleted {
+        } else if *resource == Node::RESOURCE {
+            self.taints.node(&typed(object), deleted, now);
+            Ok(())
+        } else if *resource == PersistentVolumeClaim::RESOURCE && deleted && object.namespace() == NAMESPACE {
             self.claim_is_gone(&typed(object), now)
         } else {
             ensure(!deleted || *resource != DaemonSet::RESOURCE, || "a DaemonSet was deleted".to_owned())
         }
     }
 
-    fn pod(&mut self, pod: Arc<Pod>, deleted: bool, now: Duration) -> Outcome {
+    fn pod(&mut self, pod: Arc<Pod>, deleted: bool, by: &str, now: Duration) -> Outcome {
         self.jobs.pod(&pod);
-        if deleted {
-            self.pods.remove(&pod.key());
+        let before = if deleted {
+            self.pods.remove(&pod.key())
         } else {
-            self.pods.insert(pod.key(), Arc::clone(&pod));
-        }
+            self.pods.insert(pod.key(), Arc::clone(&pod))
+        };
+        self.ordered.pod(before.as_deref(), &pod, by, now, &self.pods)?;
+        self.taints.pod(before.as_deref(), &pod, by, now)?;
         self.sets.pods(owner(&pod), &self.pods, now, !self.machines_fail)?;
         self.jobs.pods(&pod, &self.pods)?;
         match app(&pod) {
             "web" if !self.machines_fail => self.sets.availability(&self.pods, now),
             name @ ("agent" | "relay") => self.daemons(name, &pod),
             "guarded" if !self.machines_fail => self.budget(),
+            BOUNDED => self.quota(),
             _ => Ok(()),
         }
     }
@@ -143,6 +176,12 @@ impl Checks {
         let there = count(&self.pods, |p| app(p) == name && is_active(p) && meant_for(p) == Some(node));
         let most = if name == "relay" { 2 } else { 1 };
         ensure(there <= most, || format!("{there} pods of DaemonSet {name} on {node}"))
+    }
+
+    /// Never more pods than the quota has.
+    fn quota(&self) -> Outcome {
+        let there = count(&self.pods, |p| p.namespace() == BOUNDED && !has_ended(p));
+        ensure(there <= QUOTA, || format!("{there} pods where the quota has {QUOTA}"))
     }
 
     fn budget(&mut self) -> Outcome {

@@ -2,18 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolumeClaim, Pod, PodSpec, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::Kind;
 use knarr_testing::FakeApi;
 
 use super::jobs::{counted, has_condition};
 use super::{Checks, Outcome, controller, ensure};
+use crate::front::Front;
 use crate::node::{app, is_ready, node_of};
-use crate::objects::{BACKOFF_LIMIT, COMPLETIONS, FATAL, GUARDED, NAMESPACE};
+use crate::objects::{
+    BACKOFF_LIMIT, BOUNDED, COMPLETIONS, DOOMED, FATAL, GUARDED, NAMESPACE, QUOTA, SCALED, SCALES, TARGET,
+};
 use crate::user::User;
 
 struct Cluster {
@@ -41,7 +45,7 @@ fn get<K: Kind>(api: &FakeApi, name: &str) -> Result<K, String> {
     api.get::<K>(NAMESPACE, name).ok_or_else(|| format!("{} {name} is gone", K::RESOURCE.kind))
 }
 
-pub fn at_rest(checks: &Checks, api: &FakeApi, user: &User) -> Outcome {
+pub fn at_rest(checks: &Checks, api: &FakeApi, front: &Front, user: &User) -> Outcome {
     let cluster = Cluster { pods: api.every::<Pod>() };
     deployment(api, &cluster)?;
     stateful_set(api, &cluster, "db")?;
@@ -51,6 +55,9 @@ pub fn at_rest(checks: &Checks, api: &FakeApi, user: &User) -> Outcome {
     let guarded = cluster.all_ready("guarded", None)?;
     ensure(guarded as usize == GUARDED, || format!("{guarded} guarded pods"))?;
     deleted(api, &cluster, user)?;
+    doomed(api, &cluster, user)?;
+    autoscaled(api, &cluster, front)?;
+    quota(api, &cluster)?;
     jobs(checks, api)?;
     nobody_is_orphaned(api)
 }
@@ -108,6 +115,39 @@ fn deleted(api: &FakeApi, cluster: &Cluster, user: &User) -> Outcome {
     })?;
     let orphans = of("kept").filter(|s| controller(&s.metadata).is_none()).count();
     ensure((orphans == 1) == user.orphaned, || "the set has the wrong owner".to_owned())
+}
+
+/// Of a namespace that was deleted nothing is left; another one has what belongs there.
+fn doomed(api: &FakeApi, cluster: &Cluster, user: &User) -> Outcome {
+    if !user.doomed {
+        let there = (cluster.all_ready("lost", None)?, cluster.all_ready("left", None)?);
+        return ensure(there == (4, 3), || format!("{there:?} pods in the other namespace"));
+    }
+    ensure(api.get::<Namespace>("", DOOMED).is_none(), || "the namespace has not gone".to_owned())?;
+    let left = api.objects_in(DOOMED);
+    ensure(left.is_empty(), || format!("left in the namespace: {left:?}"))
+}
+
+/// As many pods as the load asks for, within the bounds.
+fn autoscaled(api: &FakeApi, cluster: &Cluster, front: &Front) -> Outcome {
+    let scaled: Deployment = get(api, SCALED)?;
+    let ready = cluster.all_ready(SCALED, None)?;
+    let load = front.load.load(Ordering::SeqCst);
+    let wanted = i32::try_from(load / TARGET).unwrap_or(i32::MAX).clamp(SCALES.0, SCALES.1);
+    ensure(Some(ready) == scaled.spec.replicas && ready == wanted, || {
+        format!("{ready} pods for a load of {load}, {:?} wanted", scaled.spec.replicas)
+    })
+}
+
+/// What the quota shows is what is there; it keeps nobody from what it has room for.
+fn quota(api: &FakeApi, cluster: &Cluster) -> Outcome {
+    let there = cluster.all_ready(BOUNDED, None)?;
+    let quota = api.get::<ResourceQuota>(BOUNDED, BOUNDED).and_then(|q| q.status).unwrap_or_default();
+    let used = quota.used.as_ref().and_then(|u| u.get("pods")).map(|q| q.0.as_str());
+    ensure(used == Some(&there.to_string()), || format!("{used:?} pods are charged, and {there} are there"))?;
+    let set = api.get::<ReplicaSet>(BOUNDED, BOUNDED).ok_or("the bounded ReplicaSet is gone")?;
+    let wanted = set.spec.replicas.unwrap_or(1).min(QUOTA);
+    ensure(there == wanted, || format!("{there} pods under the quota, {wanted} possible"))
 }
 
 fn jobs(checks: &Checks, api: &FakeApi) -> Outcome {

@@ -9,7 +9,7 @@ use knarr_api::kind::Kind;
 
 use super::{MEMORY, Outcome, Pods, controller, count, ensure, owner};
 use crate::node::{app, is_active, is_ready};
-use crate::objects::{SURGE, UNAVAILABLE};
+use crate::objects::{BOUNDED, DOOMED, SURGE, UNAVAILABLE};
 
 /// A number and those that it was before.
 #[derive(Default)]
@@ -86,7 +86,8 @@ impl Sets {
         let owner = controller(&object.metadata).and_then(|o| self.deployments.get(&o.uid)).cloned();
         if deleted {
             self.by_uid.remove(&uid);
-            return ensure(owner.is_none() || size(object) == 0, || {
+            let lost = owner.is_some() && size(object) > 0 && object.namespace() != DOOMED;
+            return ensure(!lost, || {
                 format!(
                     "ReplicaSet {} of {} pods is gone, and its Deployment is not",
                     object.name(),
@@ -127,7 +128,8 @@ impl Sets {
         let name = set.object.name();
         ensure(active <= most, || format!("{active} pods of ReplicaSet {name}, {most} wanted"))?;
         set.is_full |= active >= size(&set.object);
-        let disturbed = !keeps_all || set.object.metadata.deletion_timestamp.is_some() || name == "guarded";
+        let left_alone = !matches!(name, "guarded" | BOUNDED) && set.object.namespace() != DOOMED;
+        let disturbed = !keeps_all || set.object.metadata.deletion_timestamp.is_some() || !left_alone;
         ensure(disturbed || !set.is_full || active >= least, || {
             format!("{active} pods of ReplicaSet {name}, {least} wanted")
         })
