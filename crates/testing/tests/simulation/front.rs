@@ -22,7 +22,7 @@ use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 
 use crate::node::{app, is_ready};
-use crate::objects::{BOUNDED, NAMESPACE, SCALED};
+use crate::objects::{BOUNDED, DOOMED, NAMESPACE, SCALED};
 
 /// The longest time between a quota's charge and the object that it was charged for.
 const CHARGED: Duration = Duration::from_millis(20);
@@ -50,9 +50,14 @@ impl Front {
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let Some(at) = parts.iter().position(|p| *p == "namespaces") else { return Ok(()) };
         let [namespace, plural] = parts[at + 1..] else { return Ok(()) };
-        let going = self.api.get::<Namespace>("", namespace);
-        if going.is_some_and(|n| n.metadata.deletion_timestamp.is_some()) {
-            return Err(terminating(namespace, plural));
+        match self.api.get::<Namespace>("", namespace) {
+            Some(there) if there.metadata.deletion_timestamp.is_some() => {
+                return Err(terminating(namespace, plural));
+            }
+            None if namespace == DOOMED => {
+                return Err(StatusError::not_found(&Namespace::RESOURCE.group_resource(), namespace));
+            }
+            _ => {}
         }
         if (namespace, plural) != (BOUNDED, "pods") {
             return Ok(());

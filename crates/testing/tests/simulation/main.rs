@@ -18,6 +18,8 @@ use knarr_client::WatchEvent;
 use knarr_testing::FakeApi;
 use world::run;
 
+/// After how many seeds a run tells how far it is.
+const PROGRESS: u64 = 100;
 /// Seeds of a run that asks for no others.
 const SEEDS: u64 = 3;
 /// Seeds that found something, and what. What it was has a test of its own as well: seeds change their meaning with
@@ -38,6 +40,7 @@ fn nothing_forbidden_happens_and_the_cluster_comes_to_rest() {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let jobs = number("KNARR_JOBS").map_or(processors, |n| n as usize).max(1);
     let (began, next, failed) = (std::time::Instant::now(), AtomicU64::new(first), Mutex::new(Vec::new()));
+    let done = AtomicU64::new(0);
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -45,6 +48,10 @@ fn nothing_forbidden_happens_and_the_cluster_comes_to_rest() {
                 return;
             }
             let run = run(seed);
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if done.is_multiple_of(PROGRESS) {
+                eprintln!("{done} of {count} seeds after {:.0} s", began.elapsed().as_secs_f64());
+            }
             if let Ok(plurals) = std::env::var("KNARR_SHOW") {
                 changes(&run.api, &plurals).iter().for_each(|change| eprintln!("{change}"));
             }

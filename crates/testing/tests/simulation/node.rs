@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, MicroTime, Preconditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, MicroTime, Preconditions, Time};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
@@ -289,6 +289,7 @@ pub fn set(api: &Arc<FakeApi>, pod: &ObjectKey, phase: &str, exit: Option<i32>, 
     api.edit::<Pod>(&pod.namespace, &pod.name, |pod| {
         let status = pod.status.get_or_insert_default();
         status.phase = Some(phase.to_owned());
+        status.start_time.get_or_insert(Time(now));
         let condition: Value = json!({"type": "Ready", "status": ready, "lastTransitionTime": now.to_string()});
         let conditions = status.conditions.get_or_insert_default();
         conditions.retain(|c| c.type_ != "Ready");
