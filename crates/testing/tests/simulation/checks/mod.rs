@@ -3,6 +3,7 @@
 //! Controllers act on what they saw a while ago, as upstream's do. A bound on a number that a user changes is therefore
 //! one on the numbers of the last [`MEMORY`]: that is as long as a controller may not have heard of a change.
 
+mod claims;
 mod jobs;
 mod ordered;
 mod owners;
@@ -27,10 +28,11 @@ use knarr_testing::fake_api::Change;
 
 use crate::node::{app, has_ended, is_active, is_ready, node_of};
 use crate::objects::{BOUNDED, GUARDED, KEPT, NAMESPACE, QUOTA, SCALED, SCALES};
+use claims::Claims;
 use jobs::Jobs;
 use ordered::Ordered;
 use owners::Owners;
-use sets::{Recent, Sets};
+use sets::Sets;
 use taints::Taints;
 
 pub use rest::at_rest;
@@ -54,7 +56,7 @@ pub struct Checks {
     ordered: Ordered,
     owners: Owners,
     taints: Taints,
-    caches: Recent,
+    claims: Claims,
     guarded_was_up: bool,
 }
 
@@ -135,7 +137,7 @@ impl Checks {
             let set = typed::<StatefulSet>(object);
             let wanted = set.spec.replicas.unwrap_or(1);
             match set.name() {
-                "cache" => self.caches.note(now, wanted),
+                claims::SET => self.claims.wants(now, wanted),
                 "db" => self.ordered.wants(now, wanted),
                 _ => {}
             }
@@ -143,8 +145,8 @@ impl Checks {
         } else if *resource == Node::RESOURCE {
             self.taints.node(&typed(object), deleted, now);
             Ok(())
-        } else if *resource == PersistentVolumeClaim::RESOURCE && deleted && object.namespace() == NAMESPACE {
-            self.claim_is_gone(&typed(object), now)
+        } else if *resource == PersistentVolumeClaim::RESOURCE && object.namespace() == NAMESPACE {
+            self.claims.claim(&typed(object), deleted, now)
         } else {
             ensure(!deleted || *resource != DaemonSet::RESOURCE, || "a DaemonSet was deleted".to_owned())
         }
@@ -159,6 +161,7 @@ impl Checks {
         };
         self.ordered.pod(before.as_deref(), &pod, by, now, &self.pods)?;
         self.taints.pod(before.as_deref(), &pod, by, now)?;
+        self.claims.pod(before.as_deref(), &pod, by, now)?;
         self.sets.pods(owner(&pod), &self.pods, now, !self.machines_fail)?;
         self.jobs.pods(&pod, &self.pods)?;
         match app(&pod) {
@@ -189,16 +192,6 @@ impl Checks {
         self.guarded_was_up |= guarded == GUARDED;
         ensure(!self.guarded_was_up || guarded >= KEPT, || {
             format!("evictions left {guarded} pods where the budget keeps {KEPT}")
-        })
-    }
-
-    /// A claim goes only with a pod that is no longer wanted, and only where the set says so.
-    fn claim_is_gone(&self, claim: &PersistentVolumeClaim, now: Duration) -> Outcome {
-        let name = claim.name();
-        let ordinal = name.strip_prefix("data-cache-").and_then(|n| n.parse::<i32>().ok());
-        let least = self.caches.least(now);
-        ensure(ordinal.is_some_and(|n| n >= least), || {
-            format!("claim {name} is lost; {least} pods are wanted")
         })
     }
 }
