@@ -238,10 +238,10 @@ impl Cycles {
     }
 
     fn forget_oldest(&mut self) {
-        if let Some(key) = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key) {
-            if let Some(mut kept) = self.kept.remove(&key) {
-                kept.tell(key.0, &mut self.evaluations);
-            }
+        if let Some(key) = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| *key)
+            && let Some(mut kept) = self.kept.remove(&key)
+        {
+            kept.tell(key.0, &mut self.evaluations);
         }
     }
 

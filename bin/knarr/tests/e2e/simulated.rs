@@ -1,13 +1,17 @@
 //! Simulated nodes: `knarr agent --simulate`.
 
 use std::collections::BTreeMap;
+use std::process::Child;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::cluster::{Cluster, knarr};
+use crate::kubectl::Kubectl;
 use crate::objects::web;
-use crate::sandbox::{log_to, wait_for};
+use crate::sandbox::{log_to, only_child, wait_for};
 
 #[test]
 fn h1_fifty_simulated_nodes_run_two_hundred_pods() {
@@ -42,4 +46,144 @@ fn h1_fifty_simulated_nodes_run_two_hundred_pods() {
     kubectl.eventually("get pods -o name", str::is_empty);
     let _ = agent.kill();
     let _ = agent.wait();
+}
+
+/// A process with one simulated node, `NAME-0001`.
+struct Machine {
+    name: String,
+    agent: Child,
+}
+
+impl Machine {
+    fn start(cluster: &Cluster, name: &str) -> Self {
+        let mut agent = cluster.sandbox.command(knarr());
+        agent
+            .args(["agent", "--simulate", "1", "--node-name", name, "--kubeconfig"])
+            .arg(cluster.kubeconfig());
+        log_to(&mut agent, &cluster.sandbox.path(&format!("{name}.log")));
+        Self { name: format!("{name}-0001"), agent: agent.spawn().expect("nsenter(1) of util-linux") }
+    }
+
+    /// Its heartbeats stop.
+    fn fall(&mut self) {
+        if let Some(agent) = only_child(self.agent.id()) {
+            let _ = kill(Pid::from_raw(agent.cast_signed()), Signal::SIGKILL);
+        }
+        let _ = self.agent.wait();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.fall();
+    }
+}
+
+/// Heartbeats are missed for 40 seconds before a node is given up.
+const FALL: Duration = Duration::from_secs(120);
+
+/// The workload's pod that is not on its way out, with its node.
+fn live_pod(kubectl: &Kubectl) -> Option<(String, String)> {
+    let columns = "custom-columns=N:.metadata.name,D:.metadata.deletionTimestamp,O:.spec.nodeName";
+    let pods = kubectl.run(["get", "pods", "-l", "app=bomb", "--no-headers", "-o", columns]);
+    let mut lines = pods.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+    let live = lines.find(|words| words.get(1) == Some(&"<none>"))?;
+    Some((live[0].to_owned(), live[2].to_owned()))
+}
+
+/// Two of three nodes stop being ready, each a while after a workload's pod came to it; returns the third one's name.
+fn two_nodes_fall(kubectl: &Kubectl, machines: &mut [Machine]) -> String {
+    let mut fallen: Vec<String> = Vec::new();
+    for _ in 0..2 {
+        let node = wait_for("the pod on a node that stands", FALL, || {
+            let (pod, node) = live_pod(kubectl)?;
+            let phase = kubectl.path(&format!("pod {pod}"), "{.status.phase}");
+            (phase == "Running" && !fallen.contains(&node)).then_some(node)
+        });
+        let held = kubectl.run("get events -A --field-selector reason=WorkloadHeldBack -o name");
+        assert_eq!(held, "", "a workload is held back after {fallen:?}");
+        machines.iter_mut().find(|m| m.name == node).expect("one of the machines").fall();
+        wait_for("the node's fall", FALL, || {
+            let path = "{.status.conditions[?(@.type=='Ready')].status}";
+            (kubectl.path(&format!("node {node}"), path) != "True").then_some(())
+        });
+        fallen.push(node);
+    }
+    machines.iter().map(|m| m.name.clone()).find(|name| !fallen.contains(name)).expect("a third machine")
+}
+
+/// A cluster in which two nodes in a row are enough, with three simulated machines and a workload that goes to them.
+fn with_a_workload(hold: bool) -> (Cluster, Vec<Machine>) {
+    let mut cluster = Cluster::new();
+    let settings = cluster.sandbox.path("scheduler.yaml");
+    let short = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "nodeFailureAwareness": {"enabled": hold, "hold": {"nodes": 2}}});
+    std::fs::write(&settings, short.to_string()).expect("the scheduler's configuration");
+    cluster.start_server_with(&["--scheduler-config", &settings.to_string_lossy()]);
+    let machines = ["one", "two", "three"].map(|name| Machine::start(&cluster, name));
+    (cluster, machines.into())
+}
+
+fn start_workload(kubectl: &Kubectl, machines: &[Machine], name: &str) {
+    machines.iter().for_each(|m| {
+        kubectl.until(&format!("node {}", m.name), "{.status.conditions[?(@.type=='Ready')].status}", "True")
+    });
+    let mut deployment = web(name, 1);
+    let spec = &mut deployment["spec"]["template"]["spec"];
+    spec["nodeSelector"] = json!({"knarr.dev/simulated": "true"});
+    let soon =
+        |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1});
+    spec["tolerations"] =
+        json!([soon("node.kubernetes.io/not-ready"), soon("node.kubernetes.io/unreachable")]);
+    kubectl.apply(&deployment);
+}
+
+#[test]
+fn d13_a_workload_that_takes_node_after_node_with_it_is_held_back_until_somebody_answers_for_it() {
+    let (cluster, mut machines) = with_a_workload(true);
+    let kubectl = cluster.namespace("held");
+    start_workload(&kubectl, &machines, "bomb");
+    let third = two_nodes_fall(&kubectl, &mut machines);
+    let (pod, why) = wait_for("the pod that is held back", FALL, || {
+        let (pod, node) = live_pod(&kubectl)?;
+        let why =
+            kubectl.path(&format!("pod {pod}"), "{.status.conditions[?(@.type=='PodScheduled')].message}");
+        (node == "<none>" && why.contains("held back: nodes ")).then_some((pod, why))
+    });
+    assert!(
+        why.contains("stopped being ready one after another with pods of this workload; until 20"),
+        "{why}"
+    );
+    let told = kubectl.event(&pod, "FailedScheduling");
+    assert!(told.contains("held back: nodes "), "{told}");
+    let events =
+        kubectl.run("get events -A --field-selector reason=WorkloadHeldBack -o jsonpath={.items[*].message}");
+    assert!(events.contains("are held back: nodes ") && !events.contains(&third), "{events}");
+
+    // Others are not concerned.
+    let mut calm = web("calm", 1);
+    calm["spec"]["template"]["spec"]["nodeName"] = json!(null);
+    calm["spec"]["template"]["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": third});
+    kubectl.apply(&calm);
+    kubectl.run("rollout status deployment/calm --timeout=60s");
+    assert_eq!(live_pod(&kubectl).map(|(_, node)| node).as_deref(), Some("<none>"));
+
+    kubectl.run(&format!("annotate pod {pod} scheduling.knarr.io/release=yes"));
+    kubectl.until(&format!("pod {pod}"), "{.spec.nodeName}", &third);
+    kubectl.until(&format!("pod {pod}"), "{.status.phase}", "Running");
+    assert!(kubectl.event(&pod, "WorkloadReleased").contains("Scheduled again on request"));
+}
+
+#[test]
+fn d13_nothing_is_held_back_where_that_is_switched_off() {
+    let (cluster, mut machines) = with_a_workload(false);
+    let kubectl = cluster.namespace("free");
+    start_workload(&kubectl, &machines, "bomb");
+    let third = two_nodes_fall(&kubectl, &mut machines);
+    wait_for("the pod on the third node", FALL, || {
+        let (pod, node) = live_pod(&kubectl)?;
+        let phase = kubectl.path(&format!("pod {pod}"), "{.status.phase}");
+        (node == third && phase == "Running").then_some(())
+    });
+    assert_eq!(kubectl.run("get events -A --field-selector reason=WorkloadHeldBack -o name"), "");
 }

@@ -17,7 +17,7 @@ use crate::schedule_one::Outcome;
 
 /// What is placed in one go.
 pub(super) enum Unit {
-    Pod(Pod),
+    Pod(Box<Pod>),
     Gang(Arc<PodGroup>, Vec<Pod>),
 }
 
@@ -34,7 +34,7 @@ pub(super) fn units(groups: &Groups, pods: Vec<Pod>) -> Vec<Unit> {
     for pod in pods {
         let group = group_of(&pod).and_then(|key| Some((groups.object(&key)?, key)));
         let Some((group, key)) = group else {
-            units.push(Unit::Pod(pod));
+            units.push(Unit::Pod(Box::new(pod)));
             continue;
         };
         match gangs.get(&key).and_then(|at| units.get_mut(*at)) {

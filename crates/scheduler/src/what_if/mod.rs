@@ -205,7 +205,7 @@ impl WhatIf {
         }
         for unit in gangs::units(&self.groups, pods) {
             match unit {
-                Unit::Pod(pod) => simulation.add(self.place(pod)?),
+                Unit::Pod(pod) => simulation.add(self.place(*pod)?),
                 Unit::Gang(group, pods) => {
                     self.place_gang(&group, pods)?.into_iter().for_each(|p| simulation.add(p));
                 }

@@ -221,13 +221,11 @@ mod tests {
         group
     }
 
+    /// Pods with the place of their node.
+    type There = Vec<(usize, PodBuilder)>;
+
     /// The best node and who leaves it, or the words.
-    fn preempt(
-        all: Vec<PodGroup>,
-        nodes: Vec<NodeBuilder>,
-        there: Vec<(usize, PodBuilder)>,
-        incoming: PodBuilder,
-    ) -> String {
+    fn preempt(all: Vec<PodGroup>, nodes: Vec<NodeBuilder>, there: There, incoming: PodBuilder) -> String {
         let catalog = Arc::new(Catalog::default());
         let groups = catalog.shared::<Groups>();
         all.into_iter().for_each(|group| groups.set_object(group.into()));
@@ -265,7 +263,7 @@ mod tests {
     fn the_rules_of_groups_decide_who_leaves() {
         let member = |name, priority| big(name, priority).group("g");
         let urgent = || big("urgent", 100);
-        let table: Vec<(&str, Vec<PodGroup>, Vec<(usize, PodBuilder)>, &str)> = vec![
+        let table: Vec<(&str, Vec<PodGroup>, There, &str)> = vec![
             (
                 "a lone pod rather than a group of the same priority on two nodes",
                 vec![group("g", true, 10)],
