@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
 use knarr_client::Client;
+use knarr_client::service_account::user_name;
 use knarr_controllers::ClientOf;
 use knarr_scheduler::Scheduler;
 use knarr_storage::Store;
@@ -190,7 +191,7 @@ async fn schedule(server: &ApiServer, client: Client, options: &Options, stop: C
         let counted = Arc::downgrade(scheduler);
         server.show_metrics(NAME, move || counted.upgrade().map(|s| s.metrics()).unwrap_or_default());
     };
-    scheduler::schedule(client, options.scheduler.clone(), show, stop).await;
+    scheduler::schedule(client, options.scheduler.clone(), show, || {}, stop).await;
 }
 
 /// Runs the controllers until `stop`, each under its own service account, as upstream does: on one server at a time,
@@ -203,14 +204,14 @@ pub async fn controllers(
     identity: &str,
     stop: CancellationToken,
 ) {
-    use crate::controller_manager::NAME;
+    use crate::controller_manager::{ACCOUNTS_IN, NAME};
     server.show_metrics(NAME, knarr_controllers::metrics::render);
     let shared = client(server, clock, "system:kube-controller-manager", &[], NAME);
     let (of_server, of_clock) = (server.clone(), Arc::clone(clock));
     let client_of: ClientOf = Arc::new(move |name| {
-        let user = format!("system:serviceaccount:kube-system:{name}");
+        let user = user_name(ACCOUNTS_IN, name);
         let groups = ["system:serviceaccounts", "system:serviceaccounts:kube-system"];
-        client(&of_server, &of_clock, &user, &groups, NAME)
+        client(&of_server, &of_clock, &user, &groups, NAME).on_behalf_of(&user)
     });
     let wanted = knarr_controllers::Options {
         cluster_cidr: options.cluster_cidr.clone(),

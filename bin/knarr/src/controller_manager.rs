@@ -5,15 +5,23 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use knarr_client::Client;
 use knarr_client::kubeconfig::Access;
-use knarr_controllers::{ClientOf, Options, names, run_chosen};
+use knarr_client::service_account::{ServiceAccounts, user_name};
+use knarr_controllers::names::{by_name, on_by_default};
+use knarr_controllers::{ClientOf, Options, health, names, run_chosen};
+use serde_json::json;
 
-use crate::component::{Component, ComponentArgs};
+use crate::component::{Component, ComponentArgs, Identity, Shown};
 use crate::pki::read;
+use crate::serving::Check;
 use crate::signer::{CertificateKeys, TokenKey};
 
 /// Its name towards the API.
 pub const NAME: &str = "kube-controller-manager";
+const IDENTITY: Identity = Identity { name: NAME, port: 10257 };
+/// Where the controllers' service accounts are.
+pub const ACCOUNTS_IN: &str = "kube-system";
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr controller-manager --kubeconfig controllers.kubeconfig\n  \
@@ -21,9 +29,12 @@ pub const NAME: &str = "kube-controller-manager";
     --leader-elect-resource-name jobs\n\n\
     A controller must run once in a cluster: `knarr server --disable-controller-manager` runs none itself.")]
 pub struct ControllerManagerArgs {
-    /// The controllers to run: names, `-NAME` for those not to run, `*` for all others
+    /// The controllers to run: names, `-NAME` for those not to run, `*` for all others that are on by default
     #[arg(long, default_value = "*", value_name = "NAME", value_delimiter = ',', allow_hyphen_values = true)]
     controllers: Vec<String>,
+    /// Let each controller act as its own service account in kube-system, made when it is missing
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    use_service_account_credentials: bool,
     /// Addresses of pods, all nodes together
     #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR")]
     cluster_cidr: String,
@@ -50,14 +61,12 @@ pub fn run(args: ControllerManagerArgs) -> Result<()> {
     let chosen = Chosen::parse(&args.controllers)?;
     crate::server::parse_cidr("--cluster-cidr", &args.cluster_cidr, args.node_cidr_mask_size)?;
     crate::memory::runtime()?.block_on(async {
-        let component = Component::start(&args.component, NAME).await?;
+        let component = Component::start(&args.component, IDENTITY).await?;
         let options = options(&args, &component.access)?;
         let (client, clock) = (component.client.clone(), Arc::clone(&component.clock));
-        let same = client.clone();
-        // As upstream does by default: every controller under the kubeconfig's identity.
-        let client_of: ClientOf = Arc::new(move |_| same.clone());
+        let client_of = identities(&args, &component)?;
         component
-            .run(move |stop| {
+            .run(shown(&args), move |stop| {
                 let chosen = chosen.clone();
                 run_chosen(
                     move |name| chosen.takes(name),
@@ -70,6 +79,55 @@ pub fn run(args: ControllerManagerArgs) -> Result<()> {
             })
             .await
     })
+}
+
+fn shown(args: &ControllerManagerArgs) -> Shown {
+    let config = json!({"kubecontrollermanager.config.k8s.io": {
+        "apiVersion": "kubecontrollermanager.config.k8s.io/v1alpha1",
+        "kind": "KubeControllerManagerConfiguration",
+        "Generic": {
+            "ClientConnection": args.component.connection_config(),
+            "Controllers": args.controllers,
+            "LeaderElection": args.component.lease_config(NAME),
+        },
+        "KubeCloudShared": {
+            "AllocateNodeCIDRs": true,
+            "ClusterCIDR": args.cluster_cidr,
+            "UseServiceAccountCredentials": args.use_service_account_credentials,
+        },
+        "NodeIPAMController": {"NodeCIDRMaskSize": args.node_cidr_mask_size},
+        "CSRSigningController": {
+            "ClusterSigningCertFile": args.cluster_signing_cert_file,
+            "ClusterSigningKeyFile": args.cluster_signing_key_file,
+        },
+        "SAController": {
+            "RootCAFile": args.root_ca_file,
+            "ServiceAccountKeyFile": args.service_account_private_key_file,
+        },
+    }});
+    let checks = || {
+        let controllers = health::controllers().into_iter().map(|(name, well)| {
+            let result = if well { Ok(()) } else { Err(format!("{name} has ended unexpectedly")) };
+            Check { name, endpoints: &["healthz"], result }
+        });
+        controllers.collect()
+    };
+    let (checks, metrics) = (Box::new(checks), Box::new(knarr_controllers::metrics::render));
+    Shown { checks, lease_counts_at: &["healthz"], metrics, config }
+}
+
+/// Who each controller is: as upstream by default, whom the kubeconfig names.
+fn identities(args: &ControllerManagerArgs, component: &Component) -> Result<ClientOf> {
+    let client = component.client.clone();
+    if !args.use_service_account_credentials {
+        return Ok(Arc::new(move |_| client.clone()));
+    }
+    let accounts = ServiceAccounts::new(client, &component.access, ACCOUNTS_IN)?;
+    let clock = Arc::clone(&component.clock);
+    Ok(Arc::new(move |name| {
+        let client = Client::new(accounts.transport(name), Arc::clone(&clock), NAME);
+        client.on_behalf_of(&user_name(ACCOUNTS_IN, name))
+    }))
 }
 
 fn options(args: &ControllerManagerArgs, access: &Access) -> Result<Options> {
@@ -111,10 +169,10 @@ impl Chosen {
                 None => (entry.as_str(), &mut chosen.on),
                 Some(name) => (name, &mut chosen.off),
             };
-            if !names().any(|known| known == name) {
+            let Some(name) = by_name(name) else {
                 let known: Vec<_> = names().collect();
                 bail!("--controllers: no controller is called {name:?}; there are {}", known.join(", "));
-            }
+            };
             to.push(name.to_owned());
         }
         Ok(chosen)
@@ -122,7 +180,7 @@ impl Chosen {
 
     fn takes(&self, name: &str) -> bool {
         let listed = |list: &[String]| list.iter().any(|n| n == name);
-        listed(&self.on) || (self.others && !listed(&self.off))
+        listed(&self.on) || (self.others && on_by_default(name) && !listed(&self.off))
     }
 }
 
@@ -138,13 +196,16 @@ mod tests {
 
     #[test]
     fn controllers_are_chosen_as_upstream_does() {
-        assert_eq!(taken("*").unwrap(), names().collect::<Vec<_>>());
+        let usual: Vec<_> = names().filter(|name| on_by_default(name)).collect();
+        assert_eq!(taken("*").unwrap(), usual);
         assert_eq!(
             taken("job-controller,deployment-controller").unwrap(),
             ["deployment-controller", "job-controller"]
         );
         let but_one = taken("*,-job-controller").unwrap();
-        assert!(!but_one.contains(&"job-controller") && but_one.len() + 1 == names().count());
+        assert!(!but_one.contains(&"job-controller") && but_one.len() + 1 == usual.len());
+        assert_eq!(taken("*,tokencleaner").unwrap().len(), usual.len() + 1);
+        assert_eq!(taken("job,-cronjob").unwrap(), ["job-controller"]);
         assert!(taken("-job-controller").unwrap().is_empty());
         let error = taken("jobs").unwrap_err().to_string();
         assert!(error.starts_with("--controllers: no controller is called \"jobs\"; there are "), "{error}");

@@ -27,6 +27,7 @@ mod reset;
 mod scheduler;
 mod scheduling_questions;
 mod server;
+mod serving;
 mod signals;
 mod signer;
 mod simulate;
@@ -64,7 +65,7 @@ enum Command {
     /// Run a node of an existing cluster
     Agent(agent::AgentArgs),
     /// Run the scheduler alone
-    Scheduler(scheduler::SchedulerArgs),
+    Scheduler(Box<scheduler::SchedulerArgs>),
     /// Run controllers alone
     ControllerManager(Box<controller_manager::ControllerManagerArgs>),
     /// Work with the node's images
@@ -115,7 +116,7 @@ fn run(command: Command) -> Result<()> {
     match command {
         Command::Server(args) => server::run(args),
         Command::Agent(args) => agent::run(args),
-        Command::Scheduler(args) => scheduler::run(args),
+        Command::Scheduler(args) => scheduler::run(*args),
         Command::ControllerManager(args) => controller_manager::run(*args),
         Command::Image(args) => image::run(args),
         Command::Kubeconfig(args) => kubeconfig::run(args),

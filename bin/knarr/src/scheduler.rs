@@ -1,7 +1,8 @@
 //! `knarr scheduler`: the scheduler alone, for the cluster of any API server.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -10,12 +11,15 @@ use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Informers};
 use knarr_scheduler::Scheduler;
 use knarr_scheduler::config::Configuration;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::component::{Component, ComponentArgs};
+use crate::component::{Component, ComponentArgs, Identity, Shown};
+use crate::serving::Check;
 
 /// Its name towards the API.
 pub const NAME: &str = "kube-scheduler";
+const IDENTITY: Identity = Identity { name: NAME, port: 10259 };
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr scheduler --kubeconfig scheduler.kubeconfig\n  \
@@ -32,11 +36,79 @@ pub struct SchedulerArgs {
 pub fn run(args: SchedulerArgs) -> Result<()> {
     let mut config = configuration("--config", args.config.as_deref())?;
     crate::memory::runtime()?.block_on(async {
-        let component = Component::start(&args.component, NAME).await?;
+        let component = Component::start(&args.component, IDENTITY).await?;
         config.generic_workload = gates::GENERIC_WORKLOAD.is_on();
         let client = component.client.clone();
-        component.run(move |stop| schedule(client.clone(), config.clone(), |_| {}, stop)).await
+        let running: Arc<Running> = Arc::default();
+        let shown = shown(&args.component, &config, &running);
+        component
+            .run(shown, move |stop| {
+                let running = Arc::clone(&running);
+                let synced = Arc::clone(&running);
+                let started = move |scheduler: &Arc<Scheduler>| {
+                    running.synced.store(false, Ordering::Relaxed);
+                    *running.scheduler() = Arc::downgrade(scheduler);
+                };
+                let synced = move || synced.synced.store(true, Ordering::Relaxed);
+                schedule(client.clone(), config.clone(), started, synced, stop)
+            })
+            .await
     })
+}
+
+/// The scheduler while it schedules.
+#[derive(Default)]
+struct Running {
+    scheduler: Mutex<Weak<Scheduler>>,
+    /// Whether it has seen the cluster.
+    synced: AtomicBool,
+}
+
+impl Running {
+    fn scheduler(&self) -> MutexGuard<'_, Weak<Scheduler>> {
+        self.scheduler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that stands by has nothing to be in step with.
+    fn in_step(&self) -> Result<(), String> {
+        let waits = self.scheduler().strong_count() > 0 && !self.synced.load(Ordering::Relaxed);
+        if waits { Err("waiting for handlers to sync".to_owned()) } else { Ok(()) }
+    }
+}
+
+/// Its pages.
+fn shown(args: &ComponentArgs, config: &Configuration, running: &Arc<Running>) -> Shown {
+    let names = config.profiles.iter().filter_map(|profile| profile.scheduler_name.as_deref());
+    let mut profiles: Vec<Value> = names.map(|name| json!({"schedulerName": name})).collect();
+    if profiles.is_empty() {
+        profiles.push(json!({"schedulerName": "default-scheduler"}));
+    }
+    let config = json!({"componentconfig": {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": args.lease_config(NAME),
+        "clientConnection": args.connection_config(),
+        "percentageOfNodesToScore": config.percentage_of_nodes_to_score.unwrap_or(0),
+        "podInitialBackoffSeconds": config.pod_initial_backoff_seconds,
+        "podMaxBackoffSeconds": config.pod_max_backoff_seconds,
+        "profiles": profiles,
+    }});
+    let seen = Arc::clone(running);
+    let checks = move || {
+        vec![
+            Check { name: "ping", endpoints: &["livez"], result: Ok(()) },
+            // A process on its way out answers nobody any more.
+            Check { name: "shutdown", endpoints: &["readyz"], result: Ok(()) },
+            Check { name: "sched-handler-sync", endpoints: &["readyz"], result: seen.in_step() },
+        ]
+    };
+    let running = Arc::clone(running);
+    let metrics = move || {
+        let scheduler = running.scheduler().upgrade();
+        scheduler.map(|scheduler| scheduler.metrics()).unwrap_or_default()
+    };
+    let (checks, metrics) = (Box::new(checks), Box::new(metrics));
+    Shown { checks, lease_counts_at: &["healthz", "readyz"], metrics, config }
 }
 
 /// What the file says, or the defaults without one; `option` named it.
@@ -51,11 +123,13 @@ pub fn configuration(option: &str, file: Option<&Path>) -> Result<Configuration>
     read.with_context(|| format!("{option} {}", file.display()))
 }
 
-/// Schedules until `stop`; `started` gets the scheduler once it is set up.
+/// Schedules until `stop`; `started` gets the scheduler once it is set up, `synced` is told when it has seen the
+/// cluster.
 pub async fn schedule(
     client: Client,
     config: Configuration,
     started: impl FnOnce(&Arc<Scheduler>),
+    synced: impl FnOnce(),
     stop: CancellationToken,
 ) {
     let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", stop.clone());
@@ -70,6 +144,7 @@ pub async fn schedule(
         () = informers.wait_synced() => {}
         () = stop.cancelled() => return,
     }
+    synced();
     scheduler.run(stop).await;
 }
 

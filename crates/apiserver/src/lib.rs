@@ -48,4 +48,5 @@ pub use config::{Config, ConfigError, Keypair, SYSTEM_VERSION, Version};
 pub use encryption::Encryption;
 pub use features::Features;
 pub use local_api::LocalApi;
+pub use metrics::of_process as process_metrics;
 pub use server::{ApiServer, StartError};

@@ -20,6 +20,7 @@ pub struct Client {
     transport: Arc<dyn Transport>,
     clock: Arc<dyn Clock>,
     field_manager: Arc<str>,
+    agent: Arc<str>,
 }
 
 /// A patch and its format.
@@ -49,7 +50,14 @@ impl Patch {
 impl Client {
     /// `field_manager` is the name under which this component's writes are recorded.
     pub fn new(transport: Arc<dyn Transport>, clock: Arc<dyn Clock>, field_manager: &str) -> Self {
-        Self { transport, clock, field_manager: field_manager.into() }
+        let agent = agent(field_manager).into();
+        Self { transport, clock, field_manager: field_manager.into(), agent }
+    }
+
+    /// Says in its requests on whose behalf they are, as upstream's controllers do.
+    pub fn on_behalf_of(mut self, user: &str) -> Self {
+        self.agent = format!("{}/{user}", self.agent).into();
+        self
     }
 
     pub fn transport(&self) -> &Arc<dyn Transport> {
@@ -199,7 +207,7 @@ impl Client {
             }
             let request = request
                 .header(http::header::ACCEPT, accept)
-                .header(http::header::USER_AGENT, format!("knarr/{}", self.field_manager))
+                .header(http::header::USER_AGENT, &*self.agent)
                 .body(body.clone())
                 .map_err(|e| Error::Protocol(e.to_string()))?;
             match self.transport.send(request).await {
@@ -212,6 +220,17 @@ impl Client {
             again += 1;
         }
     }
+}
+
+/// In the form of Kubernetes' components, whose first word is who writes.
+fn agent(component: &str) -> String {
+    let (version, os) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS);
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{component}/v{version} ({os}/{arch}) knarr")
 }
 
 fn decode<K: Kind>(body: &Bytes) -> Result<K> {

@@ -39,7 +39,14 @@ struct Connection {
 }
 
 /// Talks to an API server by its URL.
+#[derive(Clone)]
 pub struct HttpTransport {
+    link: Arc<Link>,
+    authorization: Option<HeaderValue>,
+}
+
+/// The way to one server: what several identities that come by token can share.
+struct Link {
     server: String,
     host: String,
     port: u16,
@@ -47,7 +54,6 @@ pub struct HttpTransport {
     authority: String,
     server_name: ServerName<'static>,
     tls: TlsConnector,
-    authorization: Option<HeaderValue>,
     connections: tokio::sync::Mutex<Vec<Connection>>,
 }
 
@@ -61,19 +67,34 @@ impl HttpTransport {
         let host = uri.host().ok_or_else(|| wrong("no host"))?.trim_matches(['[', ']']).to_owned();
         let name = access.tls_server_name.clone().unwrap_or_else(|| host.clone());
         let server_name = ServerName::try_from(name).map_err(|_| wrong("no valid host name"))?;
-        let authorization = access.token.as_ref().map(|t| HeaderValue::from_str(&format!("Bearer {t}")));
-        Ok(Self {
+        let authorization = access.token.as_deref().map(bearer).transpose()?;
+        let link = Link {
             server: access.server.clone(),
             authority: format!("{}:{}", bracket(&host), uri.port_u16().unwrap_or(443)),
             host,
             port: uri.port_u16().unwrap_or(443),
             server_name,
             tls: TlsConnector::from(Arc::new(client_tls(access)?)),
-            authorization: authorization.transpose().map_err(|_| wrong("no valid token beside"))?,
             connections: tokio::sync::Mutex::default(),
-        })
+        };
+        Ok(Self { link: Arc::new(link), authorization })
     }
 
+    /// The same connections, with another token.
+    pub fn with_authorization(&self, authorization: HeaderValue) -> Self {
+        Self { link: Arc::clone(&self.link), authorization: Some(authorization) }
+    }
+}
+
+/// The header that shows a token.
+pub fn bearer(token: &str) -> Result<HeaderValue> {
+    let value = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut value = value.map_err(|_| Error::Protocol("a token with characters that no token has".into()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+impl Link {
     fn broken(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Connection { server: self.server.clone(), source: source.into() }
     }
@@ -118,9 +139,10 @@ impl HttpTransport {
     async fn exchange(
         &self,
         connection: Connection,
+        authorization: Option<&HeaderValue>,
         mut request: Request<Bytes>,
     ) -> Result<Response<Incoming>> {
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = authorization {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
         let uri = format!("https://{}{}", self.authority, request.uri());
@@ -149,10 +171,10 @@ impl HttpTransport {
 #[async_trait]
 impl Transport for HttpTransport {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>> {
-        let connection = self.connection(false).await?;
-        let response = self.exchange(connection, request).await?;
+        let connection = self.link.connection(false).await?;
+        let response = self.link.exchange(connection, self.authorization.as_ref(), request).await?;
         let (parts, body) = response.into_parts();
-        Ok(Response::from_parts(parts, self.read_whole(body).await?))
+        Ok(Response::from_parts(parts, self.link.read_whole(body).await?))
     }
 
     async fn list(
@@ -172,12 +194,13 @@ impl Transport for HttpTransport {
         namespace: Option<&str>,
         options: &ListOptions,
     ) -> Result<WatchStream> {
-        let connection = self.connection(true).await?;
+        let connection = self.link.connection(true).await?;
         connection.watches.fetch_add(1, Ordering::Relaxed);
         let open = OpenWatch(Arc::clone(&connection.watches));
         let request = get(&resource.path(namespace, None), &options.query(true))?;
-        let body = self.exchange(connection, request).await?.into_body();
-        let server = self.server.clone();
+        let answer = self.link.exchange(connection, self.authorization.as_ref(), request).await?;
+        let body = answer.into_body();
+        let server = self.link.server.clone();
         let chunks = body.into_data_stream().map_err(move |e| {
             // Counted as open for as long as the body is held.
             let _ = &open;

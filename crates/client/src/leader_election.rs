@@ -2,6 +2,8 @@
 //!
 //! Source: the protocol and the default times of `k8s.io/client-go/tools/leaderelection`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,6 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
 use crate::error::Result;
+use crate::metrics;
+
+/// For how long a leader may act after the end of its lease before it counts as ill; upstream's.
+const TOLERATED: Duration = Duration::from_secs(20);
 
 /// Whose lease, where, and how long it lasts.
 #[derive(Debug, Clone)]
@@ -23,9 +29,45 @@ pub struct LeaderElection {
     pub lease_duration: Duration,
     pub renew_deadline: Duration,
     pub retry_period: Duration,
+    /// How this candidate is doing; shared by its clones.
+    pub standing: Arc<Standing>,
+}
+
+/// Whether a candidate leads, and since when nobody has confirmed it.
+#[derive(Debug, Default)]
+pub struct Standing {
+    leads: AtomicBool,
+    /// Of the clock's monotonic time.
+    renewed_nanos: AtomicU64,
+}
+
+impl Standing {
+    fn set(&self, lease: &str, leads: bool, now: Duration) {
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.renewed_nanos.store(nanos, Ordering::Relaxed);
+        if self.leads.swap(leads, Ordering::Relaxed) != leads {
+            metrics::leads(lease, leads);
+        }
+    }
+
+    /// For how long a leader has not been confirmed; `None` for whoever does not lead.
+    fn unconfirmed(&self, now: Duration) -> Option<Duration> {
+        let renewed = Duration::from_nanos(self.renewed_nanos.load(Ordering::Relaxed));
+        self.leads.load(Ordering::Relaxed).then(|| now.saturating_sub(renewed))
+    }
 }
 
 impl LeaderElection {
+    /// Fails for a leader whose lease has been over for long: it should have noticed, and ended.
+    pub fn health(&self, now: Duration) -> Result<(), String> {
+        match self.standing.unconfirmed(now) {
+            Some(since) if since > self.lease_duration + TOLERATED => {
+                Err(format!("failed election to renew leadership on lease {}", self.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// With the default times: 15 s, 10 s, 2 s.
     pub fn new(namespace: &str, name: &str, identity: &str) -> Self {
         Self {
@@ -35,6 +77,7 @@ impl LeaderElection {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
+            standing: Arc::default(),
         }
     }
 
@@ -43,6 +86,7 @@ impl LeaderElection {
     /// The lease is renewed in the background until `stop`, then given up.
     pub async fn acquire(self, client: Client, stop: CancellationToken) -> CancellationToken {
         let mut seen = Seen::default();
+        metrics::leads(&self.name, false);
         while !self.try_once(&client, &mut seen).await.unwrap_or(false) {
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -50,6 +94,7 @@ impl LeaderElection {
             }
         }
         let leading = stop.child_token();
+        self.standing.set(&self.name, !stop.is_cancelled(), client.clock().monotonic());
         tokio::spawn(self.keep(client, stop, leading.clone(), seen));
         leading
     }
@@ -63,12 +108,15 @@ impl LeaderElection {
             }
             if self.try_once(&client, &mut seen).await.unwrap_or(false) {
                 renewed = client.clock().monotonic();
+                self.standing.set(&self.name, true, renewed);
             } else if client.clock().monotonic().saturating_sub(renewed) > self.renew_deadline {
                 tracing::error!(lease = %self.name, "leadership lost");
+                self.standing.set(&self.name, false, renewed);
                 leading.cancel();
                 return;
             }
         }
+        self.standing.set(&self.name, false, client.clock().monotonic());
         if let Err(error) = self.release(&client).await {
             tracing::debug!(%error, "lease not given up");
         }
@@ -166,6 +214,21 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leader_that_nobody_confirms_is_ill() {
+        let election = LeaderElection::new("kube-system", "x", "me");
+        let second = Duration::from_secs;
+        assert_eq!(election.health(second(1000)), Ok(()), "does not lead");
+        election.standing.set("x", true, second(10));
+        assert_eq!(election.health(second(45)), Ok(()));
+        let ill = election.health(second(46)).unwrap_err();
+        assert_eq!(ill, "failed election to renew leadership on lease x");
+        assert!(metrics::render().contains("leader_election_master_status{name=\"x\"} 1"));
+        election.standing.set("x", false, second(50));
+        assert_eq!(election.health(second(1000)), Ok(()));
+        assert!(metrics::render().contains("leader_election_master_status{name=\"x\"} 0"));
+    }
 
     #[test]
     fn a_lease_is_taken_when_free_or_stale_only() {

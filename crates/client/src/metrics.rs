@@ -145,6 +145,10 @@ fn queue_name(worker: &'static str) -> &'static str {
         "ephemeral-volume-controller" => "ephemeral_volume",
         "garbage-collector-controller" => "garbage_collector_attempt_to_delete",
         "horizontal-pod-autoscaler-controller" => "horizontalpodautoscaler",
+        "persistentvolume-expander-controller" => "volume_expand",
+        "resourceclaim-controller" => "resource_claim",
+        "ttl-controller" => "ttlcontroller",
+        "storage-version-migrator-controller" => "storage-version-migrator-controller",
         "node-lifecycle-controller" => "node_lifecycle_controller_pods",
         "persistentvolume-binder-claims" => "claims",
         "persistentvolume-binder-volumes" => "volumes",
@@ -185,6 +189,12 @@ const CALL_FAMILIES: &[Family] = &[
         kind: Kind::Counter,
         labels: &["status", "admin_access", "owner_api_group", "owner_api_kind"],
     },
+    Family {
+        name: "leader_election_master_status",
+        help: "Whether this process holds a lease, 1, or stands by, 0.",
+        kind: Kind::Gauge,
+        labels: &["name"],
+    },
 ];
 static CALLS: LazyLock<Registry> = LazyLock::new(|| Registry::new(CALL_FAMILIES));
 
@@ -199,6 +209,11 @@ pub fn called(method: &http::Method, host: &str, code: Option<u16>, took: Durati
 pub fn claim_created(created: bool, admin_access: bool) {
     let status = if created { "success" } else { "failure" };
     CALLS.add(2, &[status, if admin_access { "true" } else { "false" }, "", "Pod"], 1.0);
+}
+
+/// Tells whether this process holds a lease.
+pub fn leads(lease: &str, holds: bool) {
+    CALLS.set(3, &[lease], if holds { 1.0 } else { 0.0 });
 }
 
 /// All of it in the text format of Prometheus.

@@ -2,8 +2,10 @@
 //! one line in [`manager::ALL`].
 
 mod discovery;
+pub mod health;
 pub mod manager;
 pub mod metrics;
+pub mod names;
 mod nodes;
 mod owners;
 mod pod_control;
@@ -54,5 +56,6 @@ mod ttl_after_finished;
 mod validating_admission_policy_status;
 
 pub use certificates::CertificateSigner;
-pub use manager::{ClientOf, Context, Options, names, run, run_chosen};
+pub use manager::{ClientOf, Context, Options, run, run_chosen};
+pub use names::names;
 pub use service_account_tokens::TokenSigner;

@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::certificates::CertificateSigner;
+use crate::health;
+use crate::names::service_account;
 use crate::service_account_tokens::TokenSigner;
 
 /// The controllers of this build, in alphabetical order.
@@ -64,11 +66,6 @@ pub const ALL: &[Descriptor] = &[
     crate::validating_admission_policy_status::DESCRIPTOR,
 ];
 
-/// The names of all controllers.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    ALL.iter().map(|descriptor| descriptor.name)
-}
-
 /// A controller at work; it ends with the context's stop.
 pub type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -110,39 +107,6 @@ pub struct Context {
 /// Makes the access of one controller from its name: in upstream's clusters a service account in kube-system.
 pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 
-/// The service account of a controller: its own name, save where upstream gave it another.
-fn service_account(controller: &'static str) -> &'static str {
-    match controller {
-        "bootstrap-signer-controller" => "bootstrap-signer",
-        "token-cleaner-controller" => "token-cleaner",
-        "horizontal-pod-autoscaler-controller" => "horizontal-pod-autoscaler",
-        "daemonset-controller" => "daemon-set-controller",
-        "endpoints-controller" => "endpoint-controller",
-        "replicationcontroller-controller" => "replication-controller",
-        "service-cidr-controller" => "service-cidrs-controller",
-        "root-ca-certificate-publisher-controller" => "root-ca-cert-publisher",
-        "node-ipam-controller" | "node-lifecycle-controller" | "taint-eviction-controller" => {
-            "node-controller"
-        }
-        "legacy-serviceaccount-token-cleaner-controller" => "legacy-service-account-token-cleaner",
-        "podcertificaterequest-cleaner-controller" => "podcertificaterequestcleaner",
-        "kube-apiserver-serving-clustertrustbundle-publisher-controller" => {
-            "kube-apiserver-serving-clustertrustbundle-publisher"
-        }
-        "garbage-collector-controller" => "generic-garbage-collector",
-        "endpointslice-mirroring-controller" => "endpointslicemirroring-controller",
-        "persistentvolume-attach-detach-controller" => "attachdetach-controller",
-        "persistentvolume-binder-controller" => "persistent-volume-binder",
-        "persistentvolume-expander-controller" => "expand-controller",
-        "persistentvolume-protection-controller" => "pv-protection-controller",
-        "persistentvolumeclaim-protection-controller" => "pvc-protection-controller",
-        "resourceclaim-controller" => "resource-claim-controller",
-        "pod-garbage-collector-controller" => "pod-garbage-collector",
-        name if name.starts_with("certificatesigningrequest-") => "certificate-controller",
-        name => name,
-    }
-}
-
 /// Runs all controllers until `stop`. `shared` is the access of the informers that all of them share.
 pub async fn run(
     client_of: ClientOf,
@@ -179,7 +143,14 @@ pub async fn run_chosen(
             options: Arc::clone(&options),
             stop: stop.clone(),
         };
-        tracker.spawn((descriptor.run)(Arc::new(context)));
+        let controller = (descriptor.run)(Arc::new(context));
+        let name = descriptor.name;
+        health::begins(name);
+        tracker.spawn(async move {
+            let mut fallen = health::Fallen::unless_it_ends(name);
+            controller.await;
+            fallen.has_ended();
+        });
     }
     tracker.close();
     tracker.wait().await;

@@ -11,7 +11,7 @@ use knarr_client::{Event, Lister, Result};
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
 
 pub const DESCRIPTOR: Descriptor =
-    Descriptor { name: "service-account-controller", run: |cx| Box::pin(async move { run(cx).await }) };
+    Descriptor { name: "serviceaccount-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
 const DEFAULT: &str = "default";
 

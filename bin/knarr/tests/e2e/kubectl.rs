@@ -58,6 +58,11 @@ impl<'a> Kubectl<'a> {
         Self { cluster, namespace, kubeconfig }
     }
 
+    /// The same for another namespace, which goes with the test.
+    pub fn in_namespace(&self, name: &str) -> Self {
+        Self::new(self.cluster, Some(name.to_owned()), self.kubeconfig.clone())
+    }
+
     pub fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or("default")
     }

@@ -35,6 +35,7 @@ mod scheduling;
 mod services;
 mod simulated;
 mod storage;
+mod tour;
 mod two_nodes;
 mod two_servers;
 mod volumes;

@@ -10,6 +10,7 @@ pub use knarr_apimachinery::metrics::{Family, Kind};
 
 use families::FAMILIES;
 pub use families::Metric;
+pub use process::of_process;
 pub use requests::Observed;
 pub use storage::MeteredStore;
 

@@ -6,6 +6,13 @@ use super::{Metric, Metrics};
 const TICKS: f64 = 100.0;
 const PAGE: f64 = 4096.0;
 
+/// The `process_*` families alone, for components of their own, in the text format of Prometheus.
+pub fn of_process() -> String {
+    let metrics = Metrics::default();
+    metrics.sample_process();
+    metrics.0.render_those(|family| family.name.starts_with("process_"))
+}
+
 impl Metrics {
     /// Sets the `process_*` families.
     pub fn sample_process(&self) {

@@ -1,0 +1,206 @@
+//! The HTTPS port of a component that runs alone: health, metrics and configuration, for those who may see them.
+
+mod auth;
+mod pages;
+mod tls;
+
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::kubeconfig::Access;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::{access, api_flags, preflight};
+use auth::{Delegated, Options as AuthOptions, UserInfo};
+pub use pages::{Check, Pages};
+use tls::Tls;
+
+/// Connections at a time; further clients wait.
+const MAX_CONNECTIONS: usize = 500;
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+/// After a failing accept, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Args)]
+pub struct ServingArgs {
+    /// Address of the port for health, metrics and configuration
+    #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
+    bind_address: IpAddr,
+    /// That port; 0 for none [default: the component's, 10257 or 10259]
+    #[arg(long, value_name = "PORT")]
+    secure_port: Option<u16>,
+    /// Its certificate; without one it is made at each start
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    /// The certificate's key
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_private_key_file: Option<PathBuf>,
+    /// Authority of clients' certificates [default: what the cluster says of its own]
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Access to the API server that says whose a token is; without it everybody is anonymous
+    #[arg(long, value_name = "FILE")]
+    authentication_kubeconfig: Option<PathBuf>,
+    /// Do not ask the cluster for its authority of clients' certificates
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    authentication_skip_lookup: bool,
+    /// For how long its answers are believed
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = api_flags::duration)]
+    authentication_token_webhook_cache_ttl: Duration,
+    /// Access to the API server that says who may see what; without it only system:masters may
+    #[arg(long, value_name = "FILE")]
+    authorization_kubeconfig: Option<PathBuf>,
+    /// Paths that everybody may see
+    #[arg(long, default_value = "/healthz,/readyz,/livez", value_name = "PATH", value_delimiter = ',')]
+    authorization_always_allow_paths: Vec<String>,
+    /// For how long a yes is believed
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = api_flags::duration)]
+    authorization_webhook_cache_authorized_ttl: Duration,
+    /// For how long a no is believed
+    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = api_flags::duration)]
+    authorization_webhook_cache_unauthorized_ttl: Duration,
+}
+
+/// The port, taken, and not yet answering.
+pub struct Bound {
+    listener: std::net::TcpListener,
+    auth: Arc<Delegated>,
+    tls: Arc<Tls>,
+}
+
+impl ServingArgs {
+    /// Takes the port, unless it is 0; `default_port` is the component's own.
+    pub fn bind(&self, default_port: u16, clock: &Arc<dyn Clock>) -> Result<Option<Bound>> {
+        let port = self.secure_port.unwrap_or(default_port);
+        if port == 0 {
+            return Ok(None);
+        }
+        let client = |file: &Option<PathBuf>| {
+            let open = |file: &PathBuf| {
+                let access = Access::load(file).with_context(|| format!("cannot use {}", file.display()))?;
+                access::client(&access, clock, "knarr")
+            };
+            file.as_ref().map(open).transpose()
+        };
+        let authentication = client(&self.authentication_kubeconfig)?;
+        let lookup = authentication.clone().filter(|_| !self.authentication_skip_lookup);
+        let auth = Delegated::new(AuthOptions {
+            authentication,
+            authorization: client(&self.authorization_kubeconfig)?,
+            always_allow: self.authorization_always_allow_paths.clone(),
+            token_ttl: self.authentication_token_webhook_cache_ttl,
+            allowed_ttl: self.authorization_webhook_cache_authorized_ttl,
+            denied_ttl: self.authorization_webhook_cache_unauthorized_ttl,
+            clock: Arc::clone(clock),
+        });
+        let pair = self.tls_cert_file.as_deref().zip(self.tls_private_key_file.as_deref());
+        let tls = Tls::open(pair, self.client_ca_file.as_deref(), lookup, self.bind_address)?;
+        let listener = preflight::listen(SocketAddr::new(self.bind_address, port), "--secure-port")?;
+        Ok(Some(Bound { listener, auth: Arc::new(auth), tls: Arc::new(tls) }))
+    }
+}
+
+impl Bound {
+    /// Answers until `stop`.
+    pub fn serve(self, pages: Pages, stop: CancellationToken) -> Result<()> {
+        let listener = TcpListener::from_std(self.listener).context("cannot use the listening socket")?;
+        let (tls, following) = (Arc::clone(&self.tls), stop.clone());
+        tokio::spawn(async move { tls.follow(following).await });
+        tokio::spawn(accept(listener, self.tls, self.auth, Arc::new(pages), stop));
+        Ok(())
+    }
+}
+
+async fn accept(
+    listener: TcpListener,
+    tls: Arc<Tls>,
+    auth: Arc<Delegated>,
+    pages: Arc<Pages>,
+    stop: CancellationToken,
+) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = async {
+                let slot = Arc::clone(&slots).acquire_owned().await;
+                (slot, listener.accept().await)
+            } => accepted,
+        };
+        match accepted {
+            (Ok(slot), Ok((stream, _))) => {
+                let (tls, auth, pages, stop) =
+                    (Arc::clone(&tls), Arc::clone(&auth), Arc::clone(&pages), stop.clone());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = stop.cancelled() => {}
+                        () = connection(stream, &tls, auth, pages) => {}
+                    }
+                    drop(slot);
+                });
+            }
+            (Err(_), _) => return,
+            (_, Err(error)) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                pages.clock.sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, tls: &Tls, auth: Arc<Delegated>, pages: Arc<Pages>) {
+    let acceptor = TlsAcceptor::from(tls.config());
+    let stream = tokio::select! {
+        stream = acceptor.accept(stream) => stream,
+        () = pages.clock.sleep(HANDSHAKE_WITHIN) => return,
+    };
+    let stream = match stream {
+        Ok(stream) => stream,
+        Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
+    };
+    let chain = stream.get_ref().1.peer_certificates();
+    let user = chain.and_then(|chain| chain.first()).and_then(|der| UserInfo::of_certificate(der));
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (auth, pages, user) = (Arc::clone(&auth), Arc::clone(&pages), user.clone());
+        async move { Ok::<_, Infallible>(answer(&request, user, &auth, &pages).await) }
+    });
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(100);
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+async fn answer(
+    request: &Request<Incoming>,
+    certificate: Option<UserInfo>,
+    auth: &Delegated,
+    pages: &Pages,
+) -> Response<Full<Bytes>> {
+    let path = request.uri().path();
+    let refused = match auth.authenticate(certificate, request.headers()).await {
+        Ok(user) => auth.authorize(&user, request.method(), path).await.err(),
+        Err(refused) => Some(refused),
+    };
+    match refused {
+        None => pages.answer(path, request.uri().query().unwrap_or("")),
+        Some(refused) => pages::refusal(&refused),
+    }
+}

@@ -1,0 +1,232 @@
+//! What a component shows of itself: health, metrics, configuration.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http_body_util::Full;
+use hyper::Response;
+use hyper::body::Bytes;
+use jiff::Timestamp;
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::metrics::{Family, Kind, Registry};
+use serde_json::{Value, json};
+
+use super::auth::Refused;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+
+/// One check of the component's health; `Err` says what is wrong.
+pub struct Check {
+    pub name: &'static str,
+    /// Where it counts: `healthz`, `livez`, `readyz`.
+    pub endpoints: &'static [&'static str],
+    pub result: Result<(), String>,
+}
+
+const HEALTH: &[Family] = &[
+    Family {
+        name: "kubernetes_healthcheck",
+        help: "Whether a health check passed when it was last asked.",
+        kind: Kind::Gauge,
+        labels: &["name", "type"],
+    },
+    Family {
+        name: "kubernetes_healthchecks_total",
+        help: "Health checks by their outcome.",
+        kind: Kind::Counter,
+        labels: &["name", "status", "type"],
+    },
+];
+
+type Show<T> = Box<dyn Fn() -> T + Send + Sync>;
+
+pub struct Pages {
+    component: &'static str,
+    pub clock: Arc<dyn Clock>,
+    started: (Timestamp, Duration),
+    checks: Show<Vec<Check>>,
+    metrics: Show<String>,
+    /// The configuration, under the name that upstream shows it by.
+    config: Value,
+    asked: Registry,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Pages {
+    pub fn new(
+        component: &'static str,
+        clock: Arc<dyn Clock>,
+        checks: impl Fn() -> Vec<Check> + Send + Sync + 'static,
+        metrics: impl Fn() -> String + Send + Sync + 'static,
+        config: Value,
+    ) -> Self {
+        let started = (clock.now(), clock.monotonic());
+        let (checks, metrics) = (Box::new(checks), Box::new(metrics));
+        Self { component, clock, started, checks, metrics, config, asked: Registry::new(HEALTH) }
+    }
+
+    pub fn answer(&self, path: &str, query: &str) -> Answer {
+        let mut parts = path.trim_start_matches('/').splitn(2, '/');
+        let (first, rest) = (parts.next().unwrap_or(""), parts.next());
+        match (first, rest) {
+            ("healthz" | "livez" | "readyz", one) => self.health(first, one, query),
+            ("metrics", None) => page(200, METRICS, (self.metrics)()),
+            ("metrics", Some("slis")) => page(200, METRICS, self.asked.render()),
+            ("configz", None) => page(200, JSON, self.config.to_string()),
+            ("statusz", None) => page(200, TEXT, self.status()),
+            _ => nothing_here(),
+        }
+    }
+
+    fn health(&self, endpoint: &str, one: Option<&str>, query: &str) -> Answer {
+        let mut checks = (self.checks)();
+        checks.retain(|check| check.endpoints.contains(&endpoint));
+        if checks.is_empty() {
+            return nothing_here();
+        }
+        for Check { name, result, .. } in &checks {
+            let (fine, word) = if result.is_ok() { (1.0, "success") } else { (0.0, "error") };
+            self.asked.set(0, &[name, endpoint], fine);
+            self.asked.add(1, &[name, word, endpoint], 1.0);
+        }
+        match one {
+            None => whole(endpoint, &checks, query),
+            Some(one) => match checks.iter().find(|check| check.name == one).map(|check| &check.result) {
+                None => nothing_here(),
+                Some(Ok(())) => page(200, TEXT, "ok".to_owned()),
+                Some(Err(why)) => page(500, TEXT, format!("internal server error: {why}\n")),
+            },
+        }
+    }
+
+    fn status(&self) -> String {
+        let up = self.clock.monotonic().saturating_sub(self.started.1).as_secs();
+        let component = self.component;
+        let started = self.started.0.strftime("%a %b %e %H:%M:%S UTC %Y");
+        let (hours, minutes, seconds) = (up / 3600, up / 60 % 60, up % 60);
+        let mut ends: Vec<&str> = (self.checks)().iter().flat_map(|c| c.endpoints.iter().copied()).collect();
+        ends.extend(["configz", "metrics"]);
+        ends.sort_unstable();
+        ends.dedup();
+        let paths: Vec<String> = ends.iter().map(|end| format!("/{end}")).collect();
+        format!(
+            "\n{component} statusz\nWarning: This endpoint is not meant to be machine parseable, has no formatting \
+             compatibility guarantees and is for debugging purposes only.\n\nStarted: {started}\nUp: {hours} hr \
+             {minutes:02} min {seconds:02} sec\nGo version: none\nBinary version: {}\n\nPaths: {}\n",
+            knarr_apiserver::SYSTEM_VERSION.trim_start_matches('v'),
+            paths.join(" ")
+        )
+    }
+}
+
+/// All checks together: a word, or a line for each where something is wrong or `verbose` asks for it.
+fn whole(endpoint: &str, checks: &[Check], query: &str) -> Answer {
+    let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let verbose = pairs.clone().any(|(name, _)| name == "verbose");
+    let excluded: Vec<&str> = pairs.by_ref().filter(|(name, _)| *name == "exclude").map(|(_, n)| n).collect();
+    let (mut lines, mut failed) = (String::new(), false);
+    for Check { name, result, .. } in checks {
+        // Writing to a String cannot fail.
+        let _ = if excluded.contains(name) {
+            writeln!(lines, "[+]{name} excluded: ok")
+        } else if result.is_ok() {
+            writeln!(lines, "[+]{name} ok")
+        } else {
+            failed = true;
+            writeln!(lines, "[-]{name} failed: reason withheld")
+        };
+    }
+    match (failed, verbose) {
+        (true, _) => page(500, TEXT, format!("{lines}{endpoint} check failed\n")),
+        (false, true) => page(200, TEXT, format!("{lines}{endpoint} check passed\n")),
+        (false, false) => page(200, TEXT, "ok".to_owned()),
+    }
+}
+
+fn nothing_here() -> Answer {
+    page(404, TEXT, "404 page not found\n".to_owned())
+}
+
+fn page(code: u16, content_type: &'static str, body: String) -> Answer {
+    let mut answer = Response::new(Full::new(Bytes::from(body)));
+    *answer.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+    answer.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    answer
+}
+
+/// Why there is no page, as Kubernetes says it.
+pub fn refusal(refused: &Refused) -> Answer {
+    let status = |code: u16, reason: &str| {
+        let mut status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": refused.to_string(), "reason": reason, "code": code});
+        if code == 403 {
+            status["details"] = json!({});
+        }
+        page(code, JSON, format!("{status:#}"))
+    };
+    match refused {
+        Refused::Unauthorized => status(401, "Unauthorized"),
+        Refused::Forbidden { .. } => status(403, "Forbidden"),
+        Refused::Unknown { .. } => page(500, TEXT, format!("{refused}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+    use knarr_client::clock::SystemClock;
+
+    use super::*;
+
+    fn pages(lease: Result<(), String>) -> Pages {
+        let checks = move || {
+            vec![
+                Check { name: "leaderElection", endpoints: &["healthz", "readyz"], result: lease.clone() },
+                Check { name: "ping", endpoints: &["livez"], result: Ok(()) },
+            ]
+        };
+        let metrics = || "up 1\n".to_owned();
+        Pages::new("kube-scheduler", Arc::new(SystemClock), checks, metrics, json!({"componentconfig": {}}))
+    }
+
+    async fn get(pages: &Pages, path: &str, query: &str) -> (u16, String) {
+        let answer = pages.answer(path, query);
+        let code = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (code, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    #[tokio::test]
+    async fn pages_are_upstreams() {
+        let well = pages(Ok(()));
+        let ill = pages(Err("lease lost".into()));
+        let table = [
+            (&well, "/healthz", "", 200, "ok"),
+            (&well, "/healthz", "verbose", 200, "[+]leaderElection ok\nhealthz check passed\n"),
+            (&well, "/healthz/leaderElection", "", 200, "ok"),
+            (&well, "/healthz/ping", "", 404, "404 page not found\n"),
+            (&well, "/livez", "verbose", 200, "[+]ping ok\nlivez check passed\n"),
+            (&well, "/metrics", "", 200, "up 1\n"),
+            (&well, "/configz", "", 200, "{\"componentconfig\":{}}"),
+            (&well, "/", "", 404, "404 page not found\n"),
+            (&ill, "/healthz", "", 500, "[-]leaderElection failed: reason withheld\nhealthz check failed\n"),
+            (&ill, "/readyz", "exclude=leaderElection", 200, "ok"),
+            (&ill, "/readyz/leaderElection", "", 500, "internal server error: lease lost\n"),
+        ];
+        for (pages, path, query, code, body) in table {
+            assert_eq!(get(pages, path, query).await, (code, body.to_owned()), "{path}?{query}");
+        }
+        let (_, slis) = get(&well, "/metrics/slis", "").await;
+        assert!(
+            slis.contains("kubernetes_healthcheck{name=\"leaderElection\",type=\"healthz\"} 1"),
+            "{slis}"
+        );
+        let (_, status) = get(&well, "/statusz", "").await;
+        assert!(status.contains("Paths: /configz /healthz /livez /metrics /readyz\n"), "{status}");
+    }
+}
