@@ -38,6 +38,7 @@ mod storage;
 mod tour;
 mod two_nodes;
 mod two_servers;
+mod upstream;
 mod volumes;
 mod web;
 mod workloads;

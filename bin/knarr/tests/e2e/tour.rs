@@ -222,7 +222,11 @@ fn budget(admin: &Kubectl) {
 fn autoscaler(admin: &Kubectl) {
     let kubectl = namespace(admin, "tour-autoscaler");
     kubectl.apply(&workload("Deployment", "web", 1));
-    kubectl.run("autoscale deployment web --min=2 --max=4 --cpu=50%");
+    kubectl.apply(&json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web"}, "spec": {"minReplicas": 2, "maxReplicas": 4,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "metrics": [{"type": "Resource",
+                "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]}}));
     // Below its minimum it scales without any figures.
     kubectl.until("deployment web", "{.spec.replicas}", "2");
     kubectl.until("hpa web", r#"{.status.conditions[?(@.type=="AbleToScale")].status}"#, "True");
