@@ -64,7 +64,7 @@ impl Default for Options {
             batch_bytes: 8 * 1024 * 1024,
             watch_buffer: 128,
             history_revisions: 200_000,
-            history_bytes: 128 * 1024 * 1024,
+            history_bytes: 64 * 1024 * 1024,
             cache_bytes: 16 * 1024 * 1024,
             time: TimeSource::system(),
         }

@@ -22,8 +22,13 @@ const PAGE: usize = 2000;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
-/// How long typed views stay that nobody asks for: from once to twice this.
+/// How long typed views stay that nobody asks for: from once to twice this; less while there are many new ones, which
+/// weigh several times as much as the objects themselves.
 const REST_EVERY: Duration = Duration::from_secs(20);
+const REST_LOOK: Duration = Duration::from_secs(5);
+const REST_BUSY: Duration = Duration::from_secs(2);
+/// So many changes between two looks are many.
+const MANY_CHANGES: u64 = 1000;
 
 /// The store could not be read, or holds what is no object.
 #[derive(Debug, thiserror::Error)]
@@ -160,12 +165,21 @@ impl Caches {
 
     /// Now and then drops the typed views that have gone out of use: a cluster at rest holds its objects once.
     async fn rest(self: Arc<Self>, clock: Arc<dyn Clock>, stop: CancellationToken) {
+        let (mut changes, mut busy, mut rested) = (0, false, clock.monotonic());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = clock.sleep(REST_EVERY) => {}
+                () = clock.sleep(if busy { REST_BUSY } else { REST_LOOK }) => {}
             }
-            self.by_name.load().values().flatten().for_each(|cache| cache.rest());
+            let caches = self.by_name.load();
+            let all = || caches.values().flatten();
+            let before = std::mem::replace(&mut changes, all().map(|cache| cache.generation()).sum::<u64>());
+            busy = changes.abs_diff(before) >= MANY_CHANGES;
+            let now = clock.monotonic();
+            if busy || now.saturating_sub(rested) >= REST_EVERY {
+                rested = now;
+                all().for_each(|cache| cache.rest());
+            }
         }
     }
 
