@@ -58,6 +58,8 @@ fn upstreams_controllers_work_on_our_api() {
 fn upstreams_api(cluster: &mut Cluster) -> (Process, Process) {
     cluster.start_server_with(&["--disable-node", "--disable-scheduler", "--disable-controller-manager"]);
     assert!(cluster.interrupt_server(), "the server ends well");
+    // Upstream reads no public key out of a private one of this form.
+    cluster.sandbox.sh("openssl pkey -in $0/data/pki/sa.key -pubout -out $0/data/pki/sa.pub");
     let etcd_data = cluster.sandbox.path("etcd").display().to_string();
     let etcd = start(cluster, "etcd", &words("--unsafe-no-fsync", &["--data-dir".to_owned(), etcd_data]));
     let pki = |option: &str, file: &str| {
@@ -67,7 +69,7 @@ fn upstreams_api(cluster: &mut Cluster) -> (Process, Process) {
         pki("client-ca-file", "ca.crt"),
         pki("tls-cert-file", "apiserver.crt"),
         pki("tls-private-key-file", "apiserver.key"),
-        pki("service-account-key-file", "sa.key"),
+        pki("service-account-key-file", "sa.pub"),
         pki("service-account-signing-key-file", "sa.key"),
         format!("--advertise-address={NODE_IP}"),
     ];
