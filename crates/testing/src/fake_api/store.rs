@@ -107,7 +107,9 @@ impl Store {
         revision: u64,
     ) -> impl Iterator<Item = (u64, &WatchEvent)> {
         let changes = self.changes_after(revision).iter();
-        changes.filter(move |c| c.resource == *resource).map(|c| (c.revision, &c.event))
+        // Most are of another kind; every watcher passes over them.
+        let concerned = move |c: &&Change| c.resource.kind == resource.kind && c.resource == *resource;
+        changes.filter(concerned).map(|c| (c.revision, &c.event))
     }
 
     /// Stores a new object under its own key.

@@ -1,7 +1,9 @@
 //! ResourceQuota: adds up what a namespace uses. Admission charges what is written; this sees to what goes.
 
+mod charges;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -11,10 +13,13 @@ use knarr_api::kind::{Kind, ObjectKey, ResourceType};
 use knarr_api::object::Object;
 use knarr_api::quota::{Amounts, Evaluator, Operation, used};
 use knarr_api::resources;
+use knarr_apimachinery::quantity;
 use knarr_client::reflector::{Change, Reflector};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, ListOptions, Lister, Result};
 use serde_json::Value;
+
+use charges::{Charges, SETTLE, keep_recent};
 
 use crate::discovery::Discovery;
 use crate::manager::{Context, Descriptor};
@@ -35,6 +40,7 @@ struct Controller {
     queue: Arc<WorkQueue<ObjectKey>>,
     /// What some quota counts, watched from then on.
     watched: Mutex<BTreeMap<Name, Arc<Reflector>>>,
+    charges: Mutex<BTreeMap<ObjectKey, Charges>>,
 }
 
 async fn run(cx: Arc<Context>) {
@@ -58,6 +64,7 @@ async fn run(cx: Arc<Context>) {
         quotas: quotas.lister(),
         queue: Arc::clone(&queue),
         watched: Mutex::default(),
+        charges: Mutex::default(),
     });
     let reconcile = move |key| {
         let controller = Arc::clone(&controller);
@@ -83,34 +90,60 @@ fn value(object: &Object) -> Option<Value> {
     serde_json::from_slice(&object.json()).ok()
 }
 
+fn amounts(quantities: Option<&BTreeMap<String, Quantity>>) -> Amounts {
+    let all = quantities.into_iter().flatten();
+    all.filter_map(|(name, text)| Some((name.clone(), quantity::Quantity::parse(&text.0).ok()?))).collect()
+}
+
 fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
     amounts.iter().map(|(name, amount)| (name.clone(), Quantity(amount.to_string()))).collect()
 }
 
+/// The status that says this; what nobody knows how to count keeps the number it has.
+fn new_status(
+    before: &ResourceQuotaStatus,
+    hard: &BTreeMap<String, Quantity>,
+    total: &Amounts,
+) -> ResourceQuotaStatus {
+    let mut used = before.used.clone().unwrap_or_default();
+    used.retain(|name, _| hard.contains_key(name));
+    used.extend(quantities(total));
+    ResourceQuotaStatus {
+        hard: (!hard.is_empty()).then(|| hard.clone()),
+        used: (!used.is_empty()).then_some(used),
+    }
+}
+
+/// Whether a number changes that the quota had.
+fn alters(before: &ResourceQuotaStatus, after: &ResourceQuotaStatus) -> bool {
+    let after = after.used.as_ref();
+    let known = before.used.iter().flatten();
+    known.into_iter().any(|(name, amount)| after.and_then(|a| a.get(name)).is_some_and(|a| a != amount))
+}
+
 impl Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
-        let Some(quota) = self.quotas.get_key(&key) else { return Ok(()) };
-        let as_json: Value = serde_json::from_slice(&quota.encode()).unwrap_or_default();
+        let Some(quota) = self.quotas.get_key(&key) else {
+            self.charges().remove(&key);
+            return Ok(());
+        };
         let hard = quota.spec.as_ref().and_then(|s| s.hard.clone()).unwrap_or_default();
         let names: BTreeSet<Name> = hard.keys().filter_map(|name| Evaluator::resource_of(name)).collect();
-        let mut total = Amounts::new();
-        for (group, plural) in names {
-            let Some(evaluator) = Evaluator::of(&group, &plural) else { continue };
-            let Some(reflector) = self.watch(&group, &plural, &evaluator).await? else { continue };
-            reflector.wait_synced().await;
-            let objects = reflector.store().list(Some(&key.namespace));
-            let objects: Vec<Value> = objects.iter().filter_map(|o| value(o)).collect();
-            total.extend(used(&evaluator, &as_json, &objects, self.cx.clock.now()));
-        }
-        // What nobody knows how to count keeps the number it has.
         let before = quota.status.clone().unwrap_or_default();
-        let mut used: BTreeMap<_, _> = before.used.clone().unwrap_or_default();
-        used.retain(|name, _| hard.contains_key(name));
-        used.extend(quantities(&total));
-        let status = ResourceQuotaStatus {
-            hard: (!hard.is_empty()).then_some(hard),
-            used: (!used.is_empty()).then_some(used),
-        };
+        let known = amounts(before.used.as_ref());
+        let recent =
+            self.charges().entry(key.clone()).or_default().observe(known.clone(), self.cx.clock.monotonic());
+        let mut again = RESYNC;
+        let mut status = new_status(&before, &hard, &self.count(&quota, &names, false).await?);
+        if alters(&before, &status) {
+            // Admission charges before it creates, and what the watch shows is older still: nothing is to be taken off
+            // for want of an object that is on its way.
+            let mut total = self.count(&quota, &names, true).await?;
+            if keep_recent(&mut total, &known, &recent) {
+                again = SETTLE;
+            }
+            status = new_status(&before, &hard, &total);
+        }
         if before != status {
             let next = ResourceQuota { status: Some(status), ..ResourceQuota::clone(&quota) };
             // After a conflict the next look sees what admission has charged meanwhile.
@@ -119,8 +152,37 @@ impl Controller {
                 _ => {}
             }
         }
-        self.queue.add_after(key, RESYNC);
+        self.queue.add_after(key, again);
         Ok(())
+    }
+
+    fn charges(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Charges>> {
+        self.charges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the namespace uses, of local copies or of what there is at this moment.
+    async fn count(&self, quota: &ResourceQuota, names: &BTreeSet<Name>, live: bool) -> Result<Amounts> {
+        let as_json: Value = serde_json::from_slice(&quota.encode()).unwrap_or_default();
+        let namespace = Some(quota.namespace());
+        let mut total = Amounts::new();
+        for (group, plural) in names {
+            let Some(evaluator) = Evaluator::of(group, plural) else { continue };
+            let Some(reflector) = self.watch(group, plural, &evaluator).await? else { continue };
+            let resource = if live { self.resource(group, plural).await? } else { None };
+            let objects = match resource {
+                Some(resource) => {
+                    let transport = self.cx.client.transport();
+                    transport.list(&resource, namespace, &ListOptions::default()).await?.items
+                }
+                None => {
+                    reflector.wait_synced().await;
+                    reflector.store().list(namespace)
+                }
+            };
+            let objects: Vec<Value> = objects.iter().filter_map(|o| value(o)).collect();
+            total.extend(used(&evaluator, &as_json, &objects, self.cx.clock.now()));
+        }
+        Ok(total)
     }
 
     /// The local copy of a resource, from now on watched for changes that matter; `None` where there is no such resource.
