@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use knarr_api::object::Object;
-use knarr_api::resource::{CellContext, Resource};
+use knarr_api::resource::{CellContext, Resource, ResourceRef};
 use knarr_api::resources;
 use knarr_apimachinery::schema;
 use serde_json::Value;
@@ -82,11 +82,12 @@ fn first_lines(errors: impl Iterator<Item = String>) -> Vec<String> {
 fn check(case: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     let resource = resource_of(&case["obj"]);
+    let served = ResourceRef::from(resource);
     let strategy = resource.strategy;
     let mut object = decoded(&case["obj"]);
     if let Some(cells) = case.get("cells") {
         let cx = CellContext { now: jiff::Timestamp::UNIX_EPOCH };
-        strategy.default(&mut object);
+        served.default(&mut object, None);
         let got = Value::from((resource.cells)(&held(&object), &cx));
         let plain = |v: &Value| v.as_array().map(|a| a.iter().map(stripped).collect::<Vec<_>>());
         if plain(&got) != plain(cells) {
@@ -95,16 +96,19 @@ fn check(case: &Value) -> Vec<String> {
         return wrong;
     }
     let sub = case.get("sub").and_then(Value::as_str);
-    strategy.default(&mut object);
-    let errors = match case.get("old") {
+    let old = case.get("old").map(|old| {
+        let mut old = decoded(old);
+        strategy.default(&mut old);
+        old
+    });
+    served.default(&mut object, old.as_ref());
+    let errors = match old {
         None => {
             knarr_api::prepare::metadata(&mut object).insert("uid".to_owned(), Value::from("u"));
             strategy.prepare_for_create(&mut object);
             strategy.validate(&held(&object))
         }
         Some(old) => {
-            let mut old = decoded(old);
-            strategy.default(&mut old);
             strategy.prepare_for_update(&mut object, &old, sub);
             strategy.validate_update(&held(&object), &held(&old), sub)
         }

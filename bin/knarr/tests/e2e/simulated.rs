@@ -98,7 +98,9 @@ fn two_nodes_fall(kubectl: &Kubectl, machines: &mut [Machine]) -> String {
         let node = wait_for("the pod on a node that stands", FALL, || {
             let (pod, node) = live_pod(kubectl)?;
             let phase = kubectl.path(&format!("pod {pod}"), "{.status.phase}");
-            (phase == "Running" && !fallen.contains(&node)).then_some(node)
+            // It may have been bound between the two looks.
+            let stands = machines.iter().any(|m| m.name == node) && !fallen.contains(&node);
+            (phase == "Running" && stands).then_some(node)
         });
         let held = kubectl.run("get events -A --field-selector reason=WorkloadHeldBack -o name");
         assert_eq!(held, "", "a workload is held back after {fallen:?}");

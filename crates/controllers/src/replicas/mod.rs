@@ -9,7 +9,8 @@ mod replication_controller;
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use knarr_api::kind::{Kind, ObjectKey};
@@ -30,6 +31,10 @@ pub use replication_controller::DESCRIPTOR as REPLICATION_CONTROLLER;
 const WORKERS: usize = 5;
 /// Pods created or deleted in one go.
 const BURST: usize = 500;
+/// Adding up a set of many thousand pods takes milliseconds, and every pod that starts or ends asks for it: a set that
+/// takes longer than this rests for several times as long.
+const LONG: Duration = Duration::from_millis(1);
+const REST: u32 = 8;
 
 /// A kind that asks for a number of like pods.
 trait Replicas: Kind {
@@ -50,6 +55,8 @@ struct Controller<K> {
     queue: Arc<WorkQueue<ObjectKey>>,
     /// Among the sets: their statuses.
     written: Written,
+    /// Until when large sets rest.
+    resting: Mutex<HashMap<ObjectKey, Duration>>,
 }
 
 async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
@@ -63,8 +70,8 @@ async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
     sets.wait_synced().await;
     informer.wait_synced().await;
 
-    let (stop, written) = (cx.stop.clone(), Written::default());
-    let controller = Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue), written });
+    let (stop, written, resting) = (cx.stop.clone(), Written::default(), Mutex::default());
+    let controller = Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue), written, resting });
     let reconcile = move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
@@ -81,8 +88,14 @@ impl<K: Replicas> Controller<K> {
         let Some(set) = self.sets.lister().get_key(&key) else {
             self.pods.forget(&key);
             self.written.forget(&key);
+            self.resting().remove(&key);
             return Ok(());
         };
+        let begun = self.cx.clock.monotonic();
+        if let Some(until) = self.resting().get(&key).filter(|until| **until > begun) {
+            self.queue.add_after(key, *until - begun);
+            return Ok(());
+        }
         let Some(selector) = set.selector() else { return Ok(()) };
         let pods = self.pods.claim(&*set, &selector).await?;
         let plan = {
@@ -92,11 +105,19 @@ impl<K: Replicas> Controller<K> {
                 |node: &str| crowds.get_or_init(|| self.family_by_node(&set)).get(node).copied().unwrap_or(0);
             plan(set.wanted(), &pods, self.cx.clock.now(), on_node)
         };
+        let took = self.cx.clock.monotonic().saturating_sub(begun);
         let result =
             if set.meta().deletion_timestamp.is_some() { Ok(()) } else { self.carry_out(&set, &plan).await };
         self.write_status(&set, &pods, result.as_ref().err()).await?;
         self.look_again_when_available(&set, &pods);
+        if took > LONG {
+            self.resting().insert(key, self.cx.clock.monotonic() + took * REST);
+        }
         result
+    }
+
+    fn resting(&self) -> MutexGuard<'_, HashMap<ObjectKey, Duration>> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn carry_out(&self, set: &K, plan: &Plan<'_>) -> Result<()> {
