@@ -112,7 +112,8 @@ fn nodes(nodes: &[NodeReport]) -> Vec<Vec<String>> {
     head.push("AGAINST IT".to_owned());
     let mut rows = vec![head];
     for node in nodes.iter().take(NODES) {
-        let mut row = vec![node.name.clone(), if node.fits { "yes" } else { "no" }.to_owned()];
+        let name = if node.current { format!("{} (here)", node.name) } else { node.name.clone() };
+        let mut row = vec![name, if node.fits { "yes" } else { "no" }.to_owned()];
         row.push(if node.fits { node.score.to_string() } else { String::new() });
         row.extend(plugins.iter().map(|plugin| {
             let score = node.scores.iter().find(|s| s.plugin == *plugin);

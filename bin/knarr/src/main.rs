@@ -1,5 +1,8 @@
 //! The `knarr` program: one subcommand per role, one file each.
 
+#[macro_use]
+mod output;
+
 mod access;
 mod addons;
 mod agent;
@@ -97,7 +100,8 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     logging::start();
     match run(command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) if output::is_whole() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -125,7 +129,9 @@ fn run(command: Command) -> Result<()> {
         Command::Reset(args) => reset::run(args),
         Command::Web(web) => web::run(web),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "knarr", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "knarr", &mut script);
+            print!("{}", String::from_utf8_lossy(&script));
             Ok(())
         }
     }

@@ -12,7 +12,7 @@ use knarr_client::kubeconfig::Access;
 use knarr_client::{Client, ListOptions};
 use knarr_scheduler::config::Configuration;
 use knarr_scheduler::what_if::{self, WhatIf};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 
@@ -21,10 +21,13 @@ pub struct PictureArgs {
     /// Kubeconfig of a user who may list nodes and pods; without it, the server's own in its data folder
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Ask about a saved cluster instead: what `kubectl get nodes,pods,namespaces,priorityclasses,pdb,pv,pvc,sc,csinodes
-    /// --all-namespaces -o json` printed
-    #[arg(long, value_name = "FILE")]
+    /// Ask about a saved cluster instead: what `knarr simulate --save` wrote, or `kubectl get --all-namespaces -o json`
+    /// printed of all kinds that docs/scheduling-questions.md lists
+    #[arg(long, value_name = "FILE", conflicts_with = "save")]
     snapshot: Option<PathBuf>,
+    /// Save everything that scheduling looks at, for `--snapshot`
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
     /// The scheduler's configuration, where it has one: a `KubeSchedulerConfiguration`
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
@@ -54,6 +57,9 @@ impl PictureArgs {
             Some(file) => objects(file)?,
             None => self.live()?,
         };
+        if let Some(file) = &self.save {
+            save(file, &objects)?;
+        }
         Ok(WhatIf::new(&configuration, &objects)?)
     }
 
@@ -98,6 +104,12 @@ pub async fn read(client: &Client) -> Result<(Vec<Value>, Vec<String>)> {
     Ok((objects, warnings))
 }
 
+/// Writes what `objects` reads.
+fn save(file: &Path, objects: &[Value]) -> Result<()> {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    std::fs::write(file, list.to_string()).with_context(|| format!("cannot write {}", file.display()))
+}
+
 /// The objects of a file; `-` is standard input.
 pub fn objects(file: &Path) -> Result<Vec<Value>> {
     let read = what_if::read(&text(file)?);
@@ -121,5 +133,20 @@ pub fn print_table(rows: &[Vec<String>]) {
     for row in rows {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         println!("{}", cells.collect::<Vec<_>>().join("   ").trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_saved_is_read_again() {
+        let file = std::env::temp_dir().join(format!("knarr-picture-{}.json", std::process::id()));
+        let all =
+            [json!({"kind": "Node", "apiVersion": "v1", "metadata": {"name": "a"}}), json!({"kind": "Pod"})];
+        save(&file, &all).unwrap();
+        assert_eq!(objects(&file).unwrap(), all);
+        std::fs::remove_file(&file).unwrap();
     }
 }

@@ -11,13 +11,14 @@ use crate::picture::{self, Output, PictureArgs, print_table};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr simulate -f web.yaml\n  \
-    knarr simulate -f web.yaml -f db.yaml --snapshot cluster.json -o json\n\n\
+    knarr simulate -f web.yaml -f db.yaml --snapshot cluster.json -o json\n  knarr simulate --save \
+    cluster.json\n\n\
     Pods, and the pods of Deployments, ReplicaSets, ReplicationControllers, StatefulSets, DaemonSets and Jobs, are \
     placed\nin the order they are written, as new ones beside those that are there. The pods of a PodGroup, of the \
     files or of the cluster,\nare placed together or not at all.")]
 pub struct SimulateArgs {
     /// Manifests, YAML or JSON; `-` reads standard input
-    #[arg(short, long, required = true, value_name = "FILE")]
+    #[arg(short, long, required_unless_present = "save", value_name = "FILE")]
     filename: Vec<PathBuf>,
     #[command(flatten)]
     picture: PictureArgs,
@@ -31,6 +32,10 @@ pub fn run(args: SimulateArgs) -> Result<()> {
     // Services and the like come in the same files and need no place.
     manifests.retain(|m| m["spec"]["template"].is_object() || m["kind"] == "Pod" || m["kind"] == "PodGroup");
     let mut what_if = args.picture.take()?;
+    if args.filename.is_empty() {
+        // The picture alone was wanted.
+        return Ok(());
+    }
     let simulation = what_if.simulate(&args.picture.namespace, &manifests)?;
     match args.picture.output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&simulation)?),

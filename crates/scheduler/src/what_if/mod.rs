@@ -99,7 +99,8 @@ impl WhatIf {
         let pod = self.pods.get(&key).cloned().ok_or_else(|| WhatIfError::NoPod(name.to_owned()))?;
         // Where it is itself, it would be in its own way.
         self.cache.take_off(pod.uid());
-        let explained = self.explain(&pod);
+        let bound = node_of(&pod);
+        let explained = self.explain(&if_placed_now(&pod), bound);
         if pod.spec.as_ref().is_some_and(|s| s.node_name.is_some()) {
             self.cache.set_pod(&pod);
         }
@@ -109,14 +110,14 @@ impl WhatIf {
     /// A pod that is merely written.
     pub fn explain_manifest(&self, namespace: &str, object: &Value) -> Result<Vec<Explanation>, WhatIfError> {
         let pods = workloads::pods(self, namespace, object)?;
-        pods.iter().map(|pod| self.explain(pod)).collect()
+        pods.iter().map(|pod| self.explain(pod, node_of(pod))).collect()
     }
 
-    fn explain(&self, pod: &Pod) -> Result<Explanation, WhatIfError> {
+    /// `bound` is the node it is on.
+    fn explain(&self, pod: &Pod, bound: Option<String>) -> Result<Explanation, WhatIfError> {
         let info = PodInfo::new(pod);
         let (_, profile) = self.profile(&info)?;
         let snapshot = self.cache.snapshot();
-        let bound = pod.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty());
         let mut said = Explanation::about(&info, bound, snapshot.len());
         for plugin in &profile.points.pre_enqueue {
             let status = plugin.pre_enqueue(&info);
@@ -145,6 +146,9 @@ impl WhatIf {
                 node.objections.push(Objection::of(plugin, status));
             }
             said.nodes.push(node);
+        }
+        for node in &mut said.nodes {
+            node.current = said.node.as_ref() == Some(&node.name);
         }
         said.nodes.sort_by(|a, b| {
             (b.fits, b.score, a.objections.len(), &a.name).cmp(&(
@@ -270,6 +274,30 @@ impl WhatIf {
         let name = info.scheduler_name();
         self.profiles.find(name).ok_or_else(|| WhatIfError::NoProfile(name.to_owned()))
     }
+}
+
+fn node_of(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty())
+}
+
+/// The pod as the scheduler first saw it: the node that a binding wrote into it is no wish of its own.
+fn if_placed_now(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    if !names_its_node(&pod)
+        && let Some(spec) = &mut pod.spec
+    {
+        spec.node_name = None;
+    }
+    pod
+}
+
+/// Whether whoever wrote the pod chose the node: bindings leave no mark in `managedFields`, requests do.
+fn names_its_node(pod: &Pod) -> bool {
+    let mut owners = pod.metadata.managed_fields.iter().flatten();
+    owners.any(|entry| {
+        let fields = entry.fields_v1.as_ref().map(|f| &f.0["f:spec"]["f:nodeName"]);
+        entry.subresource.as_deref().unwrap_or("").is_empty() && fields.is_some_and(|f| !f.is_null())
+    })
 }
 
 /// Every filter's verdict against the node, not the first one alone.

@@ -62,6 +62,9 @@ impl PluginScore {
 #[serde(rename_all = "camelCase")]
 pub struct NodeReport {
     pub name: String,
+    /// The pod is on it already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub current: bool,
     pub fits: bool,
     /// The weighted sum of the plugins' scores.
     pub score: i64,

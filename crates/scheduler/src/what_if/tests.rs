@@ -222,3 +222,24 @@ fn gangs_are_placed_as_a_whole_or_not_at_all() {
     let said = few.simulate("default", &[job("nowhere", 1, "1")]).unwrap();
     assert!(said.pods[0].message.contains("to appear in scheduling queue"), "{:?}", said.pods);
 }
+
+#[test]
+fn a_bound_pod_is_judged_as_if_it_were_to_be_placed_now() {
+    let objects = |managed: Value| {
+        let mut own = pod("own", "3", Some("b"), 0);
+        own["metadata"]["managedFields"] = managed;
+        [node("a", "8"), node("b", "4"), node("small", "1"), own]
+    };
+    let mut bound = cluster(&objects(json!([])));
+    let said = bound.explain_pod("default", "own").unwrap();
+    assert_eq!((said.fits, said.of, said.node.as_deref()), (2, 3, Some("b")), "its own usage does not count");
+    let here: Vec<_> = said.nodes.iter().filter(|n| n.current).map(|n| (n.name.as_str(), n.fits)).collect();
+    assert_eq!(here, [("b", true)]);
+    assert!(said.nodes.iter().filter(|n| n.fits).all(|n| !n.scores.is_empty()), "each node has its scores");
+    assert_eq!(said.nodes[2].objections[0].words(), "NodeResourcesFit: Insufficient cpu");
+    let managed = json!([{"manager": "kubectl", "operation": "Update", "fieldsType": "FieldsV1",
+                          "fieldsV1": {"f:spec": {"f:nodeName": {}}}}]);
+    let said = cluster(&objects(managed)).explain_pod("default", "own").unwrap();
+    assert_eq!(said.fits, 1, "whoever wrote it asked for that node");
+    assert_eq!(said.nodes[1].objections[0].plugin, "NodeName");
+}
