@@ -162,7 +162,8 @@ impl Controller {
         let patch = Patch::Strategic(pods::untrack_patch(pod));
         match self.cx.client.patch::<Pod>(pod.namespace(), pod.name(), None, &patch).await {
             Ok(patched) => Ok(Some(patched.metadata)),
-            Err(e) if e.is_not_found() || e.is_conflict() => Ok(None),
+            Err(e) if e.is_not_found() => Ok(None),
+            // After a conflict, too, the finalizer may still be there, and nothing else would wake the Job.
             Err(e) => Err(e),
         }
     }

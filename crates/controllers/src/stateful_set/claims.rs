@@ -50,6 +50,30 @@ pub fn owners(
     (after != before).then_some(after)
 }
 
+/// Whether the claim will go, where scaling deletes claims, with an earlier pod of this ordinal: a new pod has to wait
+/// until it has gone.
+pub fn goes_with_another(
+    set: &StatefulSet,
+    ordinal: i32,
+    pod: Option<&Pod>,
+    claim: &PersistentVolumeClaim,
+) -> bool {
+    let policy = set.spec.persistent_volume_claim_retention_policy.as_ref();
+    let deletes = policy.and_then(|p| p.when_scaled.as_deref()) == Some("Delete");
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    deletes && owners.any(|r| is_own_pod(set, ordinal, r) && pod.is_none_or(|p| p.uid() != r.uid))
+}
+
+/// Whether a claim of this name is one of the set's.
+pub fn is_of(set: &StatefulSet, name: &str) -> bool {
+    let templates = set.spec.volume_claim_templates.iter().flatten();
+    templates.filter_map(|t| t.metadata.name.as_deref()).any(|template| {
+        let rest = name.strip_prefix(template).and_then(|rest| rest.strip_prefix('-'));
+        let rest = rest.and_then(|rest| rest.strip_prefix(set.name())?.strip_prefix('-'));
+        rest.is_some_and(|ordinal| ordinal.parse::<u32>().is_ok())
+    })
+}
+
 /// A reference to an earlier pod of this ordinal.
 fn is_own_pod(set: &StatefulSet, ordinal: i32, reference: &OwnerReference) -> bool {
     reference.kind == "Pod" && reference.name == super::identity::pod_name(set, ordinal)
@@ -59,6 +83,34 @@ fn is_own_pod(set: &StatefulSet, ordinal: i32, reference: &OwnerReference) -> bo
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_claim_that_goes_with_a_former_pod_is_not_for_a_new_one() {
+        let set = |scaled: &str| -> StatefulSet {
+            serde_json::from_value(json!({
+                "metadata": {"name": "w", "uid": "u1"},
+                "spec": {"replicas": 3, "serviceName": "s", "selector": {}, "template": {},
+                    "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}],
+                    "persistentVolumeClaimRetentionPolicy": {"whenScaled": scaled}},
+            }))
+            .unwrap()
+        };
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"name": "data-w-2",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "w-2", "uid": "p1"}]}}))
+        .unwrap();
+        let pod = |uid: &str| Pod {
+            metadata: serde_json::from_value(json!({"name": "w-2", "uid": uid})).unwrap(),
+            ..Pod::default()
+        };
+        assert!(goes_with_another(&set("Delete"), 2, None, &claim));
+        assert!(goes_with_another(&set("Delete"), 2, Some(&pod("p2")), &claim));
+        assert!(!goes_with_another(&set("Delete"), 2, Some(&pod("p1")), &claim));
+        assert!(!goes_with_another(&set("Retain"), 2, None, &claim));
+        assert!(is_of(&set("Delete"), "data-w-2"));
+        for other in ["data-w-x", "data-v-2", "data-w", "logs-w-2", "data-w-2-3"] {
+            assert!(!is_of(&set("Delete"), other), "{other}");
+        }
+    }
 
     #[test]
     fn the_policy_decides_who_owns_a_claim() {

@@ -15,13 +15,13 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::selector::Selector;
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Error, Lister, Result};
+use knarr_client::{Error, Informer, Lister, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
 use crate::pod_control::PodControl;
 use crate::pod_state::available_in;
 use crate::revisions::{Revisions, template_of};
-use crate::written::CATCH_UP;
+use crate::written::{CATCH_UP, Written};
 use identity::{identify, mount_claims, new_pod, ordinal, pod_name};
 use plan::{Action, View, Why};
 
@@ -34,7 +34,9 @@ const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 struct Controller {
     cx: Arc<Context>,
     sets: Lister<StatefulSet>,
-    claims: Lister<PersistentVolumeClaim>,
+    claims: Informer<PersistentVolumeClaim>,
+    /// Among the claims.
+    written: Written,
     pods: PodControl,
     revisions: Revisions,
     queue: Arc<WorkQueue<ObjectKey>>,
@@ -56,6 +58,12 @@ async fn run(cx: Arc<Context>) {
     let on_set = Arc::clone(&queue);
     sets.add_handler(move |event| on_set.add(event.object().key()));
     pods.wake::<StatefulSet>(&queue, sets.lister(), selector_of);
+    let (on_claim, known) = (Arc::clone(&queue), sets.lister());
+    claims.add_handler(move |event| {
+        let claim = event.object();
+        let concerned = known.list_namespace(claim.namespace());
+        concerned.iter().filter(|s| claims::is_of(s, claim.name())).for_each(|s| on_claim.add(s.key()));
+    });
     sets.wait_synced().await;
     claims.wait_synced().await;
     revisions.wait_synced().await;
@@ -64,7 +72,8 @@ async fn run(cx: Arc<Context>) {
     let (stop, client) = (cx.stop.clone(), cx.client.clone());
     let controller = Arc::new(Controller {
         sets: sets.lister(),
-        claims: claims.lister(),
+        claims,
+        written: Written::default(),
         pods,
         revisions: Revisions { client, lister: revisions.lister(), hash_label: HASH_LABEL },
         queue: Arc::clone(&queue),
@@ -84,12 +93,13 @@ fn selector_of(set: &StatefulSet) -> Option<Selector> {
 
 impl Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
-        if self.pods.is_pending(&key).await {
+        if self.pods.is_pending(&key).await || self.written.is_pending(&key, self.claims.observed_version()) {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
         let Some(set) = self.sets.get_key(&key) else {
             self.pods.forget(&key);
+            self.written.forget(&key);
             return Ok(());
         };
         let Some(selector) = selector_of(&set) else { return Ok(()) };
@@ -132,10 +142,13 @@ impl Controller {
             match action {
                 Action::Create { ordinal, update } => {
                     let (revision, template) = if update { &templates.update } else { &templates.current };
-                    self.ensure_claims(view.set, ordinal).await?;
+                    self.ensure_claims(view.set, ordinal, None).await?;
                     self.create_pod(view.set, &new_pod(view.set, template, revision, ordinal)).await?;
                 }
-                Action::Claims(ordinal) => self.ensure_claims(view.set, ordinal).await?,
+                Action::Claims(n) => {
+                    let pod = view.pods.iter().find(|p| ordinal(view.set, p) == Some(n));
+                    self.ensure_claims(view.set, n, pod.map(|p| &**p)).await?;
+                }
                 Action::Identify(pod, ordinal) => self.identify(view.set, pod, ordinal).await?,
                 Action::Delete(pod, why) => self.delete_pod(view.set, pod, why).await?,
             }
@@ -143,13 +156,17 @@ impl Controller {
         Ok(())
     }
 
-    /// Creates the claims of a pod that are not there.
-    async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32) -> Result<()> {
+    /// Creates the claims of a pod that are not there; `pod` where that is there already.
+    async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32, pod: Option<&Pod>) -> Result<()> {
         for mut claim in identity::claims(set, ordinal) {
-            match self.claims.get(claim.namespace(), claim.name()) {
+            match self.claims.lister().get(claim.namespace(), claim.name()) {
+                // What happens to it wakes the set.
                 Some(known) if known.metadata.deletion_timestamp.is_some() => {
                     // Its finalizer holds it until the old pod is gone; a new pod must not take it.
                     return Err(Error::Protocol(format!("pvc {} is being deleted", claim.name())));
+                }
+                Some(known) if claims::goes_with_another(set, ordinal, pod, &known) => {
+                    return Err(Error::Protocol(format!("pvc {} goes with a former pod", claim.name())));
                 }
                 Some(_) => continue,
                 None => {}
@@ -178,13 +195,14 @@ impl Controller {
         for pod in view.pods {
             let Some(n) = ordinal(view.set, pod) else { continue };
             for claim in identity::claims(view.set, n) {
-                let Some(known) = self.claims.get(claim.namespace(), claim.name()) else { continue };
+                let Some(known) = self.claims.lister().get(claim.namespace(), claim.name()) else { continue };
                 let Some(owners) = claims::owners(view.set, n, Some(pod), &known) else { continue };
                 let mut next = PersistentVolumeClaim::clone(&known);
                 next.metadata.owner_references = Some(owners).filter(|o| !o.is_empty());
                 match self.cx.client.update(&next).await {
-                    Err(e) if !e.is_not_found() => return Err(e),
-                    _ => {}
+                    Ok(claim) => self.written.note(&view.set.key(), &claim.metadata),
+                    Err(e) if e.is_not_found() => {}
+                    Err(e) => return Err(e),
                 }
             }
         }
@@ -209,7 +227,7 @@ impl Controller {
     }
 
     async fn identify(&self, set: &StatefulSet, pod: &Pod, ordinal: i32) -> Result<()> {
-        self.ensure_claims(set, ordinal).await?;
+        self.ensure_claims(set, ordinal, Some(pod)).await?;
         let mut next = pod.clone();
         identify(set, &mut next, ordinal);
         mount_claims(set, &mut next, ordinal);
