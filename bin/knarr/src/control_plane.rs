@@ -18,7 +18,7 @@ use crate::api_flags::ApiArgs;
 use crate::leading;
 use crate::pki::{Credentials, Pki, Subject};
 use crate::scheduler::{self, NAME};
-use crate::scheduling_questions::Questions;
+use crate::scheduling_questions::{LiveHealth, Questions};
 
 /// What the control plane is told.
 #[derive(Clone)]
@@ -39,6 +39,8 @@ pub struct Options {
     /// Which admission plugins run beside the usual ones, and which do not.
     pub admission: AdmissionConfig,
     pub scheduler: knarr_scheduler::config::Configuration,
+    /// What this server's scheduler thinks of nodes, for whoever asks.
+    pub health: Arc<LiveHealth>,
 }
 
 impl Options {
@@ -89,7 +91,7 @@ pub async fn api_server(
     config.admission.clone_from(&options.admission);
     config.version.git_version = version();
     flags.apply(&mut config)?;
-    let questions = Questions::new(options.scheduler.clone());
+    let questions = Questions::new(options.scheduler.clone(), Arc::clone(&options.health));
     config.local_apis.push(Arc::clone(&questions) as _);
     let server_clock = Arc::clone(&config.clock);
     let server = ApiServer::new(config).await.context("the API server does not start")?;
@@ -188,6 +190,7 @@ pub async fn scheduler(
 
 async fn schedule(server: &ApiServer, client: Client, options: &Options, stop: CancellationToken) {
     let show = |scheduler: &Arc<Scheduler>| {
+        options.health.is_of(scheduler);
         let counted = Arc::downgrade(scheduler);
         server.show_metrics(NAME, move || counted.upgrade().map(|s| s.metrics()).unwrap_or_default());
     };

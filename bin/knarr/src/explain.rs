@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use knarr_scheduler::what_if::report::{Explanation, NodeReport, Objection};
+use serde_json::json;
 
 use crate::picture::{self, Output, PictureArgs, print_table};
 
@@ -40,11 +41,17 @@ enum What {
 
 pub fn run(args: ExplainArgs) -> Result<()> {
     let What::Pod { name, filename, picture } = args.what;
-    let mut what_if = picture.take()?;
     let explained = match (name, filename) {
-        (Some(name), _) => vec![what_if.explain_pod(&picture.namespace, &name)?],
+        (Some(name), _) => {
+            let asked = picture.ask(&json!({"podName": name}))?;
+            match asked {
+                Some(said) => vec![said],
+                None => vec![picture.take()?.explain_pod(&picture.namespace, &name)?],
+            }
+        }
         (None, Some(file)) => {
             let mut explained = Vec::new();
+            let what_if = picture.take()?;
             for object in picture::objects(&file)? {
                 explained.extend(what_if.explain_manifest(&picture.namespace, &object)?.into_iter().next());
             }
@@ -68,6 +75,9 @@ fn show(said: &Explanation) {
         said.namespace, said.pod, said.priority, said.scheduler_name
     );
     println!("{}", said.message);
+    for what in &said.unknown {
+        println!("Not known here: {what}");
+    }
     for held in &said.held_back {
         println!("Held back: {}", held.words());
     }

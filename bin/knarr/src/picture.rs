@@ -11,6 +11,7 @@ use knarr_client::http::HttpTransport;
 use knarr_client::kubeconfig::Access;
 use knarr_client::{Client, ListOptions};
 use knarr_scheduler::config::Configuration;
+use knarr_scheduler::what_if::report::Explanation;
 use knarr_scheduler::what_if::{self, WhatIf};
 use serde_json::{Value, json};
 
@@ -63,7 +64,44 @@ impl PictureArgs {
         Ok(WhatIf::new(&configuration, &objects)?)
     }
 
+    /// What the server itself answers: it knows what its scheduler thinks of nodes. `None` where it takes no such
+    /// questions from this user, or where the question is about something else than the cluster as it runs.
+    pub fn ask(&self, spec: &Value) -> Result<Option<Explanation>> {
+        if self.snapshot.is_some() || self.save.is_some() || self.scheduler_config.is_some() {
+            return Ok(None);
+        }
+        let (client, runtime) = self.connect()?;
+        let api = "scheduling.knarr.io/v1alpha1";
+        let question = json!({"apiVersion": api, "kind": "PodExplanation", "spec": spec});
+        let request =
+            http::Request::post(format!("/apis/{api}/namespaces/{}/podexplanations", self.namespace))
+                .header("content-type", "application/json")
+                .body(question.to_string().into())?;
+        match runtime.block_on(client.transport().send(request)) {
+            Ok(answer) => {
+                let answer: Value = serde_json::from_slice(answer.body())?;
+                Ok(Some(
+                    serde_json::from_value(answer["status"].clone())
+                        .context("the answer is not understood")?,
+                ))
+            }
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if error.status().is_some() => {
+                eprintln!("warning: judged here, for the server does not answer: {error}");
+                Ok(None)
+            }
+            Err(error) => Err(error).context("cannot ask the server"),
+        }
+    }
+
     fn live(&self) -> Result<Vec<Value>> {
+        let (client, runtime) = self.connect()?;
+        let (objects, warnings) = runtime.block_on(read(&client))?;
+        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        Ok(objects)
+    }
+
+    fn connect(&self) -> Result<(Client, tokio::runtime::Runtime)> {
         let own = || Layout::at(Path::new(DEFAULT_DATA_DIR)).admin_kubeconfig();
         let file = self.kubeconfig.clone().unwrap_or_else(own);
         let access = Access::load(&file)
@@ -72,9 +110,7 @@ impl PictureArgs {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let client = Client::new(Arc::new(transport), clock, "knarr");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (objects, warnings) = runtime.block_on(read(&client))?;
-        warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-        Ok(objects)
+        Ok((client, runtime))
     }
 }
 

@@ -3,13 +3,15 @@
 //! Who may create `podexplanations` or `simulations` in a namespace learns from the answer about all nodes and the pods
 //! on them.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
 use knarr_apiserver::LocalApi;
 use knarr_client::Client;
+use knarr_scheduler::Scheduler;
 use knarr_scheduler::config::Configuration;
+use knarr_scheduler::health::Health;
 use knarr_scheduler::what_if::{WhatIf, WhatIfError};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -19,9 +21,25 @@ use crate::picture;
 const EXPLANATION: &str = "PodExplanation";
 const SIMULATION: &str = "Simulation";
 
+/// What the scheduler that runs here thinks of nodes and workloads; of none while another server's one schedules.
+#[derive(Default)]
+pub struct LiveHealth(Mutex<Weak<Health>>);
+
+impl LiveHealth {
+    /// From now on this scheduler's.
+    pub fn is_of(&self, scheduler: &Scheduler) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(scheduler.health());
+    }
+
+    fn get(&self) -> Option<Arc<Health>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+}
+
 /// Answers from a picture of the cluster as it is now.
 pub struct Questions {
     configuration: Configuration,
+    health: Arc<LiveHealth>,
     /// Reads the picture; there once the API server is.
     client: OnceLock<Client>,
     /// A picture is as large as the cluster: one at a time.
@@ -29,8 +47,8 @@ pub struct Questions {
 }
 
 impl Questions {
-    pub fn new(configuration: Configuration) -> Arc<Self> {
-        Arc::new(Self { configuration, client: OnceLock::new(), turn: Semaphore::new(1) })
+    pub fn new(configuration: Configuration, health: Arc<LiveHealth>) -> Arc<Self> {
+        Arc::new(Self { configuration, health, client: OnceLock::new(), turn: Semaphore::new(1) })
     }
 
     /// Gives it the access that it reads with, which has to see everything.
@@ -61,8 +79,9 @@ impl LocalApi for Questions {
         let _turn = self.turn.acquire().await.map_err(|_| unready())?;
         let (objects, _) = picture::read(client).await.map_err(internal)?;
         let (configuration, namespace) = (self.configuration.clone(), namespace.to_owned());
+        let health = self.health.get();
         let answered = tokio::task::spawn_blocking(move || {
-            let mut what_if = WhatIf::new(&configuration, &objects).map_err(internal)?;
+            let mut what_if = WhatIf::with_health(&configuration, &objects, health).map_err(internal)?;
             question.ask(&mut what_if, &namespace)
         });
         answered.await.map_err(internal)?

@@ -188,6 +188,7 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
     let node_name = args.node.name()?;
     let node_ip = args.node.ip()?;
     Ok(control_plane::Options {
+        health: Arc::default(),
         admission: AdmissionConfig {
             enabled: args.enable_admission_plugins.clone(),
             disabled: args.disable_admission_plugins.clone(),

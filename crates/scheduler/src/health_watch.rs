@@ -18,7 +18,8 @@ use crate::metrics::Metric;
 use crate::plugins::workload_hold::RELEASE;
 use crate::scheduler::{Scheduler, State};
 
-const CONDITION: &str = "PodsFailToStart";
+/// On nodes on which pods of several owners failed to start.
+pub(crate) const CONDITION: &str = "PodsFailToStart";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 /// A pod that leaves after so long without having started has failed.
 const STUCK_SECONDS: i64 = 120;

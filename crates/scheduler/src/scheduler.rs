@@ -270,6 +270,11 @@ impl Scheduler {
         Box::pin(async move { self.carry_out(next).await })
     }
 
+    /// What is thought of nodes and workloads, as the plugins see it.
+    pub fn health(&self) -> &Arc<Health> {
+        &self.health
+    }
+
     /// What the scheduler has counted, in the text format of Prometheus.
     pub fn metrics(&self) -> String {
         let mut state = self.lock();

@@ -56,6 +56,11 @@ impl Catalog {
         Arc::clone(one).downcast().unwrap_or_default()
     }
 
+    /// Has plugins share this one. To be called before they are made.
+    pub fn share<T: Any + Send + Sync>(&self, one: Arc<T>) {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner).insert(TypeId::of::<T>(), one);
+    }
+
     /// Marks every change of an object of a watched kind, for whoever waits for one.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()

@@ -20,6 +20,8 @@ use crate::explain::explain;
 use crate::framework::points::{NodeView, make_room};
 use crate::framework::{Attempt, Catalog, PodInfo, Profile, Profiles, Room};
 use crate::groups::Groups;
+use crate::health::Health;
+use crate::health_watch::CONDITION as PODS_FAIL_TO_START;
 use crate::schedule_one::{Cycles, Outcome};
 use crate::snapshot::NodeIdx;
 use crate::work::Work;
@@ -59,12 +61,27 @@ pub struct WhatIf {
     pods: BTreeMap<ObjectKey, Arc<Pod>>,
     classes: Vec<PriorityClass>,
     simulated: usize,
+    /// Whether a running scheduler's view of failing nodes is part of the picture.
+    health_known: bool,
 }
 
 impl WhatIf {
     /// From the objects of a cluster, as a `List` has them; kinds that do not matter to scheduling are passed over.
     pub fn new(configuration: &Configuration, objects: &[Value]) -> Result<Self, WhatIfError> {
+        Self::with_health(configuration, objects, None)
+    }
+
+    /// As `new`, with what a running scheduler thinks of nodes and workloads, which the objects do not say.
+    pub fn with_health(
+        configuration: &Configuration,
+        objects: &[Value],
+        health: Option<Arc<Health>>,
+    ) -> Result<Self, WhatIfError> {
         let catalog = Arc::new(Catalog::default());
+        let health_known = health.is_some();
+        if let Some(health) = health {
+            catalog.share(health);
+        }
         // Pods name their group only while the feature is on; to others it makes no difference.
         let configuration = Configuration { generic_workload: true, ..configuration.clone() };
         let groups = catalog.shared::<Groups>();
@@ -77,6 +94,7 @@ impl WhatIf {
             pods: BTreeMap::new(),
             classes: Vec::new(),
             simulated: 0,
+            health_known,
         };
         for (at, object) in objects.iter().enumerate() {
             own.take(&catalog, object).map_err(|why| WhatIfError::Object {
@@ -119,6 +137,9 @@ impl WhatIf {
         let (_, profile) = self.profile(&info)?;
         let snapshot = self.cache.snapshot();
         let mut said = Explanation::about(&info, bound, snapshot.len());
+        if !self.health_known {
+            said.unknown = self.unknown(&info);
+        }
         for plugin in &profile.points.pre_enqueue {
             let status = plugin.pre_enqueue(&info);
             if !status.is_success() {
@@ -161,6 +182,26 @@ impl WhatIf {
         said.fits = plain.feasible.len();
         self.conclude(&mut said, profile, &info, &work);
         Ok(said)
+    }
+
+    /// What the objects show of the running scheduler's own view, which is not judged here.
+    fn unknown(&self, info: &PodInfo) -> Vec<String> {
+        let mut unknown = Vec::new();
+        if let Some(said) = info.said.as_deref().filter(|said| said.1.contains(": held back: ")) {
+            unknown.push(format!("whether the pod is still held back: the scheduler last said {:?}", said.1));
+        }
+        let avoided = |node: &&Arc<Node>| {
+            let mut conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+            conditions.any(|c| c.type_ == PODS_FAIL_TO_START && c.status == "True")
+        };
+        let avoided: Vec<&str> = self.nodes.values().filter(avoided).map(|n| n.name()).collect();
+        if !avoided.is_empty() {
+            let names = avoided.join(", ");
+            unknown.push(format!(
+                "whether nodes are still avoided that have the condition {PODS_FAIL_TO_START}: {names}"
+            ));
+        }
+        unknown
     }
 
     /// The node it would go to, or the room that would be made for it, and what would have to change.

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::explain::Scores;
 use crate::framework::{Code, PodInfo, Status};
 use crate::snapshot::PlacedPod;
 
 /// A plugin's words against a node or a pod.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Objection {
     pub plugin: String,
@@ -34,7 +34,7 @@ impl Objection {
 }
 
 /// What one plugin gives one node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginScore {
     pub plugin: String,
@@ -58,12 +58,12 @@ impl PluginScore {
     }
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct NodeReport {
     pub name: String,
     /// The pod is on it already.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub current: bool,
     pub fits: bool,
     /// The weighted sum of the plugins' scores.
@@ -82,7 +82,7 @@ impl NodeReport {
 }
 
 /// Nodes that all the same is against, and nothing else: were that different, they would fit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
     pub objections: Vec<Objection>,
@@ -103,7 +103,7 @@ impl Change {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Victim {
     pub namespace: String,
@@ -121,7 +121,7 @@ impl Victim {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preemption {
     pub node: String,
@@ -129,8 +129,8 @@ pub struct Preemption {
 }
 
 /// Why a pod would go where it would go, or nowhere.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Explanation {
     pub namespace: String,
     pub pod: String,
@@ -144,6 +144,9 @@ pub struct Explanation {
     pub of: usize,
     /// As events and conditions say it.
     pub message: String,
+    /// What only the running scheduler knows, and this answer does not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<String>,
     /// What keeps the pod out of the queue.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<Objection>,
@@ -171,6 +174,7 @@ impl Explanation {
             fits: 0,
             of,
             message: String::new(),
+            unknown: Vec::new(),
             held_back: Vec::new(),
             rejected: None,
             best: Vec::new(),
@@ -182,8 +186,8 @@ impl Explanation {
 }
 
 /// Where one pod would go.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Placement {
     pub namespace: String,
     pub pod: String,
@@ -208,8 +212,8 @@ impl Placement {
 }
 
 /// What would become of a set of manifests.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Simulation {
     pub placed: usize,
     pub unschedulable: usize,

@@ -243,3 +243,39 @@ fn a_bound_pod_is_judged_as_if_it_were_to_be_placed_now() {
     assert_eq!(said.fits, 1, "whoever wrote it asked for that node");
     assert_eq!(said.nodes[1].objections[0].plugin, "NodeName");
 }
+
+#[test]
+fn a_held_workload_is_explained_as_the_scheduler_sees_it() {
+    let mut held = pod("held", "1", None, 0);
+    held["status"] = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/1 nodes are available: held back: nodes x, y, z stopped being ready"}]});
+    let by = json!({"apiVersion": "batch/v1", "kind": "Job", "name": "bomb", "uid": "j", "controller": true});
+    held["metadata"]["ownerReferences"] = json!([by]);
+    let mut bad = node("a", "8");
+    bad["status"]["conditions"] = json!([{"type": "PodsFailToStart", "status": "True"}]);
+    let objects = [bad, held.clone()];
+
+    let said = cluster(&objects).explain_pod("default", "held").unwrap();
+    assert_eq!(said.unknown.len(), 2, "what the objects only hint at: {:?}", said.unknown);
+
+    let health = Arc::new(Health::default());
+    health.configure(&crate::health::Awareness::default());
+    let at = std::time::Duration::from_secs;
+    let held: Pod = serde_json::from_value(held).unwrap();
+    let owner = crate::health::observe::owner(&held);
+    for (node, came, fell) in [("x", 0, 100), ("y", 150, 200), ("z", 250, 300)] {
+        health.node_fell(node, &[(owner.clone(), at(came))], at(fell));
+    }
+    assert_eq!(health.count_held(), 1);
+    let configuration = Configuration::default();
+    let mut live = WhatIf::with_health(&configuration, &objects, Some(Arc::clone(&health))).unwrap();
+    let said = live.explain_pod("default", "held").unwrap();
+    assert!(
+        said.message.starts_with("0/1 nodes are available: held back: nodes x, y, z"),
+        "{}",
+        said.message
+    );
+    assert!(said.unknown.is_empty());
+    health.release(&owner);
+    assert_eq!(live.explain_pod("default", "held").unwrap().fits, 1, "it is the scheduler's own state");
+}
