@@ -45,6 +45,14 @@ impl Charges {
     }
 }
 
+impl Charges {
+    /// The controller is about to say this; what the quota says on top of it later was charged again meanwhile. So it is
+    /// taken even if the write should fail: then a number that still stands counts as charged anew.
+    pub fn say(&mut self, used: Amounts) {
+        self.used = used;
+    }
+}
+
 /// What is to be said instead of `used` where there is `total`: all that was charged lately stays. Whether any did.
 pub fn keep_recent(total: &mut Amounts, used: &Amounts, recent: &Amounts) -> bool {
     let mut kept = false;
@@ -79,6 +87,15 @@ mod tests {
         assert_eq!(charges.observe(pods("1"), at(250)), pods("1"), "the third is still on its way");
         assert_eq!(charges.observe(pods("1"), at(349)), pods("1"));
         assert_eq!(charges.observe(pods("1"), at(350)), Amounts::new());
+    }
+
+    #[test]
+    fn what_is_charged_after_something_was_taken_off_counts() {
+        let mut charges = Charges::default();
+        charges.observe(pods("4"), Duration::ZERO);
+        assert_eq!(charges.observe(pods("4"), SETTLE), Amounts::new());
+        charges.say(pods("3"));
+        assert_eq!(charges.observe(pods("4"), SETTLE * 2), pods("1"), "three, and one more");
     }
 
     #[test]

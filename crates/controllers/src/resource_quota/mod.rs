@@ -146,6 +146,8 @@ impl Controller {
         }
         if before != status {
             let next = ResourceQuota { status: Some(status), ..ResourceQuota::clone(&quota) };
+            let said = amounts(next.status.as_ref().and_then(|s| s.used.as_ref()));
+            self.charges().entry(key.clone()).or_default().say(said);
             // After a conflict the next look sees what admission has charged meanwhile.
             match self.cx.client.update_status(&next).await {
                 Err(e) if !e.is_not_found() => return Err(e),
