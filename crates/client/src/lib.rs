@@ -10,6 +10,7 @@ pub mod kubeconfig;
 pub mod leader_election;
 pub mod metrics;
 pub mod reflector;
+pub mod reviews;
 pub mod service_account;
 pub mod store;
 pub mod transport;

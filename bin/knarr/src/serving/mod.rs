@@ -20,13 +20,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::kubeconfig::Access;
+use knarr_client::reviews::{Lasting, UserInfo};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::{access, api_flags, preflight};
-use auth::{Delegated, Options as AuthOptions, UserInfo};
+use auth::{Delegated, Options as AuthOptions};
 pub use pages::{Check, Pages};
 use tls::Tls;
 
@@ -104,9 +105,11 @@ impl ServingArgs {
             authentication,
             authorization: client(&self.authorization_kubeconfig)?,
             always_allow: self.authorization_always_allow_paths.clone(),
-            token_ttl: self.authentication_token_webhook_cache_ttl,
-            allowed_ttl: self.authorization_webhook_cache_authorized_ttl,
-            denied_ttl: self.authorization_webhook_cache_unauthorized_ttl,
+            lasting: Lasting {
+                token: self.authentication_token_webhook_cache_ttl,
+                allowed: self.authorization_webhook_cache_authorized_ttl,
+                denied: self.authorization_webhook_cache_unauthorized_ttl,
+            },
             clock: Arc::clone(clock),
         });
         let pair = self.tls_cert_file.as_deref().zip(self.tls_private_key_file.as_deref());

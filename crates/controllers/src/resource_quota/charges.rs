@@ -43,9 +43,7 @@ impl Charges {
         }
         sum
     }
-}
 
-impl Charges {
     /// The controller is about to say this; what the quota says on top of it later was charged again meanwhile. So it is
     /// taken even if the write should fail: then a number that still stands counts as charged anew.
     pub fn say(&mut self, used: Amounts) {

@@ -271,4 +271,34 @@ mod tests {
         client.update_status(&ended).await.unwrap();
         assert_eq!(used().await, ["0", "0", "0"]);
     }
+    #[tokio::test(start_paused = true)]
+    async fn a_charge_whose_pod_is_on_its_way_stays() {
+        let world = World::new(&[ResourceQuota::RESOURCE, Pod::RESOURCE, ConfigMap::RESOURCE]);
+        let client = world.api.client();
+        let map: ConfigMap =
+            serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ns"}})).unwrap();
+        client.create(&map).await.unwrap();
+        let quota: ResourceQuota =
+            serde_json::from_value(json!({"metadata": {"name": "q", "namespace": "ns"},
+            "spec": {"hard": {"pods": "5", "count/configmaps": "3"}}}))
+            .unwrap();
+        client.create(&quota).await.unwrap();
+        world.start(&DESCRIPTOR);
+        let used = async || {
+            let status = client.get::<ResourceQuota>("ns", "q").await.unwrap().status.unwrap();
+            ["pods", "count/configmaps"].map(|n| status.used.as_ref().unwrap()[n].0.clone())
+        };
+        world.pass(2.0).await;
+        assert_eq!(used().await, ["0", "1"]);
+        // Admission charges a pod, and something else is to be taken off before the pod is there.
+        let mut charged: ResourceQuota = client.get("ns", "q").await.unwrap();
+        let status = charged.status.get_or_insert_default();
+        status.used.get_or_insert_default().insert("pods".into(), Quantity("1".into()));
+        client.update_status(&charged).await.unwrap();
+        client.delete::<ConfigMap>("ns", "c", &DeleteOptions::default()).await.unwrap();
+        world.pass(0.1).await;
+        assert_eq!(used().await, ["1", "0"], "the charge is recent");
+        world.pass(1.0).await;
+        assert_eq!(used().await, ["0", "0"], "the pod never came");
+    }
 }

@@ -8,11 +8,12 @@ use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 use knarr_client::Client;
+use knarr_client::reviews::UserInfo;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{self, Answer};
-use super::auth::{Auth, AuthError, UserInfo};
+use super::auth::{Auth, AuthError};
 use super::route::{self, Route, Target};
 use super::{exec, local_path, logs, metrics, port_forward, stats};
 use crate::pod_lookup::PodLookup;

@@ -29,5 +29,4 @@ pub(crate) mod fake_runtime;
 #[cfg(test)]
 mod tests;
 
-pub use auth::UserInfo;
 pub use serve::{BoundServer, Options, ServerError, bind};

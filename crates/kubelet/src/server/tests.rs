@@ -15,6 +15,7 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 use knarr_client::clock::SystemClock;
+use knarr_client::reviews::UserInfo;
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -23,7 +24,6 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::UserInfo;
 use super::fake_runtime::{FakeRuntime, Leaked};
 use super::handler::Handler;
 use super::serve::serve_stream;
