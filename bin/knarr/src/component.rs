@@ -14,6 +14,8 @@ use knarr_client::Client;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::leader_election::LeaderElection;
+use knarr_scheduler::config::go_duration::GoDuration;
+use knarr_scheduler::config::process::{ClientConnection, LeaderElection as ConfiguredLease};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -26,25 +28,25 @@ use crate::{access, api_flags, leading, preflight, signals};
 pub struct ComponentArgs {
     /// Access to the API server
     #[arg(long, value_name = "FILE")]
-    kubeconfig: PathBuf,
-    /// Act only while holding a lease, so that several of these may run
-    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
-    leader_elect: bool,
-    /// Namespace of the lease
-    #[arg(long, default_value = "kube-system", value_name = "NAME")]
-    leader_elect_resource_namespace: String,
+    kubeconfig: Option<PathBuf>,
+    /// Act only while holding a lease, so that several of these may run [default: true]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    leader_elect: Option<bool>,
+    /// Namespace of the lease [default: kube-system]
+    #[arg(long, value_name = "NAME")]
+    leader_elect_resource_namespace: Option<String>,
     /// Name of the lease [default: the component's]
     #[arg(long, value_name = "NAME")]
     leader_elect_resource_name: Option<String>,
-    /// After how long without a sign others take a lease over
-    #[arg(long, default_value = "15s", value_name = "DURATION", value_parser = api_flags::duration)]
-    leader_elect_lease_duration: Duration,
-    /// For how long the holder tries to renew its lease before it gives up
-    #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = api_flags::duration)]
-    leader_elect_renew_deadline: Duration,
-    /// How long to wait between two attempts to take or to renew the lease
-    #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = api_flags::duration)]
-    leader_elect_retry_period: Duration,
+    /// After how long without a sign others take a lease over [default: 15s]
+    #[arg(long, value_name = "DURATION", value_parser = api_flags::duration)]
+    leader_elect_lease_duration: Option<Duration>,
+    /// For how long the holder tries to renew its lease before it gives up [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = api_flags::duration)]
+    leader_elect_renew_deadline: Option<Duration>,
+    /// How long to wait between two attempts to take or to renew the lease [default: 2s]
+    #[arg(long, value_name = "DURATION", value_parser = api_flags::duration)]
+    leader_elect_retry_period: Option<Duration>,
     /// Features to switch on or off, as the API server has them: `GenericWorkload=true`
     #[arg(long, default_value = "", value_name = "NAME=BOOL,...")]
     feature_gates: String,
@@ -88,8 +90,10 @@ impl Component {
     pub async fn start(args: &ComponentArgs, Identity { name, port }: Identity) -> Result<Self> {
         let election = args.election(name)?;
         gates::GENERIC_WORKLOAD.set(api_flags::features(&args.feature_gates)?.is_on(GENERIC_WORKLOAD));
-        let access = Access::load(&args.kubeconfig)
-            .with_context(|| format!("cannot use {}", args.kubeconfig.display()))?;
+        let kubeconfig =
+            args.kubeconfig.as_deref().context("--kubeconfig FILE says where the API server is")?;
+        let access =
+            Access::load(kubeconfig).with_context(|| format!("cannot use {}", kubeconfig.display()))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let client = access::client(&access, &clock, name)?;
         let port = args.serving.bind(port, &clock)?;
@@ -97,7 +101,7 @@ impl Component {
         progress
             .step("API server", async {
                 let user = access::who_am_i(&client).await;
-                let user = user.map_err(|error| access::explained(error, &access, &args.kubeconfig))?;
+                let user = user.map_err(|error| access::explained(error, &access, kubeconfig))?;
                 Ok(((), format!("{} as {}", access.server, user.name)))
             })
             .await?;
@@ -150,18 +154,55 @@ impl Component {
     }
 }
 
+/// The durations of a lease, in the order of `--leader-elect-lease-duration`, `-renew-deadline`, `-retry-period`.
+const LEASE: [Duration; 3] = [Duration::from_secs(15), Duration::from_secs(10), Duration::from_secs(2)];
+
 impl ComponentArgs {
+    /// What a configuration file says where no flag does.
+    pub fn fill(&mut self, connection: &ClientConnection, lease: &ConfiguredLease) {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let duration = |duration: GoDuration| Some(duration.get()).filter(|d| !d.is_zero());
+        self.kubeconfig = self.kubeconfig.take().or_else(|| text(&connection.kubeconfig).map(PathBuf::from));
+        self.leader_elect = self.leader_elect.or(lease.leader_elect);
+        let namespace = &mut self.leader_elect_resource_namespace;
+        *namespace = namespace.take().or_else(|| text(&lease.resource_namespace));
+        let name = &mut self.leader_elect_resource_name;
+        *name = name.take().or_else(|| text(&lease.resource_name));
+        let held = &mut self.leader_elect_lease_duration;
+        *held = held.or_else(|| duration(lease.lease_duration));
+        let renew = &mut self.leader_elect_renew_deadline;
+        *renew = renew.or_else(|| duration(lease.renew_deadline));
+        let retry = &mut self.leader_elect_retry_period;
+        *retry = retry.or_else(|| duration(lease.retry_period));
+    }
+
+    fn is_elected(&self) -> bool {
+        self.leader_elect.unwrap_or(true)
+    }
+
+    fn namespace(&self) -> &str {
+        self.leader_elect_resource_namespace.as_deref().unwrap_or("kube-system")
+    }
+
+    fn durations(&self) -> [Duration; 3] {
+        [
+            self.leader_elect_lease_duration.unwrap_or(LEASE[0]),
+            self.leader_elect_renew_deadline.unwrap_or(LEASE[1]),
+            self.leader_elect_retry_period.unwrap_or(LEASE[2]),
+        ]
+    }
+
     /// The lease and the way to the API, as component configurations show them.
     pub fn lease_config(&self, name: &str) -> Value {
-        let text = |duration: Duration| format!("{}s", duration.as_secs_f64());
+        let [lease, renew, retry] = self.durations().map(|duration| format!("{}s", duration.as_secs_f64()));
         json!({
-            "leaderElect": self.leader_elect,
-            "leaseDuration": text(self.leader_elect_lease_duration),
-            "renewDeadline": text(self.leader_elect_renew_deadline),
-            "retryPeriod": text(self.leader_elect_retry_period),
+            "leaderElect": self.is_elected(),
+            "leaseDuration": lease,
+            "renewDeadline": renew,
+            "retryPeriod": retry,
             "resourceLock": "leases",
             "resourceName": self.leader_elect_resource_name.as_deref().unwrap_or(name),
-            "resourceNamespace": self.leader_elect_resource_namespace,
+            "resourceNamespace": self.namespace(),
         })
     }
 
@@ -170,11 +211,7 @@ impl ComponentArgs {
     }
 
     fn election(&self, name: &str) -> Result<Option<LeaderElection>> {
-        let (lease, renew, retry) = (
-            self.leader_elect_lease_duration,
-            self.leader_elect_renew_deadline,
-            self.leader_elect_retry_period,
-        );
+        let [lease, renew, retry] = self.durations();
         if lease <= renew || renew <= retry {
             bail!(
                 "--leader-elect-lease-duration ({lease:?}) must be longer than --leader-elect-renew-deadline ({renew:?}), \
@@ -187,8 +224,48 @@ impl ComponentArgs {
             lease_duration: lease,
             renew_deadline: renew,
             retry_period: retry,
-            ..LeaderElection::new(&self.leader_elect_resource_namespace, lease_name, &identity)
+            ..LeaderElection::new(self.namespace(), lease_name, &identity)
         };
-        Ok(self.leader_elect.then_some(election))
+        Ok(self.is_elected().then_some(election))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use knarr_scheduler::config::Configuration;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        component: ComponentArgs,
+    }
+
+    #[test]
+    fn flags_come_before_the_file_and_the_file_before_the_defaults() {
+        let file = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+            clientConnection: {kubeconfig: /etc/file}\n\
+            leaderElection: {leaderElect: false, leaseDuration: 1m, resourceName: mine}\n";
+        let file = Configuration::from_yaml(file).unwrap();
+        let filled = |words: &[&str]| {
+            let mut args = Command::parse_from([&["x"], words].concat()).component;
+            args.fill(&file.client_connection, &file.leader_election);
+            (args.connection_config()["kubeconfig"].clone(), args.lease_config("own"))
+        };
+        let (kubeconfig, lease) = filled(&[]);
+        assert_eq!(kubeconfig, "/etc/file");
+        assert_eq!(
+            (&lease["leaderElect"], &lease["leaseDuration"], &lease["renewDeadline"]),
+            (&json!(false), &json!("60s"), &json!("10s"))
+        );
+        assert_eq!(
+            (&lease["resourceName"], &lease["resourceNamespace"]),
+            (&json!("mine"), &json!("kube-system"))
+        );
+        let (kubeconfig, lease) =
+            filled(&["--kubeconfig=/etc/flag", "--leader-elect", "--leader-elect-lease-duration=20s"]);
+        assert_eq!((kubeconfig, &lease["leaderElect"]), (json!("/etc/flag"), &json!(true)));
+        assert_eq!(lease["leaseDuration"], "20s");
     }
 }

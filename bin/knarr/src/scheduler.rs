@@ -33,8 +33,9 @@ pub struct SchedulerArgs {
     component: ComponentArgs,
 }
 
-pub fn run(args: SchedulerArgs) -> Result<()> {
+pub fn run(mut args: SchedulerArgs) -> Result<()> {
     let mut config = configuration("--config", args.config.as_deref())?;
+    args.component.fill(&config.client_connection, &config.leader_election);
     crate::memory::runtime()?.block_on(async {
         let component = Component::start(&args.component, IDENTITY).await?;
         config.generic_workload = gates::GENERIC_WORKLOAD.is_on();

@@ -55,22 +55,28 @@ pub struct Requirement {
 impl Requirement {
     /// Checks key, operator and values against each other and against the rules for labels.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, SelectorError> {
-        let mut errors = field::ErrorList::new();
-        if let Some(problem) = joined(names::label_key(key)) {
-            errors.push(field::Error::invalid(&Path::new("key"), key, problem));
-        }
-        check_values(operator, &values, &mut errors);
-        for (i, value) in values.iter().enumerate() {
-            if let Some(problem) = joined(names::label_value(value)) {
-                let path = Path::new("values").index(i).key(key);
-                errors.push(field::Error::invalid(&path, value.as_str(), problem));
-            }
-        }
+        let errors = Self::problems(key, operator, &values, &Path::default());
         if errors.is_empty() {
             Ok(Self { key: key.to_owned(), operator, values })
         } else {
             Err(SelectorError::Invalid(errors.to_string()))
         }
+    }
+
+    /// What is wrong with a requirement that stands at `path`.
+    pub fn problems(key: &str, operator: Operator, values: &[String], path: &Path) -> field::ErrorList {
+        let mut errors = field::ErrorList::new();
+        if let Some(problem) = joined(names::label_key(key)) {
+            errors.push(field::Error::invalid(&path.child("key"), key, problem));
+        }
+        check_values(operator, values, &path.child("values"), &mut errors);
+        for (i, value) in values.iter().enumerate() {
+            if let Some(problem) = joined(names::label_value(value)) {
+                let path = path.child("values").index(i).key(key);
+                errors.push(field::Error::invalid(&path, value.as_str(), problem));
+            }
+        }
+        errors
     }
 
     pub fn key(&self) -> &str {
@@ -107,8 +113,7 @@ fn joined(problems: names::Problems) -> Option<String> {
     (!problems.is_empty()).then(|| problems.join("; "))
 }
 
-fn check_values(operator: Operator, values: &[String], errors: &mut field::ErrorList) {
-    let path = Path::new("values");
+fn check_values(operator: Operator, values: &[String], path: &Path, errors: &mut field::ErrorList) {
     let words = match operator {
         Operator::In | Operator::NotIn if values.is_empty() => {
             "for 'in', 'notin' operators, values set can't be empty"
@@ -126,7 +131,7 @@ fn check_values(operator: Operator, values: &[String], errors: &mut field::Error
     };
     if !words.is_empty() {
         let shown = if values.is_empty() { Value::Null } else { Value::from(values.to_vec()) };
-        errors.push(field::Error::invalid(&path, shown, words));
+        errors.push(field::Error::invalid(path, shown, words));
     }
     if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
         for (i, value) in values.iter().enumerate().filter(|(_, v)| v.parse::<i64>().is_err()) {

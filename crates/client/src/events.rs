@@ -47,6 +47,7 @@ impl EventType {
 
 #[derive(Debug, Clone, PartialEq)]
 struct Note {
+    source: Arc<EventSource>,
     about: ObjectReference,
     type_: EventType,
     reason: String,
@@ -57,6 +58,7 @@ struct Note {
 /// Writes events about objects for one component. Cheap to clone; never blocks its caller.
 #[derive(Clone)]
 pub struct EventRecorder {
+    source: Arc<EventSource>,
     notes: mpsc::Sender<Note>,
     client: Client,
 }
@@ -69,8 +71,18 @@ impl EventRecorder {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
         };
-        tokio::spawn(write_all(client.clone(), source, queue, stop));
-        Self { notes, client }
+        tokio::spawn(write_all(client.clone(), queue, stop));
+        Self { source: Arc::new(source), notes, client }
+    }
+
+    /// The same queue for another component's events.
+    pub fn as_component(&self, component: &str) -> Self {
+        let mut other = self.clone();
+        if other.source.component.as_deref() != Some(component) {
+            let component = Some(component.to_owned());
+            other.source = Arc::new(EventSource { component, ..EventSource::clone(&self.source) });
+        }
+        other
     }
 
     /// Records an event about a typed object.
@@ -88,7 +100,8 @@ impl EventRecorder {
     ) {
         let mut message: String = message.into();
         truncate(&mut message, MAX_MESSAGE);
-        let note = Note { about, type_, reason: reason.to_owned(), message, at: self.client.clock().now() };
+        let (source, at) = (Arc::clone(&self.source), self.client.clock().now());
+        let note = Note { source, about, type_, reason: reason.to_owned(), message, at };
         if self.notes.try_send(note).is_err() {
             tracing::debug!(reason, "event dropped: the queue is full");
         }
@@ -120,12 +133,7 @@ fn truncate(text: &mut String, max: usize) {
     }
 }
 
-async fn write_all(
-    client: Client,
-    source: EventSource,
-    mut queue: mpsc::Receiver<Note>,
-    stop: CancellationToken,
-) {
+async fn write_all(client: Client, mut queue: mpsc::Receiver<Note>, stop: CancellationToken) {
     let mut correlator = Correlator::default();
     let mut last = 0;
     loop {
@@ -137,7 +145,7 @@ async fn write_all(
         let Some(decision) = correlator.decide(note) else { continue };
         let (key, result) = match decision {
             Decision::Create { note, key } => {
-                let event = new_event(&note, &source, &mut last);
+                let event = new_event(&note, &mut last);
                 (key, client.create(&event).await.map(|e| (e.namespace().to_owned(), e.name().to_owned())))
             }
             Decision::Bump { key, namespace, name, count, note } => {
@@ -145,7 +153,7 @@ async fn write_all(
                 let sent = client.patch::<Event>(&namespace, &name, None, &Patch::Strategic(patch)).await;
                 match sent {
                     Err(e) if e.is_not_found() => {
-                        let event = new_event(&note, &source, &mut last);
+                        let event = new_event(&note, &mut last);
                         let made = client.create(&event).await;
                         (key, made.map(|e| (e.namespace().to_owned(), e.name().to_owned())))
                     }
@@ -161,7 +169,7 @@ async fn write_all(
 }
 
 /// `last` keeps the names of events of the same moment apart.
-fn new_event(note: &Note, source: &EventSource, last: &mut u64) -> Event {
+fn new_event(note: &Note, last: &mut u64) -> Event {
     let namespace = note.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
     let name = note.about.name.as_deref().unwrap_or("unknown");
     *last = (note.at.as_nanosecond() as u64).max(*last + 1);
@@ -179,9 +187,9 @@ fn new_event(note: &Note, source: &EventSource, last: &mut u64) -> Event {
         count: Some(1),
         first_timestamp: Some(Time(note.at)),
         last_timestamp: Some(Time(note.at)),
-        source: Some(source.clone()),
-        reporting_component: Some(source.component.clone().unwrap_or_default()),
-        reporting_instance: Some(source.host.clone().unwrap_or_default()),
+        source: Some(EventSource::clone(&note.source)),
+        reporting_component: Some(note.source.component.clone().unwrap_or_default()),
+        reporting_instance: Some(note.source.host.clone().unwrap_or_default()),
         ..Event::default()
     }
 }
@@ -324,6 +332,7 @@ mod tests {
 
     fn note(message: &str, second: i64) -> Note {
         Note {
+            source: Arc::default(),
             about: ObjectReference { name: Some("p".into()), ..ObjectReference::default() },
             type_: EventType::Normal,
             reason: "R".into(),

@@ -67,7 +67,8 @@ impl Scheduler {
                 }
                 self.metrics.point("PostBind", &profile.scheduler_name, Code::Success, begun);
                 let text = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name);
-                self.recorder.event_about(pod.reference(), EventType::Normal, "Scheduled", text);
+                let recorder = self.recorder.as_component(pod.scheduler_name());
+                recorder.event_about(pod.reference(), EventType::Normal, "Scheduled", text);
             }
             Err((plugins, error)) => {
                 let result = if plugins.is_empty() { "error" } else { "unschedulable" };
@@ -205,7 +206,8 @@ impl Scheduler {
             self.lock().queue.reject(&self.profiles, pod.uid(), plugins, now);
         }
         self.wake.notify_one();
-        self.recorder.event_about(pod.reference(), EventType::Warning, "FailedScheduling", message.clone());
+        let recorder = self.recorder.as_component(pod.scheduler_name());
+        recorder.event_about(pod.reference(), EventType::Warning, "FailedScheduling", message.clone());
         let says_so = pod.said.as_deref().is_some_and(|(r, m)| r == reason && *m == message);
         if says_so && matches!(nomination, Nomination::Keep) {
             return;
@@ -298,7 +300,8 @@ impl Scheduler {
                         ..Default::default()
                     };
                     let text = format!("Preempted by {} {} on node {place}", preemptor.kind, preemptor.uid);
-                    self.recorder.event_about(about, EventType::Normal, "Preempted", text);
+                    let recorder = self.recorder.as_component(&preemptor.scheduler_name);
+                    recorder.event_about(about, EventType::Normal, "Preempted", text);
                 }
             }
         }

@@ -130,7 +130,8 @@ mod tests {
             return Default::default();
         }
         let view = |at| NodeView { cluster, at, row: cluster.row(at) };
-        let feasible: Vec<_> = work.local.iter().filter(|at| work.passes_cluster(&view(*at))).collect();
+        let local = work.local(cluster).clone();
+        let feasible: Vec<_> = local.iter().filter(|at| work.passes_cluster(&view(*at))).collect();
         let mut scores = Vec::new();
         for active in &mut work.scores {
             let mut of_plugin = Vec::new();

@@ -156,7 +156,7 @@ impl Cycles {
             return Err(Outcome::NoFit(Box::new(diagnosis.clone())));
         }
         let begun = self.metrics.as_ref().map(|m| m.now());
-        let feasible = find(&kept.work, profile, cluster, pod, &mut self.start);
+        let feasible = find(&mut kept.work, profile, cluster, pod, &mut self.start);
         if let (Some(metrics), Some(begun)) = (&self.metrics, begun) {
             let code = if feasible.is_empty() { Code::Unschedulable } else { Code::Success };
             metrics.point("Filter", &profile.scheduler_name, code, begun);
@@ -192,13 +192,13 @@ impl Cycles {
         if kept.work.rejected.is_some() {
             return Vec::new();
         }
-        let fits = |at: &NodeIdx| {
+        let mut fits = |at: &NodeIdx| {
             let node = NodeView { cluster, at: *at, row: cluster.row(*at) };
-            kept.work.local.contains(*at)
+            kept.work.passes_local(cluster, *at)
                 && kept.work.passes_cluster(&node)
                 && passes_with_nominated(&kept.work, &node, pod)
         };
-        nodes.iter().copied().filter(fits).collect()
+        nodes.iter().copied().filter(|at| fits(at)).collect()
     }
 
     /// One of the best of these nodes, with `more` added to what the plugins give them.
@@ -280,7 +280,7 @@ fn sample(metrics: &Metrics, work: &Work, cluster: &Snapshot, node: Option<NodeI
 
 /// Feasible nodes, as many as are enough, from `start` on.
 fn find(
-    work: &Work,
+    work: &mut Work,
     profile: &Profile,
     cluster: &Snapshot,
     pod: &PodInfo,
@@ -291,7 +291,7 @@ fn find(
     }
     // Rows are looked up only where they decide: thousands of them do not stay in the processor's cache.
     let (local_only, nobody) = (work.is_local(), cluster.nominated().is_empty());
-    let fits = |at: NodeIdx| {
+    let fits = |work: &Work, at: NodeIdx| {
         if local_only && nobody {
             return true;
         }
@@ -299,8 +299,8 @@ fn find(
         work.passes_cluster(&node) && (nobody || passes_with_nominated(work, &node, pod))
     };
     if let Some(at) = pod.nominated_node.as_deref().and_then(|name| cluster.find(name))
-        && work.local.contains(at)
-        && fits(at)
+        && work.passes_local(cluster, at)
+        && fits(work, at)
     {
         return vec![at];
     }
@@ -308,14 +308,29 @@ fn find(
     let wanted =
         if profile.points.score.is_empty() { 1 } else { feasible_nodes_to_find(nodes, profile.percentage) };
     let mut feasible = Vec::with_capacity(wanted.min(nodes));
-    for at in work.local.iter_round(*start) {
-        if fits(at) {
-            feasible.push(at);
-            if feasible.len() >= wanted {
-                *start = (at + 1) % cluster.bound() as NodeIdx;
-                break;
+    let mut last = None;
+    if let Some(local) = work.all_local() {
+        let mut all = local.iter_round(*start).filter(|at| fits(work, *at));
+        feasible.extend(all.by_ref().take(wanted));
+        last = feasible.last().copied().filter(|_| feasible.len() == wanted);
+    } else {
+        let (mut from, mut around) = (*start, false);
+        while feasible.len() < wanted {
+            match work.next_local(cluster, from).filter(|at| !around || at < start) {
+                Some(at) => {
+                    from = at + 1;
+                    if fits(work, at) {
+                        feasible.push(at);
+                        last = Some(at).filter(|_| feasible.len() == wanted);
+                    }
+                }
+                None if around => break,
+                None => (from, around) = (0, true),
             }
         }
+    }
+    if let Some(last) = last {
+        *start = (last + 1) % cluster.bound() as NodeIdx;
     }
     feasible
 }

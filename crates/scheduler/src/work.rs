@@ -36,8 +36,12 @@ pub struct Work {
     pub only: Option<(BitSet, BTreeSet<&'static str>)>,
     /// The plugins that turned the shape down on every node, and how.
     pub rejected: Option<(BTreeSet<&'static str>, Status)>,
-    /// The nodes that pass all filters of [`Scope::Row`].
-    pub local: BitSet,
+    /// The nodes that pass all filters of [`Scope::Row`], of those that have been judged.
+    local: BitSet,
+    /// The nodes whose rows have not been judged: nobody looked for a place that far.
+    pending: BitSet,
+    /// How many those are.
+    left: usize,
     /// How long it took to prepare the scores.
     pub pre_score: Duration,
     /// Set while the times of plugins are recorded.
@@ -122,7 +126,7 @@ impl Work {
         Some((first, Status::unresolvable(words)))
     }
 
-    /// Prepares the shape and judges every node.
+    /// Prepares the shape; its rows are judged as far as they are asked for.
     pub fn new(profile: &Profile, cluster: &Snapshot, shape: &Shape) -> Self {
         let mut work = Self::prepare(profile, cluster, shape);
         if work.rejected.is_some() {
@@ -131,10 +135,42 @@ impl Work {
         for active in work.scores.iter_mut().filter(|s| s.scope == Scope::Row) {
             active.raw.resize(cluster.bound(), 0);
         }
-        for at in cluster.live().iter() {
-            work.judge(cluster, at);
-        }
+        work.pending = cluster.live().clone();
+        work.left = work.pending.count();
         work
+    }
+
+    /// Whether the node passes all filters of [`Scope::Row`].
+    pub fn passes_local(&mut self, cluster: &Snapshot, at: NodeIdx) -> bool {
+        if self.pending.contains(at) {
+            self.judge(cluster, at);
+        }
+        self.local.contains(at)
+    }
+
+    /// The nodes that pass all filters of [`Scope::Row`].
+    pub fn local(&mut self, cluster: &Snapshot) -> &BitSet {
+        std::mem::take(&mut self.pending).iter().for_each(|at| self.judge(cluster, at));
+        self.left = 0;
+        &self.local
+    }
+
+    /// Where every row has been judged, the nodes that pass.
+    pub fn all_local(&self) -> Option<&BitSet> {
+        (self.left == 0).then_some(&self.local)
+    }
+
+    /// The next of them from `from` on, in the order of the rows.
+    pub fn next_local(&mut self, cluster: &Snapshot, from: NodeIdx) -> Option<NodeIdx> {
+        loop {
+            let known = self.local.iter_from(from).next();
+            let open = self.pending.iter_from(from).next();
+            match (known, open) {
+                (Some(known), Some(open)) if open < known => self.judge(cluster, open),
+                (None, Some(open)) => self.judge(cluster, open),
+                (known, _) => return known,
+            }
+        }
     }
 
     /// Takes in what changed since; starts anew where that cannot be told, and says so.
@@ -171,6 +207,8 @@ impl Work {
         if self.rejected.is_none() {
             rows.sort_unstable();
             rows.dedup();
+            // What has not been judged yet will be, as it is then.
+            rows.retain(|at| !self.pending.contains(*at));
             rows.into_iter().for_each(|at| self.judge(cluster, at));
         }
         true
@@ -179,6 +217,10 @@ impl Work {
     /// Judges one row.
     fn judge(&mut self, cluster: &Snapshot, at: NodeIdx) {
         self.judged += 1;
+        if self.pending.contains(at) {
+            self.pending.set(at, false);
+            self.left -= 1;
+        }
         let node = NodeView { cluster, at, row: cluster.row(at) };
         let possible = self.only.as_ref().is_none_or(|(only, _)| only.contains(at));
         let mut local = self.filters.iter().filter(|f| f.scope == Scope::Row);
@@ -201,7 +243,7 @@ impl Work {
         self.filters.iter().filter(|f| f.scope == Scope::Cluster).all(|f| f.filter.passes(node))
     }
 
-    /// The weighted sum of all plugins, per feasible node.
+    /// The weighted sum of all plugins, per feasible node; these have been judged.
     pub fn totals(&mut self, cluster: &Snapshot, feasible: &[NodeIdx]) -> Vec<i64> {
         let mut totals = vec![0i64; feasible.len()];
         let mut scores = Vec::with_capacity(feasible.len());

@@ -7,6 +7,7 @@
 mod access;
 mod autoscaling;
 mod bad_input;
+mod choices;
 mod cluster;
 mod cni;
 mod components;
@@ -22,6 +23,7 @@ mod images;
 mod kubectl;
 mod life;
 mod logs_and_exec;
+mod node_taints;
 mod objects;
 mod output;
 mod pods;

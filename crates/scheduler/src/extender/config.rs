@@ -3,15 +3,18 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use knarr_api::validate::problems;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::names;
+use serde::Deserialize;
 
-use crate::config::ConfigError;
+use crate::config::go_duration::GoDuration;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+const TIMEOUT: GoDuration = GoDuration::from_secs(5);
 
 /// One extender.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ExtenderConfig {
     pub url_prefix: String,
     pub filter_verb: String,
@@ -22,8 +25,7 @@ pub struct ExtenderConfig {
     #[serde(rename = "enableHTTPS")]
     pub enable_https: bool,
     pub tls_config: Option<TlsConfig>,
-    #[serde(deserialize_with = "go_duration")]
-    pub http_timeout: Duration,
+    pub http_timeout: GoDuration,
     /// It knows the nodes: their names are enough.
     pub node_cache_capable: bool,
     /// Without any it is asked about every pod.
@@ -33,7 +35,7 @@ pub struct ExtenderConfig {
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct TlsConfig {
     pub insecure: bool,
     pub server_name: String,
@@ -46,29 +48,17 @@ pub struct TlsConfig {
     pub ca_data: String,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct ManagedResource {
     pub name: String,
-    #[serde(default)]
     pub ignored_by_scheduler: bool,
-}
-
-fn go_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(from)?;
-    let parsed = knarr_apimachinery::duration::parse(&text).map_err(serde::de::Error::custom)?;
-    let wrong = |_| serde::de::Error::custom(format!("time: invalid duration {text:?}"));
-    Duration::try_from(parsed).map_err(wrong)
 }
 
 impl ExtenderConfig {
     pub fn timeout(&self) -> Duration {
-        if self.http_timeout.is_zero() { TIMEOUT } else { self.http_timeout }
+        self.http_timeout.or(TIMEOUT).get()
     }
-}
-
-fn invalid(path: String, value: impl ToString, why: &str) -> ConfigError {
-    ConfigError::Invalid { path, value: value.to_string(), why: why.to_owned() }
 }
 
 /// The resources of the extenders that the scheduler leaves to them.
@@ -78,30 +68,34 @@ pub fn ignored(extenders: &[ExtenderConfig]) -> Vec<String> {
 }
 
 /// Upstream's rules.
-pub fn validate(extenders: &[ExtenderConfig]) -> Result<(), ConfigError> {
-    let mut names = BTreeSet::new();
+pub fn validate(extenders: &[ExtenderConfig]) -> ErrorList {
+    let (mut errors, mut seen) = (ErrorList::new(), BTreeSet::new());
+    let path = Path::new("extenders");
     for (at, extender) in extenders.iter().enumerate() {
-        let path = format!("extenders[{at}]");
+        let path = path.index(at);
         if !extender.prioritize_verb.is_empty() && extender.weight <= 0 {
             let why = "must have a positive weight applied to it";
-            return Err(invalid(format!("{path}.weight"), extender.weight, why));
+            errors.push(Error::invalid(&path.child("weight"), extender.weight, why));
         }
         for (at, resource) in extender.managed_resources.iter().enumerate() {
-            let path = format!("{path}.managedResources[{at}].name");
-            if !is_extended(&resource.name) {
-                return Err(invalid(path, &resource.name, "is an invalid extended resource name"));
+            let (path, name) =
+                (path.child("managedResources").index(at).child("name"), resource.name.as_str());
+            let wrong = names::label_key(name);
+            if wrong.is_empty() && !is_extended(name) {
+                errors.push(Error::invalid(&path, name, "is an invalid extended resource name"));
             }
-            if !names.insert(&resource.name) {
-                return Err(invalid(path, &resource.name, "duplicate extender managed resource name"));
+            problems(&mut errors, &path, name, wrong);
+            if !seen.insert(name) {
+                errors.push(Error::invalid(&path, name, "duplicate extender managed resource name"));
             }
         }
     }
     let binders = extenders.iter().filter(|e| !e.bind_verb.is_empty()).count();
     if binders > 1 {
         let value = format!("found {binders} extenders implementing bind");
-        return Err(invalid("extenders".to_owned(), value, "only one extender can implement bind"));
+        errors.push(Error::invalid(&path, value, "only one extender can implement bind"));
     }
-    Ok(())
+    errors
 }
 
 fn is_extended(name: &str) -> bool {
@@ -113,44 +107,16 @@ fn is_extended(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
-
-    fn read(extenders: Value) -> Result<Vec<ExtenderConfig>, String> {
-        let extenders: Vec<ExtenderConfig> = serde_json::from_value(extenders).map_err(|e| e.to_string())?;
-        validate(&extenders).map_err(|e| e.to_string())?;
-        Ok(extenders)
-    }
+    use serde_json::json;
 
     #[test]
-    fn extenders_are_read_and_checked() {
+    fn extenders_are_read() {
         let gpu = json!({"name": "example.com/gpu", "ignoredByScheduler": true});
-        let good = read(json!([{"urlPrefix": "http://x", "filterVerb": "filter", "httpTimeout": "1m30s",
-            "managedResources": [gpu]}, {"urlPrefix": "http://y"}]))
-        .unwrap();
+        let extenders = json!([{"urlPrefix": "http://x", "filterVerb": "filter", "httpTimeout": "1m30s",
+            "managedResources": [gpu]}, {"urlPrefix": "http://y"}]);
+        let good: Vec<ExtenderConfig> = serde_json::from_value(extenders).unwrap();
+        assert!(validate(&good).is_empty());
         assert_eq!((good[0].timeout().as_secs(), good[1].timeout().as_secs()), (90, 5));
         assert_eq!(ignored(&good), ["example.com/gpu"]);
-        let wrong = [
-            (
-                json!([{"prioritizeVerb": "p"}]),
-                "extenders[0].weight: Invalid value: 0: must have a positive weight applied to it",
-            ),
-            (
-                json!([{"bindVerb": "a"}, {"bindVerb": "b"}]),
-                "extenders: Invalid value: found 2 extenders implementing bind: only one extender can implement bind",
-            ),
-            (
-                json!([{"managedResources": [gpu, gpu]}]),
-                "extenders[0].managedResources[1].name: Invalid value: example.com/gpu: duplicate extender managed resource name",
-            ),
-            (
-                json!([{"managedResources": [{"name": "cpu"}]}]),
-                "extenders[0].managedResources[0].name: Invalid value: cpu: is an invalid extended resource name",
-            ),
-        ];
-        for (extenders, expected) in wrong {
-            assert_eq!(read(extenders).unwrap_err(), expected);
-        }
-        assert!(read(json!([{"httpTimeout": "soon"}])).unwrap_err().contains("invalid duration"));
-        assert!(read(json!([{"urlprefix": "x"}])).unwrap_err().contains("unknown field"));
     }
 }

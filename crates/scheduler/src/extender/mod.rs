@@ -8,6 +8,7 @@ mod http;
 mod tests;
 mod wire;
 
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -72,10 +73,10 @@ impl Extenders {
     /// The error is for whoever wrote the configuration.
     pub fn new(configs: &[ExtenderConfig]) -> Result<Self, ConfigError> {
         let made = configs.iter().enumerate().map(|(at, config)| {
-            let endpoint = Endpoint::new(config).map_err(|why| ConfigError::Invalid {
-                path: format!("extenders[{at}]"),
-                value: config.url_prefix.clone(),
-                why,
+            let endpoint = Endpoint::new(config).map_err(|why| {
+                let path = Path::new("extenders").index(at);
+                let error = Error::invalid(&path, config.url_prefix.as_str(), why);
+                ConfigError::Invalid(ErrorList(vec![error]))
             })?;
             Ok(Extender { config: config.clone(), endpoint })
         });

@@ -1,7 +1,7 @@
 //! Extenders that do their work, lie, hang or are not there.
 
+use crate::config::go_duration::GoDuration;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -31,7 +31,7 @@ fn config(hook: &HookServer) -> ExtenderConfig {
         bind_verb: "bind".to_owned(),
         weight: 2,
         tls_config: Some(tls),
-        http_timeout: Duration::from_secs(20),
+        http_timeout: GoDuration::from_secs(20),
         ..ExtenderConfig::default()
     }
 }
@@ -107,7 +107,7 @@ async fn lies_and_failures_are_told_and_may_be_ignored() {
         let hook = start(move |_| reply.lock().unwrap().take().unwrap_or(Reply::HangUp)).await;
         let config = ExtenderConfig {
             node_cache_capable: true,
-            http_timeout: Duration::from_millis(patience),
+            http_timeout: GoDuration(patience * 1_000_000),
             ..config(&hook)
         };
         let error = filter(std::slice::from_ref(&config)).await.unwrap_err();

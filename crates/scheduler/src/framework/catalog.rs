@@ -3,10 +3,10 @@
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use knarr_api::kind::{Kind, ObjectKey};
-use knarr_client::{Client, Informers};
+use knarr_client::{Client, Informers, Lister};
 use tokio::sync::watch;
 
 type Held = BTreeMap<ObjectKey, Arc<dyn Any + Send + Sync>>;
@@ -15,6 +15,8 @@ type Held = BTreeMap<ObjectKey, Arc<dyn Any + Send + Sync>>;
 #[derive(Default)]
 pub struct Catalog {
     informers: Option<Arc<Informers>>,
+    /// By type, so that a read is a read of the store and nothing else.
+    listers: RwLock<HashMap<TypeId, Box<dyn Any + Send + Sync>>>,
     held: Mutex<HashMap<TypeId, Held>>,
     versions: Mutex<HashMap<TypeId, Arc<AtomicU64>>>,
     changes: watch::Sender<()>,
@@ -77,10 +79,24 @@ impl Catalog {
         versions.get(&TypeId::of::<K>()).map_or(0, |v| v.load(Ordering::Relaxed))
     }
 
+    /// `None` where there are no informers.
+    fn lister<K: Kind>(&self) -> Option<Lister<K>> {
+        let informers = self.informers.as_ref()?;
+        let known = self.listers.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lister) = known.get(&TypeId::of::<K>()).and_then(|l| l.downcast_ref::<Lister<K>>()) {
+            return Some(lister.clone());
+        }
+        drop(known);
+        let lister = informers.informer::<K>().lister();
+        let mut known = self.listers.write().unwrap_or_else(PoisonError::into_inner);
+        known.insert(TypeId::of::<K>(), Box::new(lister.clone()));
+        Some(lister)
+    }
+
     /// `namespace` is empty for cluster-scoped kinds.
     pub fn get<K: Kind>(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        if let Some(informers) = &self.informers {
-            return informers.informer::<K>().lister().get(namespace, name);
+        if let Some(lister) = self.lister::<K>() {
+            return lister.get(namespace, name);
         }
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.get(&TypeId::of::<K>())?.get(&ObjectKey::new(namespace, name)).cloned()?.downcast().ok()
@@ -88,8 +104,7 @@ impl Catalog {
 
     /// All objects of the kind, in key order; of one namespace where one is given.
     pub fn list<K: Kind>(&self, namespace: Option<&str>) -> Vec<Arc<K>> {
-        if let Some(informers) = &self.informers {
-            let lister = informers.informer::<K>().lister();
+        if let Some(lister) = self.lister::<K>() {
             return namespace.map_or_else(|| lister.list(), |ns| lister.list_namespace(ns));
         }
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::catalog::Catalog;
 use super::events::ClusterEvent;
+use super::plugin_args::{self, Judge, PluginArgs};
 use super::points::{Parts, Plugin, Points};
 use super::status::Code;
 use crate::metrics::Metrics;
@@ -24,11 +24,8 @@ pub struct Build<'a> {
 
 impl Build<'_> {
     /// The arguments as a type of the plugin's own; its default without any.
-    pub fn args<T: DeserializeOwned + Default>(&self) -> Result<T, String> {
-        if self.args.is_null() {
-            return Ok(T::default());
-        }
-        T::deserialize(self.args).map_err(|error| error.to_string())
+    pub fn args<T: PluginArgs>(&self) -> Result<T, String> {
+        plugin_args::read(self.args)
     }
 }
 
@@ -37,6 +34,8 @@ pub struct Descriptor {
     pub name: &'static str,
     /// Of its score, where it has one.
     pub weight: i64,
+    /// Reads the arguments of a plugin that takes some.
+    pub args: Option<Judge>,
     /// Makes the plugin; the error is for whoever wrote the arguments.
     pub build: fn(&Build) -> Result<Parts, String>,
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 /// When a node is avoided, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Thresholds {
     /// What is longer ago does not count.
     pub window_seconds: u64,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// When a workload is held back, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Limits {
     /// Nodes that fell one after another.
     pub nodes: usize,

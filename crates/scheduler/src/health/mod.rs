@@ -16,7 +16,7 @@ use chain::{Chains, Held, Limits};
 
 /// `nodeFailureAwareness` of the configuration file; not upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Awareness {
     /// The switch for all of it.
     pub enabled: bool,

@@ -1,5 +1,7 @@
 //! NodeResourcesBalancedAllocation: prefers nodes on which resources would be used in even shares.
 
+use crate::framework::plugin_args::{PluginArgs, judge};
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -13,6 +15,7 @@ pub const NAME: &str = "NodeResourcesBalancedAllocation";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 1,
+    args: Some(judge::<Args>),
     build: |build| {
         let args: Args = build.args()?;
         let resources = if args.resources.is_empty() { cpu_and_memory() } else { args.resources };
@@ -25,6 +28,22 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 #[serde(default)]
 struct Args {
     resources: Vec<ResourceWeight>,
+}
+
+impl PluginArgs for Args {
+    fn validate(&self, path: &Path) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let path = path.child("resources");
+        for (i, resource) in self.resources.iter().enumerate() {
+            if self.resources[..i].iter().any(|r| r.name == resource.name) {
+                errors.push(Error::duplicate(&path.index(i).child("name"), resource.name.as_str()));
+            }
+            if resource.weight != 1 {
+                errors.push(Error::invalid(&path.index(i).child("weight"), resource.weight, "must be 1"));
+            }
+        }
+        errors
+    }
 }
 
 struct BalancedAllocation {

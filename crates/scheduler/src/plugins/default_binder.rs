@@ -14,6 +14,7 @@ pub const NAME: &str = "DefaultBinder";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |_| {
         let plugin = Arc::new(DefaultBinder);
         Ok(Parts { bind: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -18,6 +18,7 @@ pub const NAME: &str = "GangScheduling";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |build| {
         let plugin = Arc::new(GangScheduling {
             groups: build.catalog.shared::<Groups>(),

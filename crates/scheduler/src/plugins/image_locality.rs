@@ -11,6 +11,7 @@ pub const NAME: &str = "ImageLocality";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 1,
+    args: None,
     build: |_| {
         let plugin = Arc::new(ImageLocality);
         Ok(Parts { score: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -1,6 +1,9 @@
 //! NodeAffinity: nodeSelector and required node affinity filter, preferred terms score by their weights; the profile may
 //! add an affinity of its own to every pod's.
 
+use crate::framework::plugin_args::{PluginArgs, judge};
+use knarr_apimachinery::field::{Error, ErrorList, Path};
+use knarr_apimachinery::selector::{Operator, Requirement};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -22,6 +25,7 @@ pub const NAME: &str = "NodeAffinity";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 2,
+    args: Some(judge::<Args>),
     build: |build| {
         let args: Args = build.args()?;
         let plugin = Arc::new(NodeAffinity { added: args.added_affinity.unwrap_or_default() });
@@ -34,9 +38,60 @@ const ENFORCED_REASON: &str = "node(s) didn't match scheduler-enforced node affi
 const CONFLICT: &str = "pod affinity terms conflict";
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 struct Args {
     added_affinity: Option<Affinity>,
+}
+
+impl PluginArgs for Args {
+    fn validate(&self, path: &Path) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let path = path.child("addedAffinity");
+        let Some(added) = &self.added_affinity else { return errors };
+        let required = added.required_during_scheduling_ignored_during_execution.iter();
+        let at = path.child("requiredDuringSchedulingIgnoredDuringExecution").child("nodeSelectorTerms");
+        for (i, term) in required.flat_map(|r| &r.node_selector_terms).enumerate() {
+            term_problems(term, &at.index(i), &mut errors);
+        }
+        let preferred = added.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        let at = path.child("preferredDuringSchedulingIgnoredDuringExecution");
+        for (i, preferred) in preferred.enumerate() {
+            term_problems(&preferred.preference, &at.index(i), &mut errors);
+        }
+        errors
+    }
+}
+
+/// A term as upstream's scheduler parses it.
+fn term_problems(term: &NodeSelectorTerm, path: &Path, errors: &mut ErrorList) {
+    const NAMES: [&str; 6] = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
+    for (i, requirement) in term.match_expressions.iter().flatten().enumerate() {
+        let at = path.child("matchExpressions").index(i);
+        let operator = match requirement.operator.as_str() {
+            "In" => Operator::In,
+            "NotIn" => Operator::NotIn,
+            "Exists" => Operator::Exists,
+            "DoesNotExist" => Operator::DoesNotExist,
+            "Gt" => Operator::GreaterThan,
+            "Lt" => Operator::LessThan,
+            other => {
+                errors.push(Error::not_supported(&at.child("operator"), other, &NAMES));
+                continue;
+            }
+        };
+        let values = requirement.values.as_deref().unwrap_or_default();
+        errors.extend(Requirement::problems(&requirement.key, operator, values, &at));
+    }
+    for (i, requirement) in term.match_fields.iter().flatten().enumerate() {
+        let at = path.child("matchFields").index(i);
+        let values = requirement.values.clone().unwrap_or_default();
+        if !matches!(requirement.operator.as_str(), "In" | "NotIn") {
+            let (at, operator) = (at.child("operator"), requirement.operator.as_str());
+            errors.push(Error::not_supported(&at, operator, &NAMES[..2]));
+        } else if values.len() != 1 {
+            errors.push(Error::invalid(&at.child("values"), values, "must have one element"));
+        }
+    }
 }
 
 struct NodeAffinity {

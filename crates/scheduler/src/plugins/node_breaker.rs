@@ -17,6 +17,7 @@ pub const NAME: &str = "NodeBreaker";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 5,
+    args: None,
     build: |build| {
         let plugin = Arc::new(NodeBreaker { health: build.catalog.shared::<Health>() });
         Ok(Parts {
@@ -160,8 +161,8 @@ mod tests {
         let say = |pod: PodBuilder| {
             let shape = PodInfo::new(&pod.build()).shape;
             let mut work = Work::new(&profile, cache.snapshot(), &shape);
+            let fits: Vec<_> = work.local(cache.snapshot()).iter().collect();
             let totals = work.totals(cache.snapshot(), &[0, 1]);
-            let fits: Vec<_> = [0, 1].into_iter().filter(|at| work.local.contains(*at)).collect();
             (work.filters.len(), fits, totals)
         };
         assert_eq!(say(pod("p")), (0, vec![0, 1], vec![0, 0]), "healthy clusters never see it");

@@ -18,6 +18,7 @@ pub const NAME: &str = "NodeDeclaredFeatures";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |_| {
         let plugin = Arc::new(NodeDeclaredFeatures);
         Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -13,6 +13,7 @@ pub const NAME: &str = "NodeName";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |_| {
         let plugin = Arc::new(NodeName);
         Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -16,6 +16,7 @@ pub const NAME: &str = "NodePorts";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |_| {
         let plugin = Arc::new(NodePorts);
         Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })

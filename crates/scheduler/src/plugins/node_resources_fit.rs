@@ -1,5 +1,9 @@
 //! NodeResourcesFit: the node has what the pod requests; scores by what would be free or in use.
 
+use super::scoring_strategy::shape_problems;
+use crate::framework::plugin_args::{PluginArgs, judge};
+use knarr_api::validate::label_key;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,12 +24,14 @@ use crate::framework::{
 use crate::snapshot::{NodeRow, Snapshot};
 
 pub const NAME: &str = "NodeResourcesFit";
+const RATIO: &str = "RequestedToCapacityRatio";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 1,
+    args: Some(judge::<Args>),
     build: |build| {
         build.catalog.watch::<DeviceClass>();
-        let plugin = Arc::new(NodeResourcesFit::new(build.args()?, build.catalog)?);
+        let plugin = Arc::new(NodeResourcesFit::new(build.args()?, build.catalog));
         Ok(Parts { filter: Some(plugin.clone()), score: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
@@ -47,9 +53,61 @@ struct ScoringStrategy {
     requested_to_capacity_ratio: Option<RatioShape>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
+#[serde(default)]
 struct RatioShape {
     shape: Vec<ShapePoint>,
+}
+
+impl PluginArgs for Args {
+    const JUDGED_WHEN_MADE: bool = true;
+
+    fn validate(&self, path: &Path) -> ErrorList {
+        let mut errors = ErrorList::new();
+        for (i, name) in self.ignored_resources.iter().enumerate() {
+            label_key(&mut errors, &path.child("ignoredResources").index(i), name);
+        }
+        for (i, group) in self.ignored_resource_groups.iter().enumerate() {
+            let path = path.child("ignoredResourceGroups").index(i);
+            if group.contains('/') {
+                let why = "resource group name can't contain '/'";
+                errors.push(Error::invalid(&path, group.as_str(), why));
+            }
+            label_key(&mut errors, &path, group);
+        }
+        if let Some(strategy) = &self.scoring_strategy {
+            strategy.validate(&path.child("scoringStrategy"), &mut errors);
+        }
+        errors
+    }
+}
+
+impl ScoringStrategy {
+    fn validate(&self, path: &Path, errors: &mut ErrorList) {
+        const TYPES: [&str; 3] = ["LeastAllocated", "MostAllocated", RATIO];
+        // No type is the first one.
+        if !self.type_.is_empty() && !TYPES.contains(&self.type_.as_str()) {
+            errors.push(Error::not_supported(&path.child("type"), self.type_.as_str(), &TYPES));
+        }
+        for (i, resource) in self.resources.iter().enumerate() {
+            if !(1..=100).contains(&resource.weight) {
+                let path = path.child("resources").index(i).child("weight");
+                let why = format!("resource weight of {} not in valid range (0, 100]", resource.name);
+                errors.push(Error::invalid(&path, resource.weight, why));
+            }
+        }
+        let path = path.child("requestedToCapacityRatio");
+        match (&self.requested_to_capacity_ratio, self.type_ == RATIO) {
+            (Some(ratio), true) => errors.extend(shape_problems(&ratio.shape, &path.child("shape"))),
+            (None, true) => {
+                errors.push(Error::required(&path, format!("must be specified when type is {RATIO}")));
+            }
+            (Some(_), false) => {
+                errors.push(Error::forbidden(&path, format!("must be nil when type is not {RATIO}")));
+            }
+            (None, false) => {}
+        }
+    }
 }
 
 struct NodeResourcesFit {
@@ -79,28 +137,24 @@ struct Allocation {
 }
 
 impl NodeResourcesFit {
-    fn new(args: Args, catalog: &Arc<Catalog>) -> Result<Self, String> {
+    fn new(args: Args, catalog: &Arc<Catalog>) -> Self {
         let given = args.scoring_strategy.unwrap_or_default();
         let strategy = match (given.type_.as_str(), given.requested_to_capacity_ratio) {
-            ("" | "LeastAllocated", _) => Strategy::LeastAllocated,
             ("MostAllocated", _) => Strategy::MostAllocated,
-            ("RequestedToCapacityRatio", Some(ratio)) if !ratio.shape.is_empty() => {
-                Strategy::RequestedToCapacityRatio(ratio.shape)
-            }
-            ("RequestedToCapacityRatio", _) => return Err("at least one point must be specified".to_owned()),
-            (other, _) => return Err(format!("scoring strategy {other} is not supported")),
+            (RATIO, Some(ratio)) => Strategy::RequestedToCapacityRatio(ratio.shape),
+            _ => Strategy::LeastAllocated,
         };
         let resources = if given.resources.is_empty() { cpu_and_memory() } else { given.resources };
         let ignored = Ignored {
             resources: args.ignored_resources.into_iter().collect(),
             groups: args.ignored_resource_groups.into_iter().collect(),
         };
-        Ok(Self {
+        Self {
             ignored: Arc::new(ignored),
             strategy: Arc::new((strategy, resources)),
             catalog: Arc::clone(catalog),
             classes: catalog.shared::<ResourceClasses>(),
-        })
+        }
     }
 
     /// The wanted resources that DynamicResources looks after on nodes that have none of them.

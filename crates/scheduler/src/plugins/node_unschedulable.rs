@@ -16,6 +16,7 @@ pub const NAME: &str = "NodeUnschedulable";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |_| {
         let plugin = Arc::new(NodeUnschedulable);
         Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -8,6 +8,7 @@ pub const NAME: &str = "PrioritySort";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |_| {
         let plugin = Arc::new(PrioritySort);
         Ok(Parts { queue_sort: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -10,6 +10,7 @@ pub const NAME: &str = "SchedulingGates";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |_| {
         let plugin = Arc::new(SchedulingGates);
         Ok(Parts { pre_enqueue: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -1,6 +1,8 @@
 //! Scoring by resources: which resources count how much, and the curves from use to score.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 
 use crate::framework::MAX_NODE_SCORE;
 use crate::framework::resources::Resources;
@@ -10,12 +12,16 @@ use crate::snapshot::NodeRow;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ResourceWeight {
     pub name: String,
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "one_for_zero")]
     pub weight: i64,
 }
 
 fn one() -> i64 {
     1
+}
+
+fn one_for_zero<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    i64::deserialize(from).map(|weight| if weight == 0 { 1 } else { weight })
 }
 
 /// CPU and memory, alike.
@@ -77,10 +83,34 @@ pub fn uses<'a>(
 }
 
 /// A point of a curve: percent in use, and the score there from 0 to 10.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct ShapePoint {
     pub utilization: i64,
     pub score: i64,
+}
+
+/// What is wrong with a curve.
+pub fn shape_problems(shape: &[ShapePoint], path: &Path) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if shape.is_empty() {
+        errors.push(Error::required(path, "at least one point must be specified"));
+    }
+    let falls = shape.windows(2).position(|two| two[0].utilization >= two[1].utilization);
+    if let Some(before) = falls {
+        let at = path.index(before + 1).child("utilization");
+        let why = "values must be sorted in increasing order";
+        errors.push(Error::invalid(&at, shape[before + 1].utilization, why));
+    }
+    for (i, point) in shape.iter().enumerate() {
+        for (name, value, most) in [("utilization", point.utilization, 100), ("score", point.score, 10)] {
+            if !(0..=most).contains(&value) {
+                let why = format!("not in valid range [0, {most}]");
+                errors.push(Error::invalid(&path.index(i).child(name), value, why));
+            }
+        }
+    }
+    errors
 }
 
 /// The way from use to score.

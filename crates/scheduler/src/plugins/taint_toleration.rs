@@ -16,6 +16,7 @@ pub const NAME: &str = "TaintToleration";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 3,
+    args: None,
     build: |_| {
         let plugin = Arc::new(TaintToleration);
         Ok(Parts { filter: Some(plugin.clone()), score: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -16,6 +16,7 @@ pub const NAME: &str = "VolumeRestrictions";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |build| {
         build.catalog.watch::<PersistentVolumeClaim>();
         let plugin = Arc::new(VolumeRestrictions { catalog: Arc::clone(build.catalog) });

@@ -18,6 +18,7 @@ pub const NAME: &str = "VolumeZone";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |build| {
         build.catalog.watch::<PersistentVolumeClaim>();
         build.catalog.watch::<PersistentVolume>();

@@ -16,6 +16,7 @@ pub const NAME: &str = "WorkloadHold";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |build| {
         let plugin = Arc::new(WorkloadHold { health: build.catalog.shared::<Health>() });
         Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })

@@ -5,6 +5,8 @@
 
 mod groups;
 
+use crate::framework::plugin_args::{PluginArgs, judge};
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,18 +27,9 @@ pub const NAME: &str = "DefaultPreemption";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: Some(judge::<Args>),
     build: |build| {
         let args: Args = build.args()?;
-        if !(0..=100).contains(&args.min_candidate_nodes_percentage) {
-            let percent = args.min_candidate_nodes_percentage;
-            return Err(format!(
-                "minCandidateNodesPercentage: Invalid value: {percent}: not in valid range [0, 100]"
-            ));
-        }
-        if args.min_candidate_nodes_percentage == 0 && args.min_candidate_nodes_absolute == 0 {
-            let why = "cannot be zero at the same time as minCandidateNodesAbsolute";
-            return Err(format!("minCandidateNodesPercentage: Invalid value: 0: {why}"));
-        }
         build.catalog.watch::<PodDisruptionBudget>();
         let plugin = Arc::new(DefaultPreemption {
             args,
@@ -55,8 +48,30 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Args {
-    min_candidate_nodes_percentage: usize,
-    min_candidate_nodes_absolute: usize,
+    min_candidate_nodes_percentage: i64,
+    min_candidate_nodes_absolute: i64,
+}
+
+impl PluginArgs for Args {
+    fn validate(&self, path: &Path) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let at = |name: &str| path.child(name);
+        let (percentage, absolute) = ("minCandidateNodesPercentage", "minCandidateNodesAbsolute");
+        let (percent, number) = (self.min_candidate_nodes_percentage, self.min_candidate_nodes_absolute);
+        if !(0..=100).contains(&percent) {
+            errors.push(Error::invalid(&at(percentage), percent, "not in valid range [0, 100]"));
+        }
+        if number < 0 {
+            errors.push(Error::invalid(&at(absolute), number, "not in valid range [0, inf)"));
+        }
+        if percent == 0 && number == 0 {
+            for (name, other) in [(percentage, absolute), (absolute, percentage)] {
+                let why = format!("cannot be zero at the same time as {other}");
+                errors.push(Error::invalid(&at(name), 0, why));
+            }
+        }
+        errors
+    }
 }
 
 impl Default for Args {
@@ -135,8 +150,9 @@ impl DefaultPreemption {
         if possible.is_empty() {
             return (found, failures);
         }
-        let share = possible.len() * self.args.min_candidate_nodes_percentage / 100;
-        let enough = share.max(self.args.min_candidate_nodes_absolute).min(possible.len());
+        let percent = usize::try_from(self.args.min_candidate_nodes_percentage).unwrap_or(0);
+        let number = usize::try_from(self.args.min_candidate_nodes_absolute).unwrap_or(0);
+        let enough = (possible.len() * percent / 100).max(number).min(possible.len());
         let budgets = self.budgets();
         let of_groups = !self.groups.is_empty();
         let start = self.turn.fetch_add(enough, Ordering::Relaxed) % possible.len();

@@ -151,6 +151,7 @@ impl Reserved {
         let measured = devices.catalog.shared::<Measured>();
         let Some((metrics, recorder)) = measured.get() else { return self.prepared(client, devices).await };
         let text = format!("waiting for binding conditions for device on node {node}");
+        let recorder = recorder.as_component(pod.scheduler_name());
         recorder.event_about(pod.reference(), EventType::Normal, "BindingConditionsPending", text);
         let begun = metrics.now();
         let done = self.prepared(client, devices).await;

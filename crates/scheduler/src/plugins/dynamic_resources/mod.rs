@@ -26,9 +26,11 @@ mod tracker;
 #[cfg(test)]
 mod upstream_tests;
 
+use crate::config::go_duration::GoDuration;
+use crate::framework::plugin_args::{PluginArgs, judge};
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -57,9 +59,11 @@ pub const NAME: &str = "DynamicResources";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 2,
+    args: Some(judge::<Args>),
     build: |build| {
         let args: Args = build.args()?;
-        let (filter_timeout, binding_timeout) = args.timeouts()?;
+        let filter_timeout = args.filter_timeout.unwrap_or(GoDuration::from_secs(10)).get();
+        let binding_timeout = args.binding_timeout.unwrap_or(GoDuration::from_secs(600)).get();
         build.catalog.watch::<ResourceClaim>();
         build.catalog.watch::<ResourceSlice>();
         build.catalog.watch::<DeviceClass>();
@@ -86,25 +90,25 @@ const UNAVAILABLE: &str = "resourceclaim not available on the node";
 #[derive(Debug, Clone, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Args {
-    filter_timeout: Option<String>,
-    binding_timeout: Option<String>,
+    /// How long the search on a node may last; for ever when zero.
+    filter_timeout: Option<GoDuration>,
+    /// How long devices may take to get ready.
+    binding_timeout: Option<GoDuration>,
 }
 
-impl Args {
-    /// How long the search on a node, and the wait for devices, may last.
-    fn timeouts(&self) -> Result<(Duration, Duration), String> {
-        let read = |text: &Option<String>, name: &str, default: i64, least: i64, rule: &str| {
-            let Some(text) = text else { return Ok(Duration::from_secs(default.unsigned_abs())) };
-            let parsed = knarr_apimachinery::duration::parse(text).map_err(|why| format!("{name}: {why}"))?;
-            match Duration::try_from(parsed) {
-                Ok(duration) if parsed.as_secs() >= least => Ok(duration),
-                _ => Err(format!("{name}: Invalid value: {text:?}: must be {rule}")),
+impl PluginArgs for Args {
+    fn validate(&self, path: &Path) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let rules = [
+            ("filterTimeout", self.filter_timeout, 0, "must be zero or positive"),
+            ("bindingTimeout", self.binding_timeout, 1, "must be at least 1 second"),
+        ];
+        for (name, given, least, why) in rules {
+            if let Some(given) = given.filter(|given| *given < GoDuration::from_secs(least)) {
+                errors.push(Error::invalid(&path.child(name), given.to_string(), why));
             }
-        };
-        Ok((
-            read(&self.filter_timeout, "filterTimeout", 10, 0, "zero or positive")?,
-            read(&self.binding_timeout, "bindingTimeout", 600, 1, "at least 1 second")?,
-        ))
+        }
+        errors
     }
 }
 

@@ -3,6 +3,8 @@
 mod filter;
 mod score;
 
+use crate::framework::plugin_args::{PluginArgs, judge};
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -19,14 +21,9 @@ pub const NAME: &str = "InterPodAffinity";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 2,
+    args: Some(judge::<Args>),
     build: |build| {
         let args: Args = build.args()?;
-        if !(0..=100).contains(&args.hard_pod_affinity_weight) {
-            let weight = args.hard_pod_affinity_weight;
-            return Err(format!(
-                "hardPodAffinityWeight: Invalid value: {weight}: not in valid range [0, 100]"
-            ));
-        }
         let plugin = Arc::new(InterPodAffinity(args));
         Ok(Parts { filter: Some(plugin.clone()), score: Some(plugin.clone()), ..Parts::of(plugin) })
     },
@@ -38,6 +35,17 @@ struct Args {
     /// What a required term of an existing pod adds to the score.
     hard_pod_affinity_weight: i64,
     ignore_preferred_terms_of_existing_pods: bool,
+}
+
+impl PluginArgs for Args {
+    fn validate(&self, path: &Path) -> ErrorList {
+        let (weight, mut errors) = (self.hard_pod_affinity_weight, ErrorList::new());
+        if !(0..=100).contains(&weight) {
+            let path = path.child("hardPodAffinityWeight");
+            errors.push(Error::invalid(&path, weight, "not in valid range [0, 100]"));
+        }
+        errors
+    }
 }
 
 impl Default for Args {

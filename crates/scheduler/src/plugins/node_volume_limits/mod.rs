@@ -5,8 +5,8 @@ mod in_tree;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
@@ -24,6 +24,7 @@ pub const NAME: &str = "NodeVolumeLimits";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 0,
+    args: None,
     build: |build| {
         build.catalog.watch::<PersistentVolumeClaim>();
         build.catalog.watch::<PersistentVolume>();
@@ -31,7 +32,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         build.catalog.watch::<CSINode>();
         build.catalog.watch::<CSIDriver>();
         build.catalog.watch::<VolumeAttachment>();
-        let plugin = Arc::new(NodeVolumeLimits { books: Books(Arc::clone(build.catalog)) });
+        let plugin = Arc::new(NodeVolumeLimits {
+            books: Books { catalog: Arc::clone(build.catalog), attached: Arc::default() },
+        });
         Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })
     },
 };
@@ -42,9 +45,16 @@ struct NodeVolumeLimits {
     books: Books,
 }
 
+/// By node, the attacher and the volume of each attachment.
+type Attachments = HashMap<String, Vec<(String, String)>>;
+
 /// What tells which disk a claim stands for.
 #[derive(Clone)]
-struct Books(Arc<Catalog>);
+struct Books {
+    catalog: Arc<Catalog>,
+    /// Of one version of the cluster's attachments.
+    attached: Arc<Mutex<(u64, Arc<Attachments>)>>,
+}
 
 #[derive(Clone)]
 struct Limits {
@@ -52,12 +62,15 @@ struct Limits {
     /// With those disks that are counted only where the node is known to have a CSI driver.
     wanted: BTreeSet<Attached>,
     wanted_with_csi: BTreeSet<Attached>,
+    /// Drivers of theirs without which a node is no place for the pod.
+    needed: BTreeSet<String>,
+    attached: Arc<Attachments>,
 }
 
 impl Books {
     /// The disk that a claim is, or will be; `csi` says whether disks of old are counted on the node.
     fn disk(&self, claim: &PersistentVolumeClaim, csi: bool) -> Option<Attached> {
-        let volume = volume_name(claim).and_then(|name| self.0.get::<PersistentVolume>("", name));
+        let volume = volume_name(claim).and_then(|name| self.catalog.get::<PersistentVolume>("", name));
         let Some(volume) = volume else { return self.disk_to_be(claim, csi) };
         match volume.spec.as_ref().and_then(|s| s.csi.as_ref()) {
             Some(source) => Some(Attached::new(&source.driver, &source.volume_handle)),
@@ -67,7 +80,7 @@ impl Books {
     }
 
     fn disk_to_be(&self, claim: &PersistentVolumeClaim, csi: bool) -> Option<Attached> {
-        let class = self.0.get::<StorageClass>("", Some(class_of(claim)).filter(|c| !c.is_empty())?)?;
+        let class = self.catalog.get::<StorageClass>("", Some(class_of(claim)).filter(|c| !c.is_empty())?)?;
         let (namespace, name) = (
             claim.metadata.namespace.as_deref().unwrap_or_default(),
             claim.metadata.name.as_deref().unwrap_or_default(),
@@ -93,7 +106,7 @@ impl Books {
             if wanted.name.is_empty() {
                 return Err(Status::error("PersistentVolumeClaim had no name"));
             }
-            let Some(claim) = self.0.get::<PersistentVolumeClaim>(namespace, &wanted.name) else {
+            let Some(claim) = self.catalog.get::<PersistentVolumeClaim>(namespace, &wanted.name) else {
                 let why = no_claim(&wanted.name);
                 return Err(Status::unresolvable(format!(
                     "looking up PVC {namespace}/{}: {why}",
@@ -115,28 +128,40 @@ impl Books {
         csi: bool,
     ) -> impl Iterator<Item = Attached> + 'a {
         let claims = footprint.claims.iter().filter_map(move |name| {
-            let claim = self.0.get::<PersistentVolumeClaim>(&footprint.namespace, name)?;
+            let claim = self.catalog.get::<PersistentVolumeClaim>(&footprint.namespace, name)?;
             self.disk(&claim, csi)
         });
         claims.chain(footprint.disks.iter().filter(move |_| csi).filter_map(of_volume))
     }
 
-    /// What is attached to the node according to the cluster's attachments.
-    fn attachments(&self, node: &str) -> impl Iterator<Item = Attached> + '_ {
-        let all = self.0.list::<VolumeAttachment>(None);
-        let here: Vec<_> =
-            all.into_iter().filter(|a| a.spec.node_name == node && !a.spec.attacher.is_empty()).collect();
-        here.into_iter().filter_map(|a| {
-            let volume =
-                self.0.get::<PersistentVolume>("", a.spec.source.persistent_volume_name.as_deref()?)?;
+    /// The attachments of all nodes.
+    fn attachments(&self) -> Arc<Attachments> {
+        let version = self.catalog.version::<VolumeAttachment>();
+        let mut known = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != version || version == 0 {
+            let mut by_node = Attachments::new();
+            for attachment in self.catalog.list::<VolumeAttachment>(None) {
+                let spec = &attachment.spec;
+                let volume = spec.source.persistent_volume_name.clone().filter(|_| !spec.attacher.is_empty());
+                let Some(volume) = volume else { continue };
+                by_node.entry(spec.node_name.clone()).or_default().push((spec.attacher.clone(), volume));
+            }
+            *known = (version, Arc::new(by_node));
+        }
+        Arc::clone(&known.1)
+    }
+
+    fn attached<'a>(&'a self, here: &'a [(String, String)]) -> impl Iterator<Item = Attached> + 'a {
+        here.iter().filter_map(|(attacher, volume)| {
+            let volume = self.catalog.get::<PersistentVolume>("", volume)?;
             let csi = volume.spec.as_ref()?.csi.as_ref()?;
-            Some(Attached::new(&a.spec.attacher, &csi.volume_handle))
+            Some(Attached::new(attacher, &csi.volume_handle))
         })
     }
 
     /// Whether pods must stay away from nodes without this driver.
     fn is_needed(&self, driver: &str) -> bool {
-        let known = self.0.get::<CSIDriver>("", driver);
+        let known = self.catalog.get::<CSIDriver>("", driver);
         known.is_some_and(|d| d.spec.prevent_pod_scheduling_if_missing == Some(true))
     }
 }
@@ -149,35 +174,44 @@ fn limits(node: Option<&CSINode>) -> BTreeMap<&str, i64> {
     drivers.iter().filter_map(|d| Some((d.name.as_str(), limit(d)?))).collect()
 }
 
+fn count(disks: &BTreeSet<Attached>, driver: &str) -> i64 {
+    disks.iter().filter(|disk| disk.driver == driver).count() as i64
+}
+
 impl NodeFilter for Limits {
     fn check(&self, node: &NodeView) -> Status {
-        let csi = self.books.0.get::<CSINode>("", node.row.name());
-        let mut wanted = if csi.is_some() { self.wanted_with_csi.clone() } else { self.wanted.clone() };
-        for disk in &wanted {
-            let installed =
-                csi.as_ref().is_some_and(|n| n.spec.drivers.iter().any(|d| d.name == disk.driver));
-            if !installed && self.books.is_needed(&disk.driver) {
+        let csi = self.books.catalog.get::<CSINode>("", node.row.name());
+        let wanted = if csi.is_some() { &self.wanted_with_csi } else { &self.wanted };
+        let drivers = csi.as_ref().map(|n| n.spec.drivers.as_slice()).unwrap_or_default();
+        for disk in wanted.iter().filter(|disk| self.needed.contains(&disk.driver)) {
+            if drivers.iter().all(|d| d.name != disk.driver) {
                 let driver = &disk.driver;
                 return Status::unschedulable(format!("{driver} CSI driver is not installed on the node"));
             }
         }
         let limits = limits(csi.as_deref());
-        if limits.is_empty() || wanted.is_empty() {
+        let attached = self.attached.get(node.row.name()).map_or(&[][..], Vec::as_slice);
+        let pods = || node.row.pods.iter().map(|pod| &pod.footprint);
+        // Where there would be room if nothing was counted twice, nothing has to be looked up.
+        let used = pods().map(|f| f.claims.len() + f.disks.len()).sum::<usize>() + attached.len();
+        let over = |wanted: &BTreeSet<Attached>, used: &dyn Fn(&str) -> i64| {
+            limits.iter().any(|(driver, limit)| {
+                let new = count(wanted, driver);
+                new > 0 && used(driver) + new > *limit
+            })
+        };
+        if !over(wanted, &|_| used as i64) {
             return Status::SUCCESS;
         }
-        let pods = node.row.pods.iter();
         let mut there: BTreeSet<Attached> =
-            pods.flat_map(|pod| self.books.disks_of_placed(&pod.footprint, csi.is_some())).collect();
-        wanted.retain(|disk| !there.contains(disk));
-        there.extend(self.books.attachments(node.row.name()));
-        let count = |disks: &BTreeSet<Attached>, driver: &str| {
-            disks.iter().filter(|d| d.driver == driver).count() as i64
-        };
-        let over = |(driver, limit): (&&str, &i64)| {
-            let new = count(&wanted, driver);
-            new > 0 && count(&there, driver) + new > *limit
-        };
-        if limits.iter().any(over) { Status::unschedulable(TOO_MANY) } else { Status::SUCCESS }
+            pods().flat_map(|footprint| self.books.disks_of_placed(footprint, csi.is_some())).collect();
+        let new: BTreeSet<Attached> = wanted.difference(&there).cloned().collect();
+        there.extend(self.books.attached(attached));
+        if over(&new, &|driver| count(&there, driver)) {
+            Status::unschedulable(TOO_MANY)
+        } else {
+            Status::SUCCESS
+        }
     }
 
     fn boxed(&self) -> Box<dyn NodeFilter> {
@@ -194,7 +228,7 @@ impl Filter for NodeVolumeLimits {
         if volumes(&shape.pod).is_empty() {
             return 0;
         }
-        let catalog = &self.books.0;
+        let catalog = &self.books.catalog;
         catalog.version::<PersistentVolumeClaim>()
             + catalog.version::<PersistentVolume>()
             + catalog.version::<StorageClass>()
@@ -211,7 +245,10 @@ impl Filter for NodeVolumeLimits {
         let both = (self.books.disks_of_pod(pod, false), self.books.disks_of_pod(pod, true));
         match both {
             (Ok(wanted), Ok(wanted_with_csi)) => {
-                PreFilter::check(Limits { books: self.books.clone(), wanted, wanted_with_csi })
+                let drivers = wanted.iter().chain(&wanted_with_csi).map(|disk| disk.driver.clone());
+                let needed = drivers.filter(|driver| self.books.is_needed(driver)).collect();
+                let (books, attached) = (self.books.clone(), self.books.attachments());
+                PreFilter::check(Limits { books, wanted, wanted_with_csi, needed, attached })
             }
             (Err(status), _) | (_, Err(status)) => PreFilter::Reject(status),
         }

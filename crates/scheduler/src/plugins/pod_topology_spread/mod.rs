@@ -5,6 +5,9 @@ mod default_selector;
 mod filter;
 mod score;
 
+use crate::framework::plugin_args::{PluginArgs, judge};
+use knarr_api::validate::label_key;
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,12 +26,10 @@ pub const NAME: &str = "PodTopologySpread";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 2,
+    args: Some(judge::<Args>),
     build: |build| {
         let args: Args = build.args()?;
-        let system = args.defaulting_type.is_empty() || args.defaulting_type == "System";
-        if system && !args.default_constraints.is_empty() {
-            return Err("when .defaultingType is System, defaultConstraints must be empty".to_owned());
-        }
+        let system = args.is_system();
         let defaults = if system { system_defaults() } else { args.default_constraints };
         let selectors = (!defaults.is_empty()).then(|| DefaultSelectors::new(Arc::clone(build.catalog)));
         let plugin = Arc::new(PodTopologySpread { system, defaults, selectors });
@@ -44,6 +45,62 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 struct Args {
     default_constraints: Vec<TopologySpreadConstraint>,
     defaulting_type: String,
+}
+
+impl Args {
+    /// Whether the default constraints are the built-in ones.
+    fn is_system(&self) -> bool {
+        matches!(self.defaulting_type.as_str(), "" | "System")
+    }
+}
+
+impl PluginArgs for Args {
+    fn validate(&self, path: &Path) -> ErrorList {
+        let mut errors = ErrorList::new();
+        let at = path.child("defaultingType");
+        if !self.is_system() && self.defaulting_type != "List" {
+            errors.push(Error::not_supported(&at, self.defaulting_type.as_str(), &["System", "List"]));
+        } else if self.is_system() && !self.default_constraints.is_empty() {
+            errors.push(Error::invalid(&at, "System", "when .defaultConstraints are not empty"));
+        }
+        let path = path.child("defaultConstraints");
+        for (i, constraint) in self.default_constraints.iter().enumerate() {
+            constraint_problems(constraint, &path.index(i), &mut errors);
+            let alike = |c: &TopologySpreadConstraint| {
+                c.topology_key == constraint.topology_key
+                    && c.when_unsatisfiable == constraint.when_unsatisfiable
+            };
+            if self.default_constraints[..i].iter().any(alike) {
+                let text = format!("{{{}, {}}}", constraint.topology_key, constraint.when_unsatisfiable);
+                errors.push(Error::duplicate(&path.index(i), text));
+            }
+        }
+        errors
+    }
+}
+
+fn constraint_problems(constraint: &TopologySpreadConstraint, path: &Path, errors: &mut ErrorList) {
+    const ACTIONS: [&str; 2] = ["DoNotSchedule", "ScheduleAnyway"];
+    if constraint.max_skew <= 0 {
+        let at = path.child("maxSkew");
+        errors.push(Error::invalid(&at, constraint.max_skew, "not in valid range (0, inf)"));
+    }
+    let (at, key) = (path.child("topologyKey"), constraint.topology_key.as_str());
+    if key.is_empty() {
+        errors.push(Error::required(&at, "can not be empty"));
+    } else {
+        label_key(errors, &at, key);
+    }
+    let (at, action) = (path.child("whenUnsatisfiable"), constraint.when_unsatisfiable.as_str());
+    if action.is_empty() {
+        errors.push(Error::required(&at, "can not be empty"));
+    } else if !ACTIONS.contains(&action) {
+        errors.push(Error::not_supported(&at, action, &ACTIONS));
+    }
+    if constraint.label_selector.is_some() {
+        let why = "constraint must not define a selector, as they deduced for each pod";
+        errors.push(Error::forbidden(&path.child("labelSelector"), why));
+    }
 }
 
 fn system_defaults() -> Vec<TopologySpreadConstraint> {

@@ -30,7 +30,8 @@ pub struct Binder {
 /// A pod's claims, sorted by what is still to be done for them.
 #[derive(Debug, Clone, Default)]
 pub struct PodClaims {
-    pub bound: Vec<Arc<PersistentVolumeClaim>>,
+    /// The volumes of those that are bound; `None` for one that is gone.
+    pub bound: Vec<Option<Arc<PersistentVolume>>>,
     /// Those that wait for the pod's node.
     pub delayed: Vec<Arc<PersistentVolumeClaim>>,
     /// One has no volume and does not wait for the pod.
@@ -115,7 +116,7 @@ impl Binder {
                 return Err(why);
             }
             if is_fully_bound(&claim) {
-                sorted.bound.push(claim);
+                sorted.bound.push(volume_name(&claim).and_then(|name| self.volume(name)));
             } else if waits_for_pod(&self.catalog, &claim)? && volume_name(&claim).is_none() {
                 sorted.delayed.push(claim);
             } else {
@@ -138,10 +139,10 @@ impl Binder {
     /// What the claims need on this node; the status says why it cannot be.
     pub fn find(&self, claims: &PodClaims, node: &Node) -> Result<PodVolumes, Status> {
         let mut verdicts = Verdicts { bound: true, bindable: true, space: true, exist: true };
-        for claim in &claims.bound {
-            match volume_name(claim).and_then(|name| self.volume(name)) {
+        for volume in &claims.bound {
+            match volume {
                 None => verdicts.exist = false,
-                Some(volume) => verdicts.bound = reaches(&volume, node),
+                Some(volume) => verdicts.bound = reaches(volume, node),
             }
             if !verdicts.bound || !verdicts.exist {
                 break;

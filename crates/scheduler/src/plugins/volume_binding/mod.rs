@@ -10,6 +10,9 @@ mod matching;
 #[cfg(test)]
 mod tests;
 
+use super::scoring_strategy::shape_problems;
+use crate::framework::plugin_args::{PluginArgs, judge};
+use knarr_apimachinery::field::{Error, ErrorList, Path};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,9 +41,9 @@ pub const NAME: &str = "VolumeBinding";
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     weight: 1,
+    args: Some(judge::<Args>),
     build: |build| {
         let args: Args = build.args()?;
-        args.validate()?;
         build.catalog.watch::<PersistentVolumeClaim>();
         build.catalog.watch::<PersistentVolume>();
         build.catalog.watch::<StorageClass>();
@@ -75,25 +78,15 @@ impl Default for Args {
     }
 }
 
-impl Args {
-    fn validate(&self) -> Result<(), String> {
-        if self.bind_timeout_seconds < 0 {
-            let seconds = self.bind_timeout_seconds;
-            return Err(format!(
-                "bindTimeoutSeconds: Invalid value: {seconds}: invalid BindTimeoutSeconds, should not be a negative value"
-            ));
+impl PluginArgs for Args {
+    fn validate(&self, path: &Path) -> ErrorList {
+        let (seconds, mut errors) = (self.bind_timeout_seconds, ErrorList::new());
+        if seconds < 0 {
+            let why = "invalid BindTimeoutSeconds, should not be a negative value";
+            errors.push(Error::invalid(&path.child("bindTimeoutSeconds"), seconds, why));
         }
-        if self.shape.is_empty() {
-            return Err("shape: Required value: at least one point must be specified".to_owned());
-        }
-        let rises = self.shape.windows(2).all(|w| w[0].utilization < w[1].utilization);
-        let inside = |p: &ShapePoint| (0..=100).contains(&p.utilization) && (0..=10).contains(&p.score);
-        if !rises || !self.shape.iter().all(inside) {
-            return Err("shape: Invalid value: utilization values must be sorted in increasing order, \
-                between 0 and 100, and scores between 0 and 10"
-                .to_owned());
-        }
-        Ok(())
+        errors.extend(shape_problems(&self.shape, &path.child("shape")));
+        errors
     }
 }
 

@@ -178,12 +178,16 @@ fn the_emptier_storage_scores_higher() {
     zones().into_iter().for_each(|n| cache.set_node(n.into()));
     let shape = PodInfo::new(&pod("p").claim("c").build()).shape;
     let mut work = Work::new(&profile, cache.snapshot(), &shape);
-    assert_eq!(work.totals(cache.snapshot(), &[0, 1]), [100, 50]);
+    let totals = |work: &mut Work| {
+        let fits: Vec<_> = work.local(cache.snapshot()).iter().collect();
+        work.totals(cache.snapshot(), &fits)
+    };
+    assert_eq!(totals(&mut work), [100, 50]);
     // The scores are made anew when what they were made of changes.
     catalog.put::<CSIStorageCapacity>(object(json!({"metadata": {"name": "a", "namespace": "ns"},
         "storageClassName": "tight", "capacity": "200Mi", "nodeTopology": {"matchLabels": {ZONE: "a"}}})));
     assert!(work.catch_up(&profile, cache.snapshot(), &shape));
-    assert_eq!(work.totals(cache.snapshot(), &[0, 1]), [75, 50]);
+    assert_eq!(totals(&mut work), [75, 50]);
 }
 
 #[test]

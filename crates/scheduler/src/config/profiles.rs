@@ -1,127 +1,17 @@
-//! The configuration file: `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`, and the profiles it makes.
+//! The profiles that a configuration makes: which plugins serve each point, in which order, with which weight.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use serde::Deserialize;
 use serde_json::Value;
-use thiserror::Error;
 
-use crate::extender::config::{ExtenderConfig, ignored, validate};
+use super::{ConfigError, Configuration, DEFAULT_SCHEDULER, Enabled, PluginSet, Plugins, ProfileConfig};
+use crate::extender::config::ignored;
 use crate::framework::points::Parts;
-use crate::framework::{Build, Catalog, Descriptor, Points, Profile, Profiles};
-use crate::health::Awareness;
+use crate::framework::{Build, Catalog, Descriptor, MAX_NODE_SCORE, Points, Profile, Profiles};
 use crate::plugins::{self, node_resources_fit};
-use crate::queue::Backoff;
 
-const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
-const KIND: &str = "KubeSchedulerConfiguration";
-const DEFAULT_SCHEDULER: &str = "default-scheduler";
 const ALL: &str = "*";
-
-/// What is wrong with a configuration, with the path to it.
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum ConfigError {
-    #[error("strict decoding error: {0}")]
-    Decode(String),
-    #[error("no kind {kind:?} is registered for version {version:?}")]
-    Kind { kind: String, version: String },
-    #[error("{path}: Invalid value: {value}: {why}")]
-    Invalid { path: String, value: String, why: String },
-    #[error("{path}: Required value")]
-    Required { path: String },
-    #[error("{path}: Duplicate value: {value:?}")]
-    Duplicate { path: String, value: String },
-    #[error("initializing profiles: creating profile for scheduler name {scheduler}: {why}")]
-    Profile { scheduler: String, why: String },
-}
-
-/// The whole file. What is of no use here (clients, leases, debugging) is read and left alone.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Configuration {
-    pub api_version: String,
-    pub kind: String,
-    pub percentage_of_nodes_to_score: Option<i64>,
-    pub pod_initial_backoff_seconds: i64,
-    pub pod_max_backoff_seconds: i64,
-    pub profiles: Vec<ProfileConfig>,
-    pub extenders: Vec<ExtenderConfig>,
-    /// Not upstream's.
-    pub node_failure_awareness: Awareness,
-    /// The feature gate GenericWorkload, which is no part of the file: pod groups are scheduled as such.
-    #[serde(skip)]
-    pub generic_workload: bool,
-}
-
-impl Default for Configuration {
-    fn default() -> Self {
-        Self {
-            api_version: API_VERSION.to_owned(),
-            kind: KIND.to_owned(),
-            percentage_of_nodes_to_score: None,
-            pod_initial_backoff_seconds: 1,
-            pod_max_backoff_seconds: 10,
-            profiles: Vec::new(),
-            extenders: Vec::new(),
-            node_failure_awareness: Awareness::default(),
-            generic_workload: false,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct ProfileConfig {
-    pub scheduler_name: Option<String>,
-    pub percentage_of_nodes_to_score: Option<i64>,
-    pub plugins: Plugins,
-    pub plugin_config: Vec<PluginConfig>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PluginConfig {
-    pub name: String,
-    #[serde(default)]
-    pub args: Value,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct Plugins {
-    pub pre_enqueue: PluginSet,
-    pub queue_sort: PluginSet,
-    pub pre_filter: PluginSet,
-    pub filter: PluginSet,
-    pub post_filter: PluginSet,
-    pub pre_score: PluginSet,
-    pub score: PluginSet,
-    pub reserve: PluginSet,
-    pub permit: PluginSet,
-    pub pre_bind: PluginSet,
-    pub bind: PluginSet,
-    pub post_bind: PluginSet,
-    pub multi_point: PluginSet,
-    pub placement_generate: PluginSet,
-    pub placement_score: PluginSet,
-    pub pod_group_post_filter: PluginSet,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PluginSet {
-    pub enabled: Vec<Enabled>,
-    pub disabled: Vec<Enabled>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Enabled {
-    pub name: String,
-    #[serde(default)]
-    pub weight: i64,
-}
 
 impl PluginSet {
     fn disables(&self, name: &str) -> bool {
@@ -153,6 +43,25 @@ impl Plugins {
         ]
     }
 
+    /// The points by their names in the file, without multiPoint.
+    pub(super) fn by_name(&self) -> [(&'static str, &PluginSet); 13] {
+        [
+            ("preEnqueue", &self.pre_enqueue),
+            ("queueSort", &self.queue_sort),
+            ("preFilter", &self.pre_filter),
+            ("filter", &self.filter),
+            ("postFilter", &self.post_filter),
+            ("preScore", &self.pre_score),
+            ("score", &self.score),
+            ("reserve", &self.reserve),
+            ("permit", &self.permit),
+            ("preBind", &self.pre_bind),
+            ("bind", &self.bind),
+            ("postBind", &self.post_bind),
+            ("podGroupPostFilter", &self.pod_group_post_filter),
+        ]
+    }
+
     /// Every plugin that is named exists.
     fn exist(&self) -> Result<(), String> {
         for (set, kind, _) in self.by_point() {
@@ -164,9 +73,13 @@ impl Plugins {
         Ok(())
     }
 
-    /// Every plugin takes part in the points that it is named for.
+    /// Every plugin takes part in the points that it is named for, once.
     fn extend(&self, made: &BTreeMap<&str, Parts>) -> Result<(), String> {
         for (set, kind, takes_part) in self.by_point() {
+            let mut seen = BTreeSet::new();
+            if let Some(twice) = set.enabled.iter().find(|e| !seen.insert(&e.name)) {
+                return Err(format!("plugin {:?} already registered as {kind:?}", twice.name));
+            }
             let wrong =
                 set.enabled.iter().find(|e| made.get(e.name.as_str()).is_some_and(|p| !takes_part(p)));
             if let Some(wrong) = wrong {
@@ -178,76 +91,6 @@ impl Plugins {
 }
 
 impl Configuration {
-    /// From the file's text, YAML or JSON.
-    pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
-        let content = serde_saphyr::from_str(text).map_err(|error| ConfigError::Decode(error.to_string()))?;
-        Self::parse(content)
-    }
-
-    /// From the file's content.
-    pub fn parse(content: Value) -> Result<Self, ConfigError> {
-        let own: Self =
-            serde_json::from_value(content).map_err(|error| ConfigError::Decode(error.to_string()))?;
-        if own.api_version != API_VERSION || own.kind != KIND {
-            return Err(ConfigError::Kind { kind: own.kind, version: own.api_version });
-        }
-        own.validate()?;
-        Ok(own)
-    }
-
-    fn validate(&self) -> Result<(), ConfigError> {
-        let invalid = |path: &str, value: i64, why: &str| {
-            Err(ConfigError::Invalid { path: path.to_owned(), value: value.to_string(), why: why.to_owned() })
-        };
-        const RANGE: &str = "not in valid range [0-100]";
-        let outside = |percent: Option<i64>| percent.filter(|p| !(0..=100).contains(p));
-        if let Some(percent) = outside(self.percentage_of_nodes_to_score) {
-            return invalid("percentageOfNodesToScore", percent, RANGE);
-        }
-        if self.pod_initial_backoff_seconds <= 0 {
-            return invalid(
-                "podInitialBackoffSeconds",
-                self.pod_initial_backoff_seconds,
-                "must be greater than 0",
-            );
-        }
-        if self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds {
-            let why = "must be greater than or equal to PodInitialBackoffSeconds";
-            return invalid("podMaxBackoffSeconds", self.pod_max_backoff_seconds, why);
-        }
-        validate(&self.extenders)?;
-        let mut names = BTreeSet::new();
-        for (at, profile) in self.profiles.iter().enumerate() {
-            let path = format!("profiles[{at}].schedulerName");
-            let name = profile.scheduler_name.as_deref().unwrap_or(DEFAULT_SCHEDULER);
-            if name.is_empty() {
-                return Err(ConfigError::Required { path });
-            }
-            if !names.insert(name) {
-                return Err(ConfigError::Duplicate { path, value: name.to_owned() });
-            }
-            let mut configured = BTreeSet::new();
-            for (n, plugin) in profile.plugin_config.iter().enumerate() {
-                if !configured.insert(plugin.name.as_str()) {
-                    let path = format!("profiles[{at}].pluginConfig[{n}]");
-                    return Err(ConfigError::Duplicate { path, value: plugin.name.clone() });
-                }
-            }
-            if let Some(percent) = outside(profile.percentage_of_nodes_to_score) {
-                return invalid(&format!("profiles[{at}].percentageOfNodesToScore"), percent, RANGE);
-            }
-        }
-        Ok(())
-    }
-
-    pub(crate) fn backoff(&self) -> Backoff {
-        let seconds = |n: i64| Duration::from_secs(u64::try_from(n).unwrap_or(1));
-        Backoff {
-            initial: seconds(self.pod_initial_backoff_seconds),
-            max: seconds(self.pod_max_backoff_seconds),
-        }
-    }
-
     /// The profiles; the default one where the file has none.
     pub fn profiles(&self, catalog: &Arc<Catalog>) -> Result<Profiles, ConfigError> {
         let default = [ProfileConfig::default()];
@@ -354,8 +197,12 @@ impl ProfileConfig {
         points.placement_feasible =
             multi_point.iter().filter_map(|e| of(&e.name)?.placement_feasible.clone()).collect();
         points.queue_sort = order(&sets.queue_sort).iter().find_map(|e| of(&e.name)?.queue_sort.clone());
-        let scores = order(&sets.score).into_iter();
-        points.score = scores.filter_map(|e| Some((of(&e.name)?.score.clone()?, weight(&e)))).collect();
+        let scores: Vec<Enabled> = order(&sets.score)
+            .into_iter()
+            .filter(|e| of(&e.name).is_some_and(|p| p.score.is_some()))
+            .collect();
+        let plugins = scores.iter().filter_map(|e| of(&e.name)?.score.clone());
+        points.score = plugins.zip(weights(&scores)?).collect();
         // In the order of the first mention, each once.
         let mut seen = BTreeSet::new();
         let mentioned = multi_point.iter().chain(each.into_iter().flat_map(|set| &set.enabled));
@@ -368,7 +215,7 @@ impl ProfileConfig {
 }
 
 /// Every plugin there is.
-fn known() -> impl Iterator<Item = &'static Descriptor> {
+pub(super) fn known() -> impl Iterator<Item = &'static Descriptor> {
     plugins::ALL.iter().chain(plugins::OF_GENERIC_WORKLOAD)
 }
 
@@ -378,10 +225,16 @@ fn defaults(generic_workload: bool) -> Vec<&'static Descriptor> {
     plugins::ALL.iter().chain(more).collect()
 }
 
-/// The weight given, or the plugin's own.
-fn weight(enabled: &Enabled) -> i64 {
-    let own = || known().find(|d| d.name == enabled.name).map_or(1, |d| d.weight);
-    if enabled.weight > 0 { enabled.weight } else { own().max(1) }
+/// The weights of the score plugins in their order; a plugin that the file names without a weight counts once.
+fn weights(plugins: &[Enabled]) -> Result<Vec<i64>, String> {
+    let mut total = 0i64;
+    let weights = plugins.iter().map(|plugin| {
+        let weight = if plugin.weight == 0 { 1 } else { plugin.weight };
+        let most = weight.checked_mul(MAX_NODE_SCORE).filter(|most| *most <= i64::MAX.wrapping_sub(total));
+        total = total.wrapping_add(most.ok_or("score plugins: total score of Score plugins could overflow")?);
+        Ok(weight)
+    });
+    weights.collect()
 }
 
 /// The default plugins with those of the file: a plugin named again keeps its place, others follow.
@@ -389,7 +242,9 @@ fn merge(defaults: &[&Descriptor], custom: &PluginSet) -> Vec<Enabled> {
     let mut merged: Vec<Enabled> = Vec::new();
     for descriptor in defaults.iter().filter(|d| !custom.disables(d.name)) {
         let own = custom.enabled.iter().find(|e| e.name == descriptor.name).cloned();
-        merged.push(own.unwrap_or_else(|| Enabled { name: descriptor.name.to_owned(), weight: 0 }));
+        merged.push(
+            own.unwrap_or_else(|| Enabled { name: descriptor.name.to_owned(), weight: descriptor.weight }),
+        );
     }
     for enabled in &custom.enabled {
         if !merged.iter().any(|m| m.name == enabled.name) {
@@ -412,6 +267,7 @@ fn expand(point: &PluginSet, multi_point: &[Enabled]) -> Vec<Enabled> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{API_VERSION, KIND};
     use serde_json::json;
 
     fn config(more: Value) -> Result<Configuration, ConfigError> {
@@ -422,7 +278,7 @@ mod tests {
 
     fn profile(plugins: Value, plugin_config: Value) -> Result<Profiles, ConfigError> {
         let profile = json!({"schedulerName": "x", "plugins": plugins, "pluginConfig": plugin_config});
-        config(json!({"profiles": [profile]})).unwrap().profiles(&Arc::default())
+        config(json!({"profiles": [profile]}))?.profiles(&Arc::default())
     }
 
     fn names(profiles: &Profiles) -> (Vec<&'static str>, Vec<(&'static str, i64)>) {
@@ -455,30 +311,6 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told() {
-        let wrong = |more: Value| config(more).unwrap_err().to_string();
-        assert_eq!(
-            wrong(json!({"percentageOfNodesToScore": 101})),
-            "percentageOfNodesToScore: Invalid value: 101: not in valid range [0-100]"
-        );
-        assert_eq!(
-            wrong(json!({"podInitialBackoffSeconds": 5, "podMaxBackoffSeconds": 2})),
-            "podMaxBackoffSeconds: Invalid value: 2: must be greater than or equal to PodInitialBackoffSeconds"
-        );
-        let twice = json!({"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]});
-        assert_eq!(wrong(twice), "profiles[1].schedulerName: Duplicate value: \"a\"");
-        assert!(wrong(json!({"profiles": [{"plugin": {}}]})).contains("unknown field"));
-        assert!(wrong(json!({"nodeFailureAwareness": {"enable": false}})).contains("unknown field"));
-        assert!(matches!(Configuration::parse(json!({"kind": "Pod"})), Err(ConfigError::Kind { .. })));
-        let unknown = profile(json!({"filter": {"enabled": [{"name": "Nope"}]}}), json!([]));
-        assert!(unknown.is_err_and(|e| e.to_string().ends_with(": FilterPlugin \"Nope\" does not exist")));
-        let args = json!([{"name": "InterPodAffinity", "args": {"hardPodAffinityWeight": 101}}]);
-        assert!(
-            profile(json!({}), args).is_err_and(|e| e.to_string().contains("not in valid range [0, 100]"))
-        );
-    }
-
-    #[test]
     fn mistakes_in_profiles_are_told_in_upstreams_words() {
         let none = json!([{"name": "*"}]);
         let table = [
@@ -508,15 +340,14 @@ mod tests {
                 "at least one bind plugin is needed for profile with scheduler name \"x\"",
             ),
             (
-                json!({}),
-                json!([{"name": "DefaultPreemption", "args": {"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 0}}]),
-                "initializing plugin \"DefaultPreemption\": minCandidateNodesPercentage: Invalid value: 0: \
-                 cannot be zero at the same time as minCandidateNodesAbsolute",
+                json!({"score": {"enabled": [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesFit"}]}}),
+                json!([]),
+                "plugin \"NodeResourcesFit\" already registered as \"ScorePlugin\"",
             ),
             (
-                json!({}),
-                json!([{"name": "NodeResourcesFit", "args": {"scoringStrategy": 7}}]),
-                "initializing plugin \"NodeResourcesFit\": invalid type: integer `7`",
+                json!({"score": {"enabled": [{"name": "NodeResourcesFit", "weight": -1}]}}),
+                json!([]),
+                "score plugins: total score of Score plugins could overflow",
             ),
         ];
         for (plugins, args, expected) in table {
@@ -527,9 +358,72 @@ mod tests {
                 "{error}, not {expected}"
             );
         }
-        let twice =
-            json!({"profiles": [{"pluginConfig": [{"name": "NodeAffinity"}, {"name": "NodeAffinity"}]}]});
-        let error = config(twice).unwrap_err().to_string();
-        assert_eq!(error, "profiles[0].pluginConfig[1]: Duplicate value: \"NodeAffinity\"");
+        const FIT: &str = "initializing plugin \"NodeResourcesFit\": ";
+        let strategies = [
+            (
+                json!({"ignoredResources": ["a b"]}),
+                "ignoredResources[0]: Invalid value: \"a b\": name part must",
+            ),
+            (
+                json!({"ignoredResourceGroups": ["a/b"]}),
+                "ignoredResourceGroups[0]: Invalid value: \"a/b\": resource group name can't contain '/'",
+            ),
+            (
+                json!({"scoringStrategy": {"type": "Foo"}}),
+                "scoringStrategy.type: Unsupported value: \"Foo\": supported values: \"LeastAllocated\", \
+                 \"MostAllocated\", \"RequestedToCapacityRatio\"",
+            ),
+            (
+                json!({"scoringStrategy": {"resources": [{"name": "cpu", "weight": 101}]}}),
+                "scoringStrategy.resources[0].weight: Invalid value: 101: resource weight of cpu not in valid \
+                 range (0, 100]",
+            ),
+            (
+                json!({"scoringStrategy": {"type": "RequestedToCapacityRatio"}}),
+                "scoringStrategy.requestedToCapacityRatio: Required value: must be specified when type is \
+                 RequestedToCapacityRatio",
+            ),
+            (
+                json!({"scoringStrategy": {"type": "MostAllocated", "requestedToCapacityRatio": {}}}),
+                "scoringStrategy.requestedToCapacityRatio: Forbidden: must be nil when type is not \
+                 RequestedToCapacityRatio",
+            ),
+        ];
+        let args = |args: &Value| json!([{"name": "NodeResourcesFit", "args": args}]);
+        let said = |given: &Value| profile(json!({}), args(given)).map(drop).unwrap_err().to_string();
+        for (given, expected) in strategies {
+            let error = said(&given);
+            assert!(error.contains(&format!("{FIT}{expected}")), "{error}, not {expected}");
+        }
+        let shapes = [
+            (json!([]), "shape: Required value: at least one point must be specified"),
+            (
+                json!([{"utilization": 50}, {"utilization": 20, "score": 10}]),
+                "shape[1].utilization: Invalid value: 20: values must be sorted in increasing order",
+            ),
+            (
+                json!([{"utilization": 101}]),
+                "shape[0].utilization: Invalid value: 101: not in valid range [0, 100]",
+            ),
+            (json!([{"score": 11}]), "shape[0].score: Invalid value: 11: not in valid range [0, 10]"),
+        ];
+        for (shape, expected) in shapes {
+            let strategy =
+                json!({"type": "RequestedToCapacityRatio", "requestedToCapacityRatio": {"shape": shape}});
+            let error = said(&json!({"scoringStrategy": strategy}));
+            let path = "scoringStrategy.requestedToCapacityRatio.";
+            assert!(error.ends_with(&format!("{FIT}{path}{expected}")), "{error}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_is_named_without_a_weight_counts_once() {
+        let plugins = json!({"score": {"enabled": [{"name": "TaintToleration"}]},
+            "multiPoint": {"enabled": [{"name": "NodeAffinity"}]}});
+        let (_, scores) = names(&profile(plugins, json!([])).unwrap());
+        let weight = |name: &str| scores.iter().find(|(n, _)| *n == name).map(|(_, weight)| *weight);
+        assert_eq!(weight("TaintToleration"), Some(1));
+        assert_eq!(weight("NodeAffinity"), Some(1));
+        assert_eq!(weight("PodTopologySpread"), Some(2));
     }
 }

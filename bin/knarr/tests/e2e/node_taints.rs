@@ -1,0 +1,223 @@
+//! What becomes of pods when their node is tainted, in trouble, or silent.
+
+use std::process::Child;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, knarr};
+use crate::kubectl::Kubectl;
+use crate::objects::{sleeper, web};
+use crate::sandbox::{log_to, only_child, wait_for};
+
+/// A node is given up after 50 seconds without a heartbeat.
+const SILENCE: Duration = Duration::from_secs(120);
+
+fn taints(kubectl: &Kubectl, node: &str) -> Vec<String> {
+    let path = r"{range .spec.taints[*]}{.key}:{.effect}{'\n'}{end}";
+    let mut taints: Vec<String> =
+        kubectl.path(&format!("node {node}"), path).lines().map(str::to_owned).collect();
+    taints.sort();
+    taints
+}
+
+fn until_taints(kubectl: &Kubectl, node: &str, want: &[&str]) {
+    wait_for(&format!("{node} with the taints {want:?}"), SILENCE, || {
+        (taints(kubectl, node) == want).then_some(())
+    });
+}
+
+#[test]
+fn e1_no_execute_evicts_at_once_later_or_never() {
+    let cluster = Cluster::start();
+    let kubectl = cluster.namespace("e1");
+    let tolerating = |name: &str, toleration: Value| {
+        let mut pod = sleeper(name);
+        pod["spec"]["tolerations"] = json!([toleration]);
+        pod
+    };
+    let with = |name: &str, seconds: Value| {
+        tolerating(
+            name,
+            json!({"key": "repair", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}),
+        )
+    };
+    kubectl.apply(&sleeper("plain"));
+    kubectl.apply(&with("patient", json!(3)));
+    kubectl.apply(&with("staying", json!(null)));
+    kubectl.apply(&with("lucky", json!(3600)));
+    for pod in ["plain", "patient", "staying", "lucky"] {
+        kubectl.ready(pod);
+    }
+    let remaining =
+        |kubectl: &Kubectl| kubectl.run("get pods -o custom-columns=N:.metadata.name --no-headers");
+    kubectl.run("taint node knarr-test repair=now:NoSchedule");
+    kubectl.apply(&sleeper("late"));
+    let told = kubectl.event("late", "FailedScheduling");
+    assert!(told.starts_with("0/1 nodes are available: 1 node(s) had untolerated taint(s)."), "{told}");
+    assert_eq!(remaining(&kubectl).lines().count(), 5, "NoSchedule evicts nobody");
+
+    kubectl.run("taint node knarr-test repair=now:NoExecute");
+    let deletion = |name: &str| kubectl.event(name, "TaintManagerEviction");
+    assert!(deletion("plain").contains("Marking for deletion Pod e1/plain"));
+    kubectl.run("wait --for=delete pod/plain --timeout=60s");
+    assert!(deletion("patient").contains("Marking for deletion Pod e1/patient"));
+    kubectl.run("wait --for=delete pod/patient --timeout=60s");
+    assert_eq!(remaining(&kubectl), "late\nlucky\nstaying\n");
+    kubectl.run("taint node knarr-test repair-");
+    kubectl.ready("late");
+    assert_eq!(kubectl.path("pod lucky", "{.metadata.deletionTimestamp}"), "");
+    let told = kubectl.event("lucky", "TaintManagerEviction");
+    assert!(told.contains("Cancelling deletion of Pod e1/lucky"), "{told}");
+}
+
+/// A node that is merely written, with the given condition.
+fn written(name: &str, conditions: &Value) -> Value {
+    let room = json!({"cpu": "4", "memory": "8Gi", "pods": "110"});
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+        "status": {"capacity": room, "allocatable": room, "conditions": conditions}})
+}
+
+#[test]
+fn e2_conditions_of_a_node_become_taints_and_go_again() {
+    // Its own node is well all the time: where no node is ready, nobody is evicted.
+    let cluster = Cluster::start();
+    let kubectl = cluster.namespace("e2");
+    kubectl.run("cordon knarr-test");
+    let conditions =
+        |changed: &str, status: &str| {
+            let all = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"];
+            let status_of = |name: &str| match name {
+                _ if name == changed => status.to_owned(),
+                "Ready" => "True".to_owned(),
+                _ => "False".to_owned(),
+            };
+            json!(all.map(
+                |name| json!({"type": name, "status": status_of(name), "reason": "Test", "message": "-"})
+            ))
+        };
+    let table = [
+        ("MemoryPressure", "True", &["node.kubernetes.io/memory-pressure:NoSchedule"][..]),
+        ("DiskPressure", "True", &["node.kubernetes.io/disk-pressure:NoSchedule"]),
+        ("PIDPressure", "True", &["node.kubernetes.io/pid-pressure:NoSchedule"]),
+        ("NetworkUnavailable", "True", &["node.kubernetes.io/network-unavailable:NoSchedule"]),
+        (
+            "Ready",
+            "False",
+            &["node.kubernetes.io/not-ready:NoExecute", "node.kubernetes.io/not-ready:NoSchedule"],
+        ),
+        (
+            "Ready",
+            "Unknown",
+            &["node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"],
+        ),
+    ];
+    for (condition, status, want) in table {
+        let name = format!("{condition}-{status}").to_lowercase();
+        kubectl.with("create -f -", &written(&name, &conditions("", "")).to_string());
+        until_taints(&kubectl, &name, &[]);
+        let patch = |conditions: Value| {
+            let patch = json!({"status": {"conditions": conditions}}).to_string();
+            kubectl.run(["patch", "node", &name, "--subresource=status", "--type=merge", "-p", &patch]);
+        };
+        patch(conditions(condition, status));
+        until_taints(&kubectl, &name, want);
+        if condition == "MemoryPressure" {
+            // Who asks for memory is kept away; so is who asks for nothing.
+            let mut pod = sleeper("pressed");
+            pod["spec"]["nodeName"] = json!(null);
+            kubectl.apply(&pod);
+            let told = kubectl.event("pressed", "FailedScheduling");
+            assert!(told.contains(" node(s) had untolerated taint(s)"), "{told}");
+            let tolerations = kubectl.json("pod pressed")["spec"]["tolerations"].clone();
+            let of = |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
+            let want = json!([of("node.kubernetes.io/not-ready"), of("node.kubernetes.io/unreachable")]);
+            assert_eq!(tolerations, want);
+        }
+        patch(conditions("", ""));
+        until_taints(&kubectl, &name, &[]);
+        kubectl.run(&format!("cordon {name}"));
+        until_taints(&kubectl, &name, &["node.kubernetes.io/unschedulable:NoSchedule"]);
+        kubectl.run(&format!("uncordon {name}"));
+        until_taints(&kubectl, &name, &[]);
+        kubectl.run(&format!("delete node {name}"));
+    }
+}
+
+/// A process with the simulated node `NAME-0001`.
+fn machine(cluster: &Cluster, name: &str) -> Child {
+    let mut agent = cluster.sandbox.command(knarr());
+    agent.args(["agent", "--simulate", "1", "--node-name", name, "--kubeconfig"]).arg(cluster.kubeconfig());
+    log_to(&mut agent, &cluster.sandbox.path(&format!("{name}.log")));
+    agent.spawn().expect("nsenter(1) of util-linux")
+}
+
+/// Its heartbeats end without a word.
+fn fall(mut machine: Child) {
+    if let Some(agent) = only_child(machine.id()) {
+        let _ = kill(Pid::from_raw(agent.cast_signed()), Signal::SIGKILL);
+    }
+    let _ = machine.wait();
+}
+
+#[test]
+fn e3_a_silent_node_is_unknown_its_pods_move_and_are_not_lost_track_of() {
+    let cluster = Cluster::start();
+    let kubectl = cluster.namespace("e3");
+    let (first, second) = (machine(&cluster, "first"), machine(&cluster, "second"));
+    let ready = "{.status.conditions[?(@.type=='Ready')].status}";
+    for node in ["first-0001", "second-0001"] {
+        kubectl.until(&format!("node {node}"), ready, "True");
+    }
+    let mut moving = web("moving", 2);
+    let spec = &mut moving["spec"]["template"]["spec"];
+    spec["nodeSelector"] = json!({"knarr.dev/simulated": "true"});
+    let soon =
+        |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 2});
+    spec["tolerations"] =
+        json!([soon("node.kubernetes.io/not-ready"), soon("node.kubernetes.io/unreachable")]);
+    kubectl.apply(&moving);
+    kubectl.run("rollout status deployment/moving --timeout=90s");
+    let mut patient = sleeper("patient");
+    patient["spec"]["nodeName"] = json!("first-0001");
+    kubectl.apply(&patient);
+    kubectl.ready("patient");
+    let on_first = "get pods -l app=moving --field-selector spec.nodeName=first-0001 -o name";
+    let before = kubectl.run(on_first);
+    assert_eq!(before.lines().count(), 1, "one pod on each: {before}");
+
+    fall(first);
+    wait_for("the node's being Unknown", SILENCE, || {
+        (kubectl.path("node first-0001", ready) == "Unknown").then_some(())
+    });
+    until_taints(
+        &kubectl,
+        "first-0001",
+        &["node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"],
+    );
+    assert!(
+        kubectl.event("first-0001", "NodeNotReady").contains("Node first-0001 status is now: NodeNotReady")
+    );
+    let reason = kubectl.path("node first-0001", "{.status.conditions[?(@.type=='Ready')].reason}");
+    assert_eq!(reason, "NodeStatusUnknown");
+    // One is replaced on the other node; the old one stays until its kubelet says that it is gone.
+    let on_second = "get pods -l app=moving --field-selector spec.nodeName=second-0001 -o name";
+    kubectl.eventually(on_second, |out| out.lines().count() == 2);
+    assert_eq!(kubectl.run(on_first), before);
+    let old = before.trim();
+    assert_ne!(kubectl.run(["get", old, "-o=jsonpath={.metadata.deletionTimestamp}"]), "");
+    assert!(kubectl.run(["get", old]).contains("Terminating"));
+    // The one with the default 300 seconds stays, and does not count as ready any more.
+    kubectl.until("pod patient", ready, "False");
+    assert_eq!(kubectl.path("pod patient", "{.metadata.deletionTimestamp}"), "");
+
+    let again = machine(&cluster, "first");
+    kubectl.until("node first-0001", ready, "True");
+    until_taints(&kubectl, "first-0001", &[]);
+    kubectl.eventually(on_first, str::is_empty);
+    kubectl.until("pod patient", ready, "True");
+    fall(again);
+    fall(second);
+}
