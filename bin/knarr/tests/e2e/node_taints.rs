@@ -197,9 +197,8 @@ fn e3_a_silent_node_is_unknown_its_pods_move_and_are_not_lost_track_of() {
         "first-0001",
         &["node.kubernetes.io/unreachable:NoExecute", "node.kubernetes.io/unreachable:NoSchedule"],
     );
-    assert!(
-        kubectl.event("first-0001", "NodeNotReady").contains("Node first-0001 status is now: NodeNotReady")
-    );
+    let told = cluster.admin().event("first-0001", "NodeNotReady");
+    assert!(told.contains("Node first-0001 status is now: NodeNotReady"), "{told}");
     let reason = kubectl.path("node first-0001", "{.status.conditions[?(@.type=='Ready')].reason}");
     assert_eq!(reason, "NodeStatusUnknown");
     // One is replaced on the other node; the old one stays until its kubelet says that it is gone.
