@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use knarr_scheduler::what_if::report::{Explanation, NodeReport, Objection};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::picture::{self, Output, PictureArgs, print_table};
+use crate::picture::{self, EXPLANATION, Output, PictureArgs, print_table};
 
 /// Rows of nodes in a table; JSON has them all.
 const NODES: usize = 50;
@@ -17,7 +17,8 @@ const NAMED: usize = 5;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr explain pod web-1\n  knarr explain pod -f pod.yaml -o json\n  \
     knarr explain pod web-1 --snapshot cluster.json\n\n\
-    Reads the cluster with the kubeconfig's rights and judges it here, with the scheduler's own code; nothing is bound.")]
+    Asks the server, which knows what its scheduler thinks of failing nodes; where it does not answer such questions,\n\
+    reads the cluster with the kubeconfig's rights and judges it here, with the scheduler's own code. Nothing is bound.")]
 pub struct ExplainArgs {
     #[command(subcommand)]
     what: What,
@@ -43,19 +44,23 @@ pub fn run(args: ExplainArgs) -> Result<()> {
     let What::Pod { name, filename, picture } = args.what;
     let explained = match (name, filename) {
         (Some(name), _) => {
-            let asked = picture.ask(&json!({"podName": name}))?;
+            let asked = picture.ask(&EXPLANATION, &json!({"podName": name}))?;
             match asked {
                 Some(said) => vec![said],
                 None => vec![picture.take()?.explain_pod(&picture.namespace, &name)?],
             }
         }
         (None, Some(file)) => {
-            let mut explained = Vec::new();
-            let what_if = picture.take()?;
-            for object in picture::objects(&file)? {
-                explained.extend(what_if.explain_manifest(&picture.namespace, &object)?.into_iter().next());
+            let objects = picture::objects(&file)?;
+            match asked(&picture, &objects)? {
+                Some(explained) => explained,
+                None => {
+                    let what_if = picture.take()?;
+                    let first = |object| what_if.explain_manifest(&picture.namespace, object);
+                    let explained: Result<Vec<_>, _> = objects.iter().map(first).collect();
+                    explained?.into_iter().filter_map(|pods| pods.into_iter().next()).collect()
+                }
             }
-            explained
         }
         (None, None) => bail!("name a pod, or a manifest with -f"),
     };
@@ -66,6 +71,18 @@ pub fn run(args: ExplainArgs) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the server says of the first pod of each; `None` where it is not asked.
+fn asked(picture: &PictureArgs, objects: &[Value]) -> Result<Option<Vec<Explanation>>> {
+    let mut explained = Vec::new();
+    for object in objects {
+        match picture.ask(&EXPLANATION, &json!({"manifest": object}))? {
+            Some(said) => explained.push(said),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(explained))
 }
 
 fn show(said: &Explanation) {
@@ -105,6 +122,11 @@ fn show(said: &Explanation) {
         for change in &said.changes {
             let words: Vec<String> = change.objections.iter().map(Objection::words).collect();
             println!("  {}: on {}", words.join("; "), some(&change.nodes));
+            let remedies: Vec<&str> =
+                change.objections.iter().flat_map(|o| &o.remedies).map(String::as_str).collect();
+            if let (Some(nearest), false) = (change.nodes.first(), remedies.is_empty()) {
+                println!("    {nearest}: {}", remedies.join("; "));
+            }
         }
     }
 }

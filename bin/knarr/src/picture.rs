@@ -11,8 +11,8 @@ use knarr_client::http::HttpTransport;
 use knarr_client::kubeconfig::Access;
 use knarr_client::{Client, ListOptions};
 use knarr_scheduler::config::Configuration;
-use knarr_scheduler::what_if::report::Explanation;
 use knarr_scheduler::what_if::{self, WhatIf};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
@@ -40,6 +40,15 @@ pub struct PictureArgs {
     pub output: Output,
 }
 
+/// A kind of question that a server answers.
+pub struct Question {
+    kind: &'static str,
+    plural: &'static str,
+}
+
+pub const EXPLANATION: Question = Question { kind: "PodExplanation", plural: "podexplanations" };
+pub const SIMULATION: Question = Question { kind: "Simulation", plural: "simulations" };
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     Table,
@@ -66,17 +75,17 @@ impl PictureArgs {
 
     /// What the server itself answers: it knows what its scheduler thinks of nodes. `None` where it takes no such
     /// questions from this user, or where the question is about something else than the cluster as it runs.
-    pub fn ask(&self, spec: &Value) -> Result<Option<Explanation>> {
+    pub fn ask<T: DeserializeOwned>(&self, question: &Question, spec: &Value) -> Result<Option<T>> {
         if self.snapshot.is_some() || self.save.is_some() || self.scheduler_config.is_some() {
             return Ok(None);
         }
         let (client, runtime) = self.connect()?;
         let api = "scheduling.knarr.io/v1alpha1";
-        let question = json!({"apiVersion": api, "kind": "PodExplanation", "spec": spec});
-        let request =
-            http::Request::post(format!("/apis/{api}/namespaces/{}/podexplanations", self.namespace))
-                .header("content-type", "application/json")
-                .body(question.to_string().into())?;
+        let asked = json!({"apiVersion": api, "kind": question.kind, "spec": spec});
+        let path = format!("/apis/{api}/namespaces/{}/{}", self.namespace, question.plural);
+        let request = http::Request::post(path)
+            .header("content-type", "application/json")
+            .body(asked.to_string().into())?;
         match runtime.block_on(client.transport().send(request)) {
             Ok(answer) => {
                 let answer: Value = serde_json::from_slice(answer.body())?;
@@ -86,6 +95,8 @@ impl PictureArgs {
                 ))
             }
             Err(error) if error.is_not_found() => Ok(None),
+            // The question is wrong wherever it is asked.
+            Err(error) if error.status().is_some_and(|status| status.code() == 400) => Err(error.into()),
             Err(error) if error.status().is_some() => {
                 eprintln!("warning: judged here, for the server does not answer: {error}");
                 Ok(None)

@@ -7,7 +7,9 @@ use anyhow::Result;
 use clap::Args;
 use knarr_scheduler::what_if::report::{Placement, Simulation, Victim};
 
-use crate::picture::{self, Output, PictureArgs, print_table};
+use serde_json::json;
+
+use crate::picture::{self, Output, PictureArgs, SIMULATION, print_table};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr simulate -f web.yaml\n  \
@@ -31,12 +33,14 @@ pub fn run(args: SimulateArgs) -> Result<()> {
     }
     // Services and the like come in the same files and need no place.
     manifests.retain(|m| m["spec"]["template"].is_object() || m["kind"] == "Pod" || m["kind"] == "PodGroup");
-    let mut what_if = args.picture.take()?;
     if args.filename.is_empty() {
         // The picture alone was wanted.
-        return Ok(());
+        return args.picture.take().map(drop);
     }
-    let simulation = what_if.simulate(&args.picture.namespace, &manifests)?;
+    let simulation = match args.picture.ask(&SIMULATION, &json!({"manifests": manifests}))? {
+        Some(simulation) => simulation,
+        None => args.picture.take()?.simulate(&args.picture.namespace, &manifests)?,
+    };
     match args.picture.output {
         Output::Json => println!("{}", serde_json::to_string_pretty(&simulation)?),
         Output::Table => show(&simulation),

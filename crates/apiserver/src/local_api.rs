@@ -70,6 +70,6 @@ pub async fn answer(api: &dyn LocalApi, request: &Request) -> Result<Answer, Sta
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    object["status"] = api.answer(kind, &info.namespace, object["spec"].take()).await?;
+    object["status"] = api.answer(kind, &info.namespace, object["spec"].clone()).await?;
     Ok(Answer::Value { code: 201, value: object })
 }

@@ -165,7 +165,8 @@ fn d2_scheduling_is_explained_and_tried_out() {
         table.contains("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."),
         "{table}"
     );
-    assert!(table.contains("What would have to change:"), "{table}");
+    let (_, changes) = table.split_once("What would have to change:\n").unwrap_or_default();
+    assert!(changes.contains("\n    knarr-test: the label disk=ssd; it has no label disk\n"), "{table}");
     let said: Value = serde_json::from_str(&ask(&["explain", "pod", "here", "-o", "json"])).expect("JSON");
     assert_eq!((&said["node"], &said["fits"]), (&json!("knarr-test"), &json!(1)));
 
@@ -183,6 +184,21 @@ fn d2_scheduling_is_explained_and_tried_out() {
     std::fs::write(&saved, kubectl.run("get nodes,pods,namespaces --all-namespaces -o json")).expect("file");
     let table = ask(&["simulate", "-f", &file, "--snapshot", &saved.to_string_lossy()]);
     assert!(table.contains("3 placed, 0 without a node, 0 preempted"), "{table}");
+    let all = cluster.sandbox.path("all.json");
+    let all = all.to_string_lossy();
+    assert_eq!(ask(&["simulate", "--save", &all]), "");
+    let later: Value =
+        serde_json::from_str(&ask(&["simulate", "-f", &file, "--snapshot", &all, "-o", "json"]))
+            .expect("JSON");
+    assert_eq!(later, simulated);
+    let later = ask(&["explain", "pod", "nowhere", "--snapshot", &all]);
+    assert!(later.contains("knarr-test: the label disk=ssd"), "{later}");
+    let written = ask(&["explain", "pod", "-f", &file]);
+    assert_eq!(
+        written.matches("not bound, priority 0, of scheduler default-scheduler").count(),
+        2,
+        "{written}"
+    );
 }
 
 /// The same questions through the API, by who may ask them.
@@ -200,7 +216,10 @@ fn d2_scheduling_is_asked_about_through_the_api() {
     let pending = answer(&of("PodExplanation", json!({"podName": "nowhere"})));
     let words = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.";
     assert!(pending["status"]["message"].as_str().unwrap_or_default().starts_with(words), "{pending}");
-    assert_eq!(pending["status"]["nodes"][0]["objections"][0]["plugin"], "NodeAffinity");
+    assert_eq!(pending["spec"], json!({"podName": "nowhere"}), "the question comes back");
+    let objection = &pending["status"]["changes"][0]["objections"][0];
+    assert_eq!(objection["plugin"], "NodeAffinity");
+    assert_eq!(objection["remedies"], json!(["the label disk=ssd; it has no label disk"]));
     let written = answer(&of("PodExplanation", json!({"manifest": sleeper("written")})));
     assert_eq!((&written["status"]["fits"], &written["status"]["node"]), (&json!(1), &json!(null)));
     let placed = answer(&of("Simulation", json!({"manifests": [web("web", 2), sleeper("one")]})));
@@ -214,6 +233,10 @@ fn d2_scheduling_is_asked_about_through_the_api() {
     assert!(error.contains("pods \"nobody\" not found"), "{error}");
     let error = kubectl.with_fails("create -f -", &of("Simulation", json!({"manifests": "all"})));
     assert!(error.contains("spec.manifests: Required value"), "{error}");
+    let mut wrong = sleeper("wrong");
+    wrong["spec"]["containers"] = json!("none");
+    let error = kubectl.with_fails("create -f -", &of("PodExplanation", json!({"manifest": wrong})));
+    assert!(error.contains("spec.containers: invalid type: string \"none\""), "{error}");
     // It is guarded like anything else.
     kubectl.run("create serviceaccount asker");
     let name = format!("system:serviceaccount:{}:asker", kubectl.namespace());

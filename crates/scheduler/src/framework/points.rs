@@ -112,8 +112,28 @@ pub trait NodeFilter: Send + Sync {
     /// `delta` pods (1 or -1) with this footprint came onto the node. Upstream's AddPod and RemovePod.
     fn pod_changed(&mut self, _cluster: &Snapshot, _node: NodeIdx, _footprint: &Footprint, _delta: i32) {}
 
+    /// What would let a node pass that does not, for whoever asks; nothing where the reason says it all.
+    fn remedies(&self, _pod: &PodInfo, _node: &NodeView) -> Vec<Remedy> {
+        Vec::new()
+    }
+
     /// A copy to try changes on.
     fn boxed(&self) -> Box<dyn NodeFilter>;
+}
+
+/// A change that would let a node pass a filter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remedy {
+    pub text: String,
+    /// How much is missing, in thousandths of what is asked for, where it is an amount: among nodes that lack the same,
+    /// the nearest lacks least.
+    pub missing: u64,
+}
+
+impl From<String> for Remedy {
+    fn from(text: String) -> Self {
+        Self { text, missing: 0 }
+    }
 }
 
 /// A node, and the pods that have to leave it so that the pod fits.

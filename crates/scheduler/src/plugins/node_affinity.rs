@@ -1,7 +1,10 @@
 //! NodeAffinity: nodeSelector and required node affinity filter, preferred terms score by their weights; the profile may
 //! add an affinity of its own to every pod's.
 
+use crate::framework::Remedy;
 use crate::framework::plugin_args::{PluginArgs, judge};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, PodSpec};
+use knarr_api::core::pod::placement::holds;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::selector::{Operator, Requirement};
 use std::collections::BTreeSet;
@@ -173,12 +176,50 @@ impl Filter for NodeAffinity {
     }
 }
 
+/// The labels that the node would have to have: those of the nodeSelector, and of the term that lacks fewest.
+fn other_labels(spec: &PodSpec, node: &NodeView) -> Vec<Remedy> {
+    let has = |key: &str| match node.row.label(key) {
+        Some(value) => format!("; it has {key}={value}"),
+        None => format!("; it has no label {key}"),
+    };
+    let selector = spec.node_selector.iter().flatten();
+    let wrong = selector.filter(|(key, value)| node.row.label(key) != Some(value.as_str()));
+    let mut texts: Vec<String> =
+        wrong.map(|(key, value)| format!("the label {key}={value}{}", has(key))).collect();
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let terms = required.map(|r| r.node_selector_terms.as_slice()).unwrap_or_default();
+    if !terms.iter().any(|term| term_matches(term, &node.row.node)) {
+        let lacking = |term: &NodeSelectorTerm| -> Vec<String> {
+            let labels = term.match_expressions.iter().flatten();
+            let labels =
+                labels.filter(|r| !holds(r, node.row.label(&r.key))).map(|r| words(r) + &has(&r.key));
+            let fields = term.match_fields.iter().flatten();
+            labels.chain(fields.filter(|r| !holds(r, Some(node.row.name()))).map(words)).collect()
+        };
+        texts.extend(terms.iter().map(lacking).min_by_key(Vec::len).unwrap_or_default());
+    }
+    texts.into_iter().map(Remedy::from).collect()
+}
+
+/// `disk In [ssd, nvme]`.
+fn words(requirement: &NodeSelectorRequirement) -> String {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let values = if values.is_empty() { String::new() } else { format!(" [{}]", values.join(", ")) };
+    format!("{} {}{values}", requirement.key, requirement.operator)
+}
+
 impl NodeFilter for Required {
     fn check(&self, node: &NodeView) -> Status {
         if !self.added.matches(node) {
             return Status::unresolvable(ENFORCED_REASON);
         }
         if self.of_pod.matches(node) { Status::SUCCESS } else { Status::unresolvable(POD_REASON) }
+    }
+
+    fn remedies(&self, pod: &PodInfo, node: &NodeView) -> Vec<Remedy> {
+        let spec = pod.spec().filter(|_| self.added.matches(node));
+        spec.map(|spec| other_labels(spec, node)).unwrap_or_default()
     }
 
     fn boxed(&self) -> Box<dyn NodeFilter> {

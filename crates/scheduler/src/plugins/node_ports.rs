@@ -1,5 +1,6 @@
 //! NodePorts: no two pods of a node share a host port.
 
+use crate::framework::Remedy;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -71,6 +72,17 @@ impl NodeFilter for Wanted {
             return Status::unschedulable("node(s) didn't have free ports for the requested pod ports");
         }
         Status::SUCCESS
+    }
+
+    fn remedies(&self, _: &PodInfo, node: &NodeView) -> Vec<Remedy> {
+        let taken = self.0.iter().filter(|port| node.row.port_conflicts(port));
+        let text = |port: &HostPort| {
+            let same = |used: &HostPort| used.port == port.port && used.protocol == port.protocol;
+            let holder = node.row.pods.iter().find(|pod| pod.footprint.host_ports.iter().any(same));
+            let holder = holder.map(|pod| format!(", which pod {}/{} has", pod.namespace(), pod.name));
+            format!("another hostPort than {}/{}{}", port.protocol, port.port, holder.unwrap_or_default())
+        };
+        taken.map(|port| text(port).into()).collect()
     }
 
     fn boxed(&self) -> Box<dyn NodeFilter> {

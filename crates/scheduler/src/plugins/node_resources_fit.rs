@@ -1,6 +1,7 @@
 //! NodeResourcesFit: the node has what the pod requests; scores by what would be free or in use.
 
 use super::scoring_strategy::shape_problems;
+use crate::framework::Remedy;
 use crate::framework::plugin_args::{PluginArgs, judge};
 use knarr_api::validate::label_key;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -263,6 +264,22 @@ fn insufficient(
     (reasons, never)
 }
 
+/// An amount as manifests have it; bytes rounded up to what can be read.
+fn shown(name: &str, amount: i64) -> String {
+    const MI: i64 = 1 << 20;
+    match name {
+        "cpu" if amount % 1000 == 0 => (amount / 1000).to_string(),
+        "cpu" => format!("{amount}m"),
+        "memory" | "ephemeral-storage" if amount % (MI << 10) == 0 && amount > 0 => {
+            format!("{}Gi", amount / (MI << 10))
+        }
+        "memory" | "ephemeral-storage" if amount >= MI => {
+            format!("{}Mi", amount / MI + i64::from(amount % MI > 0))
+        }
+        _ => amount.to_string(),
+    }
+}
+
 impl Filter for NodeResourcesFit {
     fn scope(&self) -> Scope {
         Scope::Row
@@ -290,6 +307,38 @@ impl NodeFilter for Fits {
             (false, false) => Status { code: Code::Unschedulable, reasons },
             (false, true) => Status { code: Code::UnschedulableAndUnresolvable, reasons },
         }
+    }
+
+    fn remedies(&self, _: &PodInfo, node: &NodeView) -> Vec<Remedy> {
+        let (used, total) = (&node.row.requested, &node.row.allocatable);
+        let mut remedies = Vec::new();
+        let pods = node.row.pods.len() as i64;
+        if pods + 1 > total.pods {
+            remedies.push(format!("pods: one less; {pods} are there, {} may be", total.pods).into());
+        }
+        let mut lacks = |name: &str, wanted: i64, used: i64, total: i64| {
+            let free = (total - used).max(0);
+            if wanted > 0 && wanted > free {
+                let show = |amount: i64| shown(name, amount);
+                let (lack, wanted_text) = (show(wanted - free), show(wanted));
+                let (free_text, total_text) = (show(free), show(total));
+                let text =
+                    format!("{name}: {lack} more; {wanted_text} asked for, {free_text} of {total_text} free");
+                let missing = u64::try_from(i128::from(wanted - free) * 1000 / i128::from(wanted));
+                remedies.push(Remedy { text, missing: missing.unwrap_or(0) });
+            }
+        };
+        let wanted = &self.wanted;
+        lacks("cpu", wanted.milli_cpu, used.milli_cpu, total.milli_cpu);
+        lacks("memory", wanted.memory, used.memory, total.memory);
+        lacks("ephemeral-storage", wanted.ephemeral_storage, used.ephemeral_storage, total.ephemeral_storage);
+        let amount = |r: &Resources, name: &str| r.scalar.get(name).copied().unwrap_or(0);
+        for (name, wanted) in wanted.scalar.iter().filter(|(name, _)| !self.ignored.covers(name)) {
+            if !self.devices.contains(name) || amount(total, name) > 0 {
+                lacks(name, *wanted, amount(used, name), amount(total, name));
+            }
+        }
+        remedies
     }
 
     fn boxed(&self) -> Box<dyn NodeFilter> {

@@ -1,5 +1,6 @@
 //! NodeUnschedulable: cordoned nodes take only pods that tolerate the unschedulable taint.
 
+use crate::framework::Remedy;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Taint};
@@ -81,6 +82,10 @@ impl NodeFilter for Cordons {
             return Status::unresolvable("node(s) were unschedulable");
         }
         Status::SUCCESS
+    }
+
+    fn remedies(&self, _: &PodInfo, node: &NodeView) -> Vec<Remedy> {
+        vec![format!("kubectl uncordon {}", node.row.name()).into()]
     }
 
     fn boxed(&self) -> Box<dyn NodeFilter> {

@@ -1,5 +1,6 @@
 //! TaintToleration: NoSchedule and NoExecute taints keep pods off, PreferNoSchedule ones lower the score.
 
+use crate::framework::Remedy;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
@@ -75,6 +76,15 @@ impl NodeFilter for Tolerations {
             return Status::unresolvable("node(s) had untolerated taint(s)");
         }
         Status::SUCCESS
+    }
+
+    fn remedies(&self, _: &PodInfo, node: &NodeView) -> Vec<Remedy> {
+        let taints = node.row.taints().iter().filter(|taint| keeps_off(std::slice::from_ref(taint), &self.0));
+        let text = |taint: &Taint| {
+            let value = taint.value.as_deref().filter(|v| !v.is_empty()).map(|v| format!("={v}"));
+            format!("{}{}:{}", taint.key, value.unwrap_or_default(), taint.effect)
+        };
+        taints.map(|taint| format!("a toleration for {}", text(taint)).into()).collect()
     }
 
     fn boxed(&self) -> Box<dyn NodeFilter> {

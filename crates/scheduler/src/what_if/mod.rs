@@ -23,7 +23,7 @@ use crate::groups::Groups;
 use crate::health::Health;
 use crate::health_watch::CONDITION as PODS_FAIL_TO_START;
 use crate::schedule_one::{Cycles, Outcome};
-use crate::snapshot::NodeIdx;
+use crate::snapshot::{NodeIdx, Snapshot};
 use crate::work::Work;
 use gangs::Unit;
 use report::{Change, Explanation, NodeReport, Objection, Placement, PluginScore, Simulation, Victim};
@@ -162,7 +162,7 @@ impl WhatIf {
         }
         for (at, plugin, status) in &plain.unfit {
             let mut node = NodeReport::of(snapshot.row(*at).name());
-            node.objections = objections(&work, snapshot, *at);
+            node.objections = objections(&work, snapshot, &info, *at);
             if node.objections.is_empty() {
                 node.objections.push(Objection::of(plugin, status));
             }
@@ -342,11 +342,11 @@ fn names_its_node(pod: &Pod) -> bool {
 }
 
 /// Every filter's verdict against the node, not the first one alone.
-fn objections(work: &Work, cluster: &crate::snapshot::Snapshot, at: NodeIdx) -> Vec<Objection> {
+fn objections(work: &Work, cluster: &Snapshot, pod: &PodInfo, at: NodeIdx) -> Vec<Objection> {
     let node = NodeView { cluster, at, row: cluster.row(at) };
-    let verdicts = work.filters.iter().map(|f| (f.plugin, f.filter.check(&node)));
+    let verdicts = work.filters.iter().map(|f| (f, f.filter.check(&node)));
     let against = verdicts.filter(|(_, status)| !status.is_success());
-    against.map(|(plugin, status)| Objection::of(plugin, &status)).collect()
+    against.map(|(f, status)| Objection::of(f.plugin, &status).with(f.filter.remedies(pod, &node))).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::explain::Scores;
-use crate::framework::{Code, PodInfo, Status};
+use crate::framework::{Code, PodInfo, Remedy, Status};
 use crate::snapshot::PlacedPod;
 
 /// A plugin's words against a node or a pod.
@@ -16,6 +16,12 @@ pub struct Objection {
     pub reasons: Vec<String>,
     /// Whether other pods' leaving could help.
     pub preemption_may_help: bool,
+    /// What exactly would have to be different there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remedies: Vec<String>,
+    /// How much is missing, in thousandths of what is asked for.
+    #[serde(skip)]
+    pub missing: u64,
 }
 
 impl Objection {
@@ -24,7 +30,15 @@ impl Objection {
             plugin: plugin.to_owned(),
             reasons: status.reasons.iter().map(|r| r.to_string()).collect(),
             preemption_may_help: status.code == Code::Unschedulable,
+            remedies: Vec::new(),
+            missing: 0,
         }
+    }
+
+    pub fn with(mut self, remedies: Vec<Remedy>) -> Self {
+        self.missing = remedies.iter().map(|remedy| remedy.missing).sum();
+        self.remedies = remedies.into_iter().map(|remedy| remedy.text).collect();
+        self
     }
 
     /// `NodeResourcesFit: Insufficient cpu, Insufficient memory`.
@@ -85,18 +99,29 @@ impl NodeReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Change {
+    /// With the remedies of the first of the nodes.
     pub objections: Vec<Objection>,
+    /// The one that lacks least is the first.
     pub nodes: Vec<String>,
 }
+
+/// What makes an objection the same as another one's.
+type Against<'a> = (&'a str, &'a [String], bool);
 
 impl Change {
     /// The smallest changes first, then those that help most nodes.
     pub fn of(nodes: &[NodeReport]) -> Vec<Self> {
-        let mut by: BTreeMap<&[Objection], Vec<String>> = BTreeMap::new();
+        let mut by: BTreeMap<Vec<Against>, Vec<&NodeReport>> = BTreeMap::new();
         for node in nodes.iter().filter(|n| !n.fits) {
-            by.entry(&node.objections).or_default().push(node.name.clone());
+            let against = node.objections.iter();
+            let against = against.map(|o| (o.plugin.as_str(), o.reasons.as_slice(), o.preemption_may_help));
+            by.entry(against.collect()).or_default().push(node);
         }
-        let made = by.into_iter().map(|(objections, nodes)| Self { objections: objections.to_vec(), nodes });
+        let made = by.into_values().map(|mut nodes| {
+            nodes.sort_by_key(|node| node.objections.iter().map(|o| o.missing).sum::<u64>());
+            let objections = nodes.first().map(|node| node.objections.clone()).unwrap_or_default();
+            Self { objections, nodes: nodes.into_iter().map(|node| node.name.clone()).collect() }
+        });
         let mut all: Vec<Self> = made.collect();
         all.sort_by_key(|c| (c.objections.len(), std::cmp::Reverse(c.nodes.len())));
         all

@@ -68,6 +68,89 @@ fn a_pending_pod_learns_everything_against_every_node() {
     assert_eq!(said.changes[0].objections[0].words(), "NodeResourcesFit: Insufficient cpu");
 }
 
+/// What would have to change, on the nearest node first.
+fn remedies(objects: &[Value]) -> Vec<(String, Vec<String>)> {
+    let said = cluster(objects).explain_pod("default", "waits").unwrap();
+    assert_eq!(said.fits, 0);
+    let texts = |c: report::Change| c.objections.into_iter().flat_map(|o| o.remedies).collect();
+    said.changes.into_iter().map(|c| (c.nodes[0].clone(), texts(c))).collect()
+}
+
+#[test]
+fn what_would_have_to_change_is_told_to_the_point() {
+    let waits = |spec: Value| {
+        let mut pod = pod("waits", "500m", None, 0);
+        pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        pod
+    };
+    let with_label = |name: &str, key: &str, value: &str| {
+        let mut node = node(name, "4");
+        node["metadata"]["labels"][key] = json!(value);
+        node
+    };
+    let mut cordoned = node("a", "4");
+    cordoned["spec"]["unschedulable"] = json!(true);
+    let mut there = pod("there", "100m", Some("a"), 0);
+    there["metadata"]["labels"] = json!({"app": "web"});
+    there["spec"]["containers"][0]["ports"] = json!([{"hostPort": 80, "containerPort": 80}]);
+    let port = json!([{"name": "c", "image": "i", "ports": [{"hostPort": 80, "containerPort": 80}]}]);
+    let term = json!([{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}]);
+    let away = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}});
+    let near = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "db"}}}]}});
+    let spread = json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}}}]);
+    let fast = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd", "nvme"]},
+            {"key": "gpu", "operator": "Exists"}]},
+        {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"]}]}]}}});
+    let table: [(Vec<Value>, &str); 8] = [
+        (vec![tainted(node("a", "4")), waits(json!({}))], "a toleration for dedicated:NoSchedule"),
+        (vec![cordoned, waits(json!({}))], "kubectl uncordon a"),
+        (
+            vec![with_label("a", "disk", "hdd"), waits(json!({"nodeSelector": {"disk": "ssd"}}))],
+            "the label disk=ssd; it has disk=hdd",
+        ),
+        (vec![node("a", "4"), waits(json!({"affinity": fast}))], "disk In [ssd]; it has no label disk"),
+        (
+            vec![node("a", "4"), there.clone(), waits(json!({"containers": port}))],
+            "another hostPort than TCP/80, which pod default/there has",
+        ),
+        (
+            vec![with_label("a", "zone", "z1"), there.clone(), waits(json!({"affinity": away}))],
+            "no pod with app=web in zone=z1",
+        ),
+        (
+            vec![with_label("a", "zone", "z1"), waits(json!({"affinity": near}))],
+            "a pod with app=db in zone=z1",
+        ),
+        (
+            vec![
+                with_label("a", "zone", "z1"),
+                tainted(with_label("b", "zone", "z2")),
+                there,
+                waits(json!({"topologySpreadConstraints": spread})),
+            ],
+            "1 fewer in zone=z1: it has 1, the least has 0, maxSkew is 1",
+        ),
+    ];
+    for (objects, want) in table {
+        let said = remedies(&objects);
+        assert!(
+            said.iter().any(|(node, texts)| node == "a" && texts.as_slice() == [want]),
+            "{said:?}\n{want}"
+        );
+    }
+    let short =
+        [node("a", "1"), node("b", "4"), pod("there", "3", Some("b"), 0), pod("waits", "1500m", None, 0)];
+    let said = remedies(&short);
+    assert_eq!(said[0], ("a".to_owned(), vec!["cpu: 500m more; 1500m asked for, 1 of 1 free".to_owned()]));
+    assert_eq!(said[1].1, ["cpu: 500m more; 1500m asked for, 1 of 4 free"]);
+    let alike = remedies(&[node("a", "1"), node("c", "2"), pod("waits", "3", None, 0)]);
+    assert_eq!(alike, [("c".to_owned(), vec!["cpu: 1 more; 3 asked for, 2 of 2 free".to_owned()])]);
+}
+
 #[test]
 fn a_bound_pod_is_not_in_its_own_way() {
     let mut cluster = cluster(&[node("a", "2"), node("b", "1"), pod("there", "2", Some("a"), 0)]);

@@ -9,6 +9,7 @@ use knarr_api::resources;
 use serde_json::{Value, json};
 
 use super::{WhatIf, WhatIfError};
+use crate::config::strict;
 
 /// Pods in one simulation's manifest.
 const MOST: usize = 200_000;
@@ -76,7 +77,13 @@ fn pod(what_if: &WhatIf, namespace: &str, name: &str, template: &Value) -> Resul
     if let Some(resource) = resources::of(&Pod::RESOURCE) {
         resource.strategy.default(&mut value);
     }
-    let mut pod = Pod::decode(value.to_string().as_bytes()).map_err(|e| e.to_string())?;
+    // The decoder's own error does not say where.
+    let placed = |error: String| match strict::read::<Pod>(&value) {
+        Err(why) if template["kind"] == "Pod" => why,
+        Err(why) => format!("spec.template.{why}"),
+        Ok(_) => error,
+    };
+    let mut pod = Pod::decode(value.to_string().as_bytes()).map_err(|e| placed(e.to_string()))?;
     set_priority(what_if, &mut pod)?;
     Ok(pod)
 }

@@ -1,5 +1,6 @@
 //! Required (anti-)affinity: counts of the pods that matter, by topology domain, kept up as pods come and go.
 
+use crate::framework::{PodInfo, Remedy};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -137,6 +138,27 @@ impl NodeFilter for Rules {
             !counts.is_zero() && counts.get(node.cluster, node.at).is_some_and(|n| n > 0)
         };
         (self.near.is_empty() || self.near_enough(node)) && !self.away.iter().chain(&self.existing).any(taken)
+    }
+
+    fn remedies(&self, _: &PodInfo, node: &NodeView) -> Vec<Remedy> {
+        let (terms, mut texts) = (&self.incoming.terms, Vec::new());
+        let place = |key: &str| match node.row.label(key) {
+            Some(value) => format!("in {key}={value}"),
+            None => format!("on nodes with a label {key}, which it has not"),
+        };
+        let count = |counts: &DomainCounts| counts.get(node.cluster, node.at).unwrap_or(0);
+        if !self.near.is_empty() && !self.near_enough(node) {
+            let lacking = terms.required.iter().zip(&self.near).filter(|(_, counts)| count(counts) == 0);
+            texts.extend(
+                lacking.map(|(t, _)| format!("a pod with {} {}", t.selector, place(&t.topology_key))),
+            );
+        }
+        let away = terms.required_anti.iter().zip(&self.away).filter(|(_, counts)| count(counts) > 0);
+        texts.extend(away.map(|(t, _)| format!("no pod with {} {}", t.selector, place(&t.topology_key))));
+        let existing = self.existing.iter().filter(|counts| count(counts) > 0);
+        texts
+            .extend(existing.map(|counts| format!("no pod {} that keeps this one away", place(&counts.key))));
+        texts.into_iter().map(Remedy::from).collect()
     }
 
     fn pod_changed(&mut self, cluster: &Snapshot, node: NodeIdx, footprint: &Footprint, delta: i32) {

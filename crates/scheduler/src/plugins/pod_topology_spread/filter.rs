@@ -1,5 +1,6 @@
 //! Hard constraints: no domain may be ahead of the emptiest one by more than maxSkew.
 
+use crate::framework::{PodInfo, Remedy};
 use std::sync::Arc;
 
 use super::constraint::Constraint;
@@ -115,6 +116,33 @@ impl NodeFilter for Spread {
 
     fn passes(&self, node: &NodeView) -> bool {
         self.verdict(node).is_none()
+    }
+
+    fn remedies(&self, _: &PodInfo, node: &NodeView) -> Vec<Remedy> {
+        let mut texts = Vec::new();
+        for (constraint, counts) in self.constraints.iter().zip(&self.counts) {
+            let (key, most) = (&constraint.key, constraint.max_skew);
+            let Some(value) = node.row.label(key) else {
+                texts.push(format!("a label {key} on the node"));
+                continue;
+            };
+            let few = counts.domains < constraint.min_domains;
+            let min = if few { 0 } else { counts.min };
+            let domain = node.cluster.domain(counts.column, node.at);
+            let there = counts.by_domain.get(domain as usize).copied().unwrap_or(0).max(0);
+            let over = there + counts.itself - min - most;
+            if over > 0 {
+                let least = if few {
+                    "there are fewer of them than minDomains".to_owned()
+                } else {
+                    format!("the least has {min}")
+                };
+                let text =
+                    format!("{over} fewer in {key}={value}: it has {there}, {least}, maxSkew is {most}");
+                texts.push(text);
+            }
+        }
+        texts.into_iter().map(Remedy::from).collect()
     }
 
     fn pod_changed(&mut self, cluster: &Snapshot, node: NodeIdx, footprint: &Footprint, delta: i32) {
