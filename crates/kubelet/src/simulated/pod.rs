@@ -16,6 +16,8 @@ use super::{EXIT_CODE_ANNOTATION, RUN_SECONDS_ANNOTATION};
 pub enum Action {
     Nothing,
     Start,
+    /// It was taken for lost with its node: it is Ready all the same.
+    Reassure,
     /// Look again then.
     Later(Duration),
     Finish {
@@ -35,6 +37,7 @@ pub fn decide(pod: &Pod, now: Timestamp) -> Action {
     }
     match pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("Pending") {
         "Pending" | "Unknown" | "" => Action::Start,
+        "Running" if is_said_unready(pod) => Action::Reassure,
         "Running" => match run_time(pod) {
             None => Action::Nothing,
             Some(time) => {
@@ -48,6 +51,11 @@ pub fn decide(pod: &Pod, now: Timestamp) -> Action {
         },
         _ => Action::Nothing,
     }
+}
+
+fn is_said_unready(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    conditions.any(|c| c.type_ == "Ready" && c.status == "False")
 }
 
 fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
@@ -168,6 +176,11 @@ pub fn started(pod: &Pod, host_ip: Ipv4Addr, pod_ip: Ipv4Addr, now: Timestamp) -
     patch(pod, status, init_statuses(pod, false, now))
 }
 
+/// The strategic merge patch of the status of a pod that goes on running.
+pub fn reassured(pod: &Pod, now: Timestamp) -> Value {
+    patch(pod, json!({"conditions": conditions(pod, true, true, now)}), Vec::new())
+}
+
 /// The strategic merge patch of the status that ends the pod.
 pub fn finished(pod: &Pod, exit_code: i32, now: Timestamp) -> Value {
     let from = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map_or(now, |t| t.0);
@@ -202,11 +215,14 @@ mod tests {
                 "status": {"phase": "Running", "startTime": started}})
         };
         let deleted = |grace: i64| json!({"metadata": {"deletionTimestamp": started, "deletionGracePeriodSeconds": grace}});
+        let said = |ready: &str| json!({"metadata": {}, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}});
         let table = [
             (json!({"metadata": {}}), Action::Start),
             (json!({"metadata": {}, "status": {"phase": "Pending"}}), Action::Start),
             (json!({"metadata": {}, "status": {"phase": "Running"}}), Action::Nothing),
             (json!({"metadata": {}, "status": {"phase": "Failed"}}), Action::Nothing),
+            (said("True"), Action::Nothing),
+            (said("False"), Action::Reassure),
             (deleted(30), Action::Remove),
             (deleted(0), Action::Nothing),
             (job("10", "Never"), Action::Later(Duration::from_secs(5))),

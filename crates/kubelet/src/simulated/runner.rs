@@ -287,6 +287,7 @@ impl Runner {
                 Ok(())
             }
             Action::Start => self.start(index, &pod).await,
+            Action::Reassure => self.patch_status(&pod, pod::reassured(&pod, now)).await,
             Action::Finish { exit_code } => {
                 self.patch_status(&pod, pod::finished(&pod, exit_code, now)).await
             }
