@@ -48,9 +48,10 @@ const CONTROLLERS: [&str; 14] = [
     "statefulset-controller",
     "taint-eviction-controller",
 ];
-/// How long things go wrong, and how long the cluster has to come to rest.
+/// How long things go wrong.
 const BAD: Duration = Duration::from_secs(120);
-const REST: Duration = Duration::from_secs(600);
+/// How long the cluster has to come to rest: what failed again and again is tried again after 1000 s at most.
+const REST: Duration = Duration::from_secs(1200);
 /// As long as nothing happens after this, it is at rest.
 const QUIET: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(200);

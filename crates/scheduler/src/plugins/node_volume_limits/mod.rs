@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
+use knarr_api::kind::Kind;
 
 use self::in_tree::{Attached, Provisioner, of_persistent_volume, of_volume, provisioner};
 use super::claims::{Claimed, claims, class_of, no_claim, volume_name, volumes};
@@ -33,7 +34,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         build.catalog.watch::<CSIDriver>();
         build.catalog.watch::<VolumeAttachment>();
         let plugin = Arc::new(NodeVolumeLimits {
-            books: Books { catalog: Arc::clone(build.catalog), attached: Arc::default() },
+            books: Books {
+                catalog: Arc::clone(build.catalog),
+                attached: Arc::default(),
+                drivers: Arc::default(),
+            },
         });
         Ok(Parts { filter: Some(plugin.clone()), ..Parts::of(plugin) })
     },
@@ -48,12 +53,28 @@ struct NodeVolumeLimits {
 /// By node, the attacher and the volume of each attachment.
 type Attachments = HashMap<String, Vec<(String, String)>>;
 
+/// What nodes have a CSINode, with its drivers and how many volumes each of them takes at most.
+type Drivers = HashMap<String, Vec<(String, Option<i64>)>>;
+
+/// Something made of all objects of a kind, and the version of these that it was made of.
+type Made<T> = Arc<Mutex<(u64, Arc<T>)>>;
+
 /// What tells which disk a claim stands for.
 #[derive(Clone)]
 struct Books {
     catalog: Arc<Catalog>,
-    /// Of one version of the cluster's attachments.
-    attached: Arc<Mutex<(u64, Arc<Attachments>)>>,
+    attached: Made<Attachments>,
+    drivers: Made<Drivers>,
+}
+
+/// What was made of this version, or what is made now.
+fn made<T>(known: &Made<T>, version: u64, make: impl FnOnce() -> T) -> Arc<T> {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    // Without any change there may be objects that nobody counts.
+    if known.0 != version || version == 0 {
+        *known = (version, Arc::new(make()));
+    }
+    Arc::clone(&known.1)
 }
 
 #[derive(Clone)]
@@ -65,6 +86,7 @@ struct Limits {
     /// Drivers of theirs without which a node is no place for the pod.
     needed: BTreeSet<String>,
     attached: Arc<Attachments>,
+    drivers: Arc<Drivers>,
 }
 
 impl Books {
@@ -136,9 +158,7 @@ impl Books {
 
     /// The attachments of all nodes.
     fn attachments(&self) -> Arc<Attachments> {
-        let version = self.catalog.version::<VolumeAttachment>();
-        let mut known = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.0 != version || version == 0 {
+        made(&self.attached, self.catalog.version::<VolumeAttachment>(), || {
             let mut by_node = Attachments::new();
             for attachment in self.catalog.list::<VolumeAttachment>(None) {
                 let spec = &attachment.spec;
@@ -146,9 +166,16 @@ impl Books {
                 let Some(volume) = volume else { continue };
                 by_node.entry(spec.node_name.clone()).or_default().push((spec.attacher.clone(), volume));
             }
-            *known = (version, Arc::new(by_node));
-        }
-        Arc::clone(&known.1)
+            by_node
+        })
+    }
+
+    /// The drivers of all nodes.
+    fn drivers(&self) -> Arc<Drivers> {
+        made(&self.drivers, self.catalog.version::<CSINode>(), || {
+            let nodes = self.catalog.list::<CSINode>(None);
+            nodes.into_iter().map(|node| (node.name().to_owned(), drivers(&node))).collect()
+        })
     }
 
     fn attached<'a>(&'a self, here: &'a [(String, String)]) -> impl Iterator<Item = Attached> + 'a {
@@ -166,12 +193,10 @@ impl Books {
     }
 }
 
-/// The limits by driver.
-fn limits(node: Option<&CSINode>) -> BTreeMap<&str, i64> {
-    let drivers = node.map(|n| n.spec.drivers.as_slice()).unwrap_or_default();
-    let limit =
-        |d: &k8s_openapi::api::storage::v1::CSINodeDriver| d.allocatable.as_ref()?.count.map(i64::from);
-    drivers.iter().filter_map(|d| Some((d.name.as_str(), limit(d)?))).collect()
+/// The drivers of a node with their limits.
+fn drivers(node: &CSINode) -> Vec<(String, Option<i64>)> {
+    let drivers = node.spec.drivers.iter();
+    drivers.map(|d| (d.name.clone(), d.allocatable.as_ref().and_then(|a| a.count).map(i64::from))).collect()
 }
 
 fn count(disks: &BTreeSet<Attached>, driver: &str) -> i64 {
@@ -180,24 +205,23 @@ fn count(disks: &BTreeSet<Attached>, driver: &str) -> i64 {
 
 impl NodeFilter for Limits {
     fn check(&self, node: &NodeView) -> Status {
-        let csi = self.books.catalog.get::<CSINode>("", node.row.name());
+        let csi = self.drivers.get(node.row.name());
         let wanted = if csi.is_some() { &self.wanted_with_csi } else { &self.wanted };
-        let drivers = csi.as_ref().map(|n| n.spec.drivers.as_slice()).unwrap_or_default();
+        let drivers = csi.map_or(&[][..], Vec::as_slice);
         for disk in wanted.iter().filter(|disk| self.needed.contains(&disk.driver)) {
-            if drivers.iter().all(|d| d.name != disk.driver) {
+            if drivers.iter().all(|(name, _)| *name != disk.driver) {
                 let driver = &disk.driver;
                 return Status::unschedulable(format!("{driver} CSI driver is not installed on the node"));
             }
         }
-        let limits = limits(csi.as_deref());
         let attached = self.attached.get(node.row.name()).map_or(&[][..], Vec::as_slice);
         let pods = || node.row.pods.iter().map(|pod| &pod.footprint);
         // Where there would be room if nothing was counted twice, nothing has to be looked up.
         let used = pods().map(|f| f.claims.len() + f.disks.len()).sum::<usize>() + attached.len();
         let over = |wanted: &BTreeSet<Attached>, used: &dyn Fn(&str) -> i64| {
-            limits.iter().any(|(driver, limit)| {
+            drivers.iter().any(|(driver, limit)| {
                 let new = count(wanted, driver);
-                new > 0 && used(driver) + new > *limit
+                new > 0 && limit.is_some_and(|limit| used(driver) + new > limit)
             })
         };
         if !over(wanted, &|_| used as i64) {
@@ -247,8 +271,9 @@ impl Filter for NodeVolumeLimits {
             (Ok(wanted), Ok(wanted_with_csi)) => {
                 let drivers = wanted.iter().chain(&wanted_with_csi).map(|disk| disk.driver.clone());
                 let needed = drivers.filter(|driver| self.books.is_needed(driver)).collect();
-                let (books, attached) = (self.books.clone(), self.books.attachments());
-                PreFilter::check(Limits { books, wanted, wanted_with_csi, needed, attached })
+                let (attached, drivers) = (self.books.attachments(), self.books.drivers());
+                let books = self.books.clone();
+                PreFilter::check(Limits { books, wanted, wanted_with_csi, needed, attached, drivers })
             }
             (Err(status), _) | (_, Err(status)) => PreFilter::Reject(status),
         }
@@ -293,6 +318,9 @@ impl Plugin for NodeVolumeLimits {
 
 fn limit_grew(change: &Changed) -> bool {
     let (Some(old), Some(new)) = (change.old::<CSINode>(), change.new::<CSINode>()) else { return true };
-    let before = limits(Some(old));
-    limits(Some(new)).into_iter().any(|(driver, limit)| limit > before.get(driver).copied().unwrap_or(0))
+    let before: BTreeMap<String, Option<i64>> = drivers(old).into_iter().collect();
+    let grew = |(driver, limit): (String, Option<i64>)| {
+        limit.is_some_and(|limit| limit > before.get(&driver).copied().flatten().unwrap_or(0))
+    };
+    drivers(new).into_iter().any(grew)
 }

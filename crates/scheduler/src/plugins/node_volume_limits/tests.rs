@@ -90,7 +90,9 @@ fn a_needed_driver_has_to_be_there() {
 
 #[test]
 fn hints_tell_growth_from_other_changes() {
-    let plugin = NodeVolumeLimits { books: Books { catalog: Arc::default(), attached: Arc::default() } };
+    let plugin = NodeVolumeLimits {
+        books: Books { catalog: Arc::default(), attached: Arc::default(), drivers: Arc::default() },
+    };
     let waits = PodInfo::new(&pod("p").claim("c").build());
     let node_of = |count: i32| -> Arc<CSINode> {
         let driver = json!({"name": "d", "nodeID": "x", "allocatable": {"count": count}});
