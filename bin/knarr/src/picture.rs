@@ -9,7 +9,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
 use knarr_client::http::HttpTransport;
 use knarr_client::kubeconfig::Access;
-use knarr_client::{Client, ListOptions};
+use knarr_client::{Client, Error as ClientError, ListOptions};
 use knarr_scheduler::config::Configuration;
 use knarr_scheduler::what_if::{self, WhatIf};
 use serde::de::DeserializeOwned;
@@ -131,8 +131,8 @@ pub async fn read(client: &Client) -> Result<(Vec<Value>, Vec<String>)> {
     for (at, resource) in what_if::READ.iter().enumerate() {
         let list = match client.transport().list(resource, None, &ListOptions::default()).await {
             Ok(list) => list,
-            // Kinds that are served on request only are no loss.
-            Err(error) if at >= 2 && error.is_not_found() && resource.version != "v1" => continue,
+            // Kinds that are served on request only are no loss. Of a path that it does not know, a server says no reason.
+            Err(error) if at >= 2 && not_served(&error) && resource.version != "v1" => continue,
             Err(error) if at >= 2 && error.status().is_some() => {
                 warnings.push(format!("{} are left out: {error}", resource.plural));
                 continue;
@@ -149,6 +149,10 @@ pub async fn read(client: &Client) -> Result<(Vec<Value>, Vec<String>)> {
         }
     }
     Ok((objects, warnings))
+}
+
+fn not_served(error: &ClientError) -> bool {
+    error.status().is_some_and(|status| status.code() == 404)
 }
 
 /// Writes what `objects` reads.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use knarr_scheduler::what_if::report::{Placement, Simulation, Victim};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::picture::{self, Output, PictureArgs, SIMULATION, print_table};
 
@@ -32,7 +32,11 @@ pub fn run(args: SimulateArgs) -> Result<()> {
         manifests.extend(picture::objects(file)?);
     }
     // Services and the like come in the same files and need no place.
-    manifests.retain(|m| m["spec"]["template"].is_object() || m["kind"] == "Pod" || m["kind"] == "PodGroup");
+    let makes_pods = |m: &Value| {
+        m["spec"]["template"].is_object()
+            || ["Pod", "PodGroup", "CronJob"].iter().any(|kind| m["kind"] == *kind)
+    };
+    manifests.retain(makes_pods);
     if args.filename.is_empty() {
         // The picture alone was wanted.
         return args.picture.take().map(drop);

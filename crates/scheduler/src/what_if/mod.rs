@@ -44,7 +44,7 @@ pub enum WhatIfError {
     #[error("no profile for scheduler name {0:?}: that pod is another scheduler's")]
     NoProfile(String),
     #[error(
-        "{kind} \"{name}\" makes no pods: simulate pods, deployments, replicasets, replicationcontrollers, statefulsets, daemonsets and jobs"
+        "{kind} \"{name}\" makes no pods: simulate pods, deployments, replicasets, replicationcontrollers, statefulsets, daemonsets, jobs and cronjobs"
     )]
     NoPods { kind: String, name: String },
     #[error("{kind} \"{name}\" would make {pods} pods; {most} at most in one simulation")]

@@ -214,6 +214,24 @@ fn daemon_sets_have_a_pod_on_each_node_they_are_for() {
 }
 
 #[test]
+fn a_cron_job_comes_to_the_pods_of_one_run() {
+    let cron = |containers: Value| {
+        let template = json!({"spec": {"restartPolicy": "Never", "containers": containers}});
+        json!({"kind": "CronJob", "metadata": {"name": "nightly"}, "spec": {"schedule": "0 3 * * *",
+            "jobTemplate": {"spec": {"parallelism": 2, "template": template}}}})
+    };
+    let cluster = cluster(&[node("a", "2")]);
+    let said = cluster.explain_manifest("here", &cron(json!([{"name": "c", "image": "i"}]))).unwrap();
+    let names: Vec<_> = said.iter().map(|s| (s.namespace.as_str(), s.pod.as_str())).collect();
+    assert_eq!(names, [("here", "nightly-0"), ("here", "nightly-1")]);
+    let error = cluster.explain_manifest("here", &cron(json!("none"))).unwrap_err().to_string();
+    assert!(
+        error.contains("(CronJob): spec.jobTemplate.spec.template.spec.containers: invalid type"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_cannot_be_answered_is_said() {
     let mut cluster = cluster(&[node("a", "2")]);
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}});

@@ -41,6 +41,12 @@ pub fn pods(what_if: &WhatIf, namespace: &str, manifest: &Value) -> Result<Vec<P
             let parallelism = number(&spec["parallelism"], 1);
             (parallelism.min(number(&spec["completions"], parallelism)), &spec["template"])
         }
+        "CronJob" => {
+            let job = json!({
+                "kind": "Job", "metadata": {"name": name, "namespace": namespace}, "spec": spec["jobTemplate"]["spec"],
+            });
+            return pods(what_if, namespace, &job).map_err(in_job_template);
+        }
         "DaemonSet" => {
             let pod = pod(what_if, namespace, name, &spec["template"]).map_err(wrong)?;
             return Ok(of_daemon_set(what_if, &pod));
@@ -62,6 +68,17 @@ pub fn pods(what_if: &WhatIf, namespace: &str, manifest: &Value) -> Result<Vec<P
         pod
     };
     Ok((0..count).map(numbered).collect())
+}
+
+/// What is wrong with a CronJob's Job, said of the CronJob.
+fn in_job_template(wrong: WhatIfError) -> WhatIfError {
+    match wrong {
+        WhatIfError::Object { at, why, .. } => {
+            let why = if why.starts_with("spec.") { format!("spec.jobTemplate.{why}") } else { why };
+            WhatIfError::Object { at, kind: "CronJob".to_owned(), why }
+        }
+        other => other,
+    }
 }
 
 /// A pod of the template, as the API server would take it.
