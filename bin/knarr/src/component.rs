@@ -211,6 +211,9 @@ impl ComponentArgs {
     }
 
     fn election(&self, name: &str) -> Result<Option<LeaderElection>> {
+        if !self.is_elected() {
+            return Ok(None);
+        }
         let [lease, renew, retry] = self.durations();
         if lease <= renew || renew <= retry {
             bail!(
@@ -226,7 +229,7 @@ impl ComponentArgs {
             retry_period: retry,
             ..LeaderElection::new(self.namespace(), lease_name, &identity)
         };
-        Ok(self.is_elected().then_some(election))
+        Ok(Some(election))
     }
 }
 
@@ -267,5 +270,13 @@ mod tests {
             filled(&["--kubeconfig=/etc/flag", "--leader-elect", "--leader-elect-lease-duration=20s"]);
         assert_eq!((kubeconfig, &lease["leaderElect"]), (json!("/etc/flag"), &json!(true)));
         assert_eq!(lease["leaseDuration"], "20s");
+    }
+
+    #[test]
+    fn who_is_not_elected_may_have_any_durations() {
+        let election =
+            |words: &[&str]| Command::parse_from([&["x"], words].concat()).component.election("own");
+        assert!(election(&["--leader-elect=false", "--leader-elect-lease-duration=5s"]).unwrap().is_none());
+        assert!(election(&["--leader-elect-lease-duration=5s"]).is_err());
     }
 }

@@ -93,7 +93,7 @@ pub fn multi_attach_text(volume: &str, pod: &Pod, elsewhere: &[Arc<Pod>]) -> Str
             near.join(", ")
         ),
     };
-    format!("Multi-Attach error for volume {volume:?} {why}")
+    format!("Waiting for detach for volume {volume:?} {why}")
 }
 
 #[cfg(test)]
@@ -181,15 +181,15 @@ mod tests {
             ),
             (
                 &[pod("x", "a"), pod("y", "a")],
-                "Multi-Attach error for volume \"v\" Volume is already used by pod(s) x, y",
+                "Waiting for detach for volume \"v\" Volume is already used by pod(s) x, y",
             ),
             (
                 &[pod("x", "b")],
-                "Multi-Attach error for volume \"v\" Volume is already used by 1 pod(s) in different namespaces",
+                "Waiting for detach for volume \"v\" Volume is already used by 1 pod(s) in different namespaces",
             ),
             (
                 &[pod("x", "a"), pod("y", "b")],
-                "Multi-Attach error for volume \"v\" Volume is already used by pod(s) x and 1 pod(s) in different \
+                "Waiting for detach for volume \"v\" Volume is already used by pod(s) x and 1 pod(s) in different \
                  namespaces",
             ),
         ];

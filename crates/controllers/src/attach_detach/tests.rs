@@ -108,7 +108,7 @@ async fn a_volume_follows_its_pod_from_node_to_node() {
     for want in [
         "first FailedAttachVolume AttachVolume.Attach failed for volume \"v\" : disk on fire",
         "first SuccessfulAttachVolume AttachVolume.Attach succeeded for volume \"v\" ",
-        "second FailedAttachVolume Multi-Attach error for volume \"v\" Volume is already used by pod(s) first",
+        "second FailedAttachVolume Waiting for detach for volume \"v\" Volume is already used by pod(s) first",
     ] {
         assert_eq!(events.iter().filter(|e| *e == want).count(), 1, "{want}: {events:#?}");
     }

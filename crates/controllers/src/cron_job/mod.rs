@@ -83,11 +83,12 @@ impl Controller {
         let jobs = self.jobs.lister().by_index(BY_CONTROLLER, cron.uid());
         let plan = plan(&cron, &jobs, self.cx.clock.now());
         let wake = plan.wake;
-        self.carry_out(&cron, plan).await?;
+        let done = self.carry_out(&cron, plan).await;
         if let Some(wait) = wake {
+            // Whatever failed now, the next time is not to be missed.
             self.queue.add_after(key, wait);
         }
-        Ok(())
+        done
     }
 
     async fn carry_out(&self, cron: &CronJob, plan: Plan) -> Result<()> {
@@ -95,8 +96,19 @@ impl Controller {
         for (type_, reason, message) in events {
             self.cx.recorder.event(cron, type_, reason, message);
         }
-        for name in replace.iter().chain(&expire) {
-            self.delete(cron, name).await?;
+        let mut undeleted = Ok(());
+        for (name, stands_in_the_way) in
+            replace.iter().map(|name| (name, true)).chain(expire.iter().map(|name| (name, false)))
+        {
+            match self.delete(cron, name).await {
+                Err(error) if stands_in_the_way => return Err(error),
+                // An old one that cannot go keeps no new one from its time.
+                Err(error) => {
+                    undeleted = Err(error);
+                    continue;
+                }
+                Ok(()) => {}
+            }
             if let Some(active) = &mut status.active {
                 active.retain(|r| r.name.as_deref() != Some(name.as_str()));
             }
@@ -110,7 +122,7 @@ impl Controller {
         }
         status.active = status.active.take().filter(|list| !list.is_empty());
         if cron.status.clone().unwrap_or_default() == status {
-            return Ok(());
+            return undeleted;
         }
         let next = CronJob { status: Some(status), ..cron.clone() };
         match self.cx.client.update_status(&next).await {
@@ -118,7 +130,7 @@ impl Controller {
             Err(e) if e.is_not_found() => {}
             Err(e) => return Err(e),
         }
-        Ok(())
+        undeleted
     }
 
     /// The job, unless its namespace is going. One that was started before its start could be noted counts as started.
@@ -168,7 +180,33 @@ impl Controller {
 mod tests {
     use super::*;
     use crate::testing::World;
+    use knarr_apimachinery::status::StatusError;
     use serde_json::json;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_job_that_cannot_go_keeps_no_new_one_from_its_time() {
+        let world = World::new(&[CronJob::RESOURCE, Job::RESOURCE]);
+        let client = world.api.client();
+        let cron: CronJob = serde_json::from_value(json!({
+            "metadata": {"name": "c", "namespace": "ns"},
+            "spec": {"schedule": "*/5 * * * *", "successfulJobsHistoryLimit": 0, "jobTemplate": {"spec": {"template": {}}}},
+        }))
+        .unwrap();
+        client.create(&cron).await.unwrap();
+        world.start(&DESCRIPTOR);
+        world.pass(301.0).await;
+        let mut old = world.api.all::<Job>().remove(0);
+        world.api.guard(|request, _| {
+            let refused = request.method == http::Method::DELETE && request.path.contains("/jobs/");
+            refused.then(|| StatusError::bad_request("denied by a policy"))
+        });
+        old.status =
+            serde_json::from_value(json!({"conditions": [{"type": "Complete", "status": "True"}]})).unwrap();
+        client.update_status(&old).await.unwrap();
+        world.pass(300.0).await;
+        let names: Vec<String> = world.api.all::<Job>().iter().map(|j| j.name().to_owned()).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn jobs_start_at_their_times() {

@@ -57,8 +57,12 @@ pub fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
             return tidy(plan);
         }
     };
-    plan.wake = schedule.next(now, &zone).map(|at| until(now, at) + SLACK);
-    if let Some(due) = due(cron, &schedule, &zone, now) {
+    let earliest = earliest(cron, now);
+    let due = earliest.and_then(|from| latest(&schedule, &zone, from, now));
+    // From the time before on, not from now: `@every` counts from there.
+    let before = due.as_ref().map(|due| due.at).or(earliest).unwrap_or(now);
+    plan.wake = schedule.next(before, &zone).map(|at| until(now, at) + SLACK);
+    if let Some(due) = due {
         start(cron, &due, &zone, now, &mut plan);
     }
     tidy(plan)
@@ -119,14 +123,15 @@ fn follow(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
     active.retain(known);
 }
 
-fn due(cron: &CronJob, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<Due> {
+/// After this time jobs may be missing.
+fn earliest(cron: &CronJob, now: Timestamp) -> Option<Timestamp> {
     let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
     let mut earliest = last.or(cron.metadata.creation_timestamp.as_ref().map(|t| t.0))?;
     if let Some(seconds) = cron.spec.starting_deadline_seconds {
         let horizon = now.checked_sub(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MIN);
         earliest = earliest.max(horizon);
     }
-    latest(schedule, zone, earliest, now)
+    Some(earliest)
 }
 
 /// The latest time in (`earliest`, `now`], in a bounded number of steps however long ago `earliest` is.
@@ -201,7 +206,8 @@ fn new_job(cron: &CronJob, at: Timestamp, zone: &TimeZone) -> Job {
     let meta = template.metadata.unwrap_or_default();
     let mut annotations = meta.annotations.unwrap_or_default();
     let scheduled = at.to_zoned(zone.clone());
-    let offset = if *zone == TimeZone::UTC { "%Y-%m-%dT%H:%M:%SZ" } else { "%Y-%m-%dT%H:%M:%S%:z" };
+    let offset =
+        if scheduled.offset().seconds() == 0 { "%Y-%m-%dT%H:%M:%SZ" } else { "%Y-%m-%dT%H:%M:%S%:z" };
     annotations.insert(SCHEDULED.to_owned(), scheduled.strftime(offset).to_string());
     Job {
         metadata: ObjectMeta {
@@ -238,7 +244,9 @@ fn expired(cron: &CronJob, jobs: &[Arc<Job>]) -> Vec<String> {
         let mut done: Vec<&Arc<Job>> =
             jobs.iter().filter(|j| condition(j, type_).is_some_and(|c| c.status == "True")).collect();
         let started = |j: &Arc<Job>| j.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|t| t.0);
-        done.sort_by(|a, b| (started(a), a.name()).cmp(&(started(b), b.name())));
+        // Who never started goes last.
+        let age = |j: &Arc<Job>| (started(j).is_none(), started(j));
+        done.sort_by(|a, b| (age(a), a.name()).cmp(&(age(b), b.name())));
         let surplus = done.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
         done.into_iter().take(surplus).map(|j| j.name().to_owned()).collect()
     };
@@ -303,10 +311,24 @@ mod tests {
     }
 
     #[test]
+    fn intervals_count_from_the_time_before() {
+        let mut cron = cron(json!({"schedule": "@every 1h"}));
+        let wake = |cron: &CronJob| plan(cron, &[], at("2026-01-01T02:30:00Z")).wake.unwrap() - SLACK;
+        cron.status = Some(CronJobStatus {
+            last_schedule_time: Some(Time(at("2026-01-01T01:50:00Z"))),
+            ..Default::default()
+        });
+        assert_eq!(wake(&cron), Duration::from_secs(20 * 60));
+    }
+
+    #[test]
     fn zones_count() {
         let cron = cron(json!({"schedule": "30 9 * * *", "timeZone": "Asia/Kolkata"}));
         let due = plan(&cron, &[], at("2026-01-01T04:00:00Z")).create.unwrap();
         assert_eq!(due.metadata.annotations.unwrap()[SCHEDULED], "2026-01-01T09:30:00+05:30");
+        let winter = super::tests::cron(json!({"timeZone": "Europe/London"}));
+        let due = plan(&winter, &[], at("2026-01-01T01:00:00Z")).create.unwrap();
+        assert_eq!(due.metadata.annotations.unwrap()[SCHEDULED], "2026-01-01T01:00:00Z");
         let wrong = super::tests::cron(json!({"timeZone": "No/Where"}));
         assert_eq!(reasons(&plan(&wrong, &[], at("2026-01-02T04:00:00Z"))), ["UnknownTimeZone"]);
     }

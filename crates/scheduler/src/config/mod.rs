@@ -46,7 +46,7 @@ pub enum ConfigError {
 pub struct Configuration {
     pub api_version: String,
     pub kind: String,
-    pub parallelism: i64,
+    pub parallelism: i32,
     pub leader_election: LeaderElection,
     pub client_connection: ClientConnection,
     pub enable_profiling: bool,

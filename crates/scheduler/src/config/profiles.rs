@@ -374,7 +374,7 @@ mod tests {
                  \"MostAllocated\", \"RequestedToCapacityRatio\"",
             ),
             (
-                json!({"scoringStrategy": {"resources": [{"name": "cpu", "weight": 101}]}}),
+                json!({"scoringStrategy": {"type": "LeastAllocated", "resources": [{"name": "cpu", "weight": 101}]}}),
                 "scoringStrategy.resources[0].weight: Invalid value: 101: resource weight of cpu not in valid \
                  range (0, 100]",
             ),

@@ -27,6 +27,10 @@ pub type Judge = fn(&Value, &Path) -> Result<Judged, String>;
 
 /// Reads arguments that stand at `path`.
 pub fn judge<T: PluginArgs>(args: &Value, path: &Path) -> Result<Judged, String> {
+    if args.is_array() {
+        // Serde would take a list for the fields in their order.
+        return Err("invalid type: sequence, expected a map".to_owned());
+    }
     let (args, unknown): (T, _) = strict::read(&plain(args))?;
     let errors = if T::JUDGED_WHEN_MADE { ErrorList::new() } else { args.validate(path) };
     Ok(Judged { unknown, errors })

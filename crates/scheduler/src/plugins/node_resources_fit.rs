@@ -86,8 +86,7 @@ impl PluginArgs for Args {
 impl ScoringStrategy {
     fn validate(&self, path: &Path, errors: &mut ErrorList) {
         const TYPES: [&str; 3] = ["LeastAllocated", "MostAllocated", RATIO];
-        // No type is the first one.
-        if !self.type_.is_empty() && !TYPES.contains(&self.type_.as_str()) {
+        if !TYPES.contains(&self.type_.as_str()) {
             errors.push(Error::not_supported(&path.child("type"), self.type_.as_str(), &TYPES));
         }
         for (i, resource) in self.resources.iter().enumerate() {

@@ -11,6 +11,7 @@ use crate::snapshot::NodeRow;
 /// A resource and how much it counts.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct ResourceWeight {
+    #[serde(default)]
     pub name: String,
     #[serde(default = "one", deserialize_with = "one_for_zero")]
     pub weight: i64,

@@ -70,6 +70,8 @@ impl Filter for TaintToleration {
     }
 }
 
+const CORDON: &str = "node.kubernetes.io/unschedulable";
+
 impl NodeFilter for Tolerations {
     fn check(&self, node: &NodeView) -> Status {
         if keeps_off(node.row.taints(), &self.0) {
@@ -79,7 +81,9 @@ impl NodeFilter for Tolerations {
     }
 
     fn remedies(&self, _: &PodInfo, node: &NodeView) -> Vec<Remedy> {
-        let taints = node.row.taints().iter().filter(|taint| keeps_off(std::slice::from_ref(taint), &self.0));
+        // Of a cordon NodeUnschedulable says what to do.
+        let others = node.row.taints().iter().filter(|taint| taint.key != CORDON);
+        let taints = others.filter(|taint| keeps_off(std::slice::from_ref(taint), &self.0));
         let text = |taint: &Taint| {
             let value = taint.value.as_deref().filter(|v| !v.is_empty()).map(|v| format!("={v}"));
             format!("{}{}:{}", taint.key, value.unwrap_or_default(), taint.effect)
