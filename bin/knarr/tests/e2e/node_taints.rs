@@ -1,16 +1,14 @@
 //! What becomes of pods when their node is tainted, in trouble, or silent.
 
-use std::process::Child;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, knarr};
+use crate::cluster::Cluster;
 use crate::kubectl::Kubectl;
 use crate::objects::{sleeper, web};
-use crate::sandbox::{log_to, only_child, wait_for};
+use crate::sandbox::wait_for;
+use crate::simulated::Machine;
 
 /// A node is given up after 50 seconds without a heartbeat.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -146,27 +144,11 @@ fn e2_conditions_of_a_node_become_taints_and_go_again() {
     }
 }
 
-/// A process with the simulated node `NAME-0001`.
-fn machine(cluster: &Cluster, name: &str) -> Child {
-    let mut agent = cluster.sandbox.command(knarr());
-    agent.args(["agent", "--simulate", "1", "--node-name", name, "--kubeconfig"]).arg(cluster.kubeconfig());
-    log_to(&mut agent, &cluster.sandbox.path(&format!("{name}.log")));
-    agent.spawn().expect("nsenter(1) of util-linux")
-}
-
-/// Its heartbeats end without a word.
-fn fall(mut machine: Child) {
-    if let Some(agent) = only_child(machine.id()) {
-        let _ = kill(Pid::from_raw(agent.cast_signed()), Signal::SIGKILL);
-    }
-    let _ = machine.wait();
-}
-
 #[test]
 fn e3_a_silent_node_is_unknown_its_pods_move_and_are_not_lost_track_of() {
     let cluster = Cluster::start();
     let kubectl = cluster.namespace("e3");
-    let (first, second) = (machine(&cluster, "first"), machine(&cluster, "second"));
+    let (mut first, _second) = (Machine::start(&cluster, "first"), Machine::start(&cluster, "second"));
     let ready = "{.status.conditions[?(@.type=='Ready')].status}";
     for node in ["first-0001", "second-0001"] {
         kubectl.until(&format!("node {node}"), ready, "True");
@@ -188,7 +170,7 @@ fn e3_a_silent_node_is_unknown_its_pods_move_and_are_not_lost_track_of() {
     let before = kubectl.run(on_first);
     assert_eq!(before.lines().count(), 1, "one pod on each: {before}");
 
-    fall(first);
+    first.fall();
     wait_for("the node's being Unknown", SILENCE, || {
         (kubectl.path("node first-0001", ready) == "Unknown").then_some(())
     });
@@ -212,11 +194,9 @@ fn e3_a_silent_node_is_unknown_its_pods_move_and_are_not_lost_track_of() {
     kubectl.until("pod patient", ready, "False");
     assert_eq!(kubectl.path("pod patient", "{.metadata.deletionTimestamp}"), "");
 
-    let again = machine(&cluster, "first");
+    let _again = Machine::start(&cluster, "first");
     kubectl.until("node first-0001", ready, "True");
     until_taints(&kubectl, "first-0001", &[]);
     kubectl.eventually(on_first, str::is_empty);
     kubectl.until("pod patient", ready, "True");
-    fall(again);
-    fall(second);
 }

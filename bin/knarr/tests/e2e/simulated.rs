@@ -49,13 +49,13 @@ fn h1_fifty_simulated_nodes_run_two_hundred_pods() {
 }
 
 /// A process with one simulated node, `NAME-0001`.
-struct Machine {
+pub struct Machine {
     name: String,
     agent: Child,
 }
 
 impl Machine {
-    fn start(cluster: &Cluster, name: &str) -> Self {
+    pub fn start(cluster: &Cluster, name: &str) -> Self {
         let mut agent = cluster.sandbox.command(knarr());
         agent
             .args(["agent", "--simulate", "1", "--node-name", name, "--kubeconfig"])
@@ -65,7 +65,7 @@ impl Machine {
     }
 
     /// Its heartbeats stop.
-    fn fall(&mut self) {
+    pub fn fall(&mut self) {
         if let Some(agent) = only_child(self.agent.id()) {
             let _ = kill(Pid::from_raw(agent.cast_signed()), Signal::SIGKILL);
         }
