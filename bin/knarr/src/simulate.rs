@@ -41,7 +41,12 @@ pub fn run(args: SimulateArgs) -> Result<()> {
         // The picture alone was wanted.
         return args.picture.take().map(drop);
     }
-    let simulation = match args.picture.ask(&SIMULATION, &json!({"manifests": manifests}))? {
+    // A server refuses a question about nothing.
+    let asked = match manifests.as_slice() {
+        [] => None,
+        manifests => args.picture.ask(&SIMULATION, &json!({"manifests": manifests}))?,
+    };
+    let simulation = match asked {
         Some(simulation) => simulation,
         None => args.picture.take()?.simulate(&args.picture.namespace, &manifests)?,
     };
