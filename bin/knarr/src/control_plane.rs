@@ -9,7 +9,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
 use knarr_client::Client;
 use knarr_client::service_account::user_name;
-use knarr_controllers::ClientOf;
+use knarr_controllers::{ClientOf, Settings};
 use knarr_scheduler::Scheduler;
 use knarr_storage::Store;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +39,8 @@ pub struct Options {
     /// Which admission plugins run beside the usual ones, and which do not.
     pub admission: AdmissionConfig,
     pub scheduler: knarr_scheduler::config::Configuration,
+    /// What is set about controllers.
+    pub controllers: Settings,
     /// What this server's scheduler thinks of nodes, for whoever asks.
     pub health: Arc<LiveHealth>,
 }
@@ -222,6 +224,7 @@ pub async fn controllers(
         root_ca: pki.ca_pem().to_owned(),
         token_signer: signer("tokens", pki.token_signer()).map(|s| Arc::new(s) as _),
         certificate_signer: signer("certificates", pki.certificate_signer()).map(|s| Arc::new(s) as _),
+        settings: options.controllers.clone(),
     };
     let component = |leading| {
         knarr_controllers::run(

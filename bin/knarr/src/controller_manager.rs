@@ -13,6 +13,7 @@ use knarr_controllers::{ClientOf, Options, health, names, run_chosen};
 use serde_json::json;
 
 use crate::component::{Component, ComponentArgs, Identity, Shown};
+use crate::controller_flags::ControllerArgs;
 use crate::pki::read;
 use crate::serving::Check;
 use crate::signer::{CertificateKeys, TokenKey};
@@ -55,6 +56,8 @@ pub struct ControllerManagerArgs {
     cluster_signing_key_file: Option<PathBuf>,
     #[command(flatten)]
     component: ComponentArgs,
+    #[command(flatten)]
+    settings: ControllerArgs,
 }
 
 pub fn run(args: ControllerManagerArgs) -> Result<()> {
@@ -146,6 +149,7 @@ fn options(args: &ControllerManagerArgs, access: &Access) -> Result<Options> {
         root_ca,
         certificate_signer: certificate_signer.map(|s| Arc::new(s) as _),
         token_signer: token_key.map(|s| Arc::new(s) as _),
+        settings: args.settings.settings()?,
     })
 }
 

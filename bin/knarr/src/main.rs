@@ -10,6 +10,7 @@ mod api_flags;
 mod certificate;
 mod component;
 mod control_plane;
+mod controller_flags;
 mod controller_manager;
 mod example_images;
 mod explain;

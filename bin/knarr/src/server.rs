@@ -15,6 +15,7 @@ use knarr_scheduler::config::Configuration;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_flags::{ApiArgs, GENERIC_WORKLOAD};
+use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
 use crate::pki::{Pki, Subject};
@@ -79,6 +80,8 @@ pub struct ServerArgs {
     node: node::NodeArgs,
     #[command(flatten)]
     api: ApiArgs,
+    #[command(flatten)]
+    controllers: ControllerArgs,
 }
 
 pub fn run(args: ServerArgs) -> Result<()> {
@@ -209,6 +212,7 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
         runtime_config: runtime_config(args),
         shared_store: args.store.shared(),
         scheduler: scheduler_config(args)?,
+        controllers: args.controllers.settings()?,
     })
 }
 

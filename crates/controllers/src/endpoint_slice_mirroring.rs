@@ -29,8 +29,6 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Addresses that are mirrored of one subset.
-const MAX_PER_SUBSET: usize = 1000;
 /// The index of our slices by `namespace/service`.
 const BY_SERVICE: &str = "mirroredService";
 
@@ -83,7 +81,7 @@ async fn run(cx: Arc<Context>) {
     endpoints.wait_synced().await;
     services.wait_synced().await;
     slices.wait_synced().await;
-    let stop = cx.stop.clone();
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
     let controller = Arc::new(Controller {
         cx,
         endpoints: endpoints.lister(),
@@ -96,7 +94,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 /// Whether the Endpoints are somebody's own work: those of a Service with a selector have slices already.
@@ -131,13 +129,13 @@ fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
 }
 
 /// The content of the slices of one subset: one for each family of addresses.
-fn contents(subset: &EndpointSubset) -> Vec<Content> {
+fn contents(subset: &EndpointSubset, most: usize) -> Vec<Content> {
     let mut ports: Vec<EndpointPort> = subset.ports.iter().flatten().map(port).collect();
     ports.sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
     let ready = subset.addresses.iter().flatten().map(|a| (a, true));
     let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false)));
     let mut families: BTreeMap<&'static str, Vec<Endpoint>> = BTreeMap::new();
-    for (address, ready) in all.take(MAX_PER_SUBSET) {
+    for (address, ready) in all.take(most) {
         let family = match address.ip.parse() {
             Ok(IpAddr::V4(_)) => "IPv4",
             Ok(IpAddr::V6(_)) => "IPv6",
@@ -151,11 +149,11 @@ fn contents(subset: &EndpointSubset) -> Vec<Content> {
         .collect()
 }
 
-/// Slices that have the right family and ports are used again.
-fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>) -> Plan {
+/// `most` endpoints of a subset are mirrored. Slices that have the right family and ports are used again.
+fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>, most: usize) -> Plan {
     let mut plan = Plan::default();
     let mut left = existing;
-    for content in endpoints.subsets.iter().flatten().flat_map(contents) {
+    for content in endpoints.subsets.iter().flatten().flat_map(|subset| contents(subset, most)) {
         let same = |s: &Arc<EndpointSlice>| {
             s.address_type == content.address_type && s.ports.as_deref().unwrap_or_default() == content.ports
         };
@@ -206,7 +204,7 @@ impl Controller {
         let service = self.services.get_key(&key);
         let endpoints = self.endpoints.get_key(&key).filter(|e| is_mirrored(e, service.as_deref()));
         let plan = match endpoints {
-            Some(endpoints) => plan(&endpoints, existing),
+            Some(endpoints) => plan(&endpoints, existing, self.cx.settings().max_mirrored_per_subset),
             None => Plan { delete: existing, ..Plan::default() },
         };
         for slice in &plan.create {
@@ -246,7 +244,7 @@ mod tests {
     fn families_and_ports_part_slices() {
         let given = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}],
             "notReadyAddresses": [{"ip": "10.0.0.2"}], "ports": [{"name": "a", "port": 80}]}]));
-        let first = plan(&given, Vec::new());
+        let first = plan(&given, Vec::new(), 1000);
         let kinds: Vec<_> = first
             .create
             .iter()
@@ -254,10 +252,10 @@ mod tests {
             .collect();
         assert_eq!(kinds, [("IPv4", 2), ("IPv6", 1)]);
         let existing: Vec<_> = first.create.into_iter().map(Arc::new).collect();
-        assert_eq!(plan(&given, existing.clone()), Plan::default(), "settled");
+        assert_eq!(plan(&given, existing.clone(), 1000), Plan::default(), "settled");
         let fewer =
             endpoints(json!([{"addresses": [{"ip": "10.0.0.9"}], "ports": [{"name": "a", "port": 80}]}]));
-        let next = plan(&fewer, existing);
+        let next = plan(&fewer, existing, 1000);
         assert_eq!((next.create.len(), next.update.len(), next.delete.len()), (0, 1, 1));
     }
 

@@ -67,7 +67,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, cx.stop.clone(), reconcile).await;
+    queue.run(DESCRIPTOR.name, cx.workers(WORKERS), cx.stop.clone(), reconcile).await;
 }
 
 impl Controller {

@@ -44,11 +44,12 @@ async fn run(cx: Arc<Context>) {
     pods.wait_synced().await;
     claims.wait_synced().await;
     let (pods, claims, stop) = (pods.lister(), claims.lister(), cx.stop.clone());
+    let workers = cx.workers(WORKERS);
     let reconcile = move |key: ObjectKey| {
         let (cx, pods, claims) = (Arc::clone(&cx), pods.clone(), claims.clone());
         async move { reconcile(&cx, &pods, &claims, &key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 fn ephemeral(pod: &Pod) -> impl Iterator<Item = &Volume> {

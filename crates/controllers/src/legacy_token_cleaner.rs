@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::kind::Kind;
@@ -25,7 +25,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const EVERY: Duration = Duration::from_secs(24 * 3600);
-const UNUSED_FOR: SignedDuration = SignedDuration::from_hours(365 * 24);
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
@@ -82,8 +81,13 @@ enum Verdict {
 }
 
 /// What becomes of a token that nobody mounts; `account` is the one that it is for.
-fn verdict(secret: &Secret, account: Option<&ServiceAccount>, now: Timestamp) -> Verdict {
-    let Ok(limit) = now.checked_sub(UNUSED_FOR) else { return Verdict::Keep };
+fn verdict(
+    secret: &Secret,
+    account: Option<&ServiceAccount>,
+    unused_for: Duration,
+    now: Timestamp,
+) -> Verdict {
+    let Ok(limit) = now.checked_sub(unused_for) else { return Verdict::Keep };
     let meta = &secret.metadata;
     let label = |name: &str| meta.labels.as_ref().and_then(|l| l.get(name)).map(String::as_str);
     let young = meta.creation_timestamp.as_ref().is_none_or(|t| t.0 >= limit);
@@ -133,19 +137,20 @@ fn collect(value: &Value, names: &mut BTreeSet<String>) {
 }
 
 async fn clean(cx: &Context, listers: &Listers) -> Result<()> {
+    let unused_for = cx.settings().legacy_token_unused_for;
     let now = cx.clock.now();
     let tracking = cx.client.get::<ConfigMap>("kube-system", TRACKING).await?;
     let since = tracking.data.as_ref().and_then(|d| d.get("since")).and_then(|text| date(text));
     // From the day after the one on which it began.
     let begun = since.and_then(|day| day.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok());
     let Some(begun) = begun.map(|zoned| zoned.timestamp()) else { return Ok(()) };
-    if begun.checked_add(UNUSED_FOR).is_ok_and(|enough| now < enough) {
+    if begun.checked_add(unused_for).is_ok_and(|enough| now < enough) {
         return Ok(());
     }
     let mut in_use: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for secret in listers.secrets.list() {
         let account = account_of(listers, &secret);
-        let verdict = verdict(&secret, account.as_deref(), now);
+        let verdict = verdict(&secret, account.as_deref(), unused_for, now);
         if verdict == Verdict::Keep {
             continue;
         }
@@ -190,6 +195,8 @@ mod tests {
     use super::*;
     use crate::testing::World;
 
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
     fn object<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).unwrap()
     }
@@ -222,11 +229,15 @@ mod tests {
             (old, json!({INVALID_SINCE: "2025-01-01"}), Verdict::Delete),
             (old, json!({INVALID_SINCE: "nonsense"}), Verdict::Mark),
         ] {
-            assert_eq!(verdict(&token(created, labels.clone()), Some(&account()), now), expected, "{labels}");
+            assert_eq!(
+                verdict(&token(created, labels.clone()), Some(&account()), YEAR, now),
+                expected,
+                "{labels}"
+            );
         }
         let unlisted: ServiceAccount = object(json!({"metadata": {"name": "a"}}));
-        assert_eq!(verdict(&token(old, json!({})), Some(&unlisted), now), Verdict::Keep);
-        assert_eq!(verdict(&token(old, json!({})), None, now), Verdict::Keep);
+        assert_eq!(verdict(&token(old, json!({})), Some(&unlisted), YEAR, now), Verdict::Keep);
+        assert_eq!(verdict(&token(old, json!({})), None, YEAR, now), Verdict::Keep);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod resource_claim;
 mod resource_quota;
 mod revisions;
 mod service_pods;
+mod settings;
 #[cfg(test)]
 mod testing;
 mod written;
@@ -59,3 +60,4 @@ pub use certificates::CertificateSigner;
 pub use manager::{ClientOf, Context, Options, run, run_chosen};
 pub use names::names;
 pub use service_account_tokens::TokenSigner;
+pub use settings::{AutoscalerSettings, NodeSettings, Settings};

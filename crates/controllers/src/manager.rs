@@ -14,6 +14,7 @@ use crate::certificates::CertificateSigner;
 use crate::health;
 use crate::names::service_account;
 use crate::service_account_tokens::TokenSigner;
+use crate::settings::Settings;
 
 /// The controllers of this build, in alphabetical order.
 pub const ALL: &[Descriptor] = &[
@@ -90,10 +91,13 @@ pub struct Options {
     pub certificate_signer: Option<Arc<dyn CertificateSigner>>,
     /// Signs the tokens in Secrets of service accounts; without it these stay empty.
     pub token_signer: Option<Arc<dyn TokenSigner>>,
+    pub settings: Settings,
 }
 
 /// What every controller gets.
 pub struct Context {
+    /// The controller's name.
+    pub name: &'static str,
     /// Shared by all controllers, under the manager's own identity.
     pub informers: Arc<Informers>,
     /// The controller's own access, for writes.
@@ -102,6 +106,18 @@ pub struct Context {
     pub clock: Arc<dyn Clock>,
     pub options: Arc<Options>,
     pub stop: CancellationToken,
+}
+
+impl Context {
+    /// What is set about controllers.
+    pub fn settings(&self) -> &Settings {
+        &self.options.settings
+    }
+
+    /// How many objects this controller works on at once, where nothing is set: `usually`.
+    pub fn workers(&self, usually: usize) -> usize {
+        self.settings().workers.get(self.name).copied().unwrap_or(usually)
+    }
 }
 
 /// Makes the access of one controller from its name: in upstream's clusters a service account in kube-system.
@@ -136,6 +152,7 @@ pub async fn run_chosen(
         let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;
         let client = if of_manager { shared.clone() } else { client_of(account) };
         let context = Context {
+            name: descriptor.name,
             informers: Arc::clone(&informers),
             recorder: EventRecorder::new(client.clone(), account, "", stop.clone()),
             client,

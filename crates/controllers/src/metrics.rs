@@ -6,6 +6,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use knarr_apimachinery::metrics::Kind::{Counter, Gauge, Histogram};
 use knarr_apimachinery::metrics::{Family, Registry};
 
+const SKEW_SECONDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 const EVICTION_SECONDS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
 macro_rules! families {
@@ -21,6 +22,8 @@ macro_rules! families {
 }
 
 families! {
+    CronJobSkew, Histogram(SKEW_SECONDS), "cronjob_controller_job_creation_skew_duration_seconds", [],
+        "Time from when a CronJob was due until its Job was created, in seconds.";
     DeviceTaintEvictions, Counter, "device_taint_eviction_controller_pod_deletions_total", [],
         "Pods deleted for taints of their devices.";
     DeviceTaintEvictionSeconds, Histogram(EVICTION_SECONDS),

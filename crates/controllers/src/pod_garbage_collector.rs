@@ -19,8 +19,6 @@ pub const DESCRIPTOR: Descriptor =
 
 /// How long a node may be unknown before its pods are taken for orphans.
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// Ended pods that are kept.
-const TERMINATED_THRESHOLD: usize = 12_500;
 /// How long ended pods are gathered before they are counted.
 const COUNT_DELAY: Duration = Duration::from_secs(1);
 /// Deletions under way at once.
@@ -150,8 +148,9 @@ impl Controller {
             }
             Key::Missing(name) => self.end_orphans(name).await,
             Key::Terminated => {
+                let Some(kept) = self.cx.settings().terminated_pods_kept else { return Ok(()) };
                 let ended = self.pods.by_index(TERMINATED, "true");
-                self.end_all(surplus(ended, TERMINATED_THRESHOLD), None).await
+                self.end_all(surplus(ended, kept), None).await
             }
         }
     }

@@ -17,7 +17,7 @@ use crate::manager::{Context, Descriptor};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "serviceaccount-token-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 2;
+const WORKERS: usize = 5;
 const TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
@@ -65,11 +65,12 @@ async fn run(cx: Arc<Context>) {
     secrets.wait_synced().await;
     accounts.wait_synced().await;
     let (secrets, stop) = (secrets.lister(), cx.stop.clone());
+    let workers = cx.workers(WORKERS);
     let reconcile = move |key: ObjectKey| {
         let (cx, secrets, signer) = (Arc::clone(&cx), secrets.clone(), Arc::clone(&signer));
         async move { reconcile(&cx, &secrets, &*signer, &key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 /// The name of the account whose token the Secret is to hold.

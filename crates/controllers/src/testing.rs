@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::certificates::CertificateSigner;
 use crate::manager::{Context, Descriptor, Options};
 use crate::service_account_tokens::TokenSigner;
+use crate::settings::Settings;
 
 /// When every test begins: 2026-01-01T00:00:00Z.
 pub const START: i64 = 1_767_225_600;
@@ -24,6 +25,7 @@ pub struct World {
     pub api: Arc<FakeApi>,
     pub certificate_signer: Option<Arc<dyn CertificateSigner>>,
     pub token_signer: Option<Arc<dyn TokenSigner>>,
+    pub settings: Settings,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 }
@@ -33,7 +35,14 @@ impl World {
     pub fn new(resources: &[ResourceType]) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(at(0)));
         let api = FakeApi::new(Arc::clone(&clock), resources);
-        Self { api, certificate_signer: None, token_signer: None, clock, stop: CancellationToken::new() }
+        Self {
+            api,
+            certificate_signer: None,
+            token_signer: None,
+            settings: Settings::default(),
+            clock,
+            stop: CancellationToken::new(),
+        }
     }
 
     pub fn start(&self, descriptor: &Descriptor) {
@@ -48,8 +57,10 @@ impl World {
             root_ca: String::new(),
             certificate_signer: self.certificate_signer.clone(),
             token_signer: self.token_signer.clone(),
+            settings: self.settings.clone(),
         };
         let context = Context {
+            name: descriptor.name,
             informers: Arc::new(Informers::new(client.clone(), self.stop.clone())),
             recorder: EventRecorder::new(client.clone(), descriptor.name, "", self.stop.clone()),
             client,

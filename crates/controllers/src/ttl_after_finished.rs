@@ -16,7 +16,7 @@ use crate::manager::{Context, Descriptor};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "ttl-after-finished-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 2;
+const WORKERS: usize = 5;
 
 async fn run(cx: Arc<Context>) {
     let queue: Arc<WorkQueue<ObjectKey>> = WorkQueue::new(Arc::clone(&cx.clock));
@@ -29,11 +29,12 @@ async fn run(cx: Arc<Context>) {
     });
     jobs.wait_synced().await;
     let (jobs, stop, again) = (jobs.lister(), cx.stop.clone(), Arc::clone(&queue));
+    let workers = cx.workers(WORKERS);
     let reconcile = move |key| {
         let (cx, jobs, again) = (Arc::clone(&cx), jobs.clone(), Arc::clone(&again));
         async move { reconcile(&cx, &jobs, &again, key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 /// When the job is to be deleted, if it has ended and says how long it may stay.

@@ -29,11 +29,12 @@ async fn run(cx: Arc<Context>) {
     policies.wait_synced().await;
     definitions.wait_synced().await;
     let (policies, definitions, stop) = (policies.lister(), definitions.lister(), cx.stop.clone());
+    let workers = cx.workers(WORKERS);
     let reconcile = move |name: String| {
         let (cx, policies, definitions) = (Arc::clone(&cx), policies.clone(), definitions.clone());
         async move { check(&cx, &policies, &definitions, &name).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 async fn check(

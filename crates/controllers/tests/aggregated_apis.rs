@@ -10,7 +10,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{ApiServer, Config, UserInfo};
 use knarr_client::clock::SystemClock;
 use knarr_client::{Client, Error, Patch};
-use knarr_controllers::{ClientOf, Options};
+use knarr_controllers::{ClientOf, Options, Settings};
 use knarr_storage::Embedded;
 use knarr_testing::{ExtensionServer, FakeApi};
 use serde_json::{Value, json};
@@ -70,6 +70,7 @@ impl World {
             root_ca: String::new(),
             certificate_signer: None,
             token_signer: None,
+            settings: Settings::default(),
         };
         let shared = client(&self.server, "system:kube-controller-manager", &[]);
         let chosen = |name: &str| matches!(name, "garbage-collector-controller" | "namespace-controller");

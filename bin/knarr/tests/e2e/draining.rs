@@ -25,6 +25,8 @@ fn e6_drain_with_every_option() {
     kubectl.run("uncordon knarr-test");
     let rehearsal = kubectl.run("drain knarr-test --force --dry-run=server");
     assert!(rehearsal.contains("(server dry run)"), "{rehearsal}");
+    let rehearsal = kubectl.run("drain knarr-test --force --dry-run=client");
+    assert!(rehearsal.contains("node/knarr-test drained (dry run)"), "{rehearsal}");
     assert_eq!(kubectl.path("pod waits", "{.status.phase}"), "Running");
 
     let mut holder = sleeper("holder");
@@ -46,7 +48,10 @@ fn e6_drain_with_every_option() {
     assert!(why.contains("cannot delete DaemonSet-managed Pods"), "{why}");
 
     let chosen = "--force --delete-emptydir-data --ignore-daemonsets --timeout=60s --grace-period=1";
-    kubectl.run(&format!("drain {NODE} {chosen} --pod-selector=app=holder"));
+    kubectl.run("label node knarr-test maintenance=tonight");
+    kubectl.run(&format!(
+        "drain --selector=maintenance=tonight --chunk-size=1 {chosen} --pod-selector=app=holder"
+    ));
     kubectl.run("wait --for=delete pod/holder --timeout=30s");
     assert_eq!(kubectl.path("pod waits", "{.status.phase}"), "Running", "not selected");
 

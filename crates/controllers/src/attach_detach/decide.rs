@@ -25,17 +25,18 @@ pub enum Detach {
 }
 
 /// `unwanted_for`: how long nobody has wanted it. Without a node, nobody can say that it is not mounted.
-pub fn detach(node: Option<&Node>, attachment: &str, unwanted_for: Duration) -> Detach {
+/// `by_force`: whether one that may still be mounted is taken after a while from a node that does not answer.
+pub fn detach(node: Option<&Node>, attachment: &str, unwanted_for: Duration, by_force: bool) -> Detach {
     let name = node.map_or("", |n| n.name());
     let in_use = node.and_then(|n| n.status.as_ref()?.volumes_in_use.as_ref());
     let mounted =
         node.is_none() || in_use.is_some_and(|all| all.iter().any(|v| names::means(v, attachment, name)));
-    let expired = unwanted_for >= FORCE_DETACH_AFTER && !node.is_some_and(is_ready);
+    let expired = by_force && unwanted_for >= FORCE_DETACH_AFTER && !node.is_some_and(is_ready);
     if !mounted || expired || node.is_some_and(is_out_of_service) {
         return Detach::Now { forced: mounted };
     }
     let left = FORCE_DETACH_AFTER.saturating_sub(unwanted_for);
-    Detach::Wait { again_in: (!left.is_zero()).then_some(left) }
+    Detach::Wait { again_in: (by_force && !left.is_zero()).then_some(left) }
 }
 
 fn is_ready(node: &Node) -> bool {
@@ -125,8 +126,10 @@ mod tests {
             (None, long, Detach::Now { forced: true }),
         ];
         for (node, unwanted_for, want) in table {
-            assert_eq!(detach(node.as_ref(), &attachment, unwanted_for), want, "{node:?}");
+            assert_eq!(detach(node.as_ref(), &attachment, unwanted_for, true), want, "{node:?}");
         }
+        let lost = node("Unknown", &used, json!([]));
+        assert_eq!(detach(Some(&lost), &attachment, long, false), Detach::Wait { again_in: None });
     }
 
     #[test]

@@ -233,6 +233,7 @@ impl Controller {
         wanted: &BTreeMap<String, Wanted>,
     ) -> Vec<(String, bool)> {
         let now = self.cx.clock.monotonic();
+        let by_force = !self.cx.settings().never_force_detach;
         let mut leaving = Vec::new();
         for attachment in attachments.iter().filter(|a| a.metadata.deletion_timestamp.is_none()) {
             let name = attachment.name();
@@ -240,7 +241,7 @@ impl Controller {
                 self.memory.wanted(name);
                 continue;
             }
-            match decide::detach(node, name, self.memory.unwanted_for(name, now)) {
+            match decide::detach(node, name, self.memory.unwanted_for(name, now), by_force) {
                 Detach::Now { forced } => leaving.push((name.to_owned(), forced)),
                 Detach::Wait { again_in } => {
                     if let Some(time) = again_in {

@@ -20,8 +20,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const WORKERS: usize = 2;
-/// The longest lifetime, and that of requests that ask for none.
-const LIFETIME: Duration = Duration::from_secs(365 * 86_400);
 const SHORTEST: Duration = Duration::from_secs(600);
 
 /// What is to be done with a request.
@@ -66,7 +64,7 @@ async fn reconcile(
     let Some(csr) = requests.get("", name) else { return Ok(()) };
     let mut next = CertificateSigningRequest::clone(&csr);
     let status = next.status.get_or_insert_default();
-    match verdict(&csr) {
+    match verdict(&csr, cx.settings().certificate_lifetime) {
         Verdict::Leave => return Ok(()),
         Verdict::Fail(message) => {
             let failed = condition(FAILED, "SignerValidationFailure", message, cx.clock.now());
@@ -84,7 +82,7 @@ async fn reconcile(
     }
 }
 
-fn verdict(csr: &CertificateSigningRequest) -> Verdict {
+fn verdict(csr: &CertificateSigningRequest, longest: Duration) -> Verdict {
     if !is_due(csr) {
         return Verdict::Leave;
     }
@@ -101,21 +99,26 @@ fn verdict(csr: &CertificateSigningRequest) -> Verdict {
     };
     match problem {
         Some(problem) => Verdict::Fail(problem),
-        None => Verdict::Sign { der: request.der, lifetime: lifetime(csr.spec.expiration_seconds) },
+        None => Verdict::Sign { der: request.der, lifetime: lifetime(csr.spec.expiration_seconds, longest) },
     }
 }
 
-fn lifetime(asked_seconds: Option<i32>) -> Duration {
-    match asked_seconds {
-        None => LIFETIME,
-        Some(seconds) => Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).clamp(SHORTEST, LIFETIME),
-    }
+/// `longest` is that of requests that ask for none, too.
+fn lifetime(asked_seconds: Option<i32>, longest: Duration) -> Duration {
+    let asked = asked_seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+    asked.map_or(longest, |asked| asked.max(SHORTEST).min(longest))
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{client_request, csr, decided, serving_request};
     use super::*;
+
+    const LIFETIME: Duration = Duration::from_secs(365 * 86_400);
+
+    fn verdict(csr: &CertificateSigningRequest) -> Verdict {
+        super::verdict(csr, LIFETIME)
+    }
 
     #[test]
     fn approved_requests_of_the_known_signers_are_signed() {
@@ -148,7 +151,7 @@ mod tests {
             (Some(-5), SHORTEST),
             (Some(i32::MAX), LIFETIME),
         ] {
-            assert_eq!(lifetime(asked), given, "{asked:?}");
+            assert_eq!(lifetime(asked, LIFETIME), given, "{asked:?}");
         }
     }
 }

@@ -9,9 +9,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Time};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Informer, Result};
+use knarr_client::{Event, Informer, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::metrics::{self, Metric};
 use crate::owners::controller_of;
 use crate::written::{CATCH_UP, Written};
 use plan::{Plan, plan, reference};
@@ -39,8 +40,17 @@ async fn run(cx: Arc<Context>) {
     jobs.add_index(BY_CONTROLLER, |job| {
         controller_of(&job.metadata).map(|o| o.uid.clone()).into_iter().collect()
     });
-    let on_cron = Arc::clone(&queue);
-    crons.add_handler(move |event| on_cron.add(event.object().key()));
+    let (on_cron, told) = (Arc::clone(&queue), Arc::clone(&cx));
+    crons.add_handler(move |event| match event {
+        Event::Updated { old, new } if rescheduling(old, new) => {
+            match plan::rescheduled(new, told.clock.now()) {
+                Ok(Some(wait)) => on_cron.add_after(new.key(), wait),
+                Ok(None) => on_cron.add(new.key()),
+                Err((type_, reason, message)) => told.recorder.event(&**new, type_, reason, message),
+            }
+        }
+        _ => on_cron.add(event.object().key()),
+    });
     let on_job = Arc::clone(&queue);
     jobs.add_handler(move |event| {
         let job = event.object();
@@ -51,7 +61,7 @@ async fn run(cx: Arc<Context>) {
     crons.wait_synced().await;
     jobs.wait_synced().await;
 
-    let stop = cx.stop.clone();
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
     let controller = Arc::new(Controller {
         cx,
         crons,
@@ -64,7 +74,11 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
+}
+
+fn rescheduling(old: &CronJob, new: &CronJob) -> bool {
+    old.spec.schedule != new.spec.schedule || old.spec.time_zone != new.spec.time_zone
 }
 
 impl Controller {
@@ -133,7 +147,7 @@ impl Controller {
         undeleted
     }
 
-    /// The job, unless its namespace is going. One that was started before its start could be noted counts as started.
+    /// The job, unless its namespace is going or somebody else has one of its name. One that was started before its start could be noted counts as started.
     async fn create(&self, cron: &CronJob, job: &Job) -> Result<Option<Job>> {
         let mut new = job.clone();
         new.metadata.creation_timestamp = None;
@@ -141,6 +155,11 @@ impl Controller {
         match self.cx.client.create(&new).await {
             Ok(created) => {
                 self.jobs_written.note(&cron.key(), &created.metadata);
+                let (due, made) = (&job.metadata.creation_timestamp, &created.metadata.creation_timestamp);
+                if let (Some(due), Some(made)) = (due, made) {
+                    let late = made.0.duration_since(due.0).as_secs_f64();
+                    metrics::record(Metric::CronJobSkew, &[], late);
+                }
                 let text = format!("Created job {}", created.name());
                 recorder.event(cron, EventType::Normal, "SuccessfulCreate", text);
                 Ok(Some(created))
@@ -149,7 +168,8 @@ impl Controller {
             Err(e) if e.is_already_exists() => {
                 let there: Job = self.cx.client.get(cron.namespace(), new.name()).await?;
                 let ours = controller_of(&there.metadata).is_some_and(|o| o.uid == cron.uid());
-                if ours { Ok(Some(there)) } else { Err(e) }
+                // Another's job of this name: nothing is to be done until the next time.
+                Ok(ours.then_some(there))
             }
             Err(e) => {
                 recorder.event(cron, EventType::Warning, "FailedCreate", format!("Error creating job: {e}"));
@@ -206,6 +226,26 @@ mod tests {
         world.pass(300.0).await;
         let names: Vec<String> = world.api.all::<Job>().iter().map(|j| j.name().to_owned()).collect();
         assert_eq!(names.len(), 2, "{names:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_schedule_that_is_changed_counts_from_its_next_time() {
+        let world = World::new(&[CronJob::RESOURCE, Job::RESOURCE]);
+        let client = world.api.client();
+        let cron: CronJob = serde_json::from_value(json!({
+            "metadata": {"name": "c", "namespace": "ns"},
+            "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": {"template": {}}}},
+        }))
+        .unwrap();
+        let mut cron = client.create(&cron).await.unwrap();
+        world.start(&DESCRIPTOR);
+        world.pass(1000.0).await;
+        "*/5 * * * *".clone_into(&mut cron.spec.schedule);
+        client.update(&cron).await.unwrap();
+        world.pass(1.0).await;
+        assert_eq!(world.api.all::<Job>().len(), 0, "the times that have passed are not made up for");
+        world.pass(300.0).await;
+        assert_eq!(world.api.all::<Job>().len(), 1);
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,25 +47,58 @@ pub fn plan(cron: &CronJob, jobs: &[Arc<Job>], now: Timestamp) -> Plan {
     let mut plan = Plan { status: cron.status.clone().unwrap_or_default(), ..Plan::default() };
     follow(cron, jobs, &mut plan);
     plan.expire = expired(cron, jobs);
-    if cron.metadata.deletion_timestamp.is_some() || cron.spec.suspend == Some(true) {
-        return tidy(plan);
-    }
-    let (zone, schedule) = match timing(cron) {
-        Ok(timing) => timing,
-        Err(note) => {
-            plan.events.push(note);
-            return tidy(plan);
-        }
-    };
-    let earliest = earliest(cron, now);
-    let due = earliest.and_then(|from| latest(&schedule, &zone, from, now));
-    // From the time before on, not from now: `@every` counts from there.
-    let before = due.as_ref().map(|due| due.at).or(earliest).unwrap_or(now);
-    plan.wake = schedule.next(before, &zone).map(|at| until(now, at) + SLACK);
-    if let Some(due) = due {
-        start(cron, &due, &zone, now, &mut plan);
+    if cron.metadata.deletion_timestamp.is_none()
+        && let Err(note) = go_on(cron, now, &mut plan)
+    {
+        plan.events.push(note);
     }
     tidy(plan)
+}
+
+/// What is due, and when the next is; the fault that keeps all of them from being started.
+fn go_on(cron: &CronJob, now: Timestamp, plan: &mut Plan) -> Result<(), Note> {
+    let zone = zone(cron)?;
+    if cron.spec.suspend == Some(true) {
+        return Ok(());
+    }
+    let text = &cron.spec.schedule;
+    if text.contains("TZ") {
+        plan.events.push((EventType::Warning, "UnsupportedSchedule", unsupported(text)));
+    }
+    let schedule = Schedule::parse(text).map_err(|why| {
+        (EventType::Warning, "UnparseableSchedule", format!("unparseable schedule: {text:?} : {why}"))
+    })?;
+    let earliest = earliest(cron, cron.spec.starting_deadline_seconds, now);
+    let due = earliest.and_then(|from| latest(&schedule, &zone, from, now));
+    plan.wake = wake(&schedule, &zone, due.as_ref().map(|due| due.at).or(earliest), now);
+    if plan.wake.is_none() {
+        let text =
+            format!("invalid schedule: {text} : time difference between two schedules is less than 1 second");
+        return Err((EventType::Warning, "InvalidSchedule", text));
+    }
+    if let Some(due) = due {
+        start(cron, &due, &zone, now, plan);
+    }
+    Ok(())
+}
+
+/// When a CronJob is next looked at whose schedule or zone was changed: at its next time. What would have been due by
+/// the new schedule until now is not started, as upstream's. The event where the schedule cannot be read.
+pub fn rescheduled(cron: &CronJob, now: Timestamp) -> Result<Option<Duration>, Note> {
+    let text = &cron.spec.schedule;
+    let schedule = Schedule::parse(text).map_err(|_| {
+        let text = format!("unparseable schedule for cronjob: {text}");
+        (EventType::Warning, "UnParseableCronJobSchedule", text)
+    })?;
+    let zone = zone(cron).unwrap_or(TimeZone::UTC);
+    let earliest = earliest(cron, None, now);
+    let due = earliest.and_then(|from| latest(&schedule, &zone, from, now));
+    Ok(wake(&schedule, &zone, due.map(|due| due.at).or(earliest), now))
+}
+
+/// How long until the next time. It counts from the time before on, not from now: `@every` has its own beginning.
+fn wake(schedule: &Schedule, zone: &TimeZone, before: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+    schedule.next(before.unwrap_or(now), zone).map(|at| until(now, at) + SLACK)
 }
 
 fn tidy(mut plan: Plan) -> Plan {
@@ -77,17 +110,19 @@ fn until(now: Timestamp, at: Timestamp) -> Duration {
     at.duration_since(now).try_into().unwrap_or_default()
 }
 
-fn timing(cron: &CronJob) -> Result<(TimeZone, Schedule), Note> {
+fn zone(cron: &CronJob) -> Result<TimeZone, Note> {
     let name = cron.spec.time_zone.as_deref().unwrap_or("");
-    let zone = timezone::find(name).ok_or_else(|| {
+    timezone::find(name).ok_or_else(|| {
         let why = timezone::problem(name).unwrap_or_default();
         (EventType::Warning, "UnknownTimeZone", format!("invalid timeZone: {name:?}: {why}"))
-    })?;
-    let text = &cron.spec.schedule;
-    let schedule = Schedule::parse(text).map_err(|why| {
-        (EventType::Warning, "UnparseableSchedule", format!("unparseable schedule: {text:?} : {why}"))
-    })?;
-    Ok((zone, schedule))
+    })
+}
+
+fn unsupported(schedule: &str) -> String {
+    let more = "https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/";
+    format!(
+        "CRON_TZ or TZ used in schedule {schedule:?} is not officially supported, see {more} for more details"
+    )
 }
 
 /// Brings the list of running jobs up to date.
@@ -124,10 +159,10 @@ fn follow(cron: &CronJob, jobs: &[Arc<Job>], plan: &mut Plan) {
 }
 
 /// After this time jobs may be missing.
-fn earliest(cron: &CronJob, now: Timestamp) -> Option<Timestamp> {
+fn earliest(cron: &CronJob, deadline: Option<i64>, now: Timestamp) -> Option<Timestamp> {
     let last = cron.status.as_ref().and_then(|s| s.last_schedule_time.as_ref()).map(|t| t.0);
     let mut earliest = last.or(cron.metadata.creation_timestamp.as_ref().map(|t| t.0))?;
-    if let Some(seconds) = cron.spec.starting_deadline_seconds {
+    if let Some(seconds) = deadline {
         let horizon = now.checked_sub(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MIN);
         earliest = earliest.max(horizon);
     }
@@ -329,8 +364,31 @@ mod tests {
         let winter = super::tests::cron(json!({"timeZone": "Europe/London"}));
         let due = plan(&winter, &[], at("2026-01-01T01:00:00Z")).create.unwrap();
         assert_eq!(due.metadata.annotations.unwrap()[SCHEDULED], "2026-01-01T01:00:00Z");
-        let wrong = super::tests::cron(json!({"timeZone": "No/Where"}));
+        let wrong = super::tests::cron(json!({"timeZone": "No/Where", "suspend": true}));
         assert_eq!(reasons(&plan(&wrong, &[], at("2026-01-02T04:00:00Z"))), ["UnknownTimeZone"]);
+    }
+
+    #[test]
+    fn schedules_that_cannot_be_kept_are_told() {
+        let now = at("2026-01-01T01:00:00Z");
+        for (schedule, told, started) in [
+            ("TZ=Asia/Kolkata 30 6 * * *", "UnsupportedSchedule", true),
+            ("59 23 31 2 *", "InvalidSchedule", false),
+            ("every day", "UnparseableSchedule", false),
+        ] {
+            let plan = plan(&cron(json!({"schedule": schedule})), &[], now);
+            assert_eq!((reasons(&plan), plan.create.is_some()), (vec![told], started), "{schedule}");
+        }
+    }
+
+    #[test]
+    fn a_new_schedule_starts_nothing_that_would_have_been_due() {
+        let changed = cron(json!({"schedule": "0 1 * * *"}));
+        let wait = rescheduled(&changed, at("2026-01-01T03:00:00Z")).unwrap().unwrap();
+        assert_eq!(wait - SLACK, Duration::from_secs(22 * 3600));
+        let (_, reason, _) =
+            rescheduled(&cron(json!({"schedule": "x"})), at("2026-01-01T03:00:00Z")).unwrap_err();
+        assert_eq!(reason, "UnParseableCronJobSchedule");
     }
 
     #[test]

@@ -77,6 +77,7 @@ async fn run(cx: Arc<Context>) {
     informer.wait_synced().await;
 
     let (stop, client) = (cx.stop.clone(), cx.client.clone());
+    let workers = cx.workers(WORKERS);
     let controller = Arc::new(Controller {
         sets: sets.lister(),
         nodes: nodes.lister(),
@@ -90,7 +91,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 /// Whether a node's change may change where daemons run.

@@ -120,6 +120,7 @@ async fn run(cx: Arc<Context>) {
     slices.wait_synced().await;
     rules.wait_synced().await;
     let (stop, clock) = (cx.stop.clone(), Arc::clone(&cx.clock));
+    let workers = cx.workers(WORKERS);
     let controller = Arc::new(Controller {
         recorder: EventRecorder::new(cx.client.clone(), DESCRIPTOR.name, "", stop.clone()),
         applier: Client::new(Arc::clone(cx.client.transport()), clock, DESCRIPTOR.name),
@@ -140,7 +141,7 @@ async fn run(cx: Arc<Context>) {
             }
         }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 fn watch_pods(pods: &Informer<Pod>, queue: &Arc<WorkQueue<Key>>, memory: &Arc<Mutex<Memory>>) {

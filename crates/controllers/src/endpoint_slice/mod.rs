@@ -74,7 +74,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, cx.stop.clone(), reconcile).await;
+    queue.run(DESCRIPTOR.name, cx.workers(WORKERS), cx.stop.clone(), reconcile).await;
 }
 
 /// Wakes the Services whose selectors cover the pod, before or after its change.
@@ -120,7 +120,8 @@ impl Controller {
             let node = self.nodes.get("", node)?;
             node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
         };
-        let plan = plan::plan(&service, &pods, existing, zone_of);
+        let most = self.cx.settings().max_endpoints_per_slice;
+        let plan = plan::plan(&service, &pods, existing, most, zone_of);
         let result = self.carry_out(&key, plan).await;
         if let Err(error) = &result {
             let text = format!("Error updating Endpoint Slices for Service {key}: {error}");

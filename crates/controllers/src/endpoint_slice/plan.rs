@@ -18,7 +18,6 @@ pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 const HEADLESS: &str = "service.kubernetes.io/headless";
-const MAX_ENDPOINTS: usize = 100;
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
@@ -32,6 +31,7 @@ pub fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
     mut existing: Vec<EndpointSlice>,
+    most: usize,
     zone_of: impl Fn(&str) -> Option<String>,
 ) -> Plan {
     existing.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
@@ -47,7 +47,7 @@ pub fn plan(
             existing.into_iter().partition(|s| s.ports.as_deref().unwrap_or_default() == ports);
         existing = others;
         let wanted = pods.iter().map(|p| endpoint(service, p, &zone_of)).collect();
-        fill(service, &ports, wanted, mine, &mut plan);
+        fill(service, &ports, wanted, mine, most, &mut plan);
     }
     // Slices of ports that no pod has any more are reused before new ones are made.
     for slice in &mut plan.create {
@@ -70,6 +70,7 @@ fn fill(
     ports: &[EndpointPort],
     wanted: Vec<Endpoint>,
     mine: Vec<EndpointSlice>,
+    most: usize,
     plan: &mut Plan,
 ) {
     let mut wanted: BTreeMap<String, Endpoint> = wanted.into_iter().map(|e| (key(&e), e)).collect();
@@ -81,12 +82,12 @@ fn fill(
     }
     let mut rest: Vec<Endpoint> = wanted.into_values().collect();
     for (_, endpoints) in &mut kept {
-        let room = MAX_ENDPOINTS.saturating_sub(endpoints.len());
+        let room = most.saturating_sub(endpoints.len());
         endpoints.extend(rest.drain(..room.min(rest.len())));
     }
     let empty_needed = rest.is_empty() && kept.is_empty();
     while !rest.is_empty() {
-        let chunk = rest.drain(..MAX_ENDPOINTS.min(rest.len())).collect();
+        let chunk = rest.drain(..most.min(rest.len())).collect();
         plan.create.push(slice_of(service, ports, chunk));
     }
     if empty_needed {
@@ -219,7 +220,7 @@ mod tests {
     }
 
     fn apply(pods: &[Arc<Pod>], existing: Vec<EndpointSlice>) -> Plan {
-        plan(&service(), pods, existing, |_| None)
+        plan(&service(), pods, existing, 100, |_| None)
     }
 
     #[test]

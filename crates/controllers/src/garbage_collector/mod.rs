@@ -33,7 +33,7 @@ const DISCOVER_DELAY: Duration = Duration::from_secs(1);
 const DISCOVER_RETRY: Duration = Duration::from_secs(5);
 
 async fn run(cx: Arc<Context>) {
-    let stop = cx.stop.clone();
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
     let collector = Arc::new(Collector::new(Arc::clone(&cx), DESCRIPTOR.name));
     let mut monitors = Monitors::new(Arc::clone(&cx), Arc::clone(&collector));
     tokio::select! {
@@ -53,7 +53,7 @@ async fn run(cx: Arc<Context>) {
         let collector = Arc::clone(&collector);
         async move { collector.work(work).await }
     };
-    let working = queue.run(DESCRIPTOR.name, WORKERS, stop.clone(), work);
+    let working = queue.run(DESCRIPTOR.name, workers, stop.clone(), work);
     tokio::join!(following, working);
 }
 

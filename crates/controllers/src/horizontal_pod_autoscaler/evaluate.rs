@@ -14,8 +14,7 @@ use knarr_apimachinery::quantity::{Format, Quantity};
 
 use super::metrics::Source;
 use super::replicas::{self, Proposal, Scene, Tolerances};
-
-const TOLERANCE: f64 = 0.1;
+use crate::settings::AutoscalerSettings;
 
 /// What could not be found out about a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +43,7 @@ pub struct Input<'a> {
     pub pods: &'a [Arc<Pod>],
     pub current: i32,
     pub observed: i32,
+    pub settings: &'a AutoscalerSettings,
     pub now: Timestamp,
 }
 
@@ -51,12 +51,12 @@ fn parsed(quantity: Option<&ApiQuantity>) -> Option<i64> {
     Quantity::parse(&quantity?.0).ok().map(|q| q.milli_value())
 }
 
-fn tolerances(hpa: &HorizontalPodAutoscaler) -> Tolerances {
+fn tolerances(hpa: &HorizontalPodAutoscaler, usual: f64) -> Tolerances {
     let behavior = hpa.spec.behavior.as_ref();
     let given = |q: Option<&ApiQuantity>| q.and_then(|q| Quantity::parse(&q.0).ok()).map(|q| q.as_f64());
     let up = given(behavior.and_then(|b| b.scale_up.as_ref()?.tolerance.as_ref()));
     let down = given(behavior.and_then(|b| b.scale_down.as_ref()?.tolerance.as_ref()));
-    Tolerances { down: down.unwrap_or(TOLERANCE), up: up.unwrap_or(TOLERANCE) }
+    Tolerances { down: down.unwrap_or(usual), up: up.unwrap_or(usual) }
 }
 
 fn quantity(resource: &str, milli: i64) -> ApiQuantity {
@@ -74,7 +74,8 @@ impl Input<'_> {
             pods: self.pods,
             current: self.current,
             observed: self.observed,
-            tolerances: tolerances(self.hpa),
+            tolerances: tolerances(self.hpa, self.settings.tolerance),
+            settings: self.settings,
             now: self.now,
         }
     }

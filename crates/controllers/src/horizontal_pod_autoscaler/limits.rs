@@ -2,11 +2,11 @@
 //!
 //! Source: the behaviour of `k8s.io/kubernetes/pkg/controller/podautoscaler/horizontal.go`.
 
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::{HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerBehavior};
 
-/// How long a high recommendation holds fewer pods off, where nothing else is said.
-const DOWNSCALE_WINDOW: i32 = 300;
 /// Without rules, pods at most double in one step, or become this many.
 const UP_FACTOR: f64 = 2.0;
 const UP_MINIMUM: f64 = 4.0;
@@ -91,13 +91,18 @@ impl Direction {
 }
 
 impl Rules {
-    pub fn of(behavior: &HorizontalPodAutoscalerBehavior) -> Self {
+    /// `window`: for how long lower recommendations wait where the behaviour does not say.
+    pub fn of(behavior: &HorizontalPodAutoscalerBehavior, window: Duration) -> Self {
         let up = vec![policy("Pods", 4), policy("Percent", 100)];
         Self {
             up: Direction::of(behavior.scale_up.as_ref(), 0, up),
-            down: Direction::of(behavior.scale_down.as_ref(), DOWNSCALE_WINDOW, vec![policy("Percent", 100)]),
+            down: Direction::of(behavior.scale_down.as_ref(), seconds(window), vec![policy("Percent", 100)]),
         }
     }
+}
+
+fn seconds(window: Duration) -> i32 {
+    i32::try_from(window.as_secs()).unwrap_or(i32::MAX)
 }
 
 /// Reason and message of a condition.
@@ -135,6 +140,7 @@ const TOO_FAST_DOWN: Said =
 pub fn limit(
     history: &mut History,
     rules: Option<&Rules>,
+    window: Duration,
     now: Timestamp,
     current: i32,
     proposed: i32,
@@ -142,7 +148,7 @@ pub fn limit(
 ) -> Limited {
     let (stabilized, said) = match rules {
         Some(rules) => stabilize_by_rules(history, rules, now, current, proposed),
-        None => stabilize(history, now, proposed),
+        None => stabilize(history, window, now, proposed),
     };
     let able = if stabilized == proposed { READY } else { said };
     let (replicas, why) = match rules {
@@ -152,8 +158,8 @@ pub fn limit(
     Limited { replicas, able, limit: (replicas != stabilized, why) }
 }
 
-fn stabilize(history: &mut History, now: Timestamp, proposed: i32) -> (i32, Said) {
-    prune(&mut history.recommendations, now, DOWNSCALE_WINDOW);
+fn stabilize(history: &mut History, window: Duration, now: Timestamp, proposed: i32) -> (i32, Said) {
+    prune(&mut history.recommendations, now, seconds(window));
     let highest = history.recommendations.iter().map(|(_, n)| *n).max().unwrap_or(proposed);
     history.recommendations.push((now, proposed));
     (highest.max(proposed), DOWN_STABILIZED)
@@ -251,11 +257,13 @@ fn reach(direction: &Direction, current: i32, start: impl Fn(i32) -> i32, sign: 
 mod tests {
     use serde_json::{Value, json};
 
+    const WINDOW: Duration = Duration::from_secs(300);
+
     use super::*;
     use crate::testing::at;
 
     fn rules(value: Value) -> Rules {
-        Rules::of(&serde_json::from_value(value).unwrap())
+        Rules::of(&serde_json::from_value(value).unwrap(), WINDOW)
     }
 
     #[test]
@@ -263,7 +271,7 @@ mod tests {
         let mut history = History::default();
         history.begin(at(0), 5);
         let mut go = |second: i64, current: i32, proposed: i32| {
-            let got = limit(&mut history, None, at(second), current, proposed, (2, 30));
+            let got = limit(&mut history, None, WINDOW, at(second), current, proposed, (2, 30));
             (got.replicas, got.able.0, got.limit.1.0)
         };
         assert_eq!(go(15, 5, 3), (5, "ScaleDownStabilized", "DesiredWithinRange"));
@@ -303,7 +311,7 @@ mod tests {
             if added > 0 {
                 history.changed(at(0), &rules, current - added, current);
             }
-            let got = limit(&mut history, Some(&rules), at(30), current, proposed, (1, 110));
+            let got = limit(&mut history, Some(&rules), WINDOW, at(30), current, proposed, (1, 110));
             assert_eq!(
                 (got.replicas, got.limit.1.0),
                 (replicas, reason),
@@ -318,7 +326,7 @@ mod tests {
         let mut history = History::default();
         history.begin(at(0), 5);
         let mut go = |second: i64, proposed: i32| {
-            let got = limit(&mut history, Some(&rules), at(second), 5, proposed, (1, 100));
+            let got = limit(&mut history, Some(&rules), WINDOW, at(second), 5, proposed, (1, 100));
             (got.replicas, got.able.0)
         };
         assert_eq!(go(30, 8), (5, "ScaleUpStabilized"));
@@ -332,7 +340,7 @@ mod tests {
         let rules = rules(json!({}));
         let mut history = History::default();
         for n in 0..5000 {
-            limit(&mut history, Some(&rules), at(n / 100), 5, 5, (1, 10));
+            limit(&mut history, Some(&rules), WINDOW, at(n / 100), 5, 5, (1, 10));
         }
         assert!(history.recommendations.len() <= MOST);
     }

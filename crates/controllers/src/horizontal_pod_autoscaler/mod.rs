@@ -10,7 +10,6 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
@@ -25,6 +24,7 @@ use serde_json::Value;
 
 use crate::discovery::Discovery;
 use crate::manager::{Context, Descriptor};
+use crate::settings::AutoscalerSettings;
 use evaluate::{Failure, Input};
 use limits::{History, Rules};
 use metrics::Source;
@@ -35,8 +35,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     run: |cx| Box::pin(async move { run(cx).await }),
 };
 
-/// How often metrics are looked at.
-const EVERY: Duration = Duration::from_secs(15);
 const WORKERS: usize = 5;
 /// How often a scale that somebody else wrote meanwhile is written again.
 const ATTEMPTS: usize = 5;
@@ -71,7 +69,7 @@ async fn run(cx: Arc<Context>) {
     });
     autoscalers.wait_synced().await;
     pods.wait_synced().await;
-    let stop = cx.stop.clone();
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
     let controller =
         Arc::new(Controller { cx, autoscalers, pods, queue: Arc::clone(&queue), memory: Mutex::default() });
     let reconcile = move |key: ObjectKey| {
@@ -81,7 +79,7 @@ async fn run(cx: Arc<Context>) {
             Ok::<(), knarr_client::Error>(())
         }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 /// The scale of a target: where it is and what it says.
@@ -105,6 +103,10 @@ struct Wanted {
 }
 
 impl Controller {
+    fn settings(&self) -> &AutoscalerSettings {
+        &self.cx.settings().autoscaler
+    }
+
     fn memory(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Memory>> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,7 +133,7 @@ impl Controller {
                 _ => {}
             }
         }
-        self.queue.add_after(key.clone(), EVERY);
+        self.queue.add_after(key.clone(), self.settings().sync_period);
     }
 
     fn tell(&self, hpa: &HorizontalPodAutoscaler, reason: &str, text: &str) {
@@ -214,12 +216,13 @@ impl Controller {
             std::cmp::Ordering::Less => "All metrics below target".to_owned(),
             std::cmp::Ordering::Equal => String::new(),
         };
-        let rules = hpa.spec.behavior.as_ref().map(Rules::of);
+        let window = self.settings().downscale_stabilization;
+        let rules = hpa.spec.behavior.as_ref().map(|b| Rules::of(b, window));
         let now = self.cx.clock.now();
         let limited = {
             let mut memory = self.memory();
             let history = &mut memory.entry(key.clone()).or_default().history;
-            limits::limit(history, rules.as_ref(), now, current, wanted, (min, max))
+            limits::limit(history, rules.as_ref(), window, now, current, wanted, (min, max))
         };
         draft.condition(ABLE, true, limited.able.0, limited.able.1);
         let (is_limited, said) = limited.limit;
@@ -248,8 +251,9 @@ impl Controller {
         self.cx.recorder.event(hpa, EventType::Normal, "SuccessfulRescale", text);
         if let Some(behavior) = &hpa.spec.behavior {
             let now = self.cx.clock.now();
+            let rules = Rules::of(behavior, self.settings().downscale_stabilization);
             let mut memory = self.memory();
-            memory.entry(key.clone()).or_default().history.changed(now, &Rules::of(behavior), from, to);
+            memory.entry(key.clone()).or_default().history.changed(now, &rules, from, to);
         }
         if from > 0 && to == 0 && hpa.spec.min_replicas == Some(0) && counts_without_pods(hpa) {
             draft.condition(ZERO, true, "ScaledToZero", "the HPA controller scaled the workload to zero");
@@ -273,6 +277,7 @@ impl Controller {
             Err(why) => return (None, Some(why)),
         };
         let input = Input {
+            settings: self.settings(),
             source: Source { client: &self.cx.client, namespace: hpa.namespace() },
             hpa,
             selector: text,

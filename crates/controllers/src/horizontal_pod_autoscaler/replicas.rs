@@ -11,10 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::quantity::Quantity;
 
-/// For this long after its start a pod's processor use counts only while it is ready.
-const CPU_INITIALIZATION: SignedDuration = SignedDuration::from_secs(300);
-/// A pod that became unready within this time after its start was never ready.
-const INITIAL_READINESS: SignedDuration = SignedDuration::from_secs(30);
+use crate::settings::AutoscalerSettings;
 
 /// One pod's value, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -57,6 +54,7 @@ pub struct Scene<'a> {
     pub current: i32,
     pub observed: i32,
     pub tolerances: Tolerances,
+    pub settings: &'a AutoscalerSettings,
     pub now: Timestamp,
 }
 
@@ -68,9 +66,9 @@ struct Groups {
     ignored: BTreeSet<String>,
 }
 
-fn group(pods: &[Arc<Pod>], metrics: &Metrics, resource: &str, now: Timestamp) -> Groups {
+fn group(scene: &Scene, metrics: &Metrics, resource: &str) -> Groups {
     let mut groups = Groups::default();
-    for pod in pods {
+    for pod in scene.pods {
         let name = pod.name().to_owned();
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("");
         let metric = metrics.get(&name);
@@ -80,7 +78,9 @@ fn group(pods: &[Arc<Pod>], metrics: &Metrics, resource: &str, now: Timestamp) -
             }
             _ if phase == "Pending" => groups.unready.insert(name),
             None => groups.missing.insert(name),
-            Some(metric) if resource == "cpu" && is_unready(pod, metric, now) => groups.unready.insert(name),
+            Some(metric) if resource == "cpu" && is_unready(pod, metric, scene.settings, scene.now) => {
+                groups.unready.insert(name)
+            }
             Some(_) => {
                 groups.ready += 1;
                 true
@@ -91,16 +91,17 @@ fn group(pods: &[Arc<Pod>], metrics: &Metrics, resource: &str, now: Timestamp) -
 }
 
 /// Whether a pod's processor use says nothing yet.
-fn is_unready(pod: &Pod, metric: &PodMetric, now: Timestamp) -> bool {
+fn is_unready(pod: &Pod, metric: &PodMetric, settings: &AutoscalerSettings, now: Timestamp) -> bool {
     let Some(status) = &pod.status else { return true };
     let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready");
     let (Some(ready), Some(start)) = (ready, status.start_time.as_ref().map(|t| t.0)) else { return true };
     let changed = ready.last_transition_time.as_ref().map_or(start, |t| t.0);
-    if start.saturating_add(CPU_INITIALIZATION).is_ok_and(|until| until > now) {
+    if start.checked_add(settings.cpu_initialization).is_ok_and(|until| until > now) {
         let seen = changed.checked_add(SignedDuration::try_from(metric.window).unwrap_or_default());
         ready.status == "False" || seen.is_ok_and(|seen| metric.at < seen)
     } else {
-        ready.status == "False" && start.saturating_add(INITIAL_READINESS).is_ok_and(|until| until > changed)
+        ready.status == "False"
+            && start.checked_add(settings.initial_readiness).is_ok_and(|until| until > changed)
     }
 }
 
@@ -116,7 +117,7 @@ fn weigh(
     if scene.pods.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());
     }
-    let groups = group(scene.pods, &metrics, resource, scene.now);
+    let groups = group(scene, &metrics, resource);
     metrics.retain(|name, _| !groups.ignored.contains(name) && !groups.unready.contains(name));
     if metrics.is_empty() {
         return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
@@ -261,6 +262,8 @@ fn request(pod: &Pod, container: &str, resource: &str) -> Result<i64, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -288,7 +291,8 @@ mod tests {
 
     fn scene(pods: &[Arc<Pod>], current: i32) -> Scene<'_> {
         let tolerances = Tolerances { down: 0.1, up: 0.1 };
-        Scene { pods, current, observed: current, tolerances, now: at(0) }
+        static SETTINGS: LazyLock<AutoscalerSettings> = LazyLock::new(AutoscalerSettings::default);
+        Scene { pods, current, observed: current, tolerances, settings: &SETTINGS, now: at(0) }
     }
 
     fn three() -> Vec<Arc<Pod>> {
@@ -370,7 +374,11 @@ mod tests {
             (json!({"phase": "Running"}), true),
         ] {
             let metric = measured(&[("a", 1)])["a"];
-            assert_eq!(is_unready(&pod("a", "1", status.clone()), &metric, at(0)), unready, "{status}");
+            assert_eq!(
+                is_unready(&pod("a", "1", status.clone()), &metric, &AutoscalerSettings::default(), at(0)),
+                unready,
+                "{status}"
+            );
         }
     }
 }

@@ -61,7 +61,7 @@ async fn run(cx: Arc<Context>) {
     jobs.wait_synced().await;
     informer.wait_synced().await;
 
-    let stop = cx.stop.clone();
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
     let controller = Arc::new(Controller {
         jobs,
         pods,
@@ -84,7 +84,7 @@ async fn run(cx: Arc<Context>) {
         }
     };
     tokio::join!(
-        queue.run(DESCRIPTOR.name, WORKERS, stop.clone(), reconcile),
+        queue.run(DESCRIPTOR.name, workers, stop.clone(), reconcile),
         orphans.run("job-orphan-pods", 1, stop, release),
     );
 }

@@ -58,13 +58,13 @@ async fn run(cx: Arc<Context>) {
         }
     });
     namespaces.wait_synced().await;
-    let stop = cx.stop.clone();
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
     let controller = Arc::new(Controller { cx, namespaces: namespaces.lister(), queue: Arc::clone(&queue) });
     let reconcile = move |name: String| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&name).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 fn is_terminating(namespace: &Namespace) -> bool {

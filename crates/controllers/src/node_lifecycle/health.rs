@@ -8,11 +8,10 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::nodes::condition;
+use crate::settings::NodeSettings;
 
 /// How long a node may be silent.
-const GRACE: Duration = Duration::from_secs(50);
 /// How long after its creation a node may take to report for the first time.
-const STARTUP_GRACE: Duration = Duration::from_secs(60);
 /// The conditions that only the kubelet knows about.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
@@ -68,8 +67,9 @@ impl Health {
     }
 
     /// How long the node may still be silent; `None` if it has been for too long.
-    pub fn time_left(&self, monotonic: Duration) -> Option<Duration> {
-        let grace = if self.reported == Some(true) { GRACE } else { STARTUP_GRACE };
+    pub fn time_left(&self, monotonic: Duration, settings: &NodeSettings) -> Option<Duration> {
+        let reported = self.reported == Some(true);
+        let grace = if reported { settings.monitor_grace } else { settings.startup_grace };
         let silent = self.before + monotonic.saturating_sub(self.seen);
         grace.checked_sub(silent).filter(|left| !left.is_zero())
     }
@@ -110,6 +110,10 @@ mod tests {
     use super::*;
     use crate::node_lifecycle::testing::{at, lease, node};
 
+    fn left(health: &Health, monotonic: u64) -> Option<Duration> {
+        health.time_left(secs(monotonic), &NodeSettings::default())
+    }
+
     fn secs(s: u64) -> Duration {
         Duration::from_secs(s)
     }
@@ -119,16 +123,16 @@ mod tests {
         let mut health = Health::new(secs(100));
         // The node's own times are years off: only their change counts.
         health.observe(&node("n", Some("True"), 5), at(0), secs(100));
-        assert_eq!(health.time_left(secs(149)), Some(secs(1)));
-        assert_eq!(health.time_left(secs(150)), None);
+        assert_eq!(left(&health, 149), Some(secs(1)));
+        assert_eq!(left(&health, 150), None);
         health.observe(&node("n", Some("True"), 5), at(0), secs(140));
-        assert_eq!(health.time_left(secs(150)), None, "the same heartbeat is no news");
+        assert_eq!(left(&health, 150), None, "the same heartbeat is no news");
         health.observe(&node("n", Some("True"), 6), at(0), secs(140));
-        assert_eq!(health.time_left(secs(150)), Some(secs(40)));
+        assert_eq!(left(&health, 150), Some(secs(40)));
         assert!(health.observe_lease(&lease("n", 9), secs(160)));
         assert!(!health.observe_lease(&lease("n", 9), secs(170)));
         assert!(!health.observe_lease(&lease("n", 8), secs(170)));
-        assert_eq!(health.time_left(secs(170)), Some(secs(40)));
+        assert_eq!(left(&health, 170), Some(secs(40)));
     }
 
     #[test]
@@ -137,9 +141,9 @@ mod tests {
         let mut new = node("n", None, 0);
         new.metadata.creation_timestamp = Some(Time(at(1000)));
         health.observe(&new, at(1050), secs(10));
-        assert_eq!(health.time_left(secs(10)), Some(secs(10)));
+        assert_eq!(left(&health, 10), Some(secs(10)));
         health.observe(&node("n", Some("False"), 1), at(1055), secs(15));
-        assert_eq!(health.time_left(secs(15)), Some(GRACE));
+        assert_eq!(left(&health, 15), Some(secs(50)));
     }
 
     #[test]

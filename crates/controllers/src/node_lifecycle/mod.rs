@@ -163,7 +163,7 @@ impl Controller {
     fn look_at_zones(&self) {
         let monotonic = self.cx.clock.monotonic();
         let mut memory = lock(&self.memory);
-        let change = memory.zones.refresh();
+        let change = memory.zones.refresh(&self.cx.settings().nodes);
         match change {
             Change::Nothing => return,
             Change::Pace => {}
@@ -189,7 +189,7 @@ impl Controller {
             if let Some(lease) = self.leases.get(LEASES, name) {
                 health.observe_lease(&lease, monotonic);
             }
-            health.time_left(monotonic)
+            health.time_left(monotonic, &self.cx.settings().nodes)
         };
         if let Some(time_left) = time_left {
             self.queue.add_after(name.to_owned(), time_left);
@@ -267,7 +267,7 @@ impl Controller {
         if !wanted.is_new(node) {
             return wanted;
         }
-        match memory.zones.ask(&zone_of(node), self.cx.clock.monotonic()) {
+        match memory.zones.ask(&zone_of(node), self.cx.clock.monotonic(), &self.cx.settings().nodes) {
             Permit::Granted => wanted,
             Permit::After(wait) => {
                 self.queue.add_after(node.name().to_owned(), wait);

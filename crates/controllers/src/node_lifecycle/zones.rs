@@ -7,14 +7,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::nodes::is_ready;
+use crate::settings::NodeSettings;
 
-/// From this part of failed nodes on, a zone counts as partially disrupted.
-const UNHEALTHY_PART: f64 = 0.55;
-/// A partially disrupted zone of more nodes than this is still tainted, slowly.
-const LARGE_ZONE: usize = 50;
-/// One node per this time.
-const PACE: Duration = Duration::from_secs(10);
-const SLOW_PACE: Duration = Duration::from_secs(100);
 const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,23 +25,26 @@ struct Count {
 }
 
 impl Count {
-    fn state(self) -> State {
+    fn state(self, settings: &NodeSettings) -> State {
         let all = self.ready + self.not_ready;
         let part = self.not_ready as f64 / all.max(1) as f64;
         match self {
             Self { ready: 0, not_ready: 1.. } => State::Full,
-            Self { not_ready: 3.., .. } if part >= UNHEALTHY_PART => State::Partial,
+            Self { not_ready: 3.., .. } if part >= settings.unhealthy_zone_threshold => State::Partial,
             _ => State::Normal,
         }
     }
 
     /// Time between two taints; `None` for not now.
-    fn pace(self) -> Option<Duration> {
-        match self.state() {
-            State::Normal | State::Full => Some(PACE),
-            State::Partial if self.ready + self.not_ready > LARGE_ZONE => Some(SLOW_PACE),
-            State::Partial => None,
-        }
+    fn pace(self, settings: &NodeSettings) -> Option<Duration> {
+        let is_large = self.ready + self.not_ready > settings.large_cluster_size;
+        let per_second = match self.state(settings) {
+            State::Normal | State::Full => settings.eviction_rate,
+            State::Partial if is_large => settings.secondary_eviction_rate,
+            State::Partial => 0.0,
+        };
+        // A rate of nothing, or one so low that it is as good as that, has no pace.
+        Duration::try_from_secs_f64(per_second.recip()).ok()
     }
 }
 
@@ -115,9 +112,9 @@ impl Zones {
     }
 
     /// Compares with the last look.
-    pub fn refresh(&mut self) -> Change {
+    pub fn refresh(&mut self, settings: &NodeSettings) -> Change {
         let states: BTreeMap<String, State> =
-            self.counts.iter().map(|(zone, count)| (zone.clone(), count.state())).collect();
+            self.counts.iter().map(|(zone, count)| (zone.clone(), count.state(settings))).collect();
         let halted = !states.is_empty() && states.values().all(|s| *s == State::Full);
         let (same, was_halted) = (states == self.states, self.halted);
         self.states = states;
@@ -135,9 +132,9 @@ impl Zones {
     }
 
     /// Asks to taint one more node of the zone.
-    pub fn ask(&mut self, zone: &str, monotonic: Duration) -> Permit {
+    pub fn ask(&mut self, zone: &str, monotonic: Duration, settings: &NodeSettings) -> Permit {
         let count = self.counts.get(zone).copied().unwrap_or_default();
-        let Some(pace) = count.pace().filter(|_| !self.halted) else { return Permit::Held };
+        let Some(pace) = count.pace(settings).filter(|_| !self.halted) else { return Permit::Held };
         let next = self.last_taint.get(zone).map(|last| *last + pace);
         match next.and_then(|next| next.checked_sub(monotonic)).filter(|wait| !wait.is_zero()) {
             Some(wait) => Permit::After(wait),
@@ -160,7 +157,7 @@ mod tests {
             let name = format!("n{i}");
             zones.observe(&name, &node(&name, Some(if i < ready { "True" } else { "False" }), 1));
         }
-        zones.refresh();
+        zones.refresh(&NodeSettings::default());
         zones
     }
 
@@ -176,27 +173,38 @@ mod tests {
         ];
         for (ready, not_ready, expected) in table {
             let mut zones = zones(ready, not_ready);
-            let first = zones.ask("", secs(100));
+            let first = zones.ask("", secs(100), &NodeSettings::default());
             assert_eq!(first == Permit::Granted, expected != Permit::Held, "{ready} {not_ready}");
-            assert_eq!(zones.ask("", secs(103)), expected, "{ready} {not_ready}");
+            assert_eq!(zones.ask("", secs(103), &NodeSettings::default()), expected, "{ready} {not_ready}");
             if let Permit::After(wait) = expected {
-                assert_eq!(zones.ask("", secs(103) + wait), Permit::Granted);
+                assert_eq!(zones.ask("", secs(103) + wait, &NodeSettings::default()), Permit::Granted);
             }
         }
     }
 
     #[test]
+    fn rates_are_set() {
+        let secs = Duration::from_secs;
+        let fast = NodeSettings { eviction_rate: 2.0, ..NodeSettings::default() };
+        let mut some = zones(9, 1);
+        assert_eq!(some.ask("", secs(100), &fast), Permit::Granted);
+        assert_eq!(some.ask("", secs(100), &fast), Permit::After(Duration::from_millis(500)));
+        let never = NodeSettings { eviction_rate: 0.0, ..NodeSettings::default() };
+        assert_eq!(some.ask("", secs(200), &never), Permit::Held);
+    }
+
+    #[test]
     fn all_zones_down_halts_and_one_node_back_resumes() {
         let mut all = zones(1, 0);
-        assert_eq!(all.refresh(), Change::Nothing);
+        assert_eq!(all.refresh(&NodeSettings::default()), Change::Nothing);
         all.observe("n0", &node("n0", Some("Unknown"), 1));
-        assert_eq!(all.refresh(), Change::Halted);
+        assert_eq!(all.refresh(&NodeSettings::default()), Change::Halted);
         assert!(all.is_halted());
         all.observe("n1", &node("n1", Some("True"), 1));
-        assert_eq!(all.refresh(), Change::Resumed);
+        assert_eq!(all.refresh(&NodeSettings::default()), Change::Resumed);
         all.forget("n1");
         all.forget("n0");
-        assert_eq!(all.refresh(), Change::Pace);
+        assert_eq!(all.refresh(&NodeSettings::default()), Change::Pace);
         assert!(!all.is_halted(), "no node, no failure");
     }
 
@@ -206,7 +214,7 @@ mod tests {
         let mut excluded = node("x", Some("True"), 1);
         excluded.metadata.labels = Some([(EXCLUDED.to_owned(), String::new())].into());
         zones.observe("x", &excluded);
-        assert_eq!(zones.refresh(), Change::Nothing);
+        assert_eq!(zones.refresh(&NodeSettings::default()), Change::Nothing);
         assert!(zones.is_halted());
     }
 }

@@ -70,13 +70,14 @@ async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
     sets.wait_synced().await;
     informer.wait_synced().await;
 
-    let (stop, written, resting) = (cx.stop.clone(), Written::default(), Mutex::default());
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (written, resting) = (Written::default(), Mutex::default());
     let controller = Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue), written, resting });
     let reconcile = move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(name, WORKERS, stop, reconcile).await;
+    queue.run(name, workers, stop, reconcile).await;
 }
 
 impl<K: Replicas> Controller<K> {

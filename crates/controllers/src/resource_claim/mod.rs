@@ -110,7 +110,7 @@ async fn run(cx: Arc<Context>) {
     templates.wait_synced().await;
     let counted = claims.lister();
     metrics::at_scrape(DESCRIPTOR.name, move || count(&counted.list()));
-    let stop = cx.stop.clone();
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
     let reconcile = move |key: Key| {
         let work = Arc::clone(&work);
         async move {
@@ -120,7 +120,7 @@ async fn run(cx: Arc<Context>) {
             }
         }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 /// Looks after the pod, and after its claims when it needs them no more.

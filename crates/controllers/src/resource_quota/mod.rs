@@ -4,7 +4,6 @@ mod charges;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ResourceQuota, ResourceQuotaStatus};
@@ -28,8 +27,6 @@ pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "resourcequota-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
 const WORKERS: usize = 5;
-/// How often every quota is added up anew, whatever was seen.
-const RESYNC: Duration = Duration::from_secs(300);
 
 /// Group and plural.
 type Name = (String, String);
@@ -58,7 +55,7 @@ async fn run(cx: Arc<Context>) {
         }
     });
     quotas.wait_synced().await;
-    let stop = cx.stop.clone();
+    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
     let controller = Arc::new(Controller {
         cx,
         quotas: quotas.lister(),
@@ -70,7 +67,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 /// Whether a change may lessen what is used, or alter it in a way that admission does not charge.
@@ -133,7 +130,7 @@ impl Controller {
         let known = amounts(before.used.as_ref());
         let recent =
             self.charges().entry(key.clone()).or_default().observe(known.clone(), self.cx.clock.monotonic());
-        let mut again = RESYNC;
+        let mut again = self.cx.settings().quota_resync;
         let mut status = new_status(&before, &hard, &self.count(&quota, &names, false).await?);
         if alters(&before, &status) {
             // Admission charges before it creates, and what the watch shows is older still: nothing is to be taken off

@@ -70,6 +70,7 @@ async fn run(cx: Arc<Context>) {
     informer.wait_synced().await;
 
     let (stop, client) = (cx.stop.clone(), cx.client.clone());
+    let workers = cx.workers(WORKERS);
     let controller = Arc::new(Controller {
         sets: sets.lister(),
         claims,
@@ -83,7 +84,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    queue.run(DESCRIPTOR.name, workers, stop, reconcile).await;
 }
 
 fn selector_of(set: &StatefulSet) -> Option<Selector> {

@@ -274,6 +274,7 @@ pub async fn controllers(names: &'static [&'static str], client: Client, stop: C
         root_ca: String::new(),
         certificate_signer: None,
         token_signer: None,
+        settings: knarr_controllers::Settings::default(),
     };
     run_chosen(|name| names.contains(&name), client_of, client, clock, options, stop).await;
 }

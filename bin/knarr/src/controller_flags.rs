@@ -1,0 +1,229 @@
+//! The controllers' flags, under upstream's names and with its defaults, and the settings that they ask for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::parser::ArgMatches;
+use clap::{Arg, Args, Command, FromArgMatches};
+use knarr_controllers::{AutoscalerSettings, NodeSettings, Settings};
+
+use crate::api_flags::duration;
+
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Controllers")]
+pub struct ControllerArgs {
+    /// How long a node may be silent before it counts as unhealthy
+    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
+    node_monitor_grace_period: Duration,
+    /// The same for a node that starts
+    #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = duration)]
+    node_startup_grace_period: Duration,
+    /// Nodes per second whose pods are made to leave when nodes fail, in a zone that is well; 0: none
+    #[arg(long, value_name = "RATE", default_value_t = 0.1)]
+    node_eviction_rate: f64,
+    /// The same in a large zone of which much fails; in a small one nobody is made to leave then
+    #[arg(long, value_name = "RATE", default_value_t = 0.01)]
+    secondary_node_eviction_rate: f64,
+    /// Part of a zone's nodes, and at least three, that fail when the zone counts as unhealthy
+    #[arg(long, value_name = "PART", default_value_t = 0.55)]
+    unhealthy_zone_threshold: f64,
+    /// Nodes beyond which a zone is large
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    large_cluster_size_threshold: usize,
+    /// Ended pods beyond which the oldest are deleted; 0: all are kept
+    #[arg(long, value_name = "COUNT", default_value_t = 12_500)]
+    terminated_pod_gc_threshold: usize,
+    /// Never takes a volume from a node that does not answer, until it is tainted as out of service
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    disable_force_detach_on_timeout: bool,
+    /// How often autoscalers look at metrics
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    horizontal_pod_autoscaler_sync_period: Duration,
+    /// For how long autoscalers hold the highest recommendation
+    #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = duration)]
+    horizontal_pod_autoscaler_downscale_stabilization: Duration,
+    /// How far from 1 the ratio of found and wanted may be without a change
+    #[arg(long, value_name = "PART", default_value_t = 0.1)]
+    horizontal_pod_autoscaler_tolerance: f64,
+    /// How long after a pod's start its use of processors may not count
+    #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = duration)]
+    horizontal_pod_autoscaler_cpu_initialization_period: Duration,
+    /// How long after a pod's start a change of its readiness is its first
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    horizontal_pod_autoscaler_initial_readiness_delay: Duration,
+    /// The longest life of issued certificates
+    #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = duration)]
+    cluster_signing_duration: Duration,
+    /// How long tokens in Secrets may lie unused
+    #[arg(long, value_name = "DURATION", default_value = "8760h0m0s", value_parser = duration)]
+    legacy_service_account_token_clean_up_period: Duration,
+    /// How often quotas are counted anew
+    #[arg(long, value_name = "DURATION", default_value = "5m0s", value_parser = duration)]
+    resource_quota_sync_period: Duration,
+    /// Endpoints that a slice holds at most, 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    max_endpoints_per_slice: usize,
+    /// Endpoints of a subset that are mirrored at most, 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    mirroring_max_endpoints_per_subset: usize,
+    #[command(flatten)]
+    workers: Workers,
+}
+
+/// The flags that say how many objects a controller works on at once, the controllers, and the defaults.
+const WORKERS: &[(&str, &str, usize)] = &[
+    ("concurrent-cron-job-syncs", "cronjob-controller", 5),
+    ("concurrent-daemonset-syncs", "daemonset-controller", 2),
+    ("concurrent-deployment-syncs", "deployment-controller", 5),
+    ("concurrent-device-taint-eviction-syncs", "device-taint-eviction-controller", 8),
+    ("concurrent-endpoint-syncs", "endpoints-controller", 5),
+    ("concurrent-ephemeralvolume-syncs", "ephemeral-volume-controller", 5),
+    ("concurrent-gc-syncs", "garbage-collector-controller", 20),
+    ("concurrent-horizontal-pod-autoscaler-syncs", "horizontal-pod-autoscaler-controller", 5),
+    ("concurrent-job-syncs", "job-controller", 5),
+    ("concurrent-namespace-syncs", "namespace-controller", 10),
+    ("concurrent-rc-syncs", "replicationcontroller-controller", 5),
+    ("concurrent-replicaset-syncs", "replicaset-controller", 5),
+    ("concurrent-resource-quota-syncs", "resourcequota-controller", 5),
+    ("concurrent-resourceclaim-syncs", "resourceclaim-controller", 50),
+    ("concurrent-service-endpoint-syncs", "endpointslice-controller", 5),
+    ("concurrent-serviceaccount-token-syncs", "serviceaccount-token-controller", 5),
+    ("concurrent-statefulset-syncs", "statefulset-controller", 5),
+    ("concurrent-ttl-after-finished-syncs", "ttl-after-finished-controller", 5),
+    ("concurrent-validating-admission-policy-status-syncs", "validatingadmissionpolicy-status-controller", 5),
+    ("mirroring-concurrent-service-endpoint-syncs", "endpointslice-mirroring-controller", 5),
+];
+
+/// By controller.
+#[derive(Clone, Debug, Default)]
+struct Workers(BTreeMap<&'static str, usize>);
+
+impl Args for Workers {
+    fn augment_args(command: Command) -> Command {
+        command.args(WORKERS.iter().map(|(flag, controller, usual)| {
+            Arg::new(*flag)
+                .long(*flag)
+                .value_name("COUNT")
+                .value_parser(clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))
+                .help(format!("Objects that {controller} works on at once [default: {usual}]"))
+                .hide_short_help(true)
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Workers {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |(flag, controller, _): &(&'static str, &'static str, usize)| {
+            matches.get_one::<usize>(flag).map(|count| (*controller, *count))
+        };
+        Ok(Self(WORKERS.iter().filter_map(given).collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.extend(Self::from_arg_matches(matches)?.0);
+        Ok(())
+    }
+}
+
+impl ControllerArgs {
+    /// What is set, unless it makes no sense.
+    pub fn settings(&self) -> Result<Settings> {
+        for (flag, rate) in [
+            ("--node-eviction-rate", self.node_eviction_rate),
+            ("--secondary-node-eviction-rate", self.secondary_node_eviction_rate),
+            ("--horizontal-pod-autoscaler-tolerance", self.horizontal_pod_autoscaler_tolerance),
+        ] {
+            if !rate.is_finite() || rate < 0.0 {
+                bail!("{flag}: {rate} is less than nothing: give it 0 or more");
+            }
+        }
+        if !(0.0..=1.0).contains(&self.unhealthy_zone_threshold) {
+            bail!("--unhealthy-zone-threshold: {} is no part of 1", self.unhealthy_zone_threshold);
+        }
+        for (flag, period) in [
+            ("--horizontal-pod-autoscaler-sync-period", self.horizontal_pod_autoscaler_sync_period),
+            ("--resource-quota-sync-period", self.resource_quota_sync_period),
+            ("--cluster-signing-duration", self.cluster_signing_duration),
+        ] {
+            if period < Duration::from_secs(1) {
+                bail!("{flag}: give it a second or more");
+            }
+        }
+        Ok(Settings {
+            workers: self.workers.0.clone(),
+            nodes: NodeSettings {
+                monitor_grace: self.node_monitor_grace_period,
+                startup_grace: self.node_startup_grace_period,
+                eviction_rate: self.node_eviction_rate,
+                secondary_eviction_rate: self.secondary_node_eviction_rate,
+                unhealthy_zone_threshold: self.unhealthy_zone_threshold,
+                large_cluster_size: self.large_cluster_size_threshold,
+            },
+            autoscaler: AutoscalerSettings {
+                sync_period: self.horizontal_pod_autoscaler_sync_period,
+                tolerance: self.horizontal_pod_autoscaler_tolerance,
+                downscale_stabilization: self.horizontal_pod_autoscaler_downscale_stabilization,
+                cpu_initialization: self.horizontal_pod_autoscaler_cpu_initialization_period,
+                initial_readiness: self.horizontal_pod_autoscaler_initial_readiness_delay,
+            },
+            terminated_pods_kept: (self.terminated_pod_gc_threshold > 0)
+                .then_some(self.terminated_pod_gc_threshold),
+            certificate_lifetime: self.cluster_signing_duration,
+            never_force_detach: self.disable_force_detach_on_timeout,
+            max_endpoints_per_slice: self.max_endpoints_per_slice,
+            max_mirrored_per_subset: self.mirroring_max_endpoints_per_subset,
+            quota_resync: self.resource_quota_sync_period,
+            legacy_token_unused_for: self.legacy_service_account_token_clean_up_period,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use knarr_controllers::names;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Given {
+        #[command(flatten)]
+        args: ControllerArgs,
+    }
+
+    fn settings(flags: &[&str]) -> Result<Settings> {
+        Given::try_parse_from([&["knarr"], flags].concat())?.args.settings()
+    }
+
+    #[test]
+    fn without_flags_everything_is_as_usual() {
+        assert_eq!(settings(&[]).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn flags_say_otherwise() {
+        let given = settings(&["--concurrent-job-syncs", "9", "--terminated-pod-gc-threshold=0"]).unwrap();
+        assert_eq!((given.workers, given.terminated_pods_kept), ([("job-controller", 9)].into(), None));
+        for wrong in [
+            "--concurrent-job-syncs=0",
+            "--node-eviction-rate=-1",
+            "--unhealthy-zone-threshold=1.5",
+            "--horizontal-pod-autoscaler-sync-period=0",
+            "--max-endpoints-per-slice=1001",
+        ] {
+            assert!(settings(&[wrong]).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn every_controller_of_the_table_is_one() {
+        for (_, controller, _) in WORKERS {
+            assert!(names().any(|name| name == *controller), "{controller}");
+        }
+    }
+}
