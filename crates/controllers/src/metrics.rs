@@ -6,6 +6,15 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use knarr_apimachinery::metrics::Kind::{Counter, Gauge, Histogram};
 use knarr_apimachinery::metrics::{Family, Registry};
 
+/// From 4 ms to 66 s, doubled each time.
+const SYNC_SECONDS: &[f64] = &[
+    0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384, 32.768,
+    65.536,
+];
+/// From 1 ms to 16 s, doubled each time.
+const HPA_SECONDS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
 const SKEW_SECONDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 const EVICTION_SECONDS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
@@ -22,6 +31,38 @@ macro_rules! families {
 }
 
 families! {
+    HpaReconciliations, Counter, "horizontal_pod_autoscaler_controller_reconciliations_total", ["action", "error"],
+        "Looks at HorizontalPodAutoscalers.";
+    HpaSeconds, Histogram(HPA_SECONDS), "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds",
+        ["action", "error"], "How long a look at a HorizontalPodAutoscaler takes, in seconds.";
+    Hpas, Gauge, "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers", [],
+        "HorizontalPodAutoscalers.";
+    HpaDesired, Gauge, "horizontal_pod_autoscaler_controller_desired_replicas", ["namespace", "hpa_name"],
+        "Pods that a HorizontalPodAutoscaler asks for.";
+    NodeEvictions, Counter, "node_collector_evictions_total", ["zone"],
+        "Nodes whose pods were told to leave because nobody hears of them.";
+    TaintDeletions, Counter, "taint_eviction_controller_pod_deletions_total", [],
+        "Pods deleted for taints of their nodes.";
+    TaintDeletionSeconds, Histogram(EVICTION_SECONDS), "taint_eviction_controller_pod_deletion_duration_seconds", [],
+        "Time from when a taint of a node took effect until the pod was deleted, in seconds.";
+    ZoneHealth, Gauge, "node_collector_zone_health", ["zone"], "Ready nodes of each zone, in percent.";
+    ZoneSize, Gauge, "node_collector_zone_size", ["zone"], "Nodes of each zone.";
+    ZoneUnhealthy, Gauge, "node_collector_unhealthy_nodes_in_zone", ["zone"], "Nodes of each zone that are not ready.";
+    JobSyncs, Counter, "job_controller_job_syncs_total", ["completion_mode", "result", "action"], "Looks at Jobs.";
+    JobSyncSeconds, Histogram(SYNC_SECONDS), "job_controller_job_sync_duration_seconds",
+        ["completion_mode", "result", "action"], "How long a look at a Job takes, in seconds.";
+    JobsFinished, Counter, "job_controller_jobs_finished_total", ["completion_mode", "result", "reason"],
+        "Jobs that have ended.";
+    JobPodsFinished, Counter, "job_controller_job_pods_finished_total", ["completion_mode", "result"],
+        "Pods that have ended and are counted.";
+    JobFinishedIndexes, Counter, "job_controller_job_finished_indexes_total", ["status", "backoffLimit"],
+        "Indexes that are done or given up.";
+    ForcedDetaches, Counter, "attach_detach_controller_attachdetach_controller_forced_detaches", ["reason"],
+        "Volumes taken from nodes that may still use them, by why: a time ran out, or the node is out of service.";
+    PodGcDeletions, Counter, "pod_gc_collector_force_delete_pods_total", ["namespace", "reason"],
+        "Pods that the pod garbage collector has deleted, by why.";
+    PodGcErrors, Counter, "pod_gc_collector_force_delete_pod_errors_total", ["namespace", "reason"],
+        "Pods that the pod garbage collector could not delete, by why.";
     CronJobSkew, Histogram(SKEW_SECONDS), "cronjob_controller_job_creation_skew_duration_seconds", [],
         "Time from when a CronJob was due until its Job was created, in seconds.";
     DeviceTaintEvictions, Counter, "device_taint_eviction_controller_pod_deletions_total", [],

@@ -11,6 +11,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Patch, Result};
 
 use crate::manager::{Context, Descriptor};
+use crate::metrics::{self, Metric};
 use crate::nodes::{index_pods, is_ready, node_of, pods_on, taints};
 use crate::pod_disruption::{Disruption, mark_failed};
 
@@ -40,6 +41,29 @@ enum Key {
     Node(String),
     /// The number of ended pods.
     Terminated,
+}
+
+/// Why a pod is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// It ended long ago, and many did since.
+    Terminated,
+    OutOfService,
+    Orphaned,
+    /// It is being deleted and never came to a node.
+    Unscheduled,
+}
+
+impl Why {
+    /// As metrics name it.
+    fn label(self) -> &'static str {
+        match self {
+            Self::Terminated => "terminated",
+            Self::OutOfService => "out-of-service",
+            Self::Orphaned => "orphaned",
+            Self::Unscheduled => "unscheduled",
+        }
+    }
 }
 
 fn is_terminated(pod: &Pod) -> bool {
@@ -138,19 +162,20 @@ impl Controller {
             Key::Pod(key) => {
                 let Some(pod) = self.pods.get_key(&key) else { return Ok(()) };
                 let node = node_of(&pod).and_then(|n| self.nodes.get("", n));
-                if must_end(&pod, node.as_deref()) { self.end(&pod, None).await } else { Ok(()) }
+                let why = if node.is_some() { Why::OutOfService } else { Why::Unscheduled };
+                if must_end(&pod, node.as_deref()) { self.end(&pod, why).await } else { Ok(()) }
             }
             Key::Node(name) => {
                 let Some(node) = self.nodes.get("", &name) else { return Ok(()) };
                 let mut pods = pods_on(&self.pods, &name);
                 pods.retain(|p| must_end(p, Some(&node)));
-                self.end_all(pods, None).await
+                self.end_all(pods, Why::OutOfService).await
             }
             Key::Missing(name) => self.end_orphans(name).await,
             Key::Terminated => {
                 let Some(kept) = self.cx.settings().terminated_pods_kept else { return Ok(()) };
                 let ended = self.pods.by_index(TERMINATED, "true");
-                self.end_all(surplus(ended, kept), None).await
+                self.end_all(surplus(ended, kept), Why::Terminated).await
             }
         }
     }
@@ -169,16 +194,16 @@ impl Controller {
                 self.queue.add_after(Key::Missing(node), QUARANTINE);
                 Ok(())
             }
-            Err(e) if e.is_not_found() => self.end_all(pods, Some(ORPHANED)).await,
+            Err(e) if e.is_not_found() => self.end_all(pods, Why::Orphaned).await,
             Err(e) => Err(e),
         }
     }
 
     /// Ends what it can; the last error is returned.
-    async fn end_all(&self, pods: Vec<Arc<Pod>>, disruption: Option<Disruption>) -> Result<()> {
+    async fn end_all(&self, pods: Vec<Arc<Pod>>, why: Why) -> Result<()> {
         let mut outcome = Ok(());
         for batch in pods.chunks(BATCH) {
-            let all = batch.iter().map(|pod| self.end(pod, disruption));
+            let all = batch.iter().map(|pod| self.end(pod, why));
             for result in futures_util::future::join_all(all).await {
                 if result.is_err() {
                     outcome = result;
@@ -188,8 +213,18 @@ impl Controller {
         outcome
     }
 
+    async fn end(&self, pod: &Pod, why: Why) -> Result<()> {
+        let labels = [pod.namespace(), why.label()];
+        metrics::add(Metric::PodGcDeletions, &labels, 1.0);
+        let ended = self.fail_and_delete(pod, (why == Why::Orphaned).then_some(ORPHANED)).await;
+        if ended.is_err() {
+            metrics::add(Metric::PodGcErrors, &labels, 1.0);
+        }
+        ended
+    }
+
     /// Makes the pod Failed, as no kubelet will, and removes it at once.
-    async fn end(&self, pod: &Pod, disruption: Option<Disruption>) -> Result<()> {
+    async fn fail_and_delete(&self, pod: &Pod, disruption: Option<Disruption>) -> Result<()> {
         let (namespace, name) = (pod.namespace(), pod.name());
         let gone = |e: &knarr_client::Error| e.is_not_found() || e.is_conflict();
         if let Some(patch) = mark_failed(pod, disruption, self.cx.clock.now()) {

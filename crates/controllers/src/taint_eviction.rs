@@ -16,6 +16,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Patch, Result};
 
 use crate::manager::{Context, Descriptor};
+use crate::metrics::{self, Metric};
 use crate::nodes::{index_pods, node_of, pods_on, taints};
 use crate::pod_disruption::{Disruption, mark};
 use crate::pod_state::condition;
@@ -205,6 +206,8 @@ impl Controller {
             return Ok(());
         }
         self.evict(pod).await?;
+        metrics::add(Metric::TaintDeletions, &[], 1.0);
+        metrics::record(Metric::TaintDeletionSeconds, &[], now.duration_since(at).as_secs_f64());
         lock(&self.pending).remove(key);
         Ok(())
     }

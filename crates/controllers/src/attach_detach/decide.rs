@@ -44,7 +44,7 @@ fn is_ready(node: &Node) -> bool {
     conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-fn is_out_of_service(node: &Node) -> bool {
+pub fn is_out_of_service(node: &Node) -> bool {
     node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == OUT_OF_SERVICE)
 }
 

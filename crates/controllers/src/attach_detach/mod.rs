@@ -27,6 +27,7 @@ use knarr_client::{Event, Informer, Result};
 use serde_json::json;
 
 use crate::manager::{Context, Descriptor};
+use crate::metrics::{self, Metric};
 use crate::written::CATCH_UP;
 use decide::{Detach, is_attached, multi_attach_text, volumes_attached};
 use desired::{Sources, Wanted, claim_name, of_node};
@@ -287,6 +288,11 @@ impl Controller {
                 continue;
             }
             tracing::info!(attachment, node = node_name, forced, "detaching a volume that no pod wants");
+            if *forced {
+                let reason =
+                    if node.is_some_and(decide::is_out_of_service) { "out-of-service" } else { "timeout" };
+                metrics::add(Metric::ForcedDetaches, &[reason], 1.0);
+            }
             let options = DeleteOptions::default();
             match self.cx.client.delete::<VolumeAttachment>("", attachment, &options).await {
                 Err(error) if !error.is_not_found() => return Err(error),
@@ -298,9 +304,10 @@ impl Controller {
 
     async fn attach(&self, id: &str, wanted: &Wanted, node: &str) -> Result<()> {
         let volume = wanted.volume.name();
-        let elsewhere = self.attachments.lister().by_index(BY_VOLUME, volume);
-        if !wanted.is_shareable() && elsewhere.iter().any(|a| a.spec.node_name != node) {
-            self.tell_of_others(id, wanted, node);
+        let mut elsewhere = self.attachments.lister().by_index(BY_VOLUME, volume);
+        elsewhere.retain(|attachment| attachment.spec.node_name != node);
+        if !wanted.is_shareable() && !elsewhere.is_empty() {
+            self.tell_of_others(id, wanted, &elsewhere);
             return Ok(());
         }
         let attachment = VolumeAttachment {
@@ -363,15 +370,15 @@ impl Controller {
         }
     }
 
-    /// The volume is another node's: told once to each pod.
-    fn tell_of_others(&self, id: &str, wanted: &Wanted, node: &str) {
+    /// The volume is other nodes', by their attachments: told once to each pod.
+    fn tell_of_others(&self, id: &str, wanted: &Wanted, others: &[Arc<VolumeAttachment>]) {
         let claim = wanted.volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
         let part = |part: Option<&String>| part.cloned().unwrap_or_default();
         let key = claim.map(|c| format!("{}/{}", part(c.namespace.as_ref()), part(c.name.as_ref())));
         let users = self.pods.lister().by_index(BY_CLAIM, &key.unwrap_or_default());
-        let elsewhere: Vec<Arc<Pod>> = users.into_iter().filter(|p| node_of(p) != Some(node)).collect();
-        let elsewhere: Vec<Arc<Pod>> =
-            elsewhere.into_iter().filter(|pod| desired::may_use_volumes(pod)).collect();
+        let has_it = |node: &str| others.iter().any(|attachment| attachment.spec.node_name == node);
+        let holds = |pod: &Arc<Pod>| node_of(pod).is_some_and(has_it) && desired::may_use_volumes(pod);
+        let elsewhere: Vec<Arc<Pod>> = users.into_iter().filter(holds).collect();
         for pod in &wanted.pods {
             let text = multi_attach_text(wanted.volume.name(), pod, &elsewhere);
             if self.memory.is_news(&format!("{id} {}", pod.uid()), "multi-attach") {

@@ -10,10 +10,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, MetricStatus};
+use k8s_openapi::api::autoscaling::v2::{
+    HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricStatus,
+};
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::selector::Selector;
@@ -24,6 +27,7 @@ use serde_json::Value;
 
 use crate::discovery::Discovery;
 use crate::manager::{Context, Descriptor};
+use crate::metrics::{self as metric_store, Metric};
 use crate::settings::AutoscalerSettings;
 use evaluate::{Failure, Input};
 use limits::{History, Rules};
@@ -67,6 +71,16 @@ async fn run(cx: Arc<Context>) {
             on_change.add(event.object().key());
         }
     });
+    let all = autoscalers.lister();
+    metric_store::at_scrape("autoscalers", move || {
+        metric_store::clear(Metric::HpaDesired);
+        let all = all.list();
+        metric_store::set(Metric::Hpas, &[], all.len() as f64);
+        for (hpa, status) in all.iter().filter_map(|hpa| Some((hpa, hpa.status.as_ref()?))) {
+            let labels = [hpa.namespace(), hpa.name()];
+            metric_store::set(Metric::HpaDesired, &labels, f64::from(status.desired_replicas));
+        }
+    });
     autoscalers.wait_synced().await;
     pods.wait_synced().await;
     let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
@@ -95,6 +109,17 @@ impl Scale {
     }
 }
 
+fn measure(status: &HorizontalPodAutoscalerStatus, is_well: bool, took: Duration) {
+    let action = match status.desired_replicas.cmp(&status.current_replicas.unwrap_or(0)) {
+        std::cmp::Ordering::Greater => "scale_up",
+        std::cmp::Ordering::Less => "scale_down",
+        std::cmp::Ordering::Equal => "none",
+    };
+    let labels = if is_well { [action, "none"] } else { ["none", "internal"] };
+    metric_store::add(Metric::HpaReconciliations, &labels, 1.0);
+    metric_store::record(Metric::HpaSeconds, &labels, took.as_secs_f64());
+}
+
 /// What the metrics say together.
 struct Wanted {
     replicas: i32,
@@ -118,7 +143,11 @@ impl Controller {
             return;
         };
         let mut draft = Draft::of(&hpa, self.cx.clock.now());
-        if let Err(why) = self.autoscale(key, &hpa, &mut draft).await {
+        let began = self.cx.clock.monotonic();
+        let outcome = self.autoscale(key, &hpa, &mut draft).await;
+        let took = self.cx.clock.monotonic().saturating_sub(began);
+        measure(&draft.status, outcome.is_ok(), took);
+        if let Err(why) = outcome {
             tracing::debug!(hpa = %key, why, "not autoscaled");
         }
         if hpa.status.as_ref() != Some(&draft.status) {

@@ -1,5 +1,6 @@
 //! Job: runs pods until enough of them have succeeded, and counts each one exactly once.
 
+mod counts;
 mod indexes;
 mod plan;
 mod pods;
@@ -115,12 +116,15 @@ impl Controller {
         if job.metadata.deletion_timestamp.is_some() {
             return self.release(&job, &pods.iter().map(|p| &**p).collect::<Vec<_>>()).await;
         }
+        let began = self.cx.clock.monotonic();
         let plan = plan(&job, &pods, self.cx.clock.now());
-        self.carry_out(&job, &plan).await?;
-        if let Some(wait) = plan.wake {
+        let outcome = self.carry_out(&job, &plan).await;
+        let took = self.cx.clock.monotonic().saturating_sub(began);
+        counts::synced(&job, counts::action(&plan), &outcome, took);
+        if let (Some(wait), Ok(())) = (plan.wake, &outcome) {
             self.queue.add_after(key, wait);
         }
-        Ok(())
+        outcome
     }
 
     /// First the status, in which ended pods are noted; only then may their finalizers go.
@@ -128,7 +132,10 @@ impl Controller {
         if job.status.as_ref() != Some(&plan.status) {
             let next = Job { status: Some(plan.status.clone()), ..job.clone() };
             match self.cx.client.update_status(&next).await {
-                Ok(written) => self.written.note(&job.key(), &written.metadata),
+                Ok(written) => {
+                    self.written.note(&job.key(), &written.metadata);
+                    counts::status_written(job, &plan.status);
+                }
                 Err(e) if e.is_not_found() => return Ok(()),
                 Err(e) => return Err(e),
             }

@@ -19,6 +19,7 @@ use knarr_client::{Event, ListOptions, Lister, Patch, Result};
 use serde_json::json;
 
 use crate::manager::{Context, Descriptor};
+use crate::metrics::{self, Metric};
 use crate::nodes::{condition, index_pods, is_ready, node_of, pods_on};
 use crate::pod_state;
 use health::{Health, unknown_conditions};
@@ -90,6 +91,12 @@ async fn run(cx: Arc<Context>) {
             && known.get("", node).is_some_and(|n| is_unknown(&n))
         {
             on_pod.add(node.to_owned());
+        }
+    });
+    let counted = Arc::downgrade(&memory);
+    metrics::at_scrape("node zones", move || {
+        if let Some(memory) = counted.upgrade() {
+            lock(&memory).zones.measure();
         }
     });
     nodes.wait_synced().await;
@@ -268,7 +275,10 @@ impl Controller {
             return wanted;
         }
         match memory.zones.ask(&zone_of(node), self.cx.clock.monotonic(), &self.cx.settings().nodes) {
-            Permit::Granted => wanted,
+            Permit::Granted => {
+                metrics::add(Metric::NodeEvictions, &[&zone_of(node)], 1.0);
+                wanted
+            }
             Permit::After(wait) => {
                 self.queue.add_after(node.name().to_owned(), wait);
                 NoExecute::Neither

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 
+use crate::metrics::{self, Metric};
 use crate::nodes::is_ready;
 use crate::settings::NodeSettings;
 
@@ -124,6 +125,19 @@ impl Zones {
             (true, false) => Change::Resumed,
             _ if same => Change::Nothing,
             _ => Change::Pace,
+        }
+    }
+
+    /// Tells how the zones are, as metrics.
+    pub fn measure(&self) {
+        let families = [Metric::ZoneSize, Metric::ZoneUnhealthy, Metric::ZoneHealth];
+        families.into_iter().for_each(metrics::clear);
+        for (zone, count) in &self.counts {
+            let (ready, not_ready) = (count.ready as f64, count.not_ready as f64);
+            let all = ready + not_ready;
+            for (family, value) in families.into_iter().zip([all, not_ready, 100.0 * ready / all]) {
+                metrics::set(family, &[zone], value);
+            }
         }
     }
 
