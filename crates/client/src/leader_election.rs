@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use knarr_api::kind::Kind;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
 use crate::error::Result;
+use crate::events::{EventRecorder, EventType};
 use crate::metrics;
 
 /// For how long a leader may act after the end of its lease before it counts as ill; upstream's.
@@ -87,36 +90,80 @@ impl LeaderElection {
     pub async fn acquire(self, client: Client, stop: CancellationToken) -> CancellationToken {
         let mut seen = Seen::default();
         metrics::leads(&self.name, false);
-        while !self.try_once(&client, &mut seen).await.unwrap_or(false) {
+        while !self.attempt(&client, &mut seen, self.renew_deadline, &stop).await {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = client.clock().sleep(self.retry_period) => {}
             }
         }
         let leading = stop.child_token();
-        self.standing.set(&self.name, !stop.is_cancelled(), client.clock().monotonic());
-        tokio::spawn(self.keep(client, stop, leading.clone(), seen));
+        let leads = !stop.is_cancelled();
+        self.standing.set(&self.name, leads, client.clock().monotonic());
+        let recorder = EventRecorder::new(client.clone(), &self.name, "", stop.clone());
+        if leads {
+            self.tell(&recorder, "became leader");
+        }
+        tokio::spawn(self.keep(client, stop, leading.clone(), seen, recorder));
         leading
     }
 
-    async fn keep(self, client: Client, stop: CancellationToken, leading: CancellationToken, mut seen: Seen) {
+    fn tell(&self, recorder: &EventRecorder, what: &str) {
+        let lease = ObjectReference {
+            api_version: Some(Lease::RESOURCE.api_version()),
+            kind: Some(Lease::RESOURCE.kind.to_owned()),
+            namespace: Some(self.namespace.clone()),
+            name: Some(self.name.clone()),
+            ..ObjectReference::default()
+        };
+        let text = format!("{} {what}", self.identity);
+        recorder.event_about(lease, EventType::Normal, "LeaderElection", text);
+    }
+
+    /// One attempt to take or renew the lease that takes this long at most: a server that does not answer must not
+    /// make anybody act for longer than others let him.
+    async fn attempt(
+        &self,
+        client: &Client,
+        seen: &mut Seen,
+        longest: Duration,
+        stop: &CancellationToken,
+    ) -> bool {
+        tokio::select! {
+            held = self.try_once(client, seen) => held.unwrap_or(false),
+            () = client.clock().sleep(longest) => false,
+            () = stop.cancelled() => false,
+        }
+    }
+
+    async fn keep(
+        self,
+        client: Client,
+        stop: CancellationToken,
+        leading: CancellationToken,
+        mut seen: Seen,
+        recorder: EventRecorder,
+    ) {
         let mut renewed = client.clock().monotonic();
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = client.clock().sleep(self.retry_period) => {}
             }
-            if self.try_once(&client, &mut seen).await.unwrap_or(false) {
+            let silent = client.clock().monotonic().saturating_sub(renewed);
+            let left = self.renew_deadline.saturating_sub(silent);
+            if self.attempt(&client, &mut seen, left, &stop).await {
                 renewed = client.clock().monotonic();
                 self.standing.set(&self.name, true, renewed);
-            } else if client.clock().monotonic().saturating_sub(renewed) > self.renew_deadline {
+            } else if client.clock().monotonic().saturating_sub(renewed) >= self.renew_deadline {
                 tracing::error!(lease = %self.name, "leadership lost");
+                self.tell(&recorder, "stopped leading");
                 self.standing.set(&self.name, false, renewed);
                 leading.cancel();
                 return;
             }
         }
         self.standing.set(&self.name, false, client.clock().monotonic());
+        self.tell(&recorder, "stopped leading");
         if let Err(error) = self.release(&client).await {
             tracing::debug!(%error, "lease not given up");
         }
@@ -159,7 +206,7 @@ impl LeaderElection {
         let next = if holder == self.identity {
             let acquired = spec.acquire_time.map_or(now, |t| t.0);
             self.spec(acquired, now, transitions)
-        } else if holder.is_empty() || unchanged_for > self.lease_duration {
+        } else if holder.is_empty() || unchanged_for > held_for(&spec) {
             self.spec(now, now, transitions.saturating_add(1))
         } else {
             return None;
@@ -180,28 +227,39 @@ impl LeaderElection {
 
     async fn release(&self, client: &Client) -> Result<()> {
         let mut lease = client.get::<Lease>(&self.namespace, &self.name).await?;
-        if let Some(spec) =
-            lease.spec.as_mut().filter(|s| s.holder_identity.as_deref() == Some(&self.identity))
-        {
-            spec.holder_identity = Some(String::new());
-            spec.lease_duration_seconds = Some(1);
-            client.update(&lease).await?;
+        let spec = lease.spec.get_or_insert_default();
+        if spec.holder_identity.as_deref() != Some(&self.identity) {
+            return Ok(());
         }
-        Ok(())
+        let now = Some(MicroTime(client.clock().now()));
+        lease.spec = Some(LeaseSpec {
+            holder_identity: Some(String::new()),
+            lease_duration_seconds: Some(1),
+            acquire_time: now.clone(),
+            renew_time: now,
+            lease_transitions: spec.lease_transitions,
+            ..LeaseSpec::default()
+        });
+        client.update(&lease).await.map(drop)
     }
+}
+
+/// How long a lease holds without a sign: as its holder has written, whatever this candidate would write.
+fn held_for(spec: &LeaseSpec) -> Duration {
+    Duration::from_secs(u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0))
 }
 
 /// When the lease was last seen to change, by this process's own clock: clocks of others do not matter.
 #[derive(Default)]
 struct Seen {
-    version: Option<String>,
+    spec: Option<LeaseSpec>,
     at: Duration,
 }
 
 impl Seen {
     fn observe(&mut self, lease: &Lease, now: Duration) {
-        if self.version.is_none() || self.version != lease.metadata.resource_version {
-            self.version.clone_from(&lease.metadata.resource_version);
+        if self.spec.is_none() || self.spec != lease.spec {
+            self.spec = Some(lease.spec.clone().unwrap_or_default());
             self.at = now;
         }
     }
@@ -237,12 +295,13 @@ mod tests {
         let held_by = |who: &str| Lease {
             spec: Some(LeaseSpec {
                 holder_identity: Some(who.into()),
+                lease_duration_seconds: Some(60),
                 lease_transitions: Some(3),
                 ..LeaseSpec::default()
             }),
             ..Lease::default()
         };
-        let table = [("other", 5, None), ("other", 16, Some(4)), ("", 0, Some(4)), ("me", 0, Some(3))];
+        let table = [("other", 16, None), ("other", 61, Some(4)), ("", 0, Some(4)), ("me", 0, Some(3))];
         for (holder, unchanged, transitions) in table {
             let next = election.next_lease(&held_by(holder), now, Duration::from_secs(unchanged));
             let got = next.and_then(|l| l.spec).and_then(|s| s.lease_transitions);

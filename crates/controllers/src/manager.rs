@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::certificates::CertificateSigner;
 use crate::health;
-use crate::names::service_account;
+use crate::names::{event_source, service_account};
 use crate::service_account_tokens::TokenSigner;
 use crate::settings::Settings;
 
@@ -154,7 +154,7 @@ pub async fn run_chosen(
         let context = Context {
             name: descriptor.name,
             informers: Arc::clone(&informers),
-            recorder: EventRecorder::new(client.clone(), account, "", stop.clone()),
+            recorder: EventRecorder::new(client.clone(), event_source(descriptor.name), "", stop.clone()),
             client,
             clock: Arc::clone(&clock),
             options: Arc::clone(&options),

@@ -70,6 +70,10 @@ families! {
     DeviceTaintEvictionSeconds, Histogram(EVICTION_SECONDS),
         "device_taint_eviction_controller_pod_deletion_duration_seconds", [],
         "Time from when a taint of a device took effect until the pod was deleted, in seconds.";
+    RetroactiveClasses, Counter, "retroactive_storageclass_total", [],
+        "Claims without a class that were given the default one later.";
+    RetroactiveClassErrors, Counter, "retroactive_storageclass_errors_total", [],
+        "Claims that could not be given the default class later.";
     ResourceClaims, Gauge, "dynamic_resource_allocation_resource_claims", ["admin_access", "allocated", "source"],
         "ResourceClaims, by whether they are allocated, by admin access, and by what they were made from.";
 }

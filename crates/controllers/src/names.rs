@@ -63,6 +63,25 @@ pub fn on_by_default(name: &str) -> bool {
     !OFF_BY_DEFAULT.contains(&name)
 }
 
+/// What the events of a controller name as their source.
+pub fn event_source(controller: &'static str) -> &'static str {
+    match controller {
+        "daemonset-controller"
+        | "garbage-collector-controller"
+        | "service-cidr-controller"
+        | "taint-eviction-controller" => controller,
+        "disruption-controller" => "controllermanager",
+        "endpointslice-controller" => "endpoint-slice-controller",
+        "endpointslice-mirroring-controller" => "endpoint-slice-mirroring-controller",
+        "ephemeral-volume-controller" => "ephemeral_volume",
+        "node-ipam-controller" => "cidrAllocator",
+        "persistentvolume-binder-controller" => "persistentvolume-controller",
+        "persistentvolume-expander-controller" => "volume_expand",
+        "resourceclaim-controller" => "resource_claim",
+        _ => service_account(controller),
+    }
+}
+
 /// The service account of a controller: its own name, save where upstream gave it another.
 pub fn service_account(controller: &'static str) -> &'static str {
     match controller {

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::core::pod::placement::tolerates;
 use knarr_api::kind::{Kind, ObjectKey};
-use knarr_client::events::{EventRecorder, EventType};
+use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Patch, Result};
 
@@ -95,7 +95,6 @@ struct Pending {
 struct Controller {
     cx: Arc<Context>,
     /// Under the controller's own name, which is not its account's.
-    recorder: EventRecorder,
     nodes: Lister<Node>,
     pods: Lister<Pod>,
     queue: Arc<WorkQueue<Key>>,
@@ -136,7 +135,6 @@ async fn run(cx: Arc<Context>) {
     pods.wait_synced().await;
     let stop = cx.stop.clone();
     let controller = Arc::new(Controller {
-        recorder: EventRecorder::new(cx.client.clone(), DESCRIPTOR.name, "", stop.clone()),
         cx,
         nodes: nodes.lister(),
         pods: pods.lister(),
@@ -226,13 +224,13 @@ impl Controller {
             && let Some(pod) = pod
         {
             let text = format!("Cancelling deletion of Pod {key}");
-            self.recorder.event(pod, EventType::Normal, "TaintManagerEviction", text);
+            self.cx.recorder.event(pod, EventType::Normal, "TaintManagerEviction", text);
         }
     }
 
     async fn evict(&self, pod: &Pod) -> Result<()> {
         let text = format!("Marking for deletion Pod {}", pod.key());
-        self.recorder.event(pod, EventType::Normal, "TaintManagerEviction", text);
+        self.cx.recorder.event(pod, EventType::Normal, "TaintManagerEviction", text);
         let (namespace, name) = (pod.namespace(), pod.name());
         let gone = |e: &knarr_client::Error| e.is_not_found() || e.is_conflict();
         if let Some(patch) = mark(pod, DISRUPTION, self.cx.clock.now()) {

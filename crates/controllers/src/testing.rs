@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::certificates::CertificateSigner;
 use crate::manager::{Context, Descriptor, Options};
+use crate::names::event_source;
 use crate::service_account_tokens::TokenSigner;
 use crate::settings::Settings;
 
@@ -62,7 +63,12 @@ impl World {
         let context = Context {
             name: descriptor.name,
             informers: Arc::new(Informers::new(client.clone(), self.stop.clone())),
-            recorder: EventRecorder::new(client.clone(), descriptor.name, "", self.stop.clone()),
+            recorder: EventRecorder::new(
+                client.clone(),
+                event_source(descriptor.name),
+                "",
+                self.stop.clone(),
+            ),
             client,
             clock: Arc::clone(&self.clock),
             options: Arc::new(options),

@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceTaintRule, ResourceClaim, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::kind::{Kind, ObjectKey};
-use knarr_client::events::{EventRecorder, EventType};
+use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Error, Event, Informer, Lister, Patch, Result};
 use serde_json::json;
@@ -66,7 +66,6 @@ struct Memory {
 
 struct Controller {
     cx: Arc<Context>,
-    recorder: EventRecorder,
     /// Writes the statuses of rules.
     applier: Client,
     pods: Lister<Pod>,
@@ -122,7 +121,6 @@ async fn run(cx: Arc<Context>) {
     let (stop, clock) = (cx.stop.clone(), Arc::clone(&cx.clock));
     let workers = cx.workers(WORKERS);
     let controller = Arc::new(Controller {
-        recorder: EventRecorder::new(cx.client.clone(), DESCRIPTOR.name, "", stop.clone()),
         applier: Client::new(Arc::clone(cx.client.transport()), clock, DESCRIPTOR.name),
         pods: pods.lister(),
         claims: claims.lister(),
@@ -237,7 +235,7 @@ impl Controller {
         let Some(eviction) = decide::of_pod(&pod, self, &self.evicting()) else {
             let known = lock(&self.memory).pending.remove(key);
             if known.is_some_and(|p| p.uid == pod.uid()) {
-                self.recorder.event(&*pod, EventType::Normal, EVENT_REASON, "Cancelling deletion");
+                self.cx.recorder.event(&*pod, EventType::Normal, EVENT_REASON, "Cancelling deletion");
             }
             return Ok(());
         };
@@ -280,7 +278,7 @@ impl Controller {
 
     /// False where somebody else was faster.
     async fn evict(&self, pod: &Pod) -> Result<bool> {
-        self.recorder.event(pod, EventType::Normal, EVENT_REASON, "Marking for deletion");
+        self.cx.recorder.event(pod, EventType::Normal, EVENT_REASON, "Marking for deletion");
         let (namespace, name) = (pod.namespace(), pod.name());
         let gone = |e: &Error| e.is_not_found() || e.is_conflict();
         if let Some(patch) = mark(pod, DISRUPTION, self.cx.clock.now()) {

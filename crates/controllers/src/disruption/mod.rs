@@ -17,6 +17,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Lister, Result};
 
 use crate::manager::{Context, Descriptor};
+use crate::owners::controller_of;
 use plan::{expected, failed, needs_scale, outcome};
 use scale::Scales;
 
@@ -123,6 +124,14 @@ impl Controller {
                 return Err(error);
             }
         };
+        if needs_scale(&budget) && pods.iter().any(|pod| controller_of(&pod.metadata).is_none()) {
+            let text = format!(
+                "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a \
+                 result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. \
+                 To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value."
+            );
+            recorder.event(&*budget, EventType::Warning, "UnmanagedPods", text);
+        }
         let outcome = outcome(&budget, &pods, expected(&budget, &pods, &scales), now);
         for pod in &outcome.undeleted {
             let text = format!(

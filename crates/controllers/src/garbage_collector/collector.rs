@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::ObjectReference;
-use knarr_client::events::{EventRecorder, EventType};
+use knarr_client::events::EventType;
 use knarr_client::reflector::Change;
 use knarr_client::work_queue::WorkQueue;
 use tokio::sync::Notify;
@@ -36,7 +36,6 @@ pub struct Names {
 
 pub struct Collector {
     cx: Arc<Context>,
-    recorder: EventRecorder,
     pub queue: Arc<WorkQueue<Work>>,
     graph: Mutex<Graph>,
     absent: Mutex<AbsentOwners>,
@@ -50,11 +49,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Collector {
-    /// `name` is the source of its events.
-    pub fn new(cx: Arc<Context>, name: &str) -> Self {
+    pub fn new(cx: Arc<Context>) -> Self {
         Self {
             queue: WorkQueue::new(Arc::clone(&cx.clock)),
-            recorder: EventRecorder::new(cx.client.clone(), name, "", cx.stop.clone()),
             cx,
             graph: Mutex::default(),
             absent: Mutex::default(),
@@ -112,7 +109,7 @@ impl Collector {
                 uid: Some(object.uid.to_string()),
                 ..ObjectReference::default()
             };
-            self.recorder.event_about(about, EventType::Warning, "OwnerRefInvalidNamespace", text);
+            self.cx.recorder.event_about(about, EventType::Warning, "OwnerRefInvalidNamespace", text);
         }
     }
 

@@ -34,7 +34,7 @@ const DISCOVER_RETRY: Duration = Duration::from_secs(5);
 
 async fn run(cx: Arc<Context>) {
     let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
-    let collector = Arc::new(Collector::new(Arc::clone(&cx), DESCRIPTOR.name));
+    let collector = Arc::new(Collector::new(Arc::clone(&cx)));
     let mut monitors = Monitors::new(Arc::clone(&cx), Arc::clone(&collector));
     tokio::select! {
         biased;

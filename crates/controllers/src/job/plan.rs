@@ -98,6 +98,10 @@ pub fn plan<'p>(job: &'p Job, pods: &'p [Arc<Pod>], now: Timestamp) -> Plan<'p> 
     let ending = look.is_ending();
     if ending {
         plan.delete = look.active.clone();
+        if holds(&look.status, SUCCESS_CRITERIA_MET) {
+            // What was not needed has not failed.
+            look.let_go(&plan.delete);
+        }
         // Its pods are over too, whatever they say.
         look.count(pods, true);
     } else {
@@ -173,6 +177,8 @@ impl<'p> Look<'p> {
         let was_suspended = holds(&self.status, SUSPENDED);
         if self.suspended() {
             if !was_suspended && !self.is_ending() {
+                // The time until the deadline counts from the resumption.
+                self.status.start_time = None;
                 self.set_condition(SUSPENDED, "True", "JobSuspended", "Job suspended");
                 plan.events.push(("Suspended", "Job suspended".to_owned()));
             }
@@ -196,18 +202,24 @@ impl<'p> Look<'p> {
         }
     }
 
+    /// Pods that are deleted without having failed: their finalizers go first.
+    fn let_go(&mut self, pods: &[&'p Pod]) {
+        self.untrack.extend(pods.iter().filter(|p| has_finalizer(p)));
+    }
+
     /// Notes ended pods in the status and marks them for release. `all`: the Job is over, every pod has ended.
     fn count(&mut self, pods: &'p [Arc<Pod>], all: bool) {
         for pod in pods.iter().map(|p| &**p).filter(|p| has_finalizer(p)) {
             let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
             let noted = |list: &Option<Vec<String>>| list.iter().flatten().any(|u| u == pod.uid());
             let (succeeded, failed) = (noted(&uncounted.succeeded), noted(&uncounted.failed));
+            if self.untrack.iter().any(|p| p.uid() == pod.uid()) {
+                continue;
+            }
             if !succeeded && !failed && !self.note(pod, all) {
                 continue;
             }
-            if !self.untrack.iter().any(|p| p.uid() == pod.uid()) {
-                self.untrack.push(pod);
-            }
+            self.untrack.push(pod);
         }
         if self.indexed {
             self.status.succeeded = Some(self.succeeded_indexes.len()).filter(|n| *n > 0);
@@ -236,6 +248,9 @@ impl<'p> Look<'p> {
         if !self.has_failed(pod) && (!all || !deleted) {
             return false;
         }
+        if all && phase(pod) != "Failed" && holds(&self.status, SUCCESS_CRITERIA_MET) {
+            return true;
+        }
         let failure = judge(self.job, pod);
         if let Failure::FailsJob(message) = &failure {
             self.fatal.get_or_insert_with(|| message.clone());
@@ -245,7 +260,8 @@ impl<'p> Look<'p> {
                 let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
                 uncounted.failed.get_or_insert_default().push(pod.uid().to_owned());
             }
-            if let Some(n) = valid {
+            // What the end of the Job took away was not its index's fault.
+            if let Some(n) = valid.filter(|_| !all || phase(pod) == "Failed") {
                 self.note_failed_index(pod, n, &failure);
             }
         }
@@ -353,6 +369,7 @@ impl<'p> Look<'p> {
         plan.wake = deadline;
         if self.suspended() {
             plan.delete = self.active.clone();
+            self.let_go(&plan.delete);
             return;
         }
         let busy = self.active.len() as i32;
@@ -368,6 +385,7 @@ impl<'p> Look<'p> {
             let mut order = self.active.clone();
             deletion_order(&mut order, self.now, |_| 1);
             order.truncate((busy - wanted) as usize);
+            self.let_go(&order);
             plan.delete = order;
             return;
         }
@@ -405,7 +423,10 @@ impl<'p> Look<'p> {
     }
 
     fn ended(&self) -> impl Iterator<Item = &'p Pod> {
-        self.pods.iter().map(|p| &**p).filter(|p| phase(p) == "Succeeded" || self.has_failed(p))
+        // Those that were let go have neither failed nor succeeded.
+        let counts = |p: &&Pod| has_finalizer(p) || p.metadata.deletion_timestamp.is_none();
+        let ended = |p: &&Pod| phase(p) == "Succeeded" || self.has_failed(p);
+        self.pods.iter().map(|p| &**p).filter(counts).filter(ended)
     }
 
     /// The lowest indexes that nobody works on.

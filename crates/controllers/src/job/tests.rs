@@ -156,6 +156,47 @@ async fn a_suspended_job_has_no_pods_and_a_late_one_ends() {
     assert_eq!(trial.status().await.failed, Some(1));
 }
 
+/// A running Job with `backoffLimit` 0 whose pods are taken away while it is well.
+#[tokio::test(start_paused = true)]
+async fn pods_that_are_taken_away_have_not_failed() {
+    let trial = Trial::new(json!({"backoffLimit": 0, "parallelism": 3, "completions": 9})).await;
+    let change = async |extra: Value| {
+        let patch = Patch::Merge(json!({"spec": extra}));
+        trial.client.patch::<Job>("ns", "j", None, &patch).await.unwrap();
+        trial.world.pass(1.0).await;
+    };
+    change(json!({"parallelism": 1})).await;
+    assert_eq!(trial.pods(), ["- New"]);
+    change(json!({"suspend": true})).await;
+    let status = trial.status().await;
+    assert_eq!((status.failed, status.start_time), (None, None));
+    change(json!({"suspend": false, "parallelism": 2})).await;
+    assert_eq!(trial.pods(), ["- New", "- New"], "at once: nothing has failed");
+    assert_eq!(trial.conditions().await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_end_of_a_job_takes_away() {
+    let indexed = |extra: Value| {
+        let mut spec = json!({"completionMode": "Indexed", "parallelism": 4, "completions": 4});
+        spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        spec
+    };
+    let policy = json!({"rules": [{"succeededIndexes": "0"}]});
+    let trial = Trial::new(indexed(json!({"successPolicy": policy}))).await;
+    trial.end(Some(0), "Succeeded", 1).await;
+    trial.world.pass(1.0).await;
+    assert_eq!(trial.status().await.failed, None, "what was not needed has not failed");
+    assert_eq!(trial.pods(), ["0 Succeeded"]);
+
+    let limits = json!({"backoffLimit": i32::MAX, "backoffLimitPerIndex": 0, "maxFailedIndexes": 0});
+    let trial = Trial::new(indexed(limits)).await;
+    trial.end(Some(2), "Failed", 1).await;
+    trial.world.pass(1.0).await;
+    let status = trial.status().await;
+    assert_eq!((status.failed, status.failed_indexes.as_deref()), (Some(4), Some("2")));
+}
+
 #[tokio::test(start_paused = true)]
 async fn policies_decide_early() {
     let policy = json!({"rules": [{"succeededIndexes": "0"}]});

@@ -17,6 +17,7 @@ use knarr_client::{Event, Informer, Result};
 use serde_json::{Value, json};
 
 use crate::manager::{Context, Descriptor};
+use crate::persistent_volumes::class_of;
 use plan::{FINALIZER, Reclaim, SELECTED_NODE, Wish};
 
 pub const DESCRIPTOR: Descriptor =
@@ -59,10 +60,8 @@ async fn run(cx: Arc<Context>) {
     });
     let (on_class, all) = (Arc::clone(&queue), controller.claims.lister());
     controller.classes.add_handler(move |event| {
-        let class = Some(event.object().name());
-        let of_class = |c: &&Arc<PersistentVolumeClaim>| {
-            c.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()) == class
-        };
+        let class = event.object().name();
+        let of_class = |c: &&Arc<PersistentVolumeClaim>| class_of(c) == class;
         all.list().iter().filter(of_class).for_each(|c| on_class.add(Key::Claim(c.key())));
     });
     controller.claims.wait_synced().await;
@@ -85,8 +84,7 @@ async fn run(cx: Arc<Context>) {
 impl Controller {
     async fn claim(&self, key: &ObjectKey) -> Result<()> {
         let Some(claim) = self.claims.lister().get_key(key) else { return Ok(()) };
-        let class = claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or("");
-        let class = self.classes.lister().get("", class);
+        let class = self.classes.lister().get("", class_of(&claim));
         let exists = |name: &str| self.volumes.lister().get("", name).is_some();
         match plan::wish(&claim, class.as_deref(), &self.nodes.lister().list(), exists) {
             Wish::Nothing => Ok(()),

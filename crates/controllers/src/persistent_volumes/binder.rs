@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{
-    ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeStatus,
-};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Informer, Result};
+use knarr_client::{Event, Informer, Result};
 
-use super::matching::{class_of, find, mismatch, refers};
+use super::matching::{class_of, free, has_class, mismatch, refers, reserved};
+use super::migration::{driver_of, is_of_kubernetes};
+use super::protection::claims_of;
 use crate::manager::{Context, Descriptor};
+use crate::metrics::{self, Metric};
+use crate::pod_state;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "persistentvolume-binder-controller",
@@ -20,19 +22,32 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+pub(super) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+/// What marks a class as the default one.
+const IS_DEFAULT: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-struct Controller {
-    cx: Arc<Context>,
-    claims: Informer<PersistentVolumeClaim>,
-    volumes: Informer<PersistentVolume>,
+/// The index of volumes by `namespace/name` of the claims that they name.
+const BY_CLAIM: &str = "persistentVolumeBinderClaim";
+/// The index of pods without a node by the claims that they use.
+const WAITING_BY_CLAIM: &str = "persistentVolumeBinderWaiting";
+
+pub(super) struct Controller {
+    pub(super) cx: Arc<Context>,
+    pub(super) claims: Informer<PersistentVolumeClaim>,
+    pub(super) volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
-    claim_queue: Arc<WorkQueue<ObjectKey>>,
+    pods: Informer<Pod>,
+    pub(super) claim_queue: Arc<WorkQueue<ObjectKey>>,
+}
+
+/// The claims of a pod that has no node yet.
+fn waiting_for(pod: &Pod) -> Vec<String> {
+    let has_node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());
+    if has_node || pod_state::has_ended(pod) { Vec::new() } else { claims_of(pod) }
 }
 
 async fn run(cx: Arc<Context>) {
@@ -41,10 +56,18 @@ async fn run(cx: Arc<Context>) {
     let claims = cx.informers.informer::<PersistentVolumeClaim>();
     let volumes = cx.informers.informer::<PersistentVolume>();
     let classes = cx.informers.informer::<StorageClass>();
-    let (on_claim, of_claim) = (Arc::clone(&claim_queue), Arc::clone(&volume_queue));
+    let pods = cx.informers.informer::<Pod>();
+    pods.add_index(WAITING_BY_CLAIM, waiting_for);
+    volumes.add_index(BY_CLAIM, |volume| {
+        let claim = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        claim.map(|c| format!("{}/{}", part(&c.namespace), part(&c.name))).into_iter().collect()
+    });
+    let (on_claim, of_claim, all) = (Arc::clone(&claim_queue), Arc::clone(&volume_queue), volumes.lister());
     claims.add_handler(move |event| {
         let claim = event.object();
         on_claim.add(claim.key());
+        all.by_index(BY_CLAIM, &claim.key().to_string()).iter().for_each(|v| of_claim.add(v.key()));
         if let Some(volume) = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()) {
             of_claim.add(ObjectKey::new("", volume));
         }
@@ -66,15 +89,27 @@ async fn run(cx: Arc<Context>) {
         let class = event.object().name();
         all.list()
             .iter()
-            .filter(|c| !is_bound(c) && class_of(c) == class)
+            .filter(|c| !is_bound(c) && (class_of(c) == class || !has_class(c)))
             .for_each(|c| on_class.add(c.key()));
+    });
+    let (on_pod, all) = (Arc::clone(&claim_queue), claims.lister());
+    pods.add_handler(move |event| {
+        if !matches!(event, Event::Added(_)) {
+            return;
+        }
+        for claim in waiting_for(event.object()) {
+            let key = claim.split_once('/').map(|(namespace, name)| ObjectKey::new(namespace, name));
+            let waits = |key: &ObjectKey| all.get_key(key).is_some_and(|claim| !is_bound(&claim));
+            key.into_iter().filter(waits).for_each(|key| on_pod.add(key));
+        }
     });
     claims.wait_synced().await;
     volumes.wait_synced().await;
     classes.wait_synced().await;
+    pods.wait_synced().await;
     let stop = cx.stop.clone();
     let controller =
-        Arc::new(Controller { cx, claims, volumes, classes, claim_queue: Arc::clone(&claim_queue) });
+        Arc::new(Controller { cx, claims, volumes, classes, pods, claim_queue: Arc::clone(&claim_queue) });
     let for_volumes = Arc::clone(&controller);
     // One worker each: two claims must not choose the same volume.
     tokio::join!(
@@ -91,10 +126,6 @@ async fn run(cx: Arc<Context>) {
 
 fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(BIND_COMPLETED))
-}
-
-fn phase(volume: &PersistentVolume) -> &str {
-    volume.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or("")
 }
 
 impl Controller {
@@ -161,7 +192,9 @@ impl Controller {
                 self.tell(claim, EventType::Warning, "FailedBinding", text);
                 self.set_claim_phase(claim, "Pending", None).await
             }
-            _ => {
+            // One that is kept for the claim is taken as it is.
+            Some(_) => self.bind(claim, &volume).await,
+            None => {
                 if let Some(why) = mismatch(&volume, claim) {
                     let text = format!("Cannot bind to requested volume {name:?}: {why}");
                     self.tell(claim, EventType::Warning, "VolumeMismatch", text);
@@ -174,28 +207,28 @@ impl Controller {
 
     async fn bind_any(&self, claim: &PersistentVolumeClaim) -> Result<()> {
         let class = self.classes.lister().get("", class_of(claim));
-        let found = find(claim, &self.volumes.lister().list());
         let late =
             class.as_ref().and_then(|c| c.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
-        let annotations = claim.metadata.annotations.as_ref();
-        let has_node = annotations.is_some_and(|a| a.contains_key(SELECTED_NODE));
-        let reserved = found.as_ref().is_some_and(|v| v.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()));
-        if late && !has_node && !reserved {
-            let text = "waiting for first consumer to be created before binding";
-            self.tell(claim, EventType::Normal, "WaitForFirstConsumer", text);
-            return self.set_claim_phase(claim, "Pending", None).await;
-        }
+        let volumes = self.volumes.lister().list();
+        // Where the scheduler chooses the node it chooses the volume too, and says so by keeping it.
+        let found = reserved(claim, &volumes).or_else(|| (!late).then(|| free(claim, &volumes)).flatten());
         if let Some(volume) = found {
             return self.bind(claim, &volume).await;
         }
+        if !has_class(claim)
+            && let Some(class) = self.default_class()
+        {
+            return self.take_class(claim, class.name()).await;
+        }
+        let annotations = claim.metadata.annotations.as_ref();
+        let has_node = annotations.is_some_and(|a| a.contains_key(SELECTED_NODE));
+        if late && !has_node {
+            let (reason, text) = self.waits_for(claim);
+            self.tell(claim, EventType::Normal, reason, text);
+            return self.set_claim_phase(claim, "Pending", None).await;
+        }
         match class {
-            Some(class) if class.provisioner != "kubernetes.io/no-provisioner" => {
-                self.ask(claim, &class).await?
-            }
-            Some(_) => {
-                let text = "no volume plugin matched name: kubernetes.io/no-provisioner";
-                self.tell(claim, EventType::Normal, "FailedBinding", text);
-            }
+            Some(class) => self.provision(claim, &class.provisioner).await?,
             None if class_of(claim).is_empty() => {
                 let text = "no persistent volumes available for this claim and no storage class is set";
                 self.tell(claim, EventType::Normal, "FailedBinding", text);
@@ -209,21 +242,77 @@ impl Controller {
         self.set_claim_phase(live.as_deref().unwrap_or(claim), "Pending", None).await
     }
 
+    /// The newest of the classes that are marked as the default; of several as old, the first by name.
+    fn default_class(&self) -> Option<Arc<StorageClass>> {
+        let marked = |class: &Arc<StorageClass>| {
+            let annotations = class.metadata.annotations.as_ref();
+            let says = |key: &&str| annotations.and_then(|a| a.get(*key)).is_some_and(|v| v == "true");
+            IS_DEFAULT.iter().any(|key| says(&key))
+        };
+        let made = |class: &StorageClass| class.metadata.creation_timestamp.as_ref().map(|t| t.0);
+        let all = self.classes.lister().list().into_iter().filter(marked);
+        all.max_by(|a, b| made(a).cmp(&made(b)).then_with(|| b.name().cmp(a.name())))
+    }
+
+    /// Gives a claim that named no class the default one, which was not there when the claim was made.
+    async fn take_class(&self, claim: &PersistentVolumeClaim, class: &str) -> Result<()> {
+        let mut next = claim.clone();
+        next.spec.get_or_insert_default().storage_class_name = Some(class.to_owned());
+        let written = self.cx.client.update(&next).await;
+        let counted =
+            if written.is_ok() { Metric::RetroactiveClasses } else { Metric::RetroactiveClassErrors };
+        metrics::add(counted, &[], 1.0);
+        written.map(drop)
+    }
+
+    /// What an event says of a claim that waits for the scheduler.
+    fn waits_for(&self, claim: &PersistentVolumeClaim) -> (&'static str, String) {
+        let pods = self.pods.lister().by_index(WAITING_BY_CLAIM, &claim.key().to_string());
+        let mut names: Vec<&str> = pods.iter().map(|pod| pod.name()).collect();
+        names.sort_unstable();
+        let text = match &names[..] {
+            [] => {
+                let text = "waiting for first consumer to be created before binding";
+                return ("WaitForFirstConsumer", text.to_owned());
+            }
+            [one] => format!("waiting for pod {one} to be scheduled"),
+            many => format!("waiting for pods {} to be scheduled", many.join(",")),
+        };
+        ("WaitForPodScheduled", text)
+    }
+
+    /// Has a volume made, if anybody can.
+    async fn provision(&self, claim: &PersistentVolumeClaim, provisioner: &str) -> Result<()> {
+        let who = driver_of(provisioner).unwrap_or(provisioner);
+        if !is_of_kubernetes(who) {
+            return self.ask(claim, who).await;
+        }
+        let text = match who {
+            "kubernetes.io/host-path" => {
+                format!("Failed to create provisioner: provisioning in volume plugin {who:?} is disabled")
+            }
+            _ => format!("no volume plugin matched name: {who}"),
+        };
+        self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
+        Ok(())
+    }
+
     /// Asks whoever serves the class's provisioner for a volume.
-    async fn ask(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<()> {
-        let who = &class.provisioner;
+    async fn ask(&self, claim: &PersistentVolumeClaim, who: &str) -> Result<()> {
         let text = format!(
             "Waiting for a volume to be created either by the external provisioner '{who}' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
         );
         self.tell(claim, EventType::Normal, "ExternalProvisioning", text);
-        let asked = |key: &str| claim.metadata.annotations.as_ref().and_then(|a| a.get(key)) == Some(who);
+        let asked = |key: &str| {
+            claim.metadata.annotations.as_ref().and_then(|a| a.get(key)).is_some_and(|v| v == who)
+        };
         if asked(PROVISIONER) && asked(OLD_PROVISIONER) {
             return Ok(());
         }
         let mut next = claim.clone();
         let annotations = next.metadata.annotations.get_or_insert_default();
-        annotations.insert(PROVISIONER.to_owned(), who.clone());
-        annotations.insert(OLD_PROVISIONER.to_owned(), who.clone());
+        annotations.insert(PROVISIONER.to_owned(), who.to_owned());
+        annotations.insert(OLD_PROVISIONER.to_owned(), who.to_owned());
         self.cx.client.update(&next).await.map(drop)
     }
 
@@ -267,12 +356,19 @@ impl Controller {
         match volume.and_then(|v| v.spec.as_ref()) {
             Some(spec) => {
                 status.access_modes = spec.access_modes.clone();
+                if phase == "Bound" && claim.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Bound")
+                {
+                    status.current_volume_attributes_class_name = spec.volume_attributes_class_name.clone();
+                }
                 // A later resize is told by whoever did it.
                 if status.capacity.is_none() {
                     status.capacity = spec.capacity.clone();
                 }
             }
-            None => (status.access_modes, status.capacity) = (None, None),
+            None => {
+                (status.access_modes, status.capacity) = (None, None);
+                status.current_volume_attributes_class_name = None;
+            }
         }
         if claim.status.as_ref() == Some(&status) {
             return Ok(());
@@ -287,103 +383,6 @@ impl Controller {
             _ => Ok(()),
         }
     }
-
-    async fn set_volume_phase(&self, volume: &PersistentVolume, to: &str) -> Result<()> {
-        if phase(volume) == to {
-            return Ok(());
-        }
-        let status = PersistentVolumeStatus {
-            phase: Some(to.to_owned()),
-            message: None,
-            reason: None,
-            ..volume.status.clone().unwrap_or_default()
-        };
-        let next = PersistentVolume { status: Some(status), ..volume.clone() };
-        match self.cx.client.update_status(&next).await {
-            Err(e) if !e.is_not_found() => Err(e),
-            _ => Ok(()),
-        }
-    }
-
-    /// A volume without a claim is available, one whose claim has gone is released.
-    async fn sync_volume(&self, key: &ObjectKey) -> Result<()> {
-        let Some(volume) = self.volumes.lister().get_key(key) else { return Ok(()) };
-        let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
-            return self.set_volume_phase(&volume, "Available").await;
-        };
-        let Some(uid) = reference.uid.as_deref().filter(|uid| !uid.is_empty()) else {
-            return self.set_volume_phase(&volume, "Available").await;
-        };
-        let (namespace, name) =
-            (reference.namespace.as_deref().unwrap_or(""), reference.name.as_deref().unwrap_or(""));
-        let mut claim = self.claims.lister().get(namespace, name);
-        if claim.as_ref().is_none_or(|c| c.uid() != uid) {
-            claim = match self.cx.client.get::<PersistentVolumeClaim>(namespace, name).await {
-                Ok(live) => Some(Arc::new(live)),
-                Err(e) if e.is_not_found() => None,
-                Err(e) => return Err(e),
-            };
-        }
-        if claim.is_some_and(|c| c.uid() == uid) {
-            return Ok(());
-        }
-        // What went wrong stays to be seen.
-        if phase(&volume) == "Failed" {
-            return Ok(());
-        }
-        if phase(&volume) != "Released" {
-            return self.set_volume_phase(&volume, "Released").await;
-        }
-        match undeletable(&volume) {
-            Some(why) => self.fail_volume(&volume, why).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Nobody will delete the volume, although it is to be deleted.
-    async fn fail_volume(&self, volume: &PersistentVolume, why: String) -> Result<()> {
-        let mut next = volume.clone();
-        let status = next.status.get_or_insert_default();
-        status.phase = Some("Failed".to_owned());
-        status.message = Some(why.clone());
-        match self.cx.client.update_status(&next).await {
-            Err(e) if e.is_not_found() => Ok(()),
-            Err(e) => Err(e),
-            Ok(_) => {
-                self.cx.recorder.event(volume, EventType::Warning, "VolumeFailedDelete", why);
-                Ok(())
-            }
-        }
-    }
-}
-
-/// Why nobody deletes the released volume; `None` if somebody does, or nobody has to.
-fn undeletable(volume: &PersistentVolume) -> Option<String> {
-    let spec = volume.spec.as_ref()?;
-    let annotation = |name: &str| {
-        let all = volume.metadata.annotations.as_ref()?;
-        all.get(name).map(String::as_str).filter(|value| !value.is_empty())
-    };
-    let provisioner = annotation(PROVISIONED_BY);
-    let external = provisioner.is_some_and(|name| !name.starts_with("kubernetes.io/"))
-        || annotation(MIGRATED_TO).is_some()
-        || spec.csi.is_some();
-    if spec.persistent_volume_reclaim_policy.as_deref() != Some("Delete") || external {
-        return None;
-    }
-    if let Some(name) = provisioner {
-        return Some(format!("no volume plugin matched name: {name}"));
-    }
-    if let Some(folder) = &spec.host_path {
-        let path = &folder.path;
-        // A test's folder is left to whoever made it.
-        let of_test = path.find("/tmp/").is_some_and(|at| path.len() > at + "/tmp/".len());
-        return (!of_test)
-            .then(|| format!("host_path deleter only supports /tmp/.+ but received provided {path}"));
-    }
-    let known = spec.nfs.is_some();
-    let why = if known { "no deletable volume plugin matched" } else { "no volume plugin matched" };
-    Some(format!("error getting deleter volume plugin for volume {:?}: {why}", volume.name()))
 }
 
 fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
@@ -400,6 +399,7 @@ fn reference(claim: &PersistentVolumeClaim) -> ObjectReference {
 
 #[cfg(test)]
 mod tests {
+    use super::super::volumes::phase;
     use super::*;
     use crate::testing::World;
     use k8s_openapi::api::core::v1::Event as ApiEvent;
@@ -424,6 +424,7 @@ mod tests {
             PersistentVolume::RESOURCE,
             PersistentVolumeClaim::RESOURCE,
             StorageClass::RESOURCE,
+            Pod::RESOURCE,
             ApiEvent::RESOURCE,
         ];
         let world = World::new(&kinds);
@@ -474,49 +475,131 @@ mod tests {
         assert_eq!(claim_phase("named").await, "Lost");
     }
 
-    #[test]
-    fn volumes_that_nobody_deletes() {
-        let volume = |annotations: serde_json::Value, source: serde_json::Value| -> PersistentVolume {
-            let mut spec = source;
-            spec["persistentVolumeReclaimPolicy"] = json!("Delete");
-            serde_json::from_value(
-                json!({"metadata": {"name": "v", "annotations": annotations}, "spec": spec}),
-            )
-            .unwrap()
-        };
-        let none = || json!({});
-        for (annotations, source, expected) in [
-            (none(), json!({"csi": {"driver": "d", "volumeHandle": "h"}}), None),
-            (json!({PROVISIONED_BY: "example.com/p"}), json!({"hostPath": {"path": "/data"}}), None),
-            (json!({MIGRATED_TO: "example.com/p"}), json!({"nfs": {"server": "s", "path": "/"}}), None),
-            (
-                json!({PROVISIONED_BY: "kubernetes.io/x"}),
-                json!({"hostPath": {"path": "/data"}}),
-                Some("no volume plugin matched name: kubernetes.io/x"),
-            ),
-            (none(), json!({"hostPath": {"path": "/tmp/a"}}), None),
-            (
-                none(),
-                json!({"hostPath": {"path": "/data"}}),
-                Some("host_path deleter only supports /tmp/.+ but received provided /data"),
-            ),
-            (
-                none(),
-                json!({"nfs": {"server": "s", "path": "/"}}),
-                Some(
-                    "error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched",
+    async fn world_of(objects: &[Value]) -> World {
+        let kinds = [
+            PersistentVolume::RESOURCE,
+            PersistentVolumeClaim::RESOURCE,
+            StorageClass::RESOURCE,
+            Pod::RESOURCE,
+            ApiEvent::RESOURCE,
+        ];
+        let world = World::new(&kinds);
+        let client = world.api.client();
+        for object in objects {
+            let object = object.clone();
+            match object["kind"].as_str().unwrap() {
+                "StorageClass" => drop(
+                    client.create(&serde_json::from_value::<StorageClass>(object).unwrap()).await.unwrap(),
                 ),
-            ),
-            (
-                none(),
-                json!({"local": {"path": "/mnt"}}),
-                Some("error getting deleter volume plugin for volume \"v\": no volume plugin matched"),
-            ),
-        ] {
-            assert_eq!(undeletable(&volume(annotations, source.clone())).as_deref(), expected, "{source}");
+                "Pod" => drop(client.create(&serde_json::from_value::<Pod>(object).unwrap()).await.unwrap()),
+                _ => drop(
+                    client
+                        .create(&serde_json::from_value::<PersistentVolume>(object).unwrap())
+                        .await
+                        .unwrap(),
+                ),
+            }
         }
-        let mut kept = volume(none(), json!({"local": {"path": "/mnt"}}));
-        kept.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some("Retain".to_owned());
-        assert_eq!(undeletable(&kept), None);
+        world.start(&DESCRIPTOR);
+        world.pass(1.0).await;
+        world
+    }
+
+    async fn state(world: &World, name: &str) -> (String, String) {
+        let claim: PersistentVolumeClaim = world.api.client().get("ns", name).await.unwrap();
+        let spec = claim.spec.unwrap();
+        (claim.status.unwrap().phase.unwrap(), spec.volume_name.unwrap_or_default())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_kept_for_a_claim_is_taken_whatever_its_class() {
+        let mut kept = serde_json::to_value(volume("kept", "5Gi")).unwrap();
+        kept["kind"] = json!("PersistentVolume");
+        kept["spec"]["claimRef"] = json!({"namespace": "ns", "name": "c"});
+        let world = world_of(&[kept]).await;
+        let client = world.api.client();
+        client.create(&claim("c", json!({"storageClassName": "standard"}))).await.unwrap();
+        world.pass(2.0).await;
+        assert_eq!(state(&world, "c").await, ("Bound".into(), "kept".into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_class_leaves_the_choice_to_the_scheduler() {
+        let mut near = serde_json::to_value(volume("near", "5Gi")).unwrap();
+        near["kind"] = json!("PersistentVolume");
+        near["spec"]["storageClassName"] = json!("late");
+        let class = json!({"kind": "StorageClass", "metadata": {"name": "late"}, "provisioner": "example.com/p",
+            "volumeBindingMode": "WaitForFirstConsumer"});
+        let pod = json!({"kind": "Pod", "metadata": {"name": "p", "namespace": "ns"}, "spec": {"containers": [],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}});
+        let world = world_of(&[near, class, pod]).await;
+        let client = world.api.client();
+        let mut wanted = claim("c", json!({"storageClassName": "late"}));
+        client.create(&wanted).await.unwrap();
+        world.pass(2.0).await;
+        assert!(
+            world.events().contains(&"c WaitForPodScheduled waiting for pod p to be scheduled".to_owned())
+        );
+        wanted = client.get("ns", "c").await.unwrap();
+        let annotations = wanted.metadata.annotations.get_or_insert_default();
+        annotations.insert(SELECTED_NODE.to_owned(), "far".to_owned());
+        client.update(&wanted).await.unwrap();
+        world.pass(2.0).await;
+        assert_eq!(
+            state(&world, "c").await,
+            ("Pending".into(), String::new()),
+            "the volume may be on another node"
+        );
+        let asked: PersistentVolumeClaim = client.get("ns", "c").await.unwrap();
+        assert_eq!(asked.metadata.annotations.unwrap()[PROVISIONER], "example.com/p");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_takes_a_default_class_that_comes_later() {
+        let world = world_of(&[]).await;
+        let client = world.api.client();
+        client.create(&claim("c", json!({}))).await.unwrap();
+        client.create(&claim("none", json!({"storageClassName": ""}))).await.unwrap();
+        world.pass(2.0).await;
+        let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "standard",
+            "annotations": {IS_DEFAULT[0]: "true"}}, "provisioner": "kubernetes.io/gce-pd"}))
+        .unwrap();
+        client.create(&class).await.unwrap();
+        world.pass(2.0).await;
+        let claim: PersistentVolumeClaim = client.get("ns", "c").await.unwrap();
+        assert_eq!(claim.spec.unwrap().storage_class_name.as_deref(), Some("standard"));
+        assert_eq!(claim.metadata.annotations.unwrap()[PROVISIONER], "pd.csi.storage.gke.io");
+        let none: PersistentVolumeClaim = client.get("ns", "none").await.unwrap();
+        assert_eq!(none.spec.unwrap().storage_class_name.as_deref(), Some(""));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_volume_of_a_claim_is_let_go() {
+        let world = world_of(&[]).await;
+        let client = world.api.client();
+        client.create(&volume("first", "1Gi")).await.unwrap();
+        let made = client.create(&claim("c", json!({}))).await.unwrap();
+        world.pass(2.0).await;
+        let second = |name: &str, annotation: &str| {
+            let mut second = volume(name, "1Gi");
+            second.metadata.annotations = Some([(annotation.to_owned(), "x".to_owned())].into());
+            let spec = second.spec.get_or_insert_default();
+            spec.claim_ref = Some(reference(&made));
+            spec.persistent_volume_reclaim_policy = Some("Delete".to_owned());
+            second
+        };
+        client.create(&second("ours", BOUND_BY_CONTROLLER)).await.unwrap();
+        client.create(&second("made", super::super::volumes::PROVISIONED_BY)).await.unwrap();
+        client.create(&second("kept", "example.com/other")).await.unwrap();
+        world.pass(2.0).await;
+        let now = async |name: &str| {
+            let volume: PersistentVolume = client.get("", name).await.unwrap();
+            let uid = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()).map(|r| r.uid.is_some());
+            (phase(&volume).to_owned(), uid)
+        };
+        assert_eq!(now("first").await, ("Bound".to_owned(), Some(true)));
+        assert_eq!(now("ours").await, ("Available".to_owned(), None));
+        assert_eq!(now("made").await, ("Released".to_owned(), Some(true)));
+        assert_eq!(now("kept").await, ("Available".to_owned(), Some(false)), "still kept for the claim");
     }
 }

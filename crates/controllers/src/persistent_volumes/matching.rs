@@ -1,16 +1,37 @@
 //! Which volume fits a claim: pure functions.
 
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::quantity::Quantity;
 use knarr_apimachinery::selector::Selector;
 
 const STORAGE: &str = "storage";
+/// Where the class stood before it had a field; it still goes before that.
+const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+fn old_class(meta: &ObjectMeta) -> Option<&str> {
+    meta.annotations.as_ref()?.get(OLD_CLASS).map(String::as_str)
+}
 
 pub fn class_of(claim: &PersistentVolumeClaim) -> &str {
-    claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or("")
+    let field = || claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
+    old_class(&claim.metadata).or_else(field).unwrap_or("")
+}
+
+/// Whether the claim says which class it wants, be it none.
+pub fn has_class(claim: &PersistentVolumeClaim) -> bool {
+    old_class(&claim.metadata).is_some()
+        || claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_some())
+}
+
+pub fn class_of_volume(volume: &PersistentVolume) -> &str {
+    let field = || volume.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
+    old_class(&volume.metadata).or_else(field).unwrap_or("")
 }
 
 /// Whether a volume's claimRef is this claim: by name, and by uid where it has one.
@@ -21,32 +42,48 @@ pub fn refers(reference: &ObjectReference, claim: &PersistentVolumeClaim) -> boo
         && reference.uid.as_deref().is_none_or(|uid| uid.is_empty() || uid == claim.uid())
 }
 
-pub fn capacity(volume: &PersistentVolume) -> Option<Quantity> {
-    let amount = volume.spec.as_ref()?.capacity.as_ref()?.get(STORAGE)?;
-    Quantity::parse(&amount.0).ok()
+/// What a volume holds; one that does not say holds nothing.
+fn capacity(volume: &PersistentVolume) -> Quantity {
+    let amount = volume.spec.as_ref().and_then(|s| s.capacity.as_ref()?.get(STORAGE));
+    amount.and_then(|amount| Quantity::parse(&amount.0).ok()).unwrap_or_default()
 }
 
-fn requested(claim: &PersistentVolumeClaim) -> Option<Quantity> {
-    let amount = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get(STORAGE)?;
-    Quantity::parse(&amount.0).ok()
+fn requested(claim: &PersistentVolumeClaim) -> Quantity {
+    let amount = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get(STORAGE));
+    amount.and_then(|amount| Quantity::parse(&amount.0).ok()).unwrap_or_default()
 }
 
 fn mode(mode: Option<&String>) -> &str {
     mode.map_or("Filesystem", String::as_str)
 }
 
-/// Why a volume that a claim names, or that names the claim, does not suit it; in upstream's words.
-pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
+pub fn modes_differ(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let of_volume = volume.spec.as_ref().and_then(|s| s.volume_mode.as_ref());
+    mode(of_volume) != mode(claim.spec.as_ref().and_then(|s| s.volume_mode.as_ref()))
+}
+
+/// Why a volume that a claim names does not suit it; in upstream's words.
+pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
+    if volume.metadata.deletion_timestamp.is_some() {
+        return Some(format!("the volume is marked for deletion {:?}", volume.name()));
+    }
+    if capacity(volume) < requested(claim) {
+        return Some("requested PV is too small".to_owned());
+    }
+    if class_of_volume(volume) != class_of(claim) {
+        return Some("storageClassName does not match".to_owned());
+    }
+    misfit(volume, claim).map(str::to_owned)
+}
+
+/// What no volume may differ in, not even one that is kept for the claim.
+fn misfit(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
     let (Some(offer), Some(wish)) = (&volume.spec, &claim.spec) else { return Some("no spec") };
-    if let (Some(has), Some(wants)) = (capacity(volume), requested(claim))
-        && has < wants
-    {
-        return Some("requested PV is too small");
+    let attributes = |name: &Option<String>| name.clone().unwrap_or_default();
+    if attributes(&offer.volume_attributes_class_name) != attributes(&wish.volume_attributes_class_name) {
+        return Some("volumeAttributesClassName does not match");
     }
-    if offer.storage_class_name.as_deref().unwrap_or("") != class_of(claim) {
-        return Some("storageClassName does not match");
-    }
-    if mode(offer.volume_mode.as_ref()) != mode(wish.volume_mode.as_ref()) {
+    if modes_differ(volume, claim) {
         return Some("incompatible volumeMode");
     }
     let modes = offer.access_modes.as_deref().unwrap_or_default();
@@ -56,20 +93,26 @@ pub fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Opt
     None
 }
 
-/// The smallest free volume that suits the claim; one that names the claim comes first.
-pub fn find(
+/// The volume that is kept for the claim, whatever its class.
+pub fn reserved(
     claim: &PersistentVolumeClaim,
     volumes: &[Arc<PersistentVolume>],
 ) -> Option<Arc<PersistentVolume>> {
-    let named = |v: &&Arc<PersistentVolume>| {
+    let kept = |v: &&Arc<PersistentVolume>| {
         let reference = v.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
         v.metadata.deletion_timestamp.is_none()
             && reference.is_some_and(|r| refers(r, claim))
-            && mismatch(v, claim).is_none()
+            && capacity(v) >= requested(claim)
+            && misfit(v, claim).is_none()
     };
-    if let Some(volume) = volumes.iter().find(named) {
-        return Some(Arc::clone(volume));
-    }
+    volumes.iter().find(kept).map(Arc::clone)
+}
+
+/// Of the free volumes that suit the claim those that can be used in the fewest ways, of these the smallest.
+pub fn free(
+    claim: &PersistentVolumeClaim,
+    volumes: &[Arc<PersistentVolume>],
+) -> Option<Arc<PersistentVolume>> {
     let selector = claim.spec.as_ref().and_then(|s| s.selector.as_ref());
     let selector = selector.map(|s| Selector::from_label_selector(Some(s)));
     let free = |v: &&Arc<PersistentVolume>| {
@@ -80,20 +123,17 @@ pub fn find(
             Some(Ok(selector)) => selector.matches_optional(v.metadata.labels.as_ref()),
             Some(Err(_)) => false,
         };
-        v.metadata.deletion_timestamp.is_none()
-            && unclaimed
-            && available
-            && labelled
-            && mismatch(v, claim).is_none()
+        unclaimed && available && labelled && mismatch(v, claim).is_none()
     };
-    let suitable = volumes.iter().filter(free).filter(|v| capacity(v).is_some());
-    let smallest = suitable.min_by(|a, b| {
-        capacity(a)
-            .partial_cmp(&capacity(b))
-            .unwrap_or(std::cmp::Ordering::Equal)
-            .then(a.name().cmp(b.name()))
+    let ways = |v: &PersistentVolume| {
+        let modes = v.spec.as_ref().and_then(|s| s.access_modes.as_ref());
+        modes.into_iter().flatten().collect::<BTreeSet<_>>().len()
+    };
+    let best = volumes.iter().filter(free).min_by(|a, b| {
+        let by_size = || capacity(a).partial_cmp(&capacity(b)).unwrap_or(Ordering::Equal);
+        ways(a).cmp(&ways(b)).then_with(by_size).then_with(|| a.name().cmp(b.name()))
     });
-    smallest.map(Arc::clone)
+    best.map(Arc::clone)
 }
 
 #[cfg(test)]
@@ -127,7 +167,8 @@ mod tests {
             volume("middle", "10Gi", json!({})),
             volume("fast", "5Gi", json!({"storageClassName": "fast"})),
             volume("block", "5Gi", json!({"volumeMode": "Block"})),
-            volume("shared", "20Gi", json!({"accessModes": ["ReadWriteOnce", "ReadWriteMany"]})),
+            volume("shared", "2Gi", json!({"accessModes": ["ReadWriteOnce", "ReadWriteMany"]})),
+            volume("gold", "2Gi", json!({"volumeAttributesClassName": "gold"})),
             volume("taken", "5Gi", to("other", Some("o"))),
         ];
         for (claim, expected) in [
@@ -137,13 +178,25 @@ mod tests {
             (claim("2Gi", json!({"volumeMode": "Block"})), Some("block")),
             (claim("2Gi", json!({"accessModes": ["ReadWriteMany"]})), Some("shared")),
             (claim("2Gi", json!({"selector": {"matchLabels": {"tier": "big"}}})), Some("big")),
+            (claim("2Gi", json!({"volumeAttributesClassName": "gold"})), Some("gold")),
             (claim("200Gi", json!({})), None),
         ] {
-            assert_eq!(find(&claim, &volumes).as_ref().map(|v| v.name()), expected, "{claim:?}");
+            assert_eq!(free(&claim, &volumes).as_ref().map(|v| v.name()), expected, "{claim:?}");
         }
+
         let mut more = volumes.to_vec();
-        more.push(volume("mine", "50Gi", to("c", None)));
-        assert_eq!(find(&claim("2Gi", json!({})), &more).unwrap().name(), "mine");
-        assert_eq!(mismatch(&volumes[1], &claim("2Gi", json!({}))), Some("requested PV is too small"));
+        more.push(volume(
+            "mine",
+            "50Gi",
+            json!({"storageClassName": "", "claimRef": {"namespace": "ns", "name": "c"}}),
+        ));
+        let mine = claim("2Gi", json!({"storageClassName": "other"}));
+        assert_eq!(reserved(&mine, &more).unwrap().name(), "mine", "its class does not matter");
+        assert!(reserved(&claim("2Gi", json!({"volumeMode": "Block"})), &more).is_none());
+        let small = mismatch(&volumes[1], &claim("2Gi", json!({})));
+        assert_eq!(small.as_deref(), Some("requested PV is too small"));
+        let mut old = claim("1Gi", json!({"storageClassName": "new"}));
+        old.metadata.annotations = Some([(OLD_CLASS.to_owned(), "old".to_owned())].into());
+        assert_eq!(class_of(&old), "old");
     }
 }

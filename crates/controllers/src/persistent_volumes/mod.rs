@@ -4,4 +4,8 @@ pub mod binder;
 pub mod class_protection;
 pub mod expander;
 mod matching;
+mod migration;
 pub mod protection;
+mod volumes;
+
+pub use matching::class_of;

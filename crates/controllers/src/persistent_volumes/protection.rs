@@ -2,12 +2,18 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition, Pod, Volume,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Informer, ListOptions, Result};
 
 use crate::manager::{Context, Descriptor};
+use crate::owners::controller_of;
+use crate::pod_state;
 
 pub const CLAIMS: Descriptor = Descriptor {
     name: "persistentvolumeclaim-protection-controller",
@@ -20,6 +26,8 @@ pub const VOLUMES: Descriptor = Descriptor {
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+/// The condition that says since when no pod has used a claim.
+const UNUSED: &str = "Unused";
 /// The index of pods by `namespace/claim` of the claims they use.
 const BY_CLAIM: &str = "persistentVolumeClaim";
 
@@ -59,18 +67,67 @@ pub(super) async fn carry_out<K: Kind>(
     }
 }
 
-/// The claims that a pod uses, as `namespace/name`; none before it has a node: it is not started with a claim that is
-/// being deleted.
-fn claims_of(pod: &Pod) -> Vec<String> {
-    let Some(spec) = pod.spec.as_ref().filter(|s| s.node_name.as_deref().is_some_and(|n| !n.is_empty()))
-    else {
-        return Vec::new();
+/// The claim that a volume of a pod means, and whether it was made for the pod.
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
+    if let Some(named) = &volume.persistent_volume_claim {
+        return Some((named.claim_name.clone(), false));
+    }
+    volume.ephemeral.as_ref().map(|_| (format!("{}-{}", pod.name(), volume.name), true))
+}
+
+/// The claims that a pod uses, as `namespace/name`.
+pub(super) fn claims_of(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let names = volumes.filter_map(|volume| claim_of(pod, volume));
+    names.map(|(name, _)| format!("{}/{name}", pod.namespace())).collect()
+}
+
+/// Whether the pod uses the claim; one that was made for a pod of this name only if it is this pod's, and while `own`.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim, own: bool) -> bool {
+    let is_of_pod = || controller_of(&claim.metadata).is_some_and(|owner| owner.uid == pod.uid());
+    let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    volumes.any(|volume| {
+        claim_of(pod, volume)
+            .is_some_and(|(name, made)| name == claim.name() && (!made || (own && is_of_pod())))
+    })
+}
+
+/// Whether the pod keeps a deleted claim: it has a node, for no other is started with such a claim. What was made for
+/// a pod that only waits for its removal goes first, for the pod may wait for that.
+fn keeps(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let has_node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());
+    let is_shut_down =
+        pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0);
+    has_node && uses(pod, claim, !is_shut_down)
+}
+
+/// Whether the pod counts for the condition that says whether the claim is used.
+fn counts(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    !pod_state::has_ended(pod) && uses(pod, claim, true)
+}
+
+/// The claim with the condition `Unused` as it is to be; `None` where it says so already.
+fn with_unused(claim: &PersistentVolumeClaim, used: bool, now: Timestamp) -> Option<PersistentVolumeClaim> {
+    let (status, reason, message) = match used {
+        true => ("False", "PodUsingPVC", "A pod is currently referencing this PVC"),
+        false => ("True", "NoPodsUsingPVC", "No pods are currently referencing this PVC"),
     };
-    let names = spec.volumes.iter().flatten().filter_map(|volume| {
-        let claim = volume.persistent_volume_claim.as_ref().map(|c| c.claim_name.clone());
-        claim.or_else(|| volume.ephemeral.is_some().then(|| format!("{}-{}", pod.name(), volume.name)))
-    });
-    names.map(|name| format!("{}/{name}", pod.namespace())).collect()
+    let mut next = claim.clone();
+    let conditions = next.status.get_or_insert_default().conditions.get_or_insert_default();
+    let condition = PersistentVolumeClaimCondition {
+        type_: UNUSED.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_transition_time: Some(Time(now)),
+        last_probe_time: None,
+    };
+    match conditions.iter_mut().find(|c| c.type_ == UNUSED) {
+        Some(known) if known.status == status => return None,
+        Some(known) => *known = condition,
+        None => conditions.push(condition),
+    }
+    Some(next)
 }
 
 async fn run_claims(cx: Arc<Context>) {
@@ -105,16 +162,37 @@ async fn protect_claim(
     key: &ObjectKey,
 ) -> Result<()> {
     let Some(claim) = claims.lister().get_key(key) else { return Ok(()) };
-    let in_use = !pods.lister().by_index(BY_CLAIM, &key.to_string()).is_empty();
-    let verdict = verdict(&*claim, CLAIM_FINALIZER, in_use);
-    if verdict == Verdict::Remove {
-        // The informer may be behind a pod that was just bound: ask before letting go.
-        let (live, _) = cx.client.list::<Pod>(Some(claim.namespace()), &ListOptions::default()).await?;
-        if live.iter().any(|pod| claims_of(pod).iter().any(|c| *c == key.to_string())) {
-            return Ok(());
+    let of_claim = pods.lister().by_index(BY_CLAIM, &key.to_string());
+    let is_bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
+    if is_bound && claim.metadata.deletion_timestamp.is_none() {
+        let used = of_claim.iter().any(|pod| counts(pod, &claim));
+        if let Some(mut next) = with_unused(&claim, used, cx.clock.now()) {
+            // The informer may be behind a new pod: asked for before it is said that there is none.
+            if !used && live(cx, &claim).await?.iter().any(|pod| counts(pod, &claim)) {
+                match with_unused(&claim, true, cx.clock.now()) {
+                    Some(used) => next = used,
+                    None => return Ok(()),
+                }
+            }
+            return match cx.client.update_status(&next).await {
+                // What changes next comes back as an event.
+                Err(e) if !e.is_not_found() => Err(e),
+                _ => Ok(()),
+            };
         }
     }
+    let in_use = of_claim.iter().any(|pod| keeps(pod, &claim));
+    let verdict = verdict(&*claim, CLAIM_FINALIZER, in_use);
+    // The informer may be behind a pod that was just bound: ask before letting go.
+    if verdict == Verdict::Remove && live(cx, &claim).await?.iter().any(|pod| keeps(pod, &claim)) {
+        return Ok(());
+    }
     carry_out(cx, &*claim, CLAIM_FINALIZER, verdict).await
+}
+
+/// The pods of the claim's namespace, as the API server has them now.
+async fn live(cx: &Context, claim: &PersistentVolumeClaim) -> Result<Vec<Arc<Pod>>> {
+    Ok(cx.client.list::<Pod>(Some(claim.namespace()), &ListOptions::default()).await?.0)
 }
 
 async fn run_volumes(cx: Arc<Context>) {
@@ -165,6 +243,42 @@ mod tests {
         world.api.remove::<Pod>("ns", "p");
         world.pass(1.0).await;
         assert!(get().await.is_err());
+    }
+
+    #[test]
+    fn who_keeps_a_claim_and_who_uses_it() {
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"name": "p-v", "namespace": "ns",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "mine", "controller": true}]}}))
+        .unwrap();
+        let pod = |uid: &str,
+                   node: &str,
+                   meta: serde_json::Value,
+                   volume: serde_json::Value,
+                   phase: &str|
+         -> Pod {
+            let mut pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": uid},
+                "spec": {"nodeName": node, "containers": [], "volumes": [volume]}, "status": {"phase": phase}});
+            pod["metadata"].as_object_mut().unwrap().extend(meta.as_object().unwrap().clone());
+            serde_json::from_value(pod).unwrap()
+        };
+        let (own, named) = (
+            || json!({"name": "v", "ephemeral": {}}),
+            || json!({"name": "x", "persistentVolumeClaim": {"claimName": "p-v"}}),
+        );
+        let gone = || json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0});
+        for (pod, kept, used) in [
+            (pod("mine", "n", json!({}), own(), "Running"), true, true),
+            (pod("other", "n", json!({}), own(), "Running"), false, false),
+            (pod("mine", "", json!({}), own(), "Pending"), false, true),
+            (pod("mine", "n", gone(), own(), "Running"), false, true),
+            (pod("mine", "n", gone(), named(), "Running"), true, true),
+            (pod("mine", "n", json!({}), named(), "Succeeded"), true, false),
+        ] {
+            assert_eq!((keeps(&pod, &claim), counts(&pod, &claim)), (kept, used), "{pod:?}");
+        }
+        let unused = with_unused(&claim, false, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(with_unused(&unused, false, Timestamp::UNIX_EPOCH), None);
+        assert!(with_unused(&unused, true, Timestamp::UNIX_EPOCH).is_some());
     }
 
     #[tokio::test(start_paused = true)]

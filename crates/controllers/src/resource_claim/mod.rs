@@ -14,7 +14,6 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimTemplate};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::status::StatusError;
-use knarr_client::events::EventRecorder;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Error, Event, Lister};
 
@@ -27,7 +26,6 @@ pub const DESCRIPTOR: Descriptor =
 const WORKERS: usize = 50;
 /// Who writes the statuses of pods, and who tells of failures: upstream's names.
 const FIELD_MANAGER: &str = "ResourceClaimController";
-const EVENT_SOURCE: &str = "resource_claim";
 /// Pods by `namespace/name` of their claims, and of the templates of these.
 const BY_CLAIM: &str = "pod-resource-claim";
 const BY_TEMPLATE: &str = "pod-resource-claim-template";
@@ -51,7 +49,6 @@ struct Work {
     cx: Arc<Context>,
     /// Applies the statuses of pods.
     applier: Client,
-    recorder: EventRecorder,
     pods: Lister<Pod>,
     claims: Lister<ResourceClaim>,
     templates: Lister<ResourceClaimTemplate>,
@@ -77,7 +74,6 @@ async fn run(cx: Arc<Context>) {
     let clock = Arc::clone(&cx.clock);
     let work = Arc::new(Work {
         applier: Client::new(Arc::clone(cx.client.transport()), clock, FIELD_MANAGER),
-        recorder: EventRecorder::new(cx.client.clone(), EVENT_SOURCE, "", cx.stop.clone()),
         pods: pods.lister(),
         claims: claims.lister(),
         templates: templates.lister(),

@@ -124,7 +124,7 @@ impl Work {
                 Ok(name) => made.extend(name.map(|name| (claim.name.clone(), name))),
                 Err(error) => {
                     let text = format!("PodResourceClaim {}: {error}", claim.name);
-                    self.recorder.event(&*pod, EventType::Warning, "FailedResourceClaimCreation", text);
+                    self.cx.recorder.event(&*pod, EventType::Warning, "FailedResourceClaimCreation", text);
                     return Err(error);
                 }
             }

@@ -179,12 +179,14 @@ impl Controller {
                 Ok(_) => ("SuccessfulCreate", EventType::Normal, Ok(())),
                 Err(e) => ("FailedCreate", EventType::Warning, Err(e)),
             };
-            let outcome = match &text {
-                Ok(()) => "success".to_owned(),
-                Err(error) => format!("failed error: {error}"),
-            };
             let (name, pod) = (claim.name(), pod_name(set, ordinal));
-            let message = format!("create Claim {name} Pod {pod} in StatefulSet {} {outcome}", set.name());
+            let message = match &text {
+                Ok(()) => format!("Create Claim {name} Pod {pod} in StatefulSet {} success", set.name()),
+                Err(error) => format!(
+                    "Create Claim {name} for Pod {pod} in StatefulSet {} failed error: {error}",
+                    set.name()
+                ),
+            };
             self.cx.recorder.event(set, type_, reason, message);
             text?;
         }
@@ -214,14 +216,14 @@ impl Controller {
         match self.cx.client.create(pod).await {
             Ok(created) => {
                 self.pods.note(&set.key(), &created.metadata);
-                self.tell(set, "create", pod, "SuccessfulCreate", None);
+                self.tell(set, "Create", pod, "SuccessfulCreate", None);
                 Ok(())
             }
             // The old pod of the name is still going.
             Err(e) if e.is_already_exists() => Err(e),
             Err(e) if namespace_is_terminating(&e) => Ok(()),
             Err(e) => {
-                self.tell(set, "create", pod, "FailedCreate", Some(&e));
+                self.tell(set, "Create", pod, "FailedCreate", Some(&e));
                 Err(e)
             }
         }
@@ -268,12 +270,12 @@ impl Controller {
                 Ok(())
             }
             Err(e) => {
-                self.tell(set, "delete", pod, "FailedDelete", Some(&e));
+                self.tell(set, "Delete", pod, "FailedDelete", Some(&e));
                 Err(e)
             }
             Ok(()) => {
                 self.pods.note_deleted(&set.key(), pod);
-                self.tell(set, "delete", pod, "SuccessfulDelete", None);
+                self.tell(set, "Delete", pod, "SuccessfulDelete", None);
                 Ok(())
             }
         }

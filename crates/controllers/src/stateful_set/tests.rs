@@ -103,8 +103,8 @@ async fn pods_come_in_order_and_go_in_reverse_and_their_claims_stay() {
     assert_eq!(trial.pods(), ["w-0 v1"]);
     assert_eq!(trial.claims(), ["data-w-0", "data-w-1", "data-w-2"]);
     let events = trial.world.events();
-    assert!(events.contains(&"w SuccessfulCreate create Pod w-0 in StatefulSet w successful".to_owned()));
-    assert!(events.contains(&"w SuccessfulDelete delete Pod w-2 in StatefulSet w successful".to_owned()));
+    assert!(events.contains(&"w SuccessfulCreate Create Pod w-0 in StatefulSet w successful".to_owned()));
+    assert!(events.contains(&"w SuccessfulDelete Delete Pod w-2 in StatefulSet w successful".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
