@@ -227,6 +227,8 @@ pub struct ApiArgs {
 
 /// The feature gate of pod groups.
 pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
+/// The feature gate with which the API server elects the holders of leases.
+pub const COORDINATED_LEADER_ELECTION: &str = "CoordinatedLeaderElection";
 
 /// The features with what `--feature-gates` says of them.
 pub fn features(text: &str) -> Result<Features> {

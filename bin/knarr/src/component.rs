@@ -19,7 +19,7 @@ use knarr_scheduler::config::process::{ClientConnection, LeaderElection as Confi
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::api_flags::GENERIC_WORKLOAD;
+use crate::api_flags::{COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD};
 use crate::progress::Progress;
 use crate::serving::{Bound, Check, Pages, ServingArgs};
 use crate::{access, api_flags, leading, preflight, signals};
@@ -88,8 +88,10 @@ pub struct Component {
 impl Component {
     /// Takes the port and makes the first contact.
     pub async fn start(args: &ComponentArgs, Identity { name, port }: Identity) -> Result<Self> {
-        let election = args.election(name)?;
-        gates::GENERIC_WORKLOAD.set(api_flags::features(&args.feature_gates)?.is_on(GENERIC_WORKLOAD));
+        let features = api_flags::features(&args.feature_gates)?;
+        gates::GENERIC_WORKLOAD.set(features.is_on(GENERIC_WORKLOAD));
+        let coordinated = features.is_on(COORDINATED_LEADER_ELECTION);
+        let election = args.election(name)?.map(|election| LeaderElection { coordinated, ..election });
         let kubeconfig =
             args.kubeconfig.as_deref().context("--kubeconfig FILE says where the API server is")?;
         let access =
@@ -120,6 +122,9 @@ impl Component {
         }
         let lease =
             self.election.as_ref().map(|e| format!("acts while it holds lease {}/{}", e.namespace, e.name));
+        if let Some(election) = self.election.as_ref().filter(|election| election.coordinated) {
+            tokio::spawn(leading::stand(self.client.clone(), election, self.name, stop.clone()));
+        }
         let (client, election, until) = (self.client.clone(), self.election, stop.clone());
         let running = tokio::spawn(async move {
             match election {

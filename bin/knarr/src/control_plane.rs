@@ -1,6 +1,7 @@
 //! The control plane in one process: store, API server, scheduler, controllers, each with its own identity.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use anyhow::{Context, Result};
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
 use knarr_client::Client;
+use knarr_client::leader_election::LeaderElection;
 use knarr_client::service_account::user_name;
 use knarr_controllers::{ClientOf, Settings};
 use knarr_scheduler::Scheduler;
@@ -172,6 +174,22 @@ pub fn client(
     manager: &str,
 ) -> Client {
     Client::new(server.transport(UserInfo::new(user, groups)), Arc::clone(clock), manager)
+}
+
+/// Elects among those who stand for leases until `stop`: on one server at a time.
+pub fn elections(
+    server: &ApiServer,
+    clock: &Arc<dyn Clock>,
+    identity: &str,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let client = client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver");
+    let election = LeaderElection::new("kube-system", "leader-election-controller", identity);
+    let elect = {
+        let client = client.clone();
+        move |leading| knarr_controllers::lease_election::run(client.clone(), leading)
+    };
+    leading::while_holding(client, election, stop, elect)
 }
 
 /// Runs the scheduler until `stop`: on one server at a time, where there are several.

@@ -2,8 +2,11 @@
 
 use std::future::Future;
 
+use knarr_api::gates::COORDINATED_LEADER_ELECTION;
+use knarr_apiserver::SYSTEM_VERSION;
 use knarr_client::Client;
 use knarr_client::leader_election::LeaderElection;
+use knarr_client::lease_candidate::Candidate;
 use tokio_util::sync::CancellationToken;
 
 /// Who holds the lease of a component, in upstream's form: host name and something unique.
@@ -14,6 +17,22 @@ pub fn identity(host: &str) -> String {
         bytes = u64::from(std::process::id()).to_be_bytes();
     }
     format!("{host}_{:016x}", u64::from_be_bytes(bytes))
+}
+
+/// Stands for election as the component of this name until `stop`, where the API server elects.
+pub fn stand(
+    client: Client,
+    election: &LeaderElection,
+    component: &str,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let candidate = Candidate {
+        namespace: election.namespace.clone(),
+        identity: election.identity.clone(),
+        lease: component.to_owned(),
+        version: SYSTEM_VERSION.trim_start_matches('v').to_owned(),
+    };
+    candidate.run(client, stop)
 }
 
 /// Runs `component` while this process holds the lease `name` in `kube-system`, until `stop`.
@@ -29,7 +48,11 @@ pub async fn while_leading<F, Fut>(
     F: Fn(CancellationToken) -> Fut,
     Fut: Future<Output = ()>,
 {
-    let election = LeaderElection::new("kube-system", name, identity);
+    let coordinated = COORDINATED_LEADER_ELECTION.is_on();
+    let election = LeaderElection { coordinated, ..LeaderElection::new("kube-system", name, identity) };
+    if coordinated {
+        tokio::spawn(stand(client.clone(), &election, name, stop.clone()));
+    }
     while_holding(client, election, stop, component).await;
 }
 

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use knarr_api::resources;
+use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer};
 use knarr_client::clock::SystemClock;
 use knarr_scheduler::config::Configuration;
 use tokio_util::sync::CancellationToken;
 
-use crate::api_flags::{ApiArgs, GENERIC_WORKLOAD};
+use crate::api_flags::{ApiArgs, COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD};
 use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
@@ -171,6 +171,9 @@ fn start_components(
     stop: &CancellationToken,
 ) {
     let identity = leading::identity(&options.node_name);
+    if gates::COORDINATED_LEADER_ELECTION.is_on() {
+        tokio::spawn(control_plane::elections(server, clock, &identity, stop.clone()));
+    }
     if !args.disable_scheduler {
         let (server, clock, stop) = (server.clone(), Arc::clone(clock), stop.clone());
         let (options, identity) = (options.clone(), identity.clone());
@@ -222,6 +225,11 @@ fn scheduler_config(args: &ServerArgs) -> Result<Configuration> {
     let served = resources::enabled(&runtime_config(args));
     if generic_workload && !served.iter().any(|r| r.types.plural == "podgroups") {
         bail!("--feature-gates: {GENERIC_WORKLOAD} needs --runtime-config scheduling.k8s.io/v1beta1=true");
+    }
+    let elects = args.api.features()?.is_on(COORDINATED_LEADER_ELECTION);
+    if elects && !served.iter().any(|r| r.types.plural == "leasecandidates") {
+        let needed = "--runtime-config coordination.k8s.io/v1beta1=true";
+        bail!("--feature-gates: {COORDINATED_LEADER_ELECTION} needs {needed}");
     }
     Ok(Configuration {
         generic_workload,

@@ -10,6 +10,9 @@ pub struct Gate(AtomicBool);
 /// Pods name a PodGroup to be scheduled with (KEP-4671).
 pub static GENERIC_WORKLOAD: Gate = Gate(AtomicBool::new(false));
 
+/// The API server elects the holders of leases among candidates (KEP-4355).
+pub static COORDINATED_LEADER_ELECTION: Gate = Gate(AtomicBool::new(false));
+
 impl Gate {
     pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -122,6 +122,7 @@ impl ApiServer {
         let metrics = Arc::new(Metrics::default());
         config.features.show(&metrics);
         gates::GENERIC_WORKLOAD.set(config.features.is_on("GenericWorkload"));
+        gates::COORDINATED_LEADER_ELECTION.set(config.features.is_on("CoordinatedLeaderElection"));
         show_build(&config, &metrics);
         config.store = encrypted(&config, &metrics)?;
         let names = config

@@ -32,6 +32,8 @@ pub struct LeaderElection {
     pub lease_duration: Duration,
     pub renew_deadline: Duration,
     pub retry_period: Duration,
+    /// The API server elects among candidates (see [`crate::lease_candidate`]): a lease is only renewed, never taken.
+    pub coordinated: bool,
     /// How this candidate is doing; shared by its clones.
     pub standing: Arc<Standing>,
 }
@@ -80,6 +82,7 @@ impl LeaderElection {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
+            coordinated: false,
             standing: Arc::default(),
         }
     }
@@ -174,6 +177,7 @@ impl LeaderElection {
         let now = client.clock().now();
         let lease = match client.get::<Lease>(&self.namespace, &self.name).await {
             Ok(lease) => lease,
+            Err(e) if e.is_not_found() && self.coordinated => return Ok(false),
             Err(e) if e.is_not_found() => {
                 client.create(&self.first_lease(now)).await?;
                 return Ok(true);
@@ -181,7 +185,12 @@ impl LeaderElection {
             Err(e) => return Err(e),
         };
         seen.observe(&lease, client.clock().monotonic());
-        match self.next_lease(&lease, now, seen.unchanged_for(client.clock().monotonic())) {
+        let unchanged_for = seen.unchanged_for(client.clock().monotonic());
+        let next = match self.coordinated {
+            true => self.renewed_lease(&lease, now, unchanged_for),
+            false => self.next_lease(&lease, now, unchanged_for),
+        };
+        match next {
             Some(next) => client.update(&next).await.map(|_| true),
             None => Ok(false),
         }
@@ -210,6 +219,24 @@ impl LeaderElection {
             self.spec(now, now, transitions.saturating_add(1))
         } else {
             return None;
+        };
+        Some(Lease { spec: Some(next), ..lease.clone() })
+    }
+
+    /// The lease renewed, if this process was elected and nobody is to follow it.
+    fn renewed_lease(&self, lease: &Lease, now: Timestamp, unchanged_for: Duration) -> Option<Lease> {
+        let spec = lease.spec.clone().unwrap_or_default();
+        let is_ours = spec.holder_identity.as_deref() == Some(&self.identity);
+        let is_wanted = spec.preferred_holder.as_deref().is_some_and(|other| !other.is_empty());
+        if !is_ours || is_wanted || unchanged_for > held_for(&spec) {
+            return None;
+        }
+        let next = LeaseSpec {
+            renew_time: Some(MicroTime(now)),
+            acquire_time: Some(spec.acquire_time.clone().unwrap_or(MicroTime(now))),
+            lease_duration_seconds: i32::try_from(self.lease_duration.as_secs()).ok(),
+            preferred_holder: None,
+            ..spec
         };
         Some(Lease { spec: Some(next), ..lease.clone() })
     }
@@ -286,6 +313,30 @@ mod tests {
         election.standing.set("x", false, second(50));
         assert_eq!(election.health(second(1000)), Ok(()));
         assert!(metrics::render().contains("leader_election_master_status{name=\"x\"} 0"));
+    }
+
+    #[test]
+    fn who_was_elected_renews_and_takes_nothing() {
+        let election = LeaderElection::new("kube-system", "x", "me");
+        let now = Timestamp::from_second(100).unwrap();
+        let renewed = |holder: &str, preferred: Option<&str>, unchanged: u64| {
+            let spec = LeaseSpec {
+                holder_identity: Some(holder.into()),
+                lease_duration_seconds: Some(5),
+                preferred_holder: preferred.map(str::to_owned),
+                strategy: Some("OldestEmulationVersion".into()),
+                ..LeaseSpec::default()
+            };
+            let lease = Lease { spec: Some(spec), ..Lease::default() };
+            election.renewed_lease(&lease, now, Duration::from_secs(unchanged)).and_then(|l| l.spec)
+        };
+        let mine = renewed("me", None, 2).unwrap();
+        assert_eq!((mine.lease_duration_seconds, mine.strategy.is_some()), (Some(15), true));
+        for (holder, preferred, unchanged) in
+            [("other", None, 60), ("", None, 60), ("me", Some("other"), 0), ("me", None, 6)]
+        {
+            assert_eq!(renewed(holder, preferred, unchanged), None, "{holder} {preferred:?} {unchanged}");
+        }
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod ephemeral_volume;
 mod garbage_collector;
 mod horizontal_pod_autoscaler;
 mod job;
+pub mod lease_election;
 mod legacy_token_cleaner;
 mod local_path;
 mod namespace;

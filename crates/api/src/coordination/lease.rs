@@ -5,6 +5,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::defaults::existing;
+use crate::gates::COORDINATED_LEADER_ELECTION;
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -34,8 +35,8 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 
 struct Rules;
 
-/// Fields of coordinated leader election, an alpha feature upstream and off by default: dropped unless they are there.
-const ALPHA: &[&str] = &["strategy", "preferredHolder"];
+/// Fields of coordinated leader election, a beta feature that is off by default: dropped then, unless they are there.
+const COORDINATED: &[&str] = &["strategy", "preferredHolder"];
 
 impl Strategy for Rules {
     fn prepare_for_create(&self, object: &mut Value) {
@@ -43,8 +44,11 @@ impl Strategy for Rules {
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value, _: Option<&str>) {
+        if COORDINATED_LEADER_ELECTION.is_on() {
+            return;
+        }
         let Some(spec) = existing(prepare::object(new), "spec") else { return };
-        for field in ALPHA {
+        for field in COORDINATED {
             if old.pointer(&format!("/spec/{field}")).is_none_or(Value::is_null) {
                 spec.remove(*field);
             }

@@ -1,0 +1,98 @@
+//! A process that stands for election for a lease: it says so in a LeaseCandidate, and answers when it is asked.
+//!
+//! Source: the behaviour of `k8s.io/client-go/tools/leaderelection/leasecandidate.go`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1beta1::{LeaseCandidate, LeaseCandidateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::informer::Informers;
+use crate::transport::ListOptions;
+
+/// How often a candidate shows itself when nobody asks.
+const EVERY: Duration = Duration::from_secs(300);
+const RETRY: Duration = Duration::from_secs(2);
+const STRATEGY: &str = "OldestEmulationVersion";
+
+/// Who stands for what.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    pub namespace: String,
+    /// The candidate's identity, which the lease will name.
+    pub identity: String,
+    pub lease: String,
+    /// `1.37.0`: what the process is, and what it is compatible with.
+    pub version: String,
+}
+
+impl Candidate {
+    /// Stands for election until `stop`.
+    pub async fn run(self, client: Client, stop: CancellationToken) {
+        let informers = Informers::new(client.clone(), stop.clone());
+        let selection = ListOptions {
+            field_selector: Some(format!("metadata.name={}", self.identity)),
+            ..ListOptions::default()
+        };
+        let known = informers.selected::<LeaseCandidate>(selection);
+        let asked = Arc::new(Notify::new());
+        let wake = Arc::clone(&asked);
+        known.add_handler(move |event| {
+            let spec = &event.object().spec;
+            let renewed = spec.renew_time.as_ref().map(|t| t.0);
+            if spec.ping_time.as_ref().is_some_and(|asked| renewed.is_none_or(|at| at < asked.0)) {
+                wake.notify_one();
+            }
+        });
+        tokio::select! {
+            () = known.wait_synced() => {}
+            () = stop.cancelled() => return,
+        }
+        loop {
+            let wait = match self.show(&client).await {
+                Ok(()) => EVERY,
+                Err(error) => {
+                    tracing::debug!(%error, lease = self.lease, "not a candidate yet");
+                    RETRY
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = asked.notified() => {}
+                () = client.clock().sleep(wait) => {}
+            }
+        }
+    }
+
+    async fn show(&self, client: &Client) -> Result<()> {
+        let now = Some(MicroTime(client.clock().now()));
+        match client.get::<LeaseCandidate>(&self.namespace, &self.identity).await {
+            Ok(mut known) => {
+                known.spec.renew_time = now;
+                client.update(&known).await.map(drop)
+            }
+            Err(e) if e.is_not_found() => {
+                let metadata = ObjectMeta {
+                    name: Some(self.identity.clone()),
+                    namespace: Some(self.namespace.clone()),
+                    ..ObjectMeta::default()
+                };
+                let spec = LeaseCandidateSpec {
+                    lease_name: self.lease.clone(),
+                    binary_version: self.version.clone(),
+                    emulation_version: Some(self.version.clone()),
+                    strategy: STRATEGY.to_owned(),
+                    renew_time: now,
+                    ping_time: None,
+                };
+                client.create(&LeaseCandidate { metadata, spec }).await.map(drop)
+            }
+            Err(e) => Err(e),
+        }
+    }
+}
