@@ -129,19 +129,18 @@ impl PodControl {
         self.claim_if(owner, selector, |_| true).await
     }
 
-    /// As [`PodControl::claim`], adopting only pods that `adoptable` allows.
+    /// As [`PodControl::claim`], of pods that are `eligible` besides.
     pub async fn claim_if<K: Kind>(
         &self,
         owner: &K,
         selector: &Selector,
-        adoptable: impl Fn(&Pod) -> bool,
+        eligible: impl Fn(&Pod) -> bool,
     ) -> Result<Vec<Arc<Pod>>> {
         let mut candidates = self.of(owner.uid());
-        let unowned = self.pods.lister().by_index(BY_CONTROLLER, &orphans(owner.namespace()));
-        candidates.extend(unowned.into_iter().filter(|p| adoptable(p)));
+        candidates.extend(self.pods.lister().by_index(BY_CONTROLLER, &orphans(owner.namespace())));
         let mut pods = Vec::with_capacity(candidates.len());
         for pod in candidates {
-            let matches = selector.matches_optional(pod.metadata.labels.as_ref());
+            let matches = selector.matches_optional(pod.metadata.labels.as_ref()) && eligible(&pod);
             match claim(owner, &pod.metadata, matches) {
                 Claim::Keep => pods.push(pod),
                 Claim::Ignore => {}

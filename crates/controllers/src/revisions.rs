@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use knarr_api::kind::Kind;
+use knarr_apimachinery::field::go_json;
 use knarr_apimachinery::names::safe_encode;
 use knarr_apimachinery::selector::Selector;
 use knarr_client::{Client, Error, Lister, Patch, Result};
@@ -29,11 +30,14 @@ fn data_of(revision: &ControllerRevision) -> &Value {
     &revision.data.0
 }
 
-/// A hash of the data and the number of collisions so far, in letters that make no words.
+/// A hash of the data, as Go writes it, and the number of collisions so far, in letters that make no words.
+///
+/// Source: `pkg/controller/history` of Kubernetes 1.37, whose StatefulSets have revisions of the same names.
 fn hash(data: &Value, collisions: i32) -> String {
-    let bytes = data.to_string();
+    let bytes = go_json(&data.to_string());
     let all = bytes.bytes().chain(collisions.to_string().into_bytes());
-    let hash = all.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    // FNV-1, 32 bits.
+    let hash = all.fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));
     safe_encode(&hash.to_string())
 }
 
@@ -51,9 +55,17 @@ enum Found {
     None,
 }
 
-/// `revisions` are sorted by number.
-fn find(revisions: &[ControllerRevision], data: &Value) -> Found {
-    match revisions.iter().rposition(|r| data_of(r) == data) {
+/// `revisions` are sorted by number. The newest also stands for a template that it only writes otherwise: somebody
+/// else, or an older version, made it.
+fn find(revisions: &[ControllerRevision], template: &PodTemplateSpec, data: &Value) -> Found {
+    let whole = |template: &PodTemplateSpec| {
+        (template.metadata.clone().unwrap_or_default(), template.spec.clone().unwrap_or_default())
+    };
+    let means = |revision: &ControllerRevision| {
+        template_of(revision).is_some_and(|known| whole(&known) == whole(template))
+    };
+    let newest = revisions.len().checked_sub(1).filter(|i| means(&revisions[*i]));
+    match newest.or_else(|| revisions.iter().rposition(|r| data_of(r) == data)) {
         Some(i) if i + 1 == revisions.len() => Found::Newest(i),
         Some(i) => Found::Older(i),
         None => Found::None,
@@ -113,7 +125,7 @@ impl Revisions {
         collisions: &mut i32,
     ) -> Result<ControllerRevision> {
         let data = data(template);
-        let newest = match find(revisions, &data) {
+        let newest = match find(revisions, template, &data) {
             Found::Newest(i) => return Ok(revisions[i].clone()),
             Found::Older(i) => {
                 let mut revision = revisions.remove(i);
@@ -184,8 +196,10 @@ impl Revisions {
         live: impl Fn(&ControllerRevision) -> bool,
         limit: i32,
     ) -> Result<()> {
+        // Less than nothing means all of them.
+        let Ok(limit) = usize::try_from(limit) else { return Ok(()) };
         let history: Vec<_> = revisions.iter().filter(|r| !live(r)).collect();
-        let surplus = history.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+        let surplus = history.len().saturating_sub(limit);
         for revision in history.into_iter().take(surplus) {
             let uid = Preconditions { uid: revision.metadata.uid.clone(), ..Preconditions::default() };
             let options = DeleteOptions { preconditions: Some(uid), ..DeleteOptions::default() };
@@ -225,10 +239,14 @@ mod tests {
 
     #[test]
     fn a_template_is_found_again() {
-        let all = [revision(1, "a"), revision(2, "b"), revision(3, "c")];
-        assert_eq!(find(&all, &data(&template("c"))), Found::Newest(2));
-        assert_eq!(find(&all, &data(&template("a"))), Found::Older(0));
-        assert_eq!(find(&all, &data(&template("d"))), Found::None);
+        let mut all = [revision(1, "a"), revision(2, "b"), revision(3, "c")];
+        let of =
+            |all: &[ControllerRevision], image: &str| find(all, &template(image), &data(&template(image)));
+        assert_eq!(of(&all, "c"), Found::Newest(2));
+        assert_eq!(of(&all, "a"), Found::Older(0));
+        assert_eq!(of(&all, "d"), Found::None);
+        all[2].data.0["spec"]["template"]["metadata"] = json!({"creationTimestamp": null});
+        assert_eq!(of(&all, "c"), Found::Newest(2), "as older versions wrote it");
         assert_eq!(next_number(&all), 4);
         assert_eq!(template_of(&all[1]), Some(template("b")));
     }
@@ -238,5 +256,7 @@ mod tests {
         let data = data(&template("a"));
         assert_eq!(data["spec"]["template"]["$patch"], "replace");
         assert_ne!(hash(&data, 0), hash(&data, 1));
+        // As kube-controller-manager 1.37 has it.
+        assert_eq!(hash(&json!({"a": "x < y && z"}), 0), "5466878bb");
     }
 }

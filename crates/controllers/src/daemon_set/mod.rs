@@ -23,7 +23,7 @@ use crate::pod_control::PodControl;
 use crate::pod_state::available_in;
 use crate::revisions::{Revisions, hash_of};
 use crate::written::CATCH_UP;
-use plan::{HASH_LABEL, View, Why, Work, by_node};
+use plan::{GENERATION_ANNOTATION, GENERATION_LABEL, HASH_LABEL, View, Why, Work, by_node};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "daemonset-controller", run: |cx| Box::pin(async move { run(cx).await }) };
@@ -31,8 +31,6 @@ pub const DESCRIPTOR: Descriptor =
 const WORKERS: usize = 2;
 /// Pods created or deleted in one go.
 const BURST: usize = 250;
-const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
-const GENERATION_LABEL: &str = "pod-template-generation";
 /// How long a failed pod stays before it makes room for the next one: doubled for each in a row.
 const FAILED_FIRST: Duration = Duration::from_secs(1);
 const FAILED_LONGEST: Duration = Duration::from_secs(15 * 60);
@@ -45,7 +43,15 @@ struct Controller {
     revisions: Revisions,
     queue: Arc<WorkQueue<ObjectKey>>,
     /// By set and node: when the next failed pod may be deleted, and how long the wait is by now.
-    failed: Mutex<HashMap<(ObjectKey, String), (Duration, Duration)>>,
+    failed: Mutex<HashMap<(ObjectKey, String), Wait>>,
+}
+
+/// How a set's pods fail on a node.
+struct Wait {
+    /// Of the set's spec: a new one is a new chance.
+    generation: Option<i64>,
+    until: Duration,
+    long: Duration,
 }
 
 async fn run(cx: Arc<Context>) {
@@ -138,16 +144,15 @@ impl Controller {
         if result.is_ok() && !self.pods.is_pending(&key).await && view.is_rolling() {
             result = self.carry_out(&view, view.roll()).await;
         }
-        self.drop_history(&set, &revisions, &current, &pods).await?;
-        self.write_status(&view, collisions).await?;
+        let told = self.write_status(&view, collisions).await;
+        let dropped = self.drop_history(&set, &revisions, &current, &pods).await;
         self.look_again_when_available(&set, &pods);
-        result
+        result.and(told).and(dropped)
     }
 
     async fn carry_out(&self, view: &View<'_>, work: Work<'_>) -> Result<()> {
-        let going = work.delete.into_iter().take(BURST);
-        let going = going.filter(|(pod, why)| self.may_delete(view.set, pod, *why)).map(|(pod, _)| pod);
-        self.pods.delete_all(view.set, going).await?;
+        let going = work.delete.into_iter().filter(|(pod, why)| self.may_delete(view.set, pod, *why));
+        self.pods.delete_all(view.set, going.take(BURST).map(|(pod, _)| pod)).await?;
         let pods: Vec<Pod> = work
             .create
             .iter()
@@ -182,14 +187,20 @@ impl Controller {
             Why::Failed => {
                 let now = self.cx.clock.monotonic();
                 let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                let entry = failed.entry((set.key(), node.to_owned())).or_insert((now, FAILED_FIRST / 2));
-                if now < entry.0 {
-                    self.queue.add_after(set.key(), entry.0 - now);
+                let generation = set.metadata.generation;
+                let first = || Wait { generation, until: now, long: FAILED_FIRST / 2 };
+                let entry = failed.entry((set.key(), node.to_owned())).or_insert_with(first);
+                if entry.generation != generation {
+                    *entry = first();
+                }
+                if now < entry.until {
+                    self.queue.add_after(set.key(), entry.until - now);
                     return false;
                 }
                 // A node that has been well for long enough starts anew.
-                let wait = if now > entry.0 + 2 * FAILED_LONGEST { FAILED_FIRST } else { entry.1 * 2 };
-                *entry = (now + wait.min(FAILED_LONGEST), wait.min(FAILED_LONGEST));
+                let is_well = now > entry.until + 2 * FAILED_LONGEST;
+                entry.long = if is_well { FAILED_FIRST } else { (entry.long * 2).min(FAILED_LONGEST) };
+                entry.until = now + entry.long;
                 let text = told("failed", "kill");
                 self.cx.recorder.event(set, EventType::Warning, "FailedDaemonPod", text);
                 true
@@ -214,7 +225,11 @@ impl Controller {
             let own = hash_of(revision, HASH_LABEL);
             revision.name() == current.name() || pods.iter().any(|p| hash(p).as_deref() == Some(own))
         };
-        self.revisions.truncate(revisions, live, set.spec.revision_history_limit.unwrap_or(10)).await
+        // Those that pods still run count, too, but stay.
+        let limit = usize::try_from(set.spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
+        let kept = revisions.iter().filter(|r| r.name() != current.name() && live(r)).count();
+        let limit = i32::try_from(limit.saturating_sub(kept)).unwrap_or(i32::MAX);
+        self.revisions.truncate(revisions, live, limit).await
     }
 
     async fn write_status(&self, view: &View<'_>, collisions: i32) -> Result<()> {

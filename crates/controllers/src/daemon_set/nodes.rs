@@ -46,8 +46,16 @@ pub fn pod_of(set: &DaemonSet) -> Pod {
             effect: Some((*effect).to_owned()),
             ..Toleration::default()
         };
-        if (on_host || !host_only) && !own.contains(&toleration) {
-            own.push(toleration);
+        if *host_only && !on_host {
+            continue;
+        }
+        // One of the set's own, which may be for a time only, is made to last.
+        let means = |t: &&mut Toleration| {
+            Toleration { toleration_seconds: None, ..Toleration::clone(t) } == toleration
+        };
+        match own.iter_mut().find(means) {
+            Some(own) => *own = toleration,
+            None => own.push(toleration),
         }
     }
     pod
@@ -74,7 +82,10 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
     bound.or_else(|| {
         let mut fields = required_terms(pod)?.iter().flat_map(|t| t.match_fields.iter().flatten());
         let named = fields.find(|r| r.key == NAME_FIELD && r.operator == "In")?;
-        named.values.as_ref()?.first().map(String::as_str)
+        match named.values.as_deref()? {
+            [one] => Some(one.as_str()),
+            _ => None,
+        }
     })
 }
 

@@ -10,8 +10,10 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_api::kind::Kind;
 
 use super::nodes::{Fit, fit, node_of};
-use crate::pod_state::{is_available, is_ready};
+use crate::pod_state::{has_ended, is_available, is_ready};
 
+pub const GENERATION_LABEL: &str = "pod-template-generation";
+pub const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
 /// The label of pods and revisions.
 pub const HASH_LABEL: &str = "controller-revision-hash";
 
@@ -43,11 +45,14 @@ pub struct Work<'v> {
     pub delete: Vec<(&'v Pod, Why)>,
 }
 
-/// The pods by the node they are on or meant for.
+/// The pods by the node they are on or meant for; without those that are meant for none in particular, and those that
+/// have ended and only wait for their removal.
 pub fn by_node(pods: &[Arc<Pod>]) -> BTreeMap<String, Vec<&Pod>> {
     let mut map: BTreeMap<String, Vec<&Pod>> = BTreeMap::new();
-    for pod in pods {
-        map.entry(node_of(pod).unwrap_or("").to_owned()).or_default().push(pod);
+    for pod in pods.iter().filter(|pod| !(has_ended(pod) && is_terminating(pod))) {
+        if let Some(node) = node_of(pod) {
+            map.entry(node.to_owned()).or_default().push(pod);
+        }
     }
     map
 }
@@ -92,6 +97,14 @@ impl<'v> View<'v> {
 
     fn is_new(&self, pod: &Pod) -> bool {
         pod.metadata.labels.as_ref().and_then(|l| l.get(HASH_LABEL)).is_some_and(|h| h == self.hash)
+    }
+
+    /// Of the present template: by its hash, or by the generation of the template, which whoever kept other revisions
+    /// has noted, too.
+    fn is_updated(&self, pod: &Pod) -> bool {
+        let generation = self.set.metadata.annotations.as_ref().and_then(|a| a.get(GENERATION_ANNOTATION));
+        let noted = pod.metadata.labels.as_ref().and_then(|l| l.get(GENERATION_LABEL));
+        self.is_new(pod) || (generation.is_some() && generation == noted)
     }
 
     fn on(&self, node: &Node) -> &[&'v Pod] {
@@ -163,7 +176,7 @@ impl<'v> View<'v> {
             }
         }
         if let (Some(new), Some(old)) = (newest, oldest)
-            && (!self.available(old) || self.available(new))
+            && (!is_ready(old) || self.available(new))
         {
             work.delete.push((old, Why::Surplus));
         }
@@ -205,10 +218,18 @@ impl<'v> View<'v> {
 
     fn roll_with_surge(&self, max_surge: i32) -> Work<'v> {
         let (mut surging, mut free, mut candidates, mut delete) = (0, Vec::new(), Vec::new(), Vec::new());
-        for node in self.nodes.iter().filter(|n| fit(self.pod, n) == Fit::Run) {
-            match self.pair(self.on(node)) {
+        // Those on nodes that get no new one go when enough others are there.
+        let (mut available, mut left) = (0, Vec::new());
+        for node in self.nodes.iter().filter(|n| !self.on(n).is_empty() || fit(self.pod, n) == Fit::Run) {
+            let pair = self.pair(self.on(node));
+            let counted = pair.and_then(|(new, old)| old.or(new));
+            available += i32::from(counted.is_some_and(|pod| self.available(pod)));
+            let gets_one = fit(self.pod, node) == Fit::Run;
+            match pair {
                 None => surging += 1,
                 Some((_, None)) => {}
+                Some((None, Some(old))) if !gets_one && self.available(old) => left.push((old, Why::Surplus)),
+                Some((None, Some(old))) if !gets_one => delete.push((old, Why::Surplus)),
                 Some((None, Some(old))) if self.available(old) => candidates.push(node.name().to_owned()),
                 // There is no service to lose: it does not count as surge.
                 Some((None, Some(_))) => free.push(node.name().to_owned()),
@@ -216,6 +237,8 @@ impl<'v> View<'v> {
                 Some((Some(_), Some(_))) => surging += 1,
             }
         }
+        let spare = usize::try_from(available - self.desired()).unwrap_or(0);
+        delete.extend(left.into_iter().take(spare));
         let room = usize::try_from(max_surge - surging).unwrap_or(0);
         free.extend(candidates.into_iter().take(room));
         Work { create: free, delete }
@@ -226,7 +249,7 @@ impl<'v> View<'v> {
     fn pair(&self, pods: &[&'v Pod]) -> Option<(Option<&'v Pod>, Option<&'v Pod>)> {
         let (mut new, mut old) = (None, None);
         for pod in alive(pods) {
-            let place = if self.is_new(pod) { &mut new } else { &mut old };
+            let place = if self.is_updated(pod) { &mut new } else { &mut old };
             if place.replace(pod).is_some() {
                 return None;
             }
@@ -250,7 +273,7 @@ impl<'v> View<'v> {
             status.current_number_scheduled += 1;
             status.number_ready += i32::from(is_ready(pod));
             available += i32::from(self.available(pod));
-            updated += i32::from(self.is_new(pod));
+            updated += i32::from(self.is_updated(pod));
         }
         let shown = |n: i32| (n > 0).then_some(n);
         status.updated_number_scheduled = shown(updated);

@@ -189,3 +189,63 @@ async fn a_failed_pod_is_replaced_with_growing_patience() {
     assert!(trial.world.events().iter().any(|e| e.contains("FailedDaemonPod Found failed daemon pod ns/")));
     trial.client.delete::<DaemonSet>("ns", "d", &DeleteOptions::default()).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn pods_of_no_node_and_ended_ones_are_in_nobodys_way() {
+    let trial = Trial::new(&["n1"], set("v1", json!({}))).await;
+    trial.start_pods().await;
+    let bare: Pod = serde_json::from_value(json!({"metadata": {"name": "bare", "namespace": "ns",
+        "labels": {"app": "d"}}, "spec": {"containers": []}}))
+    .unwrap();
+    trial.client.create(&bare).await.unwrap();
+    let mut ended = trial.live().into_iter().find(|p| p.metadata.name.as_deref() != Some("bare")).unwrap();
+    ended.metadata.finalizers = Some(vec!["example.com/look".to_owned()]);
+    let mut ended = trial.client.update(&ended).await.unwrap();
+    ended.status = Some(PodStatus { phase: Some("Failed".into()), ..PodStatus::default() });
+    trial.client.update_status(&ended).await.unwrap();
+    trial.world.pass(2.0).await;
+    let mut names: Vec<_> = trial.live().into_iter().filter_map(|p| p.metadata.name).collect();
+    names.retain(|name| *name != ended.metadata.name.clone().unwrap());
+    assert_eq!(names.len(), 2, "the bare one and a successor: {names:?}");
+    assert!(names.contains(&"bare".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_surge_leaves_a_pod_that_is_ready_until_the_new_one_is_available() {
+    let mut slow = set("v1", json!({"maxSurge": 1, "maxUnavailable": 0}));
+    slow.spec.min_ready_seconds = Some(3600);
+    let trial = Trial::new(&["n1"], slow).await;
+    trial.start_pods().await;
+    trial.set_image("v2").await;
+    trial.start_pods().await;
+    assert_eq!(trial.pods()["n1"].len(), 2, "{:?}", trial.pods());
+}
+
+#[tokio::test(start_paused = true)]
+async fn revisions_of_other_hands_restart_nothing() {
+    let mut kept = set("v1", json!({}));
+    kept.metadata.annotations = Some([(GENERATION_ANNOTATION.to_owned(), "1".to_owned())].into());
+    let trial = Trial::new(&["n1"], kept).await;
+    trial.start_pods().await;
+    let mut pod = trial.live().remove(0);
+    pod.metadata.labels.get_or_insert_default().insert(HASH_LABEL.to_owned(), "theirs".to_owned());
+    trial.client.update(&pod).await.unwrap();
+    trial.world.pass(2.0).await;
+    assert_eq!(trial.live().remove(0).metadata.uid, pod.metadata.uid);
+    assert_eq!(trial.status().await.updated_number_scheduled, Some(1));
+}
+
+#[test]
+fn a_toleration_for_a_time_is_made_to_last() {
+    let mut short = set("v1", json!({}));
+    let toleration = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute",
+        "tolerationSeconds": 60});
+    let spec = short.spec.template.spec.get_or_insert_default();
+    spec.tolerations = Some(vec![serde_json::from_value(toleration).unwrap()]);
+    let tolerations = nodes::pod_of(&short).spec.unwrap().tolerations.unwrap();
+    assert!(tolerations.iter().all(|t| t.toleration_seconds.is_none()), "{tolerations:?}");
+    assert_eq!(
+        tolerations.iter().filter(|t| t.key.as_deref() == Some("node.kubernetes.io/not-ready")).count(),
+        1
+    );
+}

@@ -23,12 +23,14 @@ use crate::pod_state::available_in;
 use crate::revisions::{Revisions, template_of};
 use crate::written::{CATCH_UP, Written};
 use identity::{identify, mount_claims, new_pod, ordinal, pod_name};
-use plan::{Action, View, Why};
+use plan::{Action, View, is_parallel};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "statefulset-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
 const WORKERS: usize = 5;
+/// Pods of a set without an order that are made or deleted at a time.
+const AT_ONCE: usize = 64;
 const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
 struct Controller {
@@ -117,10 +119,10 @@ impl Controller {
             now: self.cx.clock.now(),
         };
         let result = self.carry_out(&view, &templates).await;
-        self.write_status(&view, collisions).await?;
-        self.drop_history(&view, &revisions).await?;
+        let told = self.write_status(&view, collisions).await;
+        let dropped = self.drop_history(&view, &revisions).await;
         self.look_again_when_available(&set, &pods);
-        result
+        result.and(told).and(dropped)
     }
 
     async fn templates(
@@ -138,36 +140,68 @@ impl Controller {
     }
 
     async fn carry_out(&self, view: &View<'_>, templates: &Templates) -> Result<()> {
-        self.own_claims(view).await?;
-        for action in view.plan() {
-            match action {
-                Action::Create { ordinal, update } => {
-                    let (revision, template) = if update { &templates.update } else { &templates.current };
-                    self.ensure_claims(view.set, ordinal, None).await?;
-                    self.create_pod(view.set, &new_pod(view.set, template, revision, ordinal)).await?;
-                }
-                Action::Claims(n) => {
-                    let pod = view.pods.iter().find(|p| ordinal(view.set, p) == Some(n));
-                    self.ensure_claims(view.set, n, pod.map(|p| &**p)).await?;
-                }
-                Action::Identify(pod, ordinal) => self.identify(view.set, pod, ordinal).await?,
-                Action::Delete(pod, why) => self.delete_pod(view.set, pod, why).await?,
+        let actions = view.plan();
+        if is_parallel(view.set) {
+            // As many at a time as have gone well before, and twice that.
+            let mut rest = &actions[..];
+            let mut at_once = 1;
+            while !rest.is_empty() {
+                let (batch, more) = rest.split_at(at_once.min(rest.len()));
+                let all = batch.iter().map(|action| self.act(view, templates, action));
+                futures_util::future::try_join_all(all).await?;
+                (rest, at_once) = (more, (at_once * 2).min(AT_ONCE));
+            }
+            return Ok(());
+        }
+        for action in &actions {
+            if !self.act(view, templates, action).await? {
+                break;
             }
         }
         Ok(())
     }
 
-    /// Creates the claims of a pod that are not there; `pod` where that is there already.
-    async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32, pod: Option<&Pod>) -> Result<()> {
+    /// Gives whether what comes after may follow.
+    async fn act(&self, view: &View<'_>, templates: &Templates, action: &Action<'_>) -> Result<bool> {
+        let set = view.set;
+        match action {
+            Action::Create { ordinal, update } => {
+                let (revision, template) = if *update { &templates.update } else { &templates.current };
+                if self.goes_with_former_pod(set, *ordinal) {
+                    // The claim's end wakes the set.
+                    return Ok(false);
+                }
+                let pod = new_pod(set, template, revision, *ordinal);
+                if let Err(error) = self.ensure_claims(set, *ordinal).await {
+                    self.tell(set, "Create", &pod, "FailedCreate", Some(&error));
+                    return Err(error);
+                }
+                self.create_pod(set, &pod).await?;
+            }
+            Action::Own(pod, ordinal) => self.own_claims(set, pod, *ordinal).await?,
+            Action::Claims(n) => self.ensure_claims(set, *n).await?,
+            Action::Identify(pod, ordinal) => self.identify(set, pod, *ordinal).await?,
+            Action::Delete(pod, _) => self.delete_pod(set, pod).await?,
+        }
+        Ok(true)
+    }
+
+    /// Whether a claim of this ordinal goes with a pod that was there before.
+    fn goes_with_former_pod(&self, set: &StatefulSet, ordinal: i32) -> bool {
+        identity::claims(set, ordinal).iter().any(|claim| {
+            let known = self.claims.lister().get(claim.namespace(), claim.name());
+            known.is_some_and(|known| claims::goes_with_another(set, ordinal, None, &known))
+        })
+    }
+
+    /// Creates the claims of a pod that are not there.
+    async fn ensure_claims(&self, set: &StatefulSet, ordinal: i32) -> Result<()> {
         for mut claim in identity::claims(set, ordinal) {
             match self.claims.lister().get(claim.namespace(), claim.name()) {
                 // What happens to it wakes the set.
                 Some(known) if known.metadata.deletion_timestamp.is_some() => {
                     // Its finalizer holds it until the old pod is gone; a new pod must not take it.
                     return Err(Error::Protocol(format!("pvc {} is being deleted", claim.name())));
-                }
-                Some(known) if claims::goes_with_another(set, ordinal, pod, &known) => {
-                    return Err(Error::Protocol(format!("pvc {} goes with a former pod", claim.name())));
                 }
                 Some(_) => continue,
                 None => {}
@@ -193,20 +227,17 @@ impl Controller {
         Ok(())
     }
 
-    /// Sets the owners of the claims of all pods as the retention policy says.
-    async fn own_claims(&self, view: &View<'_>) -> Result<()> {
-        for pod in view.pods {
-            let Some(n) = ordinal(view.set, pod) else { continue };
-            for claim in identity::claims(view.set, n) {
-                let Some(known) = self.claims.lister().get(claim.namespace(), claim.name()) else { continue };
-                let Some(owners) = claims::owners(view.set, n, Some(pod), &known) else { continue };
-                let mut next = PersistentVolumeClaim::clone(&known);
-                next.metadata.owner_references = Some(owners).filter(|o| !o.is_empty());
-                match self.cx.client.update(&next).await {
-                    Ok(claim) => self.written.note(&view.set.key(), &claim.metadata),
-                    Err(e) if e.is_not_found() => {}
-                    Err(e) => return Err(e),
-                }
+    /// Sets the owners of a pod's claims as the retention policy says.
+    async fn own_claims(&self, set: &StatefulSet, pod: &Pod, ordinal: i32) -> Result<()> {
+        for claim in identity::claims(set, ordinal) {
+            let Some(known) = self.claims.lister().get(claim.namespace(), claim.name()) else { continue };
+            let Some(owners) = claims::owners(set, ordinal, Some(pod), &known) else { continue };
+            let mut next = PersistentVolumeClaim::clone(&known);
+            next.metadata.owner_references = Some(owners).filter(|o| !o.is_empty());
+            match self.cx.client.update(&next).await {
+                Ok(claim) => self.written.note(&set.key(), &claim.metadata),
+                Err(e) if e.is_not_found() => {}
+                Err(e) => return Err(e),
             }
         }
         Ok(())
@@ -230,38 +261,24 @@ impl Controller {
     }
 
     async fn identify(&self, set: &StatefulSet, pod: &Pod, ordinal: i32) -> Result<()> {
-        self.ensure_claims(set, ordinal, Some(pod)).await?;
+        self.ensure_claims(set, ordinal).await?;
         let mut next = pod.clone();
         identify(set, &mut next, ordinal);
         mount_claims(set, &mut next, ordinal);
         match self.cx.client.update(&next).await {
             Ok(updated) => {
                 self.pods.note(&set.key(), &updated.metadata);
-                self.tell(set, "update", pod, "SuccessfulUpdate", None);
+                self.tell(set, "Update", pod, "SuccessfulUpdate", None);
                 Ok(())
             }
             Err(e) => {
-                self.tell(set, "update", pod, "FailedUpdate", Some(&e));
+                self.tell(set, "Update", pod, "FailedUpdate", Some(&e));
                 Err(e)
             }
         }
     }
 
-    async fn delete_pod(&self, set: &StatefulSet, pod: &Pod, why: Why) -> Result<()> {
-        let (namespace, name) = (set.namespace(), set.name());
-        let recreating =
-            |what: &str| format!("StatefulSet {namespace}/{name} is recreating {what} Pod {}", pod.name());
-        match why {
-            Why::Failed => {
-                let text = recreating("failed");
-                self.cx.recorder.event(set, EventType::Warning, "RecreatingFailedPod", text);
-            }
-            Why::Succeeded => {
-                let text = recreating("terminated");
-                self.cx.recorder.event(set, EventType::Normal, "RecreatingTerminatedPod", text);
-            }
-            Why::Condemned | Why::Outdated => {}
-        }
+    async fn delete_pod(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
         let uid = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
         let options = DeleteOptions { preconditions: Some(uid), ..DeleteOptions::default() };
         match self.cx.client.delete::<Pod>(pod.namespace(), pod.name(), &options).await {

@@ -31,6 +31,8 @@ pub enum Action<'v> {
     },
     /// Labels or volumes differ from what the ordinal asks for.
     Identify(&'v Pod, i32),
+    /// The claims of this pod may have to change their owners, as the retention policy says.
+    Own(&'v Pod, i32),
     /// It waits, perhaps for claims that are not there.
     Claims(i32),
     Delete(&'v Pod, Why),
@@ -58,7 +60,7 @@ fn is_running_and_ready(pod: &Pod) -> bool {
     phase(pod) == "Running" && is_ready(pod)
 }
 
-fn is_parallel(set: &StatefulSet) -> bool {
+pub fn is_parallel(set: &StatefulSet) -> bool {
     set.spec.pod_management_policy.as_deref() == Some("Parallel")
 }
 
@@ -81,7 +83,7 @@ fn max_unavailable(set: &StatefulSet) -> i32 {
         Some(IntOrString::Int(n)) => *n,
         Some(IntOrString::String(text)) => {
             let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-            i32::try_from((percent * i64::from(wanted(set)) + 99).div_euclid(100)).unwrap_or(i32::MAX)
+            i32::try_from((percent * i64::from(wanted(set))).div_euclid(100)).unwrap_or(i32::MAX)
         }
     };
     given.max(1)
@@ -96,6 +98,10 @@ impl<'v> View<'v> {
     /// Neither ending nor unavailable.
     fn is_healthy(&self, pod: &Pod) -> bool {
         self.is_available(pod) && !is_terminating(pod)
+    }
+
+    fn has_claims(&self) -> bool {
+        self.set.spec.volume_claim_templates.as_ref().is_some_and(|templates| !templates.is_empty())
     }
 
     fn by_ordinal(&self) -> BTreeMap<i32, &'v Pod> {
@@ -151,6 +157,7 @@ impl<'v> View<'v> {
             if ordered && !self.is_available(pod) {
                 return false;
             }
+            actions.extend(self.has_claims().then_some(Action::Own(pod, n)));
             if !is_identified(self.set, pod, n) && !is_terminating(pod) {
                 actions.push(Action::Identify(pod, n));
             }
@@ -176,8 +183,9 @@ impl<'v> View<'v> {
     fn shrink(&self, pods: &BTreeMap<i32, &'v Pod>, actions: &mut Vec<Action<'v>>) -> bool {
         let ordered = !is_parallel(self.set);
         let first_unhealthy = pods.values().find(|p| !self.is_healthy(p)).map(|p| p.name());
-        let condemned = pods.iter().rev().filter(|(n, _)| !in_range(self.set, **n));
-        for pod in condemned.map(|(_, pod)| *pod) {
+        let condemned = || pods.iter().rev().filter(|(n, _)| !in_range(self.set, **n));
+        actions.extend(condemned().filter(|_| self.has_claims()).map(|(n, pod)| Action::Own(pod, *n)));
+        for pod in condemned().map(|(_, pod)| *pod) {
             if is_terminating(pod) {
                 if ordered {
                     return false;
@@ -195,25 +203,19 @@ impl<'v> View<'v> {
         true
     }
 
-    /// Replaces pods of old revisions, highest ordinal first, never more than may be unavailable.
+    /// Replaces pods of old revisions, highest ordinal first, so that no more are unavailable than may be. Where the
+    /// order does not matter, those go first, and all of them, that are not available anyway.
     fn roll(&self, pods: &BTreeMap<i32, &'v Pod>, actions: &mut Vec<Action<'v>>) {
-        let first = start(self.set).saturating_add(partition(self.set));
-        let end = start(self.set).saturating_add(wanted(self.set));
-        let mut room = max_unavailable(self.set);
-        for n in (first..end).rev() {
-            match pods.get(&n).copied() {
-                Some(pod) if revision(pod) != self.update && !is_terminating(pod) => {
-                    actions.push(Action::Delete(pod, Why::Outdated));
-                    room -= 1;
-                }
-                Some(pod) if self.is_healthy(pod) => {}
-                // Ending, not up yet, or not even there.
-                _ => room -= 1,
-            }
-            if room <= 0 {
-                return;
-            }
-        }
+        let (first, end) = (start(self.set), start(self.set).saturating_add(wanted(self.set)));
+        let is_up = |n: &i32| pods.get(n).is_some_and(|pod| self.is_healthy(pod));
+        let down = (first..end).filter(|n| !is_up(n)).count();
+        let outdated =
+            (first.saturating_add(partition(self.set))..end).rev().filter_map(|n| pods.get(&n).copied());
+        let outdated = outdated.filter(|pod| revision(pod) != self.update && !is_terminating(pod));
+        let (mut up, broken): (Vec<_>, Vec<_>) =
+            outdated.partition(|pod| !is_parallel(self.set) || self.is_available(pod));
+        up.truncate(usize::try_from(max_unavailable(self.set)).unwrap_or(0).saturating_sub(down));
+        actions.extend(broken.into_iter().chain(up).map(|pod| Action::Delete(pod, Why::Outdated)));
     }
 
     /// The status that these pods give.
@@ -236,7 +238,7 @@ impl<'v> View<'v> {
         };
         let all = wanted(self.set);
         let ready = status.ready_replicas.unwrap_or(0);
-        if is_rolling(self.set) && updated == all && status.replicas == all && ready == all {
+        if updated == all && status.replicas == all && ready == all {
             status.current_replicas = status.updated_replicas;
             status.current_revision = Some(self.update.to_owned());
         }
@@ -286,6 +288,7 @@ mod tests {
                 format!("+{ordinal} {}", if update { "new" } else { "old" })
             }
             Action::Identify(_, n) => format!("identify {n}"),
+            Action::Own(_, n) => format!("own {n}"),
             Action::Claims(n) => format!("claims {n}"),
             Action::Delete(pod, why) => format!("-{} {why:?}", ordinal(&set, pod).unwrap()),
         };
@@ -339,21 +342,63 @@ mod tests {
         };
         let on_delete = json!({"replicas": 3, "updateStrategy": {"type": "OnDelete"}});
         let old = ["0 old ready", "1 old ready", "2 old ready"];
-        let table: [(Value, &[&str], &[&str]); 7] = [
+        let table: [(Value, &[&str], &[&str]); 11] = [
             (rolling(json!({"partition": 2})), &old, &["-2 Outdated"]),
             (rolling(json!({"partition": 2})), &["0 old ready", "1 old ready", "2 new ready"], &[]),
             (rolling(json!({"partition": 1})), &["1 new ready", "2 new ready"], &["+0 old"]),
             (rolling(json!({"maxUnavailable": 2})), &old, &["-2 Outdated", "-1 Outdated"]),
             (
-                rolling(json!({"maxUnavailable": "50%"})),
+                rolling(json!({"maxUnavailable": "70%"})),
                 &["0 old ready", "1 old ready", "2 new starting"],
                 &["-1 Outdated"],
             ),
+            (
+                rolling(json!({"maxUnavailable": "50%"})),
+                &["0 old ready", "1 old ready", "2 new starting"],
+                &[],
+            ),
+            (rolling(json!({})), &["0 old starting", "1 old ready", "2 old ready"], &["-0 Outdated"]),
+            (
+                rolling(json!({})),
+                &["0 old starting", "1 old starting", "2 old ready"],
+                &["-1 Outdated", "-0 Outdated"],
+            ),
+            (rolling(json!({"partition": 2})), &["0 old starting", "1 old ready", "2 old ready"], &[]),
             (rolling(json!({})), &["0 old ready", "1 old ready", "2 new starting"], &[]),
             (on_delete, &old, &[]),
         ];
         for (spec, pods, expected) in table {
             assert_eq!(actions(spec.clone(), pods), expected, "{spec} {pods:?}");
         }
+    }
+
+    #[test]
+    fn whoever_replaces_the_pods_the_update_is_complete() {
+        let set = set(json!({"replicas": 1, "updateStrategy": {"type": "OnDelete"}}));
+        let pods = [pod(&set, "0 new ready")];
+        let view = View { set: &set, pods: &pods, current: "old", update: "new", now: Timestamp::UNIX_EPOCH };
+        let status = view.status(0);
+        assert_eq!((status.current_revision.as_deref(), status.current_replicas), (Some("new"), Some(1)));
+    }
+
+    #[test]
+    fn claims_change_owners_in_turn() {
+        let with_claims = |extra: Value| {
+            let mut spec = json!({"volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {}}]});
+            spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            spec
+        };
+        let own = |spec: Value, pods: &[&str]| {
+            let mut all = actions(spec, pods);
+            all.retain(|action| action.starts_with("own"));
+            all
+        };
+        let two = with_claims(json!({"replicas": 1}));
+        assert_eq!(
+            own(two.clone(), &["0 new starting", "1 new ready"]),
+            [""; 0],
+            "not before the others are well"
+        );
+        assert_eq!(own(two, &["0 new ready", "1 new ready"]), ["own 0", "own 1"]);
     }
 }

@@ -152,7 +152,7 @@ async fn a_failed_pod_is_made_anew_under_its_name() {
     trial.world.pass(1.0).await;
     let next: Pod = trial.client.get("ns", "w-0").await.unwrap();
     assert_ne!(next.metadata.uid, uid);
-    let told = "w RecreatingFailedPod StatefulSet ns/w is recreating failed Pod w-0";
+    let told = "w SuccessfulDelete Delete Pod w-0 in StatefulSet w successful";
     assert!(trial.world.events().iter().any(|e| e == told), "{:?}", trial.world.events());
 }
 
@@ -168,4 +168,33 @@ async fn claims_go_with_the_pods_where_the_policy_says_so() {
     assert_eq!((owners[0].kind.as_str(), owners[0].name.as_str()), ("Pod", "w-2"));
     let kept: PersistentVolumeClaim = trial.client.get("ns", "data-w-1").await.unwrap();
     assert_eq!(kept.metadata.owner_references, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_that_goes_leaves_the_owners_of_its_claims_alone() {
+    let policy = json!({"whenScaled": "Retain", "whenDeleted": "Delete"});
+    let trial = Trial::new(json!({"replicas": 1, "persistentVolumeClaimRetentionPolicy": policy})).await;
+    trial.start_pods().await;
+    let mut set: StatefulSet = trial.client.get("ns", "w").await.unwrap();
+    set.metadata.finalizers = Some(vec!["orphan".to_owned()]);
+    trial.client.update(&set).await.unwrap();
+    trial.client.delete::<StatefulSet>("ns", "w", &DeleteOptions::default()).await.unwrap();
+    let mut claim: PersistentVolumeClaim = trial.client.get("ns", "data-w-0").await.unwrap();
+    assert!(claim.metadata.owner_references.take().is_some_and(|owners| owners[0].kind == "StatefulSet"));
+    trial.client.update(&claim).await.unwrap();
+    trial.world.pass(1.0).await;
+    let claim: PersistentVolumeClaim = trial.client.get("ns", "data-w-0").await.unwrap();
+    assert_eq!(claim.metadata.owner_references, None, "whoever orphans it takes them off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_not_named_like_the_sets_is_let_go() {
+    let trial = Trial::new(json!({"replicas": 1})).await;
+    let mut other: Pod = trial.client.get("ns", "w-0").await.unwrap();
+    other.metadata.name = Some("w-zero".to_owned());
+    other.metadata.resource_version = None;
+    trial.client.create(&other).await.unwrap();
+    trial.world.pass(1.0).await;
+    let other: Pod = trial.client.get("ns", "w-zero").await.unwrap();
+    assert!(other.metadata.owner_references.is_none_or(|owners| owners.is_empty()));
 }

@@ -6,6 +6,7 @@ use super::decode::{struct_into, wrong_wire};
 use super::encode::message;
 use super::wire::{self, BYTES, Reader, VARINT};
 use super::{DecodeError, EncodeError, plan};
+use crate::field::go_json;
 use crate::schema::validate::decode_untyped;
 use crate::schema::{Struct, for_definition};
 
@@ -123,8 +124,9 @@ pub fn encode(go: &str, value: &Value, field: &'static str, out: &mut Vec<u8>) -
         },
         _ if value.is_null() => Ok(()),
         _ => {
-            let raw = serde_json::to_vec(value).map_err(|_| EncodeError::Type(field))?;
-            wire::put_bytes(out, 1, &raw);
+            // As Go writes it: some compare these bytes with what they would write themselves.
+            let raw = serde_json::to_string(value).map_err(|_| EncodeError::Type(field))?;
+            wire::put_bytes(out, 1, go_json(&raw).as_bytes());
             Ok(())
         }
     }
