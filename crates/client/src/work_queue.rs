@@ -7,9 +7,11 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fmt::Debug;
 use std::future::Future;
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use knarr_apimachinery::clock::Clock;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -213,10 +215,15 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
                         () = stop.cancelled() => return,
                         key = queue.get() => key,
                     };
-                    match reconcile(key.clone()).await {
-                        Ok(()) => queue.forget(&key),
-                        Err(error) => {
+                    // A fault in the code with one object is no reason to leave all others alone.
+                    match AssertUnwindSafe(reconcile(key.clone())).catch_unwind().await {
+                        Ok(Ok(())) => queue.forget(&key),
+                        Ok(Err(error)) => {
                             tracing::debug!(controller = name, ?key, %error, "will be retried");
+                            queue.add_rate_limited(key.clone());
+                        }
+                        Err(_) => {
+                            tracing::error!(controller = name, ?key, "panicked; will be retried");
                             queue.add_rate_limited(key.clone());
                         }
                     }
@@ -340,5 +347,28 @@ mod tests {
         }
         q.forget(&"a");
         assert_eq!(q.failures(&"a"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_is_a_failure_of_one_key() {
+        let queue = queue();
+        let stop = CancellationToken::new();
+        let (seen, until) = (Arc::new(Mutex::new(Vec::new())), stop.clone());
+        let notes = Arc::clone(&seen);
+        let working = tokio::spawn(Arc::clone(&queue).run("test", 1, until, move |key: &'static str| {
+            let notes = Arc::clone(&notes);
+            async move {
+                let times = notes.lock().unwrap().iter().filter(|k| **k == key).count();
+                notes.lock().unwrap().push(key);
+                assert!(key != "bad" || times > 0, "a fault in the code");
+                Ok::<(), std::io::Error>(())
+            }
+        }));
+        queue.add("bad");
+        queue.add("good");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+        working.await.unwrap();
+        assert_eq!(*seen.lock().unwrap(), ["bad", "good", "bad"], "the others go on, and it is tried again");
     }
 }

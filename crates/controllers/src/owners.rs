@@ -2,6 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use knarr_api::kind::Kind;
+use knarr_client::{Client, Error, Result};
 
 /// The owner that manages the object, if there is one.
 pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
@@ -42,6 +43,19 @@ pub fn claim<K: Kind>(owner: &K, object: &ObjectMeta, matches: bool) -> Claim {
         Some(_) => Claim::Release,
         None if !matches || owner_deleting || object.deletion_timestamp.is_some() => Claim::Ignore,
         None => Claim::Adopt,
+    }
+}
+
+/// Fails unless the owner, which the informer may show as it was, still exists and stays: whatever it would adopt,
+/// somebody else may be letting go.
+pub async fn still_adopts<K: Kind>(client: &Client, owner: &K) -> Result<()> {
+    let live = client.get::<K>(owner.namespace(), owner.name()).await?;
+    if live.uid() != owner.uid() {
+        return Err(Error::Protocol(format!("{} is another one now", owner.key())));
+    }
+    match live.meta().deletion_timestamp {
+        Some(_) => Err(Error::Protocol(format!("{} is being deleted", owner.key()))),
+        None => Ok(()),
     }
 }
 

@@ -12,12 +12,17 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Informer, ListOptions, Lister, Patch, Result};
 
 use crate::manager::{Context, namespace_is_terminating};
-use crate::owners::{Claim, adopt_patch, claim, controller_of, controller_reference, release_patch};
+use crate::owners::{
+    Claim, adopt_patch, claim, controller_of, controller_reference, release_patch, still_adopts,
+};
+use crate::pod_state::has_ended;
 use crate::written::{Deleted, Written, may_be_done};
 
 /// The index of pods by the uid of their controller; those without one are under `orphans/NAMESPACE`.
 const BY_CONTROLLER: &str = "controllerUID";
 
+/// Of names that are DNS subdomains.
+const LONGEST_NAME: usize = 253;
 /// Pods of one owner being created or deleted at once.
 const AT_ONCE: usize = 64;
 
@@ -136,30 +141,63 @@ impl PodControl {
         selector: &Selector,
         eligible: impl Fn(&Pod) -> bool,
     ) -> Result<Vec<Arc<Pod>>> {
-        let mut candidates = self.of(owner.uid());
-        candidates.extend(self.pods.lister().by_index(BY_CONTROLLER, &orphans(owner.namespace())));
-        let mut pods = Vec::with_capacity(candidates.len());
-        for pod in candidates {
-            let matches = selector.matches_optional(pod.metadata.labels.as_ref()) && eligible(&pod);
-            match claim(owner, &pod.metadata, matches) {
-                Claim::Keep => pods.push(pod),
-                Claim::Ignore => {}
-                Claim::Adopt => pods.extend(self.adopt(owner, &pod).await?),
-                Claim::Release => {
-                    self.patch(owner, &pod, release_patch(owner.uid(), pod.uid())).await?;
-                }
-            }
-        }
-        Ok(pods)
+        self.claim_of(owner, selector, self.candidates(owner), eligible).await
     }
 
-    async fn adopt<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<Option<Arc<Pod>>> {
-        // The informer may be behind: adopt only for an owner that still is the one we know.
-        let live = self.cx.client.get::<K>(owner.namespace(), owner.name()).await?;
-        if live.uid() != owner.uid() || live.meta().deletion_timestamp.is_some() {
-            return Ok(None);
+    /// As [`PodControl::claim`], without pods that have ended: these are left to whoever has them.
+    pub async fn claim_unended<K: Kind>(&self, owner: &K, selector: &Selector) -> Result<Vec<Arc<Pod>>> {
+        let mut candidates = self.candidates(owner);
+        candidates.retain(|pod| !has_ended(pod));
+        self.claim_of(owner, selector, candidates, |_| true).await
+    }
+
+    /// The owner's pods and those of its namespace that are nobody's.
+    fn candidates<K: Kind>(&self, owner: &K) -> Vec<Arc<Pod>> {
+        let mut candidates = self.of(owner.uid());
+        candidates.extend(self.pods.lister().by_index(BY_CONTROLLER, &orphans(owner.namespace())));
+        candidates
+    }
+
+    /// Goes through all of them, and fails if one of them failed: whoever then counted would miss it.
+    async fn claim_of<K: Kind>(
+        &self,
+        owner: &K,
+        selector: &Selector,
+        candidates: Vec<Arc<Pod>>,
+        eligible: impl Fn(&Pod) -> bool,
+    ) -> Result<Vec<Arc<Pod>>> {
+        let mut pods = Vec::with_capacity(candidates.len());
+        let (mut outcome, mut may_adopt) = (Ok(()), None);
+        for pod in candidates {
+            let matches = selector.matches_optional(pod.metadata.labels.as_ref()) && eligible(&pod);
+            let patch = match claim(owner, &pod.metadata, matches) {
+                Claim::Keep => {
+                    pods.push(pod);
+                    continue;
+                }
+                Claim::Ignore => continue,
+                Claim::Adopt => {
+                    if may_adopt.is_none() {
+                        let checked = still_adopts(&self.cx.client, owner).await;
+                        may_adopt = Some(checked.is_ok());
+                        outcome = outcome.and(checked);
+                    }
+                    if may_adopt == Some(false) {
+                        continue;
+                    }
+                    adopt_patch(owner, pod.uid())
+                }
+                Claim::Release => release_patch(owner.uid(), pod.uid()),
+            };
+            match self.patch(owner, &pod, patch).await {
+                Ok(patched) => {
+                    let ours = |p: &Pod| controller_of(&p.metadata).is_some_and(|o| o.uid == owner.uid());
+                    pods.extend(patched.filter(ours).map(Arc::new));
+                }
+                Err(error) => outcome = Err(error),
+            }
         }
-        Ok(self.patch(owner, pod, adopt_patch(owner, pod.uid())).await?.map(Arc::new))
+        outcome.map(|()| pods)
     }
 
     async fn patch<K: Kind>(&self, owner: &K, pod: &Pod, patch: serde_json::Value) -> Result<Option<Pod>> {
@@ -233,6 +271,14 @@ impl PodControl {
         outcome
     }
 
+    /// Whether the pod is no longer there, though another one of its name may be.
+    async fn is_gone(&self, pod: &Pod) -> bool {
+        match self.cx.client.get::<Pod>(pod.namespace(), pod.name()).await {
+            Ok(live) => live.uid() != pod.uid(),
+            Err(error) => error.is_not_found(),
+        }
+    }
+
     /// Deletes the pod, and no later one of its name.
     pub async fn delete<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<()> {
         let recorder = &self.cx.recorder;
@@ -245,7 +291,7 @@ impl PodControl {
                 recorder.event(owner, EventType::Normal, "SuccessfulDelete", text);
                 Ok(())
             }
-            Err(e) if e.is_not_found() || e.is_conflict() => {
+            Err(e) if e.is_not_found() || (e.is_conflict() && self.is_gone(pod).await) => {
                 self.note_deleted(&owner.key(), pod);
                 Ok(())
             }
@@ -289,13 +335,18 @@ fn pod_changed<K: Kind>(
     }
 }
 
+/// What the pods' names begin with; the dash goes where it would be one character too many.
+fn generate_name(owner: &str) -> String {
+    if owner.len() < LONGEST_NAME { format!("{owner}-") } else { owner.to_owned() }
+}
+
 /// The pod that a template describes, under its owner's control, with a generated name.
 pub fn pod_from<K: Kind>(owner: &K, template: Option<&PodTemplateSpec>) -> Pod {
     let template = template.cloned().unwrap_or_default();
     let meta = template.metadata.unwrap_or_default();
     Pod {
         metadata: ObjectMeta {
-            generate_name: Some(format!("{}-", owner.name())),
+            generate_name: Some(generate_name(owner.name())),
             namespace: owner.meta().namespace.clone(),
             labels: meta.labels,
             annotations: meta.annotations,

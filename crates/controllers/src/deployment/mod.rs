@@ -1,10 +1,13 @@
 //! Deployment: rolls its pods from one template to the next through ReplicaSets, and keeps their history.
 
 mod revision;
+mod rollback;
 mod sizes;
 mod status;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +19,10 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::selector::Selector;
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Event, Informer, ListOptions, Lister, Patch, Result};
+use knarr_client::{Error, Event, Informer, ListOptions, Lister, Patch, Result};
 
-use crate::manager::{Context, Descriptor};
-use crate::owners::{Claim, adopt_patch, claim, controller_of, release_patch};
+use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::owners::{Claim, adopt_patch, claim, controller_of, release_patch, still_adopts};
 use crate::pod_state::is_active;
 use crate::written::{CATCH_UP, Written, may_be_done};
 use sizes::{Resize, replicas};
@@ -28,6 +31,7 @@ pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "deployment-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
 const WORKERS: usize = 5;
+const UNCREATED: &str = "ReplicaSetCreateError";
 
 struct Controller {
     cx: Arc<Context>,
@@ -164,6 +168,9 @@ impl Controller {
             return self.write_status(&deployment, &family, false).await;
         }
         self.note_pause(&mut deployment).await?;
+        if !is_paused(&deployment) && rollback::asked(&deployment).is_some() {
+            return self.roll_back(&deployment, &family).await;
+        }
         if is_paused(&deployment) || sizes::was_scaled(&deployment, &family.sets) {
             self.adopt_newest(&mut deployment, &mut family).await?;
             for resize in sizes::scale(&deployment, &family.sets, family.newest) {
@@ -225,11 +232,7 @@ impl Controller {
                 }
                 Claim::Ignore => continue,
                 Claim::Adopt => {
-                    let live =
-                        self.cx.client.get::<Deployment>(deployment.namespace(), deployment.name()).await?;
-                    if live.uid() != deployment.uid() || live.metadata.deletion_timestamp.is_some() {
-                        continue;
-                    }
+                    still_adopts(&self.cx.client, deployment).await?;
                     adopt_patch(deployment, set.uid())
                 }
                 Claim::Release => release_patch(deployment.uid(), set.uid()),
@@ -266,6 +269,15 @@ impl Controller {
         let next = deployment.status.get_or_insert_default();
         status::set(next, status::PROGRESSING, value, reason, message, self.cx.clock.now());
         *deployment = self.put_status(deployment).await?;
+        Ok(())
+    }
+
+    /// What `deprecated.deployment.rollback.to` asks for, once: an earlier template and its annotations.
+    async fn roll_back(&self, deployment: &Deployment, family: &Family) -> Result<()> {
+        let Some(rollback) = rollback::rollback(deployment, &family.sets) else { return Ok(()) };
+        // The change comes back as an event.
+        self.cx.client.update(&rollback.deployment).await?;
+        self.cx.recorder.event(deployment, rollback.type_, rollback.reason, rollback.message);
         Ok(())
     }
 
@@ -313,20 +325,46 @@ impl Controller {
             return self.adopt_newest(deployment, family).await;
         }
         let wanted = revision::new_set(deployment, &family.sets);
-        let created = match self.cx.client.create(&wanted).await {
-            Err(e) if e.is_already_exists() => self.resolve_collision(deployment, &wanted).await,
-            other => other,
+        let (created, is_new) = match self.cx.client.create(&wanted).await {
+            Err(e) if e.is_already_exists() => (self.resolve_collision(deployment, &wanted).await?, false),
+            // The Deployment goes, too.
+            Err(e) if namespace_is_terminating(&e) => return Ok(()),
+            Err(e) => {
+                self.tell_uncreated(deployment, &wanted, &e).await;
+                return self.noted(deployment, Err(e)).map(drop);
+            }
+            Ok(created) => (created, true),
         };
-        let created = self.noted(deployment, created)?;
+        let created = self.noted(deployment, Ok(created))?;
         let size = replicas(&created);
-        if size > 0 {
+        if size > 0 && is_new {
             self.report_scaling(deployment, "up", created.name(), 0, size);
         }
         family.sets.push(created);
         let index = family.sets.len() - 1;
         family.newest = Some(index);
-        self.note_newest(deployment, &family.sets[index], "NewReplicaSetCreated", "Created new replica set")
-            .await
+        let (reason, words) = match is_new {
+            true => ("NewReplicaSetCreated", "Created new replica set"),
+            false => ("FoundNewReplicaSet", "Found new replica set"),
+        };
+        self.note_newest(deployment, &family.sets[index], reason, words).await
+    }
+
+    /// Shows why there is no set for the present template.
+    async fn tell_uncreated(&self, deployment: &mut Deployment, wanted: &ReplicaSet, error: &Error) {
+        let text = format!("Failed to create new replica set {:?}: {error}", wanted.name());
+        self.cx.recorder.event(&*deployment, EventType::Warning, UNCREATED, text.clone());
+        if status::deadline(deployment).is_none() {
+            return;
+        }
+        let next = deployment.status.get_or_insert_default();
+        let before = next.clone();
+        status::set(next, status::PROGRESSING, "False", UNCREATED, &text, self.cx.clock.now());
+        if *next != before
+            && let Ok(written) = self.put_status(deployment).await
+        {
+            *deployment = written;
+        }
     }
 
     /// A set of that name exists: ours with the same template (the informer is behind), or a collision of hashes,
@@ -350,7 +388,7 @@ impl Controller {
     async fn roll(&self, deployment: &mut Deployment, family: &mut Family) -> Result<()> {
         self.ensure_newest(deployment, family).await?;
         if let Some(index) = family.newest {
-            let all = family.sets.iter().map(replicas).sum();
+            let all = sizes::sum(&family.sets);
             let size = sizes::newest(deployment, replicas(&family.sets[index]), all);
             if size != replicas(&family.sets[index]) {
                 // One move at a time: the status of this one decides about the next.
@@ -375,7 +413,8 @@ impl Controller {
                 shrunk = true;
             }
         }
-        if shrunk || self.has_old_pods(deployment, family) {
+        let told = |set: &ReplicaSet| set.status.as_ref().is_some_and(|status| status.replicas > 0);
+        if shrunk || family.old().iter().any(told) || self.has_old_pods(deployment, family) {
             return Ok(false);
         }
         self.ensure_newest(deployment, family).await?;

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::names::safe_encode;
 
-use super::sizes::{limits, newest, replicas, wanted};
+use super::sizes::{limits, newest, replicas, sum, wanted};
 use crate::owners::controller_reference;
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -17,7 +17,7 @@ pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
 pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 pub const HASH_LABEL: &str = "pod-template-hash";
 /// Not copied from a Deployment to its ReplicaSets.
-const OWN_ANNOTATIONS: &[&str] = &[
+pub const OWN_ANNOTATIONS: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
     REVISION_HISTORY,
@@ -25,6 +25,8 @@ const OWN_ANNOTATIONS: &[&str] = &[
     MAX_REPLICAS,
     "deprecated.deployment.rollback.to",
 ];
+/// Of names that are DNS subdomains.
+const LONGEST_NAME: usize = 253;
 /// The length at which the oldest numbers fall out of the revision history.
 const MAX_HISTORY: usize = 2000;
 /// A revisionHistoryLimit of this value keeps everything.
@@ -42,7 +44,7 @@ fn template_of(deployment: &Deployment) -> PodTemplateSpec {
     deployment.spec.template.clone()
 }
 
-fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
+pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     let meta = template.metadata.get_or_insert_default();
     if let Some(labels) = &mut meta.labels {
@@ -89,10 +91,10 @@ pub fn new_set(deployment: &Deployment, old: &[ReplicaSet]) -> ReplicaSet {
     let labels = labels.clone();
     let mut selector = spec.selector;
     selector.match_labels.get_or_insert_default().insert(HASH_LABEL.to_owned(), hash.clone());
-    let size = newest(deployment, 0, old.iter().map(replicas).sum());
+    let size = newest(deployment, 0, sum(old));
     let mut set = ReplicaSet {
         metadata: ObjectMeta {
-            name: Some(format!("{}-{hash}", deployment.name())),
+            name: Some(set_name(deployment.name(), &hash)),
             namespace: deployment.metadata.namespace.clone(),
             labels: Some(labels),
             owner_references: Some(vec![controller_reference(deployment)]),
@@ -111,6 +113,15 @@ pub fn new_set(deployment: &Deployment, old: &[ReplicaSet]) -> ReplicaSet {
     set
 }
 
+/// The Deployment's name, cut where the whole would be too long, and the hash.
+fn set_name(deployment: &str, hash: &str) -> String {
+    let mut room = LONGEST_NAME.saturating_sub(hash.len() + 1).min(deployment.len());
+    while !deployment.is_char_boundary(room) {
+        room -= 1;
+    }
+    format!("{}-{hash}", &deployment[..room])
+}
+
 /// One above the highest revision among the old sets.
 pub fn next_revision(old: &[ReplicaSet]) -> i64 {
     old.iter().map(|s| revision(&s.metadata)).max().unwrap_or(0) + 1
@@ -121,7 +132,7 @@ pub fn annotate_sizes(deployment: &Deployment, set: &mut ReplicaSet) {
     let annotations = set.metadata.annotations.get_or_insert_default();
     let wanted = wanted(deployment);
     annotations.insert(DESIRED_REPLICAS.to_owned(), wanted.to_string());
-    annotations.insert(MAX_REPLICAS.to_owned(), (wanted + limits(deployment).0).to_string());
+    annotations.insert(MAX_REPLICAS.to_owned(), wanted.saturating_add(limits(deployment).0).to_string());
 }
 
 /// Brings the newest set's annotations up to date: the Deployment's own, and a revision of at least `next`.

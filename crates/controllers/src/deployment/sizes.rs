@@ -57,8 +57,9 @@ fn resolve(value: &IntOrString, total: i32, round_up: bool) -> i32 {
         IntOrString::Int(n) => *n,
         IntOrString::String(text) => {
             let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-            let scaled = percent * i64::from(total);
-            i32::try_from(if round_up { (scaled + 99).div_euclid(100) } else { scaled / 100 }).unwrap_or(0)
+            let scaled = percent.saturating_mul(i64::from(total));
+            i32::try_from(if round_up { scaled.saturating_add(99).div_euclid(100) } else { scaled / 100 })
+                .unwrap_or(0)
         }
     }
 }
@@ -69,14 +70,14 @@ pub fn newest(deployment: &Deployment, current: i32, all: i32) -> i32 {
     if !is_rolling(deployment) || current > wanted {
         return wanted;
     }
-    let room = wanted + limits(deployment).0 - all;
+    let room = wanted.saturating_add(limits(deployment).0).saturating_sub(all);
     if room <= 0 { current } else { current + room.min(wanted - current) }
 }
 
 /// Sizes of the old sets (oldest first) that a rolling update allows now: unhealthy pods go first, then healthy ones
 /// as long as enough stay available. Nothing goes on the word of a status that is older than its set's size.
 pub fn shrink_old(deployment: &Deployment, newest: Option<&ReplicaSet>, old: &[ReplicaSet]) -> Vec<Resize> {
-    let old_pods: i32 = old.iter().map(replicas).sum();
+    let old_pods = sum(old);
     if old_pods == 0 || old.iter().chain(newest).any(|s| replicas(s) > 0 && !is_observed(s)) {
         return Vec::new();
     }
@@ -144,6 +145,17 @@ fn is_noted(deployment: &Deployment, set: &ReplicaSet) -> bool {
     replicas(set) == 0 || desired.is_none_or(|d| d == wanted(deployment))
 }
 
+/// Whether both sizes that later scaling is measured by are noted.
+fn is_annotated(deployment: &Deployment, set: &ReplicaSet) -> bool {
+    let max = number_annotation(&set.metadata, MAX_REPLICAS);
+    is_noted(deployment, set) && max == Some(wanted(deployment).saturating_add(limits(deployment).0))
+}
+
+/// The sizes of these sets together; what is more than a number holds is the greatest number.
+pub fn sum<'s>(sets: impl IntoIterator<Item = &'s ReplicaSet>) -> i32 {
+    sets.into_iter().map(replicas).fold(0, i32::saturating_add)
+}
+
 fn active_or_latest(sets: &[ReplicaSet], active: &[usize], newest: Option<usize>) -> Option<usize> {
     match active {
         [] => newest.or_else(|| {
@@ -157,9 +169,9 @@ fn active_or_latest(sets: &[ReplicaSet], active: &[usize], newest: Option<usize>
 /// Spreads a change of size over the active sets by their share; what rounding leaves goes to the largest.
 fn in_proportion(deployment: &Deployment, sets: &[ReplicaSet], mut active: Vec<usize>) -> Vec<Resize> {
     let wanted = wanted(deployment);
-    let allowed = if wanted > 0 { wanted + limits(deployment).0 } else { 0 };
-    let total: i32 = active.iter().map(|i| replicas(&sets[*i])).sum();
-    let to_add = allowed - total;
+    let allowed = if wanted > 0 { wanted.saturating_add(limits(deployment).0) } else { 0 };
+    let total = sum(active.iter().map(|i| &sets[*i]));
+    let to_add = allowed.saturating_sub(total);
     let created = |i: usize| sets[i].metadata.creation_timestamp.as_ref().map(|t| t.0);
     active.sort_by(|a, b| {
         let by_age = if to_add > 0 { created(*b).cmp(&created(*a)) } else { created(*a).cmp(&created(*b)) };
@@ -180,8 +192,9 @@ fn in_proportion(deployment: &Deployment, sets: &[ReplicaSet], mut active: Vec<u
         sizes[*largest] = (sizes[*largest] + to_add - added).max(0);
     }
     let mut resizes = changes(sets, &sizes);
-    let same =
-        active.into_iter().filter(|i| replicas(&sets[*i]) == sizes[*i] && !is_noted(deployment, &sets[*i]));
+    let same = active
+        .into_iter()
+        .filter(|i| replicas(&sets[*i]) == sizes[*i] && !is_annotated(deployment, &sets[*i]));
     resizes.extend(same.map(|index| Resize { index, replicas: sizes[index] }));
     resizes
 }

@@ -16,7 +16,7 @@ use knarr_api::kind::Kind;
 use super::indexes::Indexes;
 use super::pods::{Slot, finished_at, has_finalizer, index, index_failures, is_indexed, phase, spec};
 use super::policies::{Failure, judge, success};
-use crate::pod_state::{deletion_order, is_active, is_ready};
+use crate::pod_state::{active_order, is_active, is_ready};
 
 pub const COMPLETE: &str = "Complete";
 pub const FAILED: &str = "Failed";
@@ -383,7 +383,7 @@ impl<'p> Look<'p> {
         .max(0);
         if busy > wanted {
             let mut order = self.active.clone();
-            deletion_order(&mut order, self.now, |_| 1);
+            active_order(&mut order);
             order.truncate((busy - wanted) as usize);
             self.let_go(&order);
             plan.delete = order;

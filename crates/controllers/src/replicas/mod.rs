@@ -21,7 +21,7 @@ use knarr_client::{Error, Informer, Result};
 use crate::manager::Context;
 use crate::owners::controller_of;
 use crate::pod_control::{PodControl, pod_from};
-use crate::pod_state::available_in;
+use crate::pod_state::{available_in, is_active};
 use crate::written::{CATCH_UP, Written};
 use plan::{Plan, Status, plan};
 
@@ -35,6 +35,7 @@ const BURST: usize = 500;
 /// takes longer than this rests for several times as long.
 const LONG: Duration = Duration::from_millis(1);
 const REST: u32 = 8;
+const LONGEST_REST: Duration = Duration::from_millis(250);
 
 /// A kind that asks for a number of like pods.
 trait Replicas: Kind {
@@ -98,7 +99,8 @@ impl<K: Replicas> Controller<K> {
             return Ok(());
         }
         let Some(selector) = set.selector() else { return Ok(()) };
-        let pods = self.pods.claim(&*set, &selector).await?;
+        let pods = self.pods.claim_unended(&*set, &selector).await?;
+        let counted = self.cx.clock.monotonic();
         let plan = {
             // Counted at most once, and only where pods are to go.
             let crowds = OnceCell::new();
@@ -106,13 +108,13 @@ impl<K: Replicas> Controller<K> {
                 |node: &str| crowds.get_or_init(|| self.family_by_node(&set)).get(node).copied().unwrap_or(0);
             plan(set.wanted(), &pods, self.cx.clock.now(), on_node)
         };
-        let took = self.cx.clock.monotonic().saturating_sub(begun);
+        let took = self.cx.clock.monotonic().saturating_sub(counted);
         let result =
             if set.meta().deletion_timestamp.is_some() { Ok(()) } else { self.carry_out(&set, &plan).await };
         self.write_status(&set, &pods, result.as_ref().err()).await?;
         self.look_again_when_available(&set, &pods);
         if took > LONG {
-            self.resting().insert(key, self.cx.clock.monotonic() + took * REST);
+            self.resting().insert(key, self.cx.clock.monotonic() + (took * REST).min(LONGEST_REST));
         }
         result
     }
@@ -141,7 +143,7 @@ impl<K: Replicas> Controller<K> {
                 || (owner.is_some() && controller_of(s.meta()).map(|o| o.uid.as_str()) == owner)
         });
         let mut crowds = HashMap::new();
-        for pod in family.flat_map(|s| self.pods.of(s.uid())) {
+        for pod in family.flat_map(|s| self.pods.of(s.uid())).filter(|pod| is_active(pod)) {
             if let Some(node) = pod.spec.as_ref().and_then(|s| s.node_name.as_ref()) {
                 *crowds.entry(node.clone()).or_insert(0) += 1;
             }
@@ -173,3 +175,6 @@ impl<K: Replicas> Controller<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,9 +71,9 @@ pub fn status<K: Replicas>(set: &K, pods: &[Arc<Pod>], error: Option<&str>, now:
         let labels = pod.metadata.labels.as_ref();
         template_labels.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v))
     };
-    let failure = error.map(|message| {
-        let reason = if (active.len() as i32) < set.wanted() { "FailedCreate" } else { "FailedDelete" };
-        (reason, message)
+    let failure = error.map(|message| match (active.len() as i32) < set.wanted() {
+        true => ("FailedCreate", message.to_owned()),
+        false => ("FailedDelete", format!("unable to delete pods: {message}")),
     });
     let tells_terminating = K::RESOURCE.group == "apps";
     Status {
@@ -87,15 +87,15 @@ pub fn status<K: Replicas>(set: &K, pods: &[Arc<Pod>], error: Option<&str>, now:
     }
 }
 
-fn conditions(old: Vec<Condition>, failure: Option<(&str, &str)>, now: Timestamp) -> Vec<Condition> {
+fn conditions(old: Vec<Condition>, failure: Option<(&str, String)>, now: Timestamp) -> Vec<Condition> {
     let (known, mut conditions): (Vec<_>, Vec<_>) = old.into_iter().partition(|c| c.type_ == REPLICA_FAILURE);
     if let Some((reason, message)) = failure {
-        let same = known.into_iter().find(|c| c.reason.as_deref() == Some(reason));
-        conditions.push(same.unwrap_or_else(|| Condition {
+        // The first failure is told until something goes well.
+        conditions.push(known.into_iter().next().unwrap_or_else(|| Condition {
             type_: REPLICA_FAILURE.to_owned(),
             status: "True".to_owned(),
             reason: Some(reason.to_owned()),
-            message: Some(message.to_owned()),
+            message: Some(message),
             last_transition_time: Some(Time(now)),
         }));
     }
