@@ -33,6 +33,8 @@ pub struct PodControl {
     /// Among the pods.
     written: Written,
     deleted: Deleted,
+    /// Of pods that are adopted.
+    finalizer: Option<&'static str>,
 }
 
 /// The pods that the controller with this uid manages.
@@ -55,7 +57,12 @@ pub fn index_pods(pods: &Informer<Pod>) {
 impl PodControl {
     pub fn new(cx: Arc<Context>, pods: Informer<Pod>) -> Self {
         index_pods(&pods);
-        Self { cx, pods, written: Written::default(), deleted: Deleted::default() }
+        Self { cx, pods, finalizer: None, written: Written::default(), deleted: Deleted::default() }
+    }
+
+    /// Puts a finalizer on the pods that are adopted.
+    pub fn adopting_with(self, finalizer: &'static str) -> Self {
+        Self { finalizer: Some(finalizer), ..self }
     }
 
     /// Wakes those owners of kind `K` that a pod's change concerns: its owner, its former one, or all that could adopt it.
@@ -185,7 +192,11 @@ impl PodControl {
                     if may_adopt == Some(false) {
                         continue;
                     }
-                    adopt_patch(owner, pod.uid())
+                    let mut patch = adopt_patch(owner, pod.uid());
+                    if let Some(finalizer) = self.finalizer {
+                        patch["metadata"]["finalizers"] = serde_json::json!([finalizer]);
+                    }
+                    patch
                 }
                 Claim::Release => release_patch(owner.uid(), pod.uid()),
             };

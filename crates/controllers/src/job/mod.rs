@@ -10,6 +10,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use futures_util::{StreamExt, stream};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::{Kind, ObjectKey};
@@ -23,7 +24,7 @@ use crate::owners::controller_of;
 use crate::pod_control::PodControl;
 use crate::written::{CATCH_UP, Written};
 use plan::{Plan, plan};
-use pods::{has_finalizer, spec};
+use pods::{FINALIZER, has_finalizer, spec};
 
 pub use plan::{COMPLETE, FAILED, condition, is_finished};
 
@@ -31,6 +32,8 @@ pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "job-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
 const WORKERS: usize = 5;
+/// Finalizers taken off at a time.
+const AT_ONCE: usize = 64;
 /// Jobs of another manager are left to it.
 const MANAGER: &str = "kubernetes.io/job-controller";
 
@@ -48,7 +51,7 @@ async fn run(cx: Arc<Context>) {
     let orphans = WorkQueue::new(Arc::clone(&cx.clock));
     let jobs = cx.informers.informer::<Job>();
     let informer = cx.informers.informer::<Pod>();
-    let pods = PodControl::new(Arc::clone(&cx), informer.clone());
+    let pods = PodControl::new(Arc::clone(&cx), informer.clone()).adopting_with(FINALIZER);
     let on_job = Arc::clone(&queue);
     jobs.add_handler(move |event| on_job.add(event.object().key()));
     pods.wake::<Job>(&queue, jobs.lister(), selector_of);
@@ -112,10 +115,11 @@ impl Controller {
             return Ok(());
         };
         let Some(selector) = selector_of(&job).filter(|_| is_ours(&job)) else { return Ok(()) };
-        let pods = self.pods.claim(&*job, &selector).await?;
-        if job.metadata.deletion_timestamp.is_some() {
-            return self.release(&job, &pods.iter().map(|p| &**p).collect::<Vec<_>>()).await;
-        }
+        // What is over neither takes nor gives up pods.
+        let pods = match is_finished(&job) {
+            true => self.pods.of(job.uid()),
+            false => self.pods.claim(&*job, &selector).await?,
+        };
         let began = self.cx.clock.monotonic();
         let plan = plan(&job, &pods, self.cx.clock.now());
         let outcome = self.carry_out(&job, &plan).await;
@@ -154,12 +158,17 @@ impl Controller {
 
     /// Takes the finalizer off these pods.
     async fn release(&self, job: &Job, pods: &[&Pod]) -> Result<()> {
-        for pod in pods.iter().filter(|p| has_finalizer(p)) {
-            if let Some(meta) = self.untrack(pod).await? {
-                self.pods.note(&job.key(), &meta);
+        let all: Vec<_> = pods.iter().filter(|p| has_finalizer(p)).map(|pod| self.untrack(pod)).collect();
+        let mut all = stream::iter(all).buffer_unordered(AT_ONCE);
+        let mut outcome = Ok(());
+        while let Some(one) = all.next().await {
+            match one {
+                Ok(Some(meta)) => self.pods.note(&job.key(), &meta),
+                Ok(None) => {}
+                Err(error) => outcome = Err(error),
             }
         }
-        Ok(())
+        outcome
     }
 
     async fn untrack(
@@ -177,7 +186,11 @@ impl Controller {
 
     /// A pod whose Job is gone, or is no longer its owner, is counted by nobody.
     async fn release_orphan(&self, pod: &Pod) -> Result<()> {
-        if let Some(owner) = controller_of(&pod.metadata).filter(|o| o.kind == "Job") {
+        if let Some(owner) = controller_of(&pod.metadata) {
+            if owner.kind != Job::RESOURCE.kind || owner.api_version != Job::RESOURCE.api_version() {
+                // Whoever uses the finalizer, too, takes it off.
+                return Ok(());
+            }
             if self.jobs.lister().get(pod.namespace(), &owner.name).is_some_and(|j| j.uid() == owner.uid) {
                 return Ok(());
             }

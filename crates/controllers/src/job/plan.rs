@@ -77,6 +77,8 @@ struct Look<'p> {
     parallelism: i32,
     /// Pods that are ending do not count as failed yet, and are not replaced.
     replaces_failed_only: bool,
+    /// Failures that count and are not noted yet.
+    held_failures: i32,
 }
 
 /// `pods` are all the Job's, with finalizer or without.
@@ -89,14 +91,13 @@ pub fn plan<'p>(job: &'p Job, pods: &'p [Arc<Pod>], now: Timestamp) -> Plan<'p> 
     }
     let mut plan = Plan::default();
     look.settle_counted(pods);
-    look.start(&mut plan);
+    look.begin();
     let ending = look.is_ending();
     look.count(pods, ending);
     if let (false, Some((type_, reason, message))) = (ending, look.verdict()) {
         look.set_condition(type_, "True", &reason, &message);
     }
-    let ending = look.is_ending();
-    if ending {
+    if look.is_ending() {
         plan.delete = look.active.clone();
         if holds(&look.status, SUCCESS_CRITERIA_MET) {
             // What was not needed has not failed.
@@ -105,7 +106,15 @@ pub fn plan<'p>(job: &'p Job, pods: &'p [Arc<Pod>], now: Timestamp) -> Plan<'p> 
         // Its pods are over too, whatever they say.
         look.count(pods, true);
     } else {
-        look.manage(&mut plan);
+        look.suspend_or_resume(&mut plan);
+        if job.metadata.deletion_timestamp.is_none() {
+            look.manage(&mut plan);
+        }
+    }
+    if job.metadata.deletion_timestamp.is_some() {
+        // Whatever becomes of them, nobody will count it.
+        let all: Vec<&Pod> = pods.iter().map(|p| &**p).collect();
+        look.let_go(&all);
     }
     look.finish(&mut plan);
     look.status.active = Some(look.active.len() as i32).filter(|n| *n > 0);
@@ -139,6 +148,7 @@ impl<'p> Look<'p> {
             completions: spec.completions,
             parallelism: spec.parallelism.unwrap_or(1),
             replaces_failed_only: spec.pod_replacement_policy.as_deref() == Some("Failed"),
+            held_failures: 0,
             status,
         }
     }
@@ -172,24 +182,27 @@ impl<'p> Look<'p> {
         add(&mut self.status.failed, failed);
     }
 
-    /// Start time, suspension and resumption.
-    fn start(&mut self, plan: &mut Plan<'_>) {
-        let was_suspended = holds(&self.status, SUSPENDED);
-        if self.suspended() {
-            if !was_suspended && !self.is_ending() {
-                // The time until the deadline counts from the resumption.
+    /// When the Job started, or went on after a suspension: its deadline counts from then.
+    fn begin(&mut self) {
+        let resumes = holds(&self.status, SUSPENDED) && !self.is_ending();
+        if !self.suspended() && (self.status.start_time.is_none() || resumes) {
+            self.status.start_time = Some(Time(self.now));
+        }
+    }
+
+    /// Shows whether a Job that is not over is suspended.
+    fn suspend_or_resume(&mut self, plan: &mut Plan<'_>) {
+        match (holds(&self.status, SUSPENDED), self.suspended()) {
+            (false, true) => {
                 self.status.start_time = None;
                 self.set_condition(SUSPENDED, "True", "JobSuspended", "Job suspended");
                 plan.events.push(("Suspended", "Job suspended".to_owned()));
             }
-            return;
-        }
-        if was_suspended {
-            self.set_condition(SUSPENDED, "False", "JobResumed", "Job resumed");
-            plan.events.push(("Resumed", "Job resumed".to_owned()));
-        }
-        if self.status.start_time.is_none() || was_suspended {
-            self.status.start_time = Some(Time(self.now));
+            (true, false) => {
+                self.set_condition(SUSPENDED, "False", "JobResumed", "Job resumed");
+                plan.events.push(("Resumed", "Job resumed".to_owned()));
+            }
+            _ => {}
         }
     }
 
@@ -204,38 +217,104 @@ impl<'p> Look<'p> {
 
     /// Pods that are deleted without having failed: their finalizers go first.
     fn let_go(&mut self, pods: &[&'p Pod]) {
-        self.untrack.extend(pods.iter().filter(|p| has_finalizer(p)));
+        for pod in pods.iter().filter(|p| has_finalizer(p)) {
+            if !self.untrack.iter().any(|p| p.uid() == pod.uid()) {
+                self.untrack.push(pod);
+            }
+        }
     }
 
     /// Notes ended pods in the status and marks them for release. `all`: the Job is over, every pod has ended.
     fn count(&mut self, pods: &'p [Arc<Pod>], all: bool) {
-        for pod in pods.iter().map(|p| &**p).filter(|p| has_finalizer(p)) {
-            let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
-            let noted = |list: &Option<Vec<String>>| list.iter().flatten().any(|u| u == pod.uid());
-            let (succeeded, failed) = (noted(&uncounted.succeeded), noted(&uncounted.failed));
-            if self.untrack.iter().any(|p| p.uid() == pod.uid()) {
+        let tracked = || pods.iter().map(|p| &**p).filter(|p| has_finalizer(p));
+        for pod in tracked().filter(|p| !all || p.metadata.deletion_timestamp.is_none()) {
+            self.judge(pod);
+        }
+        let held = if all { BTreeSet::new() } else { self.held(tracked()) };
+        for pod in tracked() {
+            if self.untrack.iter().any(|p| p.uid() == pod.uid()) || held.contains(pod.uid()) {
                 continue;
             }
-            if !succeeded && !failed && !self.note(pod, all) {
-                continue;
+            if self.is_noted(pod) || self.note(pod, all) {
+                self.untrack.push(pod);
             }
-            self.untrack.push(pod);
         }
         if self.indexed {
             self.status.succeeded = Some(self.succeeded_indexes.len()).filter(|n| *n > 0);
             self.status.completed_indexes =
                 Some(self.succeeded_indexes.to_string()).filter(|text| !text.is_empty());
         }
+        if self.indexed && self.per_index().is_some() {
+            self.status.failed_indexes = Some(self.failed_indexes.to_string());
+        }
+    }
+
+    /// Whether the status lists the pod already.
+    fn is_noted(&self, pod: &Pod) -> bool {
+        let uncounted = self.status.uncounted_terminated_pods.as_ref();
+        let lists = uncounted.into_iter().flat_map(|u| [&u.succeeded, &u.failed]);
+        lists.flatten().flatten().any(|uid| uid == pod.uid())
+    }
+
+    /// The completion index of a pod, if the Job still has it.
+    fn valid_index(&self, pod: &Pod) -> Option<i32> {
+        index(pod).filter(|n| self.completions.is_none_or(|c| *n < c))
+    }
+
+    /// What a failed pod means to its index and to the Job.
+    fn judge(&mut self, pod: &Pod) {
+        if !self.has_failed(pod) || self.is_noted(pod) {
+            return;
+        }
+        let failure = judge(self.job, pod);
+        if let Failure::FailsJob(message) = &failure {
+            self.fatal.get_or_insert_with(|| message.clone());
+        }
+        if let (Some(n), Some(limit)) = (self.valid_index(pod).filter(|_| self.indexed), self.per_index()) {
+            let (failures, _) = index_failures(pod);
+            let spent = failure != Failure::Ignored && failures >= limit;
+            if (spent || failure == Failure::FailsIndex) && !self.succeeded_indexes.contains(n) {
+                self.failed_indexes = self.failed_indexes.with([n]);
+            }
+        }
+    }
+
+    /// The last failed pods of indexes that will be tried again: they are kept until their successors are there, which
+    /// tell how often the index has failed.
+    fn held(&mut self, tracked: impl Iterator<Item = &'p Pod>) -> BTreeSet<String> {
+        self.held_failures = 0;
+        if !self.indexed || self.per_index().is_none() {
+            return BTreeSet::new();
+        }
+        let busy: BTreeSet<i32> = self.active.iter().filter_map(|p| index(p)).collect();
+        let mut last: BTreeMap<i32, &Pod> = BTreeMap::new();
+        for pod in tracked.filter(|pod| self.has_failed(pod) && !self.is_noted(pod)) {
+            let Some(n) = self.valid_index(pod) else { continue };
+            if busy.contains(&n) || self.succeeded_indexes.contains(n) || self.failed_indexes.contains(n) {
+                continue;
+            }
+            let order = |pod: &Pod| {
+                let (failures, ignored) = index_failures(pod);
+                (failures + ignored, finished_at(pod))
+            };
+            let known = last.entry(n).or_insert(pod);
+            if order(pod) >= order(known) {
+                *known = pod;
+            }
+        }
+        let counted = last.values().filter(|pod| judge(self.job, pod) != Failure::Ignored).count();
+        self.held_failures = counted as i32;
+        last.into_values().map(|pod| pod.uid().to_owned()).collect()
     }
 
     /// Notes one ended pod; gives whether it may be released.
     fn note(&mut self, pod: &'p Pod, all: bool) -> bool {
+        let valid = self.valid_index(pod);
         let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
         let count = |list: &Option<Vec<String>>| list.as_ref().map_or(0, Vec::len);
         if count(&uncounted.succeeded) + count(&uncounted.failed) >= MAX_UNCOUNTED {
             return false;
         }
-        let valid = index(pod).filter(|n| self.completions.is_none_or(|c| *n < c));
         if phase(pod) == "Succeeded" {
             match (self.indexed, valid) {
                 (false, _) => uncounted.succeeded.get_or_insert_default().push(pod.uid().to_owned()),
@@ -251,30 +330,11 @@ impl<'p> Look<'p> {
         if all && phase(pod) != "Failed" && holds(&self.status, SUCCESS_CRITERIA_MET) {
             return true;
         }
-        let failure = judge(self.job, pod);
-        if let Failure::FailsJob(message) = &failure {
-            self.fatal.get_or_insert_with(|| message.clone());
-        }
-        if !self.indexed || valid.is_some() {
-            if failure != Failure::Ignored {
-                let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
-                uncounted.failed.get_or_insert_default().push(pod.uid().to_owned());
-            }
-            // What the end of the Job took away was not its index's fault.
-            if let Some(n) = valid.filter(|_| !all || phase(pod) == "Failed") {
-                self.note_failed_index(pod, n, &failure);
-            }
+        if (!self.indexed || valid.is_some()) && judge(self.job, pod) != Failure::Ignored {
+            let uncounted = self.status.uncounted_terminated_pods.get_or_insert_default();
+            uncounted.failed.get_or_insert_default().push(pod.uid().to_owned());
         }
         true
-    }
-
-    fn note_failed_index(&mut self, pod: &Pod, n: i32, failure: &Failure) {
-        let Some(limit) = self.per_index() else { return };
-        let (failures, _) = index_failures(pod);
-        let spent = *failure != Failure::Ignored && failures >= limit;
-        if (spent || *failure == Failure::FailsIndex) && !self.succeeded_indexes.contains(n) {
-            self.failed_indexes = self.failed_indexes.with([n]);
-        }
     }
 
     fn uncounted(&self, of: fn(&UncountedTerminatedPods) -> &Option<Vec<String>>) -> i32 {
@@ -292,7 +352,7 @@ impl<'p> Look<'p> {
     }
 
     fn failed(&self) -> i32 {
-        self.status.failed.unwrap_or(0) + self.uncounted(|u| &u.failed)
+        self.status.failed.unwrap_or(0) + self.uncounted(|u| &u.failed) + self.held_failures
     }
 
     /// Whether the Job is to end now: the interim condition, its reason and message.
@@ -311,7 +371,6 @@ impl<'p> Look<'p> {
             return fail("DeadlineExceeded", "Job was active longer than specified deadline");
         }
         if self.indexed && self.per_index().is_some() {
-            self.status.failed_indexes = Some(self.failed_indexes.to_string());
             if spec.max_failed_indexes.is_some_and(|max| self.failed_indexes.len() > max) {
                 let text = "Job has exceeded the specified maximal number of failed indexes";
                 return fail("MaxFailedIndexesExceeded", text);
@@ -329,9 +388,8 @@ impl<'p> Look<'p> {
             None => self.succeeded() > 0 && self.active.is_empty(),
             Some(completions) => self.succeeded() >= completions,
         };
-        let idle = !self.suspended() || self.completions == Some(0);
         let text = "Reached expected number of succeeded pods";
-        (done && idle).then(|| (SUCCESS_CRITERIA_MET, "CompletionsReached".to_owned(), text.to_owned()))
+        done.then(|| (SUCCESS_CRITERIA_MET, "CompletionsReached".to_owned(), text.to_owned()))
     }
 
     /// With restartPolicy OnFailure the containers' restarts count as failures.
@@ -340,7 +398,7 @@ impl<'p> Look<'p> {
         if template.and_then(|t| t.restart_policy.as_deref()) != Some("OnFailure") {
             return false;
         }
-        let running = self.active.iter().filter(|p| matches!(phase(p), "Running" | "Pending"));
+        let running = self.pods.iter().filter(|p| matches!(phase(p), "Running" | "Pending"));
         let restarts = running.map(|pod| {
             let status = pod.status.clone().unwrap_or_default();
             let all = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
@@ -381,12 +439,10 @@ impl<'p> Look<'p> {
             }
         }
         .max(0);
-        if busy > wanted {
-            let mut order = self.active.clone();
-            active_order(&mut order);
-            order.truncate((busy - wanted) as usize);
-            self.let_go(&order);
-            plan.delete = order;
+        let superfluous = self.superfluous(usize::try_from(busy - wanted).unwrap_or(0));
+        if !superfluous.is_empty() {
+            self.let_go(&superfluous);
+            plan.delete = superfluous;
             return;
         }
         // What is ending still holds its place where only failed pods are replaced.
@@ -403,6 +459,23 @@ impl<'p> Look<'p> {
         }
         plan.create =
             if self.indexed { self.pending_indexes(missing, plan) } else { vec![Slot::Any; missing] };
+    }
+
+    /// Active pods that are to go: of an indexed Job those whose index it does not have and all but one of each index,
+    /// and so many at least.
+    fn superfluous(&self, at_least: usize) -> Vec<&'p Pod> {
+        let mut order = self.active.clone();
+        active_order(&mut order);
+        let (mut go, mut stay) = (Vec::new(), Vec::new());
+        let mut taken = BTreeSet::new();
+        // The last in this order is the one that is worth most.
+        for pod in order.into_iter().rev() {
+            let keeps = !self.indexed || self.valid_index(pod).is_some_and(|n| taken.insert(n));
+            if keeps { stay.push(pod) } else { go.push(pod) }
+        }
+        let more = at_least.saturating_sub(go.len());
+        go.extend(stay.into_iter().rev().take(more));
+        go
     }
 
     /// How long the next pod has to wait after failures in a row.
@@ -488,6 +561,10 @@ impl<'p> Look<'p> {
             let (reason, message) = (success.reason.unwrap_or_default(), success.message.unwrap_or_default());
             self.set_condition(COMPLETE, "True", &reason, &message);
             self.status.completion_time = Some(Time(self.now));
+            if self.completions.is_some_and(|completions| self.succeeded() > completions) {
+                let text = "Too many succeeded pods running after completion count reached";
+                plan.failure = Some(("TooManySucceededPods".to_owned(), text.to_owned()));
+            }
             plan.events.push(("Completed", "Job completed".to_owned()));
         }
     }

@@ -1,8 +1,10 @@
 //! A Job's pods: how they are made, and what the controller reads from them.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
-use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, EnvVar, EnvVarSource, ObjectFieldSelector, Pod,
+};
 use knarr_api::kind::Kind;
 use serde_json::{Value, json};
 
@@ -13,6 +15,8 @@ pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const INDEX_IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 const INDEX_ENV: &str = "JOB_COMPLETION_INDEX";
+/// Of names to which the server adds something.
+const MAX_PREFIX: usize = 58;
 /// Longer host names than this are no labels.
 const MAX_NAME: usize = 63;
 
@@ -58,26 +62,36 @@ pub fn index_failures(pod: &Pod) -> (i32, i32) {
     (annotation(pod, INDEX_FAILURES).unwrap_or(0), annotation(pod, INDEX_IGNORED_FAILURES).unwrap_or(0))
 }
 
-/// When the pod's last container ended; failing that, when the pod was deleted or created.
+/// When the last of the pod's containers ended, if all have; failing that, when the pod was no longer ready, was asked
+/// to go, or was created.
 pub fn finished_at(pod: &Pod) -> Option<Timestamp> {
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
-    let ended = statuses.into_iter().flatten().filter_map(|s| {
-        let terminated = s.state.as_ref()?.terminated.as_ref()?;
+    let ended = |status: &ContainerStatus| {
+        let terminated = status.state.as_ref()?.terminated.as_ref()?;
         terminated.finished_at.as_ref().map(|t| t.0)
-    });
+    };
+    let all: Option<Vec<Timestamp>> = statuses.into_iter().flatten().map(ended).collect();
+    let unready = || {
+        let ready = crate::pod_state::condition(pod, "Ready").filter(|c| c.status == "False")?;
+        ready.last_transition_time.as_ref().map(|t| t.0)
+    };
     let meta = &pod.metadata;
-    let ready = || crate::pod_state::condition(pod, "Ready")?.last_transition_time.as_ref().map(|t| t.0);
-    ended
-        .max()
-        .or_else(|| meta.deletion_timestamp.as_ref().map(|t| t.0))
-        .or_else(ready)
-        .or_else(|| meta.creation_timestamp.as_ref().map(|t| t.0))
+    // The timestamp is when the pod's grace ends.
+    let asked = || {
+        let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds.unwrap_or(0));
+        meta.deletion_timestamp.as_ref()?.0.checked_sub(grace).ok()
+    };
+    let last = all.and_then(|all| all.into_iter().max());
+    last.or_else(unready).or_else(asked).or_else(|| meta.creation_timestamp.as_ref().map(|t| t.0))
 }
 
 /// The pod for a slot.
 pub fn new_pod(job: &Job, slot: Slot) -> Pod {
     let mut pod = pod_from(job, spec(job).map(|s| &s.template));
-    pod.metadata.finalizers.get_or_insert_default().push(FINALIZER.to_owned());
+    let finalizers = pod.metadata.finalizers.get_or_insert_default();
+    if !finalizers.iter().any(|f| f == FINALIZER) {
+        finalizers.push(FINALIZER.to_owned());
+    }
     let Slot::Index { index, failures, ignored } = slot else { return pod };
     let text = index.to_string();
     let annotations = pod.metadata.annotations.get_or_insert_default();
@@ -89,7 +103,10 @@ pub fn new_pod(job: &Job, slot: Slot) -> Pod {
         }
     }
     pod.metadata.labels.get_or_insert_default().insert(INDEX.to_owned(), text.clone());
-    pod.metadata.generate_name = Some(format!("{}-{text}-", job.name()));
+    // So that what the server adds does not cut the index off.
+    let end = format!("-{text}-");
+    let start: String = job.name().chars().take(MAX_PREFIX.saturating_sub(end.len())).collect();
+    pod.metadata.generate_name = Some(start + &end);
     let spec = pod.spec.get_or_insert_default();
     let hostname = format!("{}-{text}", job.name());
     if hostname.len() <= MAX_NAME {

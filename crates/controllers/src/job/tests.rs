@@ -230,3 +230,76 @@ async fn a_pod_without_its_job_is_let_go() {
     trial.world.pass(1.0).await;
     assert!(!has_finalizer(&trial.client.get::<Pod>("ns", "stray").await.unwrap()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_smaller_indexed_job_gives_up_the_indexes_that_it_no_longer_has() {
+    let trial = Trial::new(json!({"completionMode": "Indexed", "parallelism": 5, "completions": 5})).await;
+    let patch = Patch::Merge(json!({"spec": {"parallelism": 3, "completions": 3}}));
+    trial.client.patch::<Job>("ns", "j", None, &patch).await.unwrap();
+    trial.world.pass(1.0).await;
+    assert_eq!(trial.pods(), ["0 New", "1 New", "2 New"]);
+    assert_eq!(trial.status().await.failed, None);
+    let mut twin = trial.world.api.all::<Pod>().into_iter().find(|p| pods::index(p) == Some(1)).unwrap();
+    twin.metadata.name = Some("twin".to_owned());
+    twin.metadata.resource_version = None;
+    trial.client.create(&twin).await.unwrap();
+    trial.world.pass(1.0).await;
+    assert_eq!(trial.pods(), ["0 New", "1 New", "2 New"], "one of each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_index_remembers_its_failures_when_its_pods_are_taken_away() {
+    let limits = json!({"completionMode": "Indexed", "parallelism": 1, "completions": 1,
+        "backoffLimit": i32::MAX, "backoffLimitPerIndex": 1});
+    let trial = Trial::new(limits).await;
+    for failed in [1, 2] {
+        let pod = trial.world.api.all::<Pod>().into_iter().find(|p| p.metadata.deletion_timestamp.is_none());
+        let pod = pod.unwrap();
+        assert_eq!(pods::index_failures(&pod).0, failed - 1);
+        trial.client.delete::<Pod>("ns", pod.name(), &Default::default()).await.unwrap();
+        trial.world.pass(30.0).await;
+    }
+    let status = trial.status().await;
+    assert_eq!((status.failed, status.failed_indexes.as_deref()), (Some(2), Some("0")));
+    assert_eq!(trial.pods(), [""; 0], "all are let go in the end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adopted_pod_counts_and_a_finished_job_adopts_none() {
+    let world = World::new(&[Job::RESOURCE, Pod::RESOURCE, ApiEvent::RESOURCE]);
+    let client = world.api.client();
+    let orphan = async |name: &str| {
+        let pod = json!({"metadata": {"name": name, "namespace": "ns", "labels": {"job-name": "j"}},
+            "spec": {"containers": []}});
+        client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap();
+    };
+    orphan("first").await;
+    client.create(&job(json!({}))).await.unwrap();
+    world.start(&DESCRIPTOR);
+    world.pass(0.5).await;
+    assert!(has_finalizer(&client.get::<Pod>("ns", "first").await.unwrap()));
+    let trial = Trial { client: world.api.client(), world };
+    trial.end(None, "Succeeded", 1).await;
+    let status = trial.status().await;
+    assert_eq!(
+        (status.succeeded, status.completion_time.is_some()),
+        (Some(1), true),
+        "and no other was made"
+    );
+    orphan("later").await;
+    trial.world.pass(1.0).await;
+    let later: Pod = trial.client.get("ns", "later").await.unwrap();
+    assert_eq!(later.metadata.owner_references, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_finalizer_of_others_pods_is_theirs() {
+    let trial = Trial::new(json!({})).await;
+    let mut theirs = trial.world.api.all::<Pod>().remove(0);
+    theirs.metadata.name = Some("theirs".into());
+    (theirs.metadata.resource_version, theirs.metadata.uid) = (None, None);
+    theirs.metadata.owner_references.as_mut().unwrap()[0].api_version = "example.com/v1".into();
+    trial.client.create(&theirs).await.unwrap();
+    trial.world.pass(1.0).await;
+    assert!(has_finalizer(&trial.client.get::<Pod>("ns", "theirs").await.unwrap()));
+}
