@@ -132,6 +132,15 @@ impl Discovery {
         }
     }
 
+    /// The resource of a kind: in that version, or in the one that the group prefers.
+    pub fn of_kind(&self, version: &str, kind: &str) -> Option<&ResourceType> {
+        let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+        self.find(version, kind).or_else(|| {
+            let mut preferred = self.preferred().map(|s| &s.resource);
+            preferred.find(|r| r.group == group && r.kind == kind)
+        })
+    }
+
     /// Each resource once, in its preferred version.
     pub fn preferred(&self) -> impl Iterator<Item = &Served> {
         self.served.iter().filter(|s| s.preferred)

@@ -282,10 +282,10 @@ fn shown_selector(metric: &MetricIdentifier) -> String {
         let values = e.values.clone().unwrap_or_default().join(" ");
         format!("LabelSelectorRequirement{{Key:{},Operator:{},Values:[{values}],}}", e.key, e.operator)
     });
-    let expressions: Vec<String> = expressions.map(|e| format!("{{{e}}}")).collect();
+    let expressions: Vec<String> = expressions.map(|e| format!("{e},")).collect();
     format!(
         "&LabelSelector{{MatchLabels:map[string]string{{{}}},MatchExpressions:[]LabelSelectorRequirement{{{}}},}}",
         labels.join(""),
-        expressions.join(",")
+        expressions.join("")
     )
 }

@@ -33,6 +33,9 @@ async fn get(client: &Client, path: String) -> Result<Value, String> {
     serde_json::from_slice(&body).map_err(|e| e.to_string())
 }
 
+/// The answer where a path is not served at all.
+const NOT_SERVED: &str = "the server could not find the requested resource";
+
 /// A query's value, with all that has a meaning in a URL written out.
 fn encoded(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
@@ -111,14 +114,16 @@ impl Source<'_> {
 
     /// The custom metrics API in the newest version that is served.
     async fn custom(&self, rest: &str) -> Result<Value, String> {
-        let mut last = String::new();
+        let wrong = |why: &str| format!("unable to fetch metrics from custom metrics API: {why}");
         for version in CUSTOM {
             match get(self.client, format!("/apis/custom.metrics.k8s.io/{version}/{rest}")).await {
                 Ok(value) => return Ok(value),
-                Err(error) => last = error,
+                // Perhaps in another version.
+                Err(error) if error == NOT_SERVED => {}
+                Err(error) => return Err(wrong(&error)),
             }
         }
-        Err(format!("unable to fetch metrics from custom metrics API: {last}"))
+        Err(wrong("no custom metrics API (custom.metrics.k8s.io) registered"))
     }
 
     pub async fn pods(&self, metric: &MetricIdentifier, selector: &str) -> Result<Metrics, String> {
@@ -156,7 +161,7 @@ impl Source<'_> {
             format!("namespaces/{}/metrics/{name}?{query}", self.namespace)
         } else {
             let discovery = Discovery::fetch(self.client).await.map_err(|e| e.to_string())?;
-            let found = discovery.find(version, &of.kind);
+            let found = discovery.of_kind(version, &of.kind);
             let plural = found.map(|r| match r.group {
                 "" => r.plural.to_owned(),
                 group => format!("{}.{group}", r.plural),
@@ -168,8 +173,14 @@ impl Source<'_> {
             format!("namespaces/{}/{plural}/{}/{name}?{query}", self.namespace, encoded(&of.name))
         };
         let list = self.custom(&rest).await?;
-        let value = list["items"].as_array().and_then(|i| milli(&i.first()?["value"]));
-        value.ok_or_else(|| "unable to fetch metrics from custom metrics API: no metrics returned".to_owned())
+        let wrong = |why: &str| format!("unable to fetch metrics from custom metrics API: {why}");
+        match list["items"].as_array().map_or(&[][..], Vec::as_slice) {
+            [one] => milli(&one["value"]).ok_or_else(|| wrong("no value in the metric")),
+            many => Err(wrong(&format!(
+                "the custom metrics API server returned {} results when we asked for exactly one",
+                many.len()
+            ))),
+        }
     }
 
     /// The sum of an external metric's series.

@@ -122,9 +122,12 @@ fn measure(status: &HorizontalPodAutoscalerStatus, is_well: bool, took: Duration
 
 /// What the metrics say together.
 struct Wanted {
-    replicas: i32,
-    metric: String,
+    /// And which metric says so; none where nothing can be decided.
+    replicas: Option<(i32, String)>,
+    /// One for each metric that is asked for, empty where it was not found.
     statuses: Vec<MetricStatus>,
+    /// What went wrong.
+    failure: Option<String>,
 }
 
 impl Controller {
@@ -199,16 +202,15 @@ impl Controller {
         } else if current != 0 && current < min {
             (min, "Current number of replicas below Spec.MinReplicas".to_owned())
         } else {
-            let (wanted, why) = self.evaluate(key, hpa, &scale, draft).await;
-            failure = why;
-            let Some(wanted) = wanted else {
+            let wanted = self.evaluate(key, hpa, &scale, draft).await;
+            (statuses, failure) = (wanted.statuses, wanted.failure);
+            let Some((replicas, metric)) = wanted.replicas else {
                 let why = failure.unwrap_or_default();
-                draft.numbers(current, None, Vec::new(), false);
+                draft.numbers(current, None, statuses, false);
                 self.tell(hpa, "FailedComputeMetricsReplicas", &why);
                 return Err(why);
             };
-            statuses = wanted.statuses;
-            self.decide(key, hpa, draft, current, (wanted.replicas, &wanted.metric))
+            self.decide(key, hpa, draft, current, (replicas, &metric))
         };
         let rescale = desired != current;
         if rescale {
@@ -299,11 +301,11 @@ impl Controller {
         hpa: &HorizontalPodAutoscaler,
         scale: &Scale,
         draft: &mut Draft,
-    ) -> (Option<Wanted>, Option<String>) {
+    ) -> Wanted {
         let text = scale.value.pointer("/status/selector").and_then(Value::as_str).unwrap_or("");
         let pods = match self.pods_of(key, hpa, text, draft) {
             Ok(pods) => pods,
-            Err(why) => return (None, Some(why)),
+            Err(why) => return Wanted { replicas: None, statuses: Vec::new(), failure: Some(why) },
         };
         let input = Input {
             settings: self.settings(),
@@ -316,37 +318,38 @@ impl Controller {
             now: self.cx.clock.now(),
         };
         let specs = hpa.spec.metrics.as_deref().unwrap_or_default();
-        let mut wanted = Wanted { replicas: 0, metric: String::new(), statuses: Vec::new() };
+        let (mut greatest, mut statuses) = ((0, String::new()), Vec::new());
         let mut failures: Vec<Failure> = Vec::new();
         for spec in specs {
             match input.metric(spec).await {
                 Ok(found) => {
-                    if wanted.replicas == 0 || found.proposal.replicas > wanted.replicas {
-                        (wanted.replicas, wanted.metric) = (found.proposal.replicas, found.name);
+                    if greatest.0 == 0 || found.proposal.replicas > greatest.0 {
+                        greatest = (found.proposal.replicas, found.name);
                     }
-                    wanted.statuses.push(found.status);
+                    statuses.push(found.status);
                 }
                 Err(failure) => {
                     self.tell(hpa, failure.reason, &failure.inner);
                     failures.push(failure);
+                    // Its place tells which one it is.
+                    statuses.push(MetricStatus::default());
                 }
             }
         }
-        let why = failures.first().map(|first| {
+        let failure = failures.first().map(|first| {
             let (bad, all) = (failures.len(), specs.len());
             format!("invalid metrics ({bad} invalid out of {all}), first error is: {}", first.outer)
         });
         if let Some(first) = failures.first()
-            && (failures.len() >= specs.len() || wanted.replicas < input.current)
+            && (failures.len() >= specs.len() || greatest.0 < input.current)
         {
             let text = format!("the HPA was unable to compute the replica count: {}", first.inner);
             draft.condition(ACTIVE, false, first.reason, text);
-            return (None, why);
+            return Wanted { replicas: None, statuses, failure };
         }
-        let text =
-            format!("the HPA was able to successfully calculate a replica count from {}", wanted.metric);
+        let text = format!("the HPA was able to successfully calculate a replica count from {}", greatest.1);
         draft.condition(ACTIVE, true, "ValidMetricFound", text);
-        (Some(wanted), why)
+        Wanted { replicas: Some(greatest), statuses, failure }
     }
 
     /// The target's pods, which no other autoscaler may have.
@@ -409,11 +412,8 @@ impl Controller {
             None => {
                 let discovery = Discovery::fetch(&self.cx.client).await.map_err(|e| e.to_string())?;
                 let group = version.rsplit_once('/').map_or("", |(group, _)| group);
-                let found = discovery.find(version, &target.kind).or_else(|| {
-                    let mut preferred = discovery.preferred().map(|s| &s.resource);
-                    preferred.find(|r| r.group == group && r.kind == target.kind)
-                });
-                let found = found
+                let found = discovery
+                    .of_kind(version, &target.kind)
                     .ok_or_else(|| format!("no matches for kind {:?} in group {group:?}", target.kind))?;
                 format!("{}/scale", found.path(Some(namespace), Some(name)))
             }
