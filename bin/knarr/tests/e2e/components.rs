@@ -89,6 +89,36 @@ fn scheduler_and_controllers_run_alone_and_another_takes_over() {
 }
 
 #[test]
+fn holders_of_leases_are_elected_among_candidates() {
+    const GATE: &str = "--feature-gates=CoordinatedLeaderElection=true";
+    let mut cluster = Cluster::new();
+    cluster.start_server_with(&[
+        "--disable-node",
+        "--disable-controller-manager",
+        "--runtime-config=coordination.k8s.io/v1beta1=true",
+        GATE,
+    ]);
+    let admin = Kubectl::new(&cluster, Some("kube-system".to_owned()), cluster.kubeconfig());
+    let manager = kubeconfig_for(&cluster, "system:kube-controller-manager");
+    let words = [&["controller-manager", GATE][..], &SOON[..]].concat();
+    let mut first = component_as(&cluster, &manager, "controllers-1.log", &words);
+    let lease = "get lease kube-controller-manager -o jsonpath={.spec.holderIdentity}/{.spec.strategy}";
+    let elected = |out: &str| out.ends_with("/OldestEmulationVersion") && !out.starts_with('/');
+    let leader = admin.eventually(lease, elected);
+    admin.eventually("get serviceaccount default -n default -o name", |out| out.contains("default"));
+    let _second = component_as(&cluster, &manager, "controllers-2.log", &words);
+    let candidates = "get leasecandidates -o jsonpath={.items[*].spec.leaseName}";
+    admin.eventually(candidates, |out| out.matches("kube-controller-manager").count() == 2);
+    assert_eq!(admin.run(lease), leader, "who leads goes on");
+    first.kill();
+    admin.eventually(lease, |out| elected(out) && out != leader);
+    let told = admin.eventually("get events -o jsonpath={.items[*].message}", |out| {
+        out.matches("became leader").count() >= 3
+    });
+    assert!(!told.is_empty());
+}
+
+#[test]
 fn a_component_says_what_is_wrong() {
     let cluster = Cluster::new();
     let said = |words: &[&str]| {
