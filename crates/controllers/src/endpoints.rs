@@ -18,6 +18,7 @@ use crate::service_pods::{
     Port, by_ports, hostname_in, is_headless, is_terminating, node_of, pod_ip, publishes_not_ready,
     selector_of,
 };
+use crate::trigger_times::{TriggerTimes, annotate};
 use crate::written::{CATCH_UP, Written};
 
 pub const DESCRIPTOR: Descriptor =
@@ -37,6 +38,7 @@ struct Controller {
     endpoints: Informer<Endpoints>,
     queue: Arc<WorkQueue<ObjectKey>>,
     written: Written,
+    triggers: TriggerTimes,
 }
 
 async fn run(cx: Arc<Context>) {
@@ -61,6 +63,7 @@ async fn run(cx: Arc<Context>) {
         endpoints,
         queue: Arc::clone(&queue),
         written: Written::default(),
+        triggers: TriggerTimes::default(),
         cx: Arc::clone(&cx),
     });
     let reconcile = move |key| {
@@ -79,14 +82,17 @@ impl Controller {
         let existing = self.endpoints.lister().get_key(&key);
         let Some(service) = self.services.get_key(&key) else {
             self.written.forget(&key);
+            self.triggers.forget(&key);
             return self.remove_ours(existing.as_deref()).await;
         };
         let Some(selector) = selector_of(&service) else { return Ok(()) };
         let pods = self.pods.select(service.namespace(), &selector);
-        let wanted = endpoints_of(&service, &pods, existing.as_deref());
+        let mut wanted = endpoints_of(&service, &pods, existing.as_deref());
+        let trigger = self.triggers.observe(&service, &pods);
         if existing.as_deref() == Some(&wanted) {
             return Ok(());
         }
+        annotate(&mut wanted.metadata, trigger);
         let result = match existing {
             Some(_) => self.cx.client.update(&wanted).await,
             None => self.cx.client.create(&wanted).await,

@@ -18,6 +18,7 @@ mod service_pods;
 mod settings;
 #[cfg(test)]
 mod testing;
+mod trigger_times;
 mod written;
 
 mod attach_detach;

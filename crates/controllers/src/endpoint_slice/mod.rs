@@ -14,6 +14,7 @@ use knarr_client::{Event, Informer, Lister, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
 use crate::service_pods::{endpoints_differ, selector_of};
+use crate::trigger_times::{TriggerTimes, annotate};
 use crate::written::{CATCH_UP, Written};
 
 pub const DESCRIPTOR: Descriptor =
@@ -31,6 +32,7 @@ struct Controller {
     slices: Informer<EndpointSlice>,
     queue: Arc<WorkQueue<ObjectKey>>,
     written: Written,
+    triggers: TriggerTimes,
 }
 
 /// The Service that a slice of ours belongs to.
@@ -68,6 +70,7 @@ async fn run(cx: Arc<Context>) {
         slices,
         queue: Arc::clone(&queue),
         written: Written::default(),
+        triggers: TriggerTimes::default(),
         cx: Arc::clone(&cx),
     });
     let reconcile = move |key| {
@@ -97,6 +100,7 @@ impl Controller {
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
         let Some(service) = self.services.get_key(&key) else {
             self.written.forget(&key);
+            self.triggers.forget(&key);
             return Ok(());
         };
         let Some(selector) = selector_of(&service) else { return Ok(()) };
@@ -121,7 +125,10 @@ impl Controller {
             node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
         };
         let most = self.cx.settings().max_endpoints_per_slice;
-        let plan = plan::plan(&service, &pods, existing, most, zone_of);
+        let mut plan = plan::plan(&service, &pods, existing, most, zone_of);
+        let trigger = self.triggers.observe(&service, &pods);
+        let changed = plan.create.iter_mut().chain(&mut plan.update);
+        changed.for_each(|slice| annotate(&mut slice.metadata, trigger));
         let result = self.carry_out(&key, plan).await;
         if let Err(error) = &result {
             let text = format!("Error updating Endpoint Slices for Service {key}: {error}");
