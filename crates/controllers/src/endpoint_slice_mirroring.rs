@@ -24,6 +24,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 const WORKERS: usize = 5;
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -178,12 +179,14 @@ fn slice(endpoints: &Endpoints, content: &Content, old: Option<&EndpointSlice>) 
     labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
     let mut annotations = endpoints.metadata.annotations.clone().unwrap_or_default();
     annotations.remove(LAST_APPLIED);
+    annotations.remove(TRIGGER_TIME);
     let mut metadata = old.map(|o| o.metadata.clone()).unwrap_or_else(|| ObjectMeta {
         generate_name: Some(format!("{}-", endpoints.name())),
         namespace: endpoints.metadata.namespace.clone(),
         owner_references: Some(vec![controller_reference(endpoints)]),
         ..ObjectMeta::default()
     });
+    metadata.owner_references = Some(vec![controller_reference(endpoints)]);
     metadata.labels = Some(labels);
     metadata.annotations = (!annotations.is_empty()).then_some(annotations);
     EndpointSlice {

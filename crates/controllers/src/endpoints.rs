@@ -1,6 +1,7 @@
 //! Endpoints: the older form of what EndpointSlices say, one object per Service, kept for clients that still read it.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::{
     EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service,
@@ -38,6 +39,8 @@ struct Controller {
     endpoints: Informer<Endpoints>,
     queue: Arc<WorkQueue<ObjectKey>>,
     written: Written,
+    /// Services that were deleted: their Endpoints go, too, whoever made them.
+    gone: Arc<Mutex<BTreeSet<ObjectKey>>>,
     triggers: TriggerTimes,
 }
 
@@ -47,7 +50,17 @@ async fn run(cx: Arc<Context>) {
     let pods = cx.informers.informer::<Pod>();
     let endpoints = cx.informers.informer::<Endpoints>();
     let on_service = Arc::clone(&queue);
-    services.add_handler(move |event| on_service.add(event.object().key()));
+    let gone: Arc<Mutex<BTreeSet<ObjectKey>>> = Arc::default();
+    let note = Arc::clone(&gone);
+    services.add_handler(move |event| {
+        let key = event.object().key();
+        let mut gone = note.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::Deleted(_) => gone.insert(key.clone()),
+            _ => gone.remove(&key),
+        };
+        on_service.add(key);
+    });
     let (on_pod, known) = (Arc::clone(&queue), services.lister());
     pods.add_handler(move |event| wake_services(&on_pod, &known, event));
     let on_endpoints = Arc::clone(&queue);
@@ -56,13 +69,16 @@ async fn run(cx: Arc<Context>) {
             on_endpoints.add(event.object().key());
         }
     });
-    cx.informers.wait_synced().await;
+    services.wait_synced().await;
+    pods.wait_synced().await;
+    endpoints.wait_synced().await;
     let controller = Arc::new(Controller {
         services: services.lister(),
         pods: pods.lister(),
         endpoints,
         queue: Arc::clone(&queue),
         written: Written::default(),
+        gone,
         triggers: TriggerTimes::default(),
         cx: Arc::clone(&cx),
     });
@@ -83,7 +99,10 @@ impl Controller {
         let Some(service) = self.services.get_key(&key) else {
             self.written.forget(&key);
             self.triggers.forget(&key);
-            return self.remove_ours(existing.as_deref()).await;
+            let is_gone = self.gone().contains(&key);
+            self.remove(existing.as_deref(), is_gone).await?;
+            self.gone().remove(&key);
+            return Ok(());
         };
         let Some(selector) = selector_of(&service) else { return Ok(()) };
         let pods = self.pods.select(service.namespace(), &selector);
@@ -93,6 +112,7 @@ impl Controller {
             return Ok(());
         }
         annotate(&mut wanted.metadata, trigger);
+        let is_new = existing.is_none();
         let result = match existing {
             Some(_) => self.cx.client.update(&wanted).await,
             None => self.cx.client.create(&wanted).await,
@@ -104,16 +124,28 @@ impl Controller {
             }
             Err(e) if namespace_is_terminating(&e) => Ok(()),
             Err(e) => {
-                let text = format!("Failed to update endpoint {key}: {e}");
-                self.cx.recorder.event(&wanted, EventType::Warning, "FailedToUpdateEndpoint", text);
+                let (reason, text) = match is_new {
+                    true => (
+                        "FailedToCreateEndpoint",
+                        format!("Failed to create endpoint for service {key}: {e}"),
+                    ),
+                    false => ("FailedToUpdateEndpoint", format!("Failed to update endpoint {key}: {e}")),
+                };
+                self.cx.recorder.event(&wanted, EventType::Warning, reason, text);
                 Err(e)
             }
         }
     }
 
-    /// The Service is gone: its Endpoints go too, if this controller made them.
-    async fn remove_ours(&self, existing: Option<&Endpoints>) -> Result<()> {
-        let ours = |e: &&Endpoints| e.metadata.labels.as_ref().is_some_and(|l| l.contains_key(MANAGED_BY));
+    fn gone(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is no Service: its Endpoints go, if this controller made them or the Service was there just now.
+    async fn remove(&self, existing: Option<&Endpoints>, is_gone: bool) -> Result<()> {
+        let ours = |e: &&Endpoints| {
+            is_gone || e.metadata.labels.as_ref().is_some_and(|l| l.contains_key(MANAGED_BY))
+        };
         let Some(endpoints) = existing.filter(ours) else { return Ok(()) };
         let options = DeleteOptions::default();
         match self.cx.client.delete::<Endpoints>(endpoints.namespace(), endpoints.name(), &options).await {
@@ -129,15 +161,27 @@ fn endpoints_of(service: &Service, pods: &[Arc<Pod>], existing: Option<&Endpoint
     let mut left = MAX_ADDRESSES;
     let mut truncated = false;
     let mut subsets = Vec::new();
-    for (ports, pods) in by_ports(service, pods) {
+    // A pod on which no port of the Service is known is no endpoint, unless the Service has none.
+    let has_no_ports = service.spec.as_ref().is_none_or(|s| s.ports.as_ref().is_none_or(Vec::is_empty));
+    let mut groups = by_ports(service, pods);
+    groups.retain(|ports, _| !ports.is_empty() || (has_no_ports && is_headless(service)));
+    let counts = |pod: &Pod| not_ready_too || !is_terminating(pod);
+    let is_up = |pod: &Pod| not_ready_too || is_ready(pod);
+    // Those that are ready come first where there are too many.
+    let all = || groups.values().flatten().filter(|pod| counts(pod));
+    let mut room_for_unready = MAX_ADDRESSES.saturating_sub(all().filter(|pod| is_up(pod)).count());
+    for (ports, pods) in groups {
         let (mut ready, mut not_ready) = (Vec::new(), Vec::new());
-        for pod in pods.into_iter().filter(|p| not_ready_too || !is_terminating(p)) {
-            if left == 0 {
+        for pod in pods.into_iter().filter(|pod| counts(pod)) {
+            let (room, side) = match is_up(pod) {
+                true => (&mut left, &mut ready),
+                false => (&mut room_for_unready, &mut not_ready),
+            };
+            if *room == 0 {
                 truncated = true;
-                break;
+                continue;
             }
-            left -= 1;
-            let side = if not_ready_too || is_ready(pod) { &mut ready } else { &mut not_ready };
+            *room -= 1;
             side.push(address(service, pod));
         }
         subsets.extend(subset(ports, ready, not_ready));
@@ -208,6 +252,7 @@ fn address(service: &Service, pod: &Pod) -> EndpointAddress {
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::{PodCondition, PodSpec, PodStatus, ServicePort, ServiceSpec};
+    use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
     #[test]
     fn ready_and_other_addresses_are_kept_apart_and_sorted() {
@@ -239,5 +284,18 @@ mod tests {
         assert_eq!(ips(&subset.addresses), ["10.0.0.9", "10.0.0.10"]);
         assert_eq!(ips(&subset.not_ready_addresses), ["10.0.0.1"]);
         assert_eq!(endpoints_of(&service, &pods, Some(&endpoints)), endpoints);
+
+        let many: Vec<_> = (0..1200_u32)
+            .map(|n| pod(&std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string(), n >= 300))
+            .collect();
+        let truncated = endpoints_of(&service, &many, None);
+        let [subset] = truncated.subsets.as_deref().unwrap() else { panic!("one subset") };
+        let counts = (ips(&subset.addresses).len(), ips(&subset.not_ready_addresses).len());
+        assert_eq!(counts, (900, 100), "those that are ready stay");
+
+        let mut by_name = service.clone();
+        let port = &mut by_name.spec.as_mut().unwrap().ports.as_mut().unwrap()[0];
+        port.target_port = Some(IntOrString::String("http".into()));
+        assert_eq!(endpoints_of(&by_name, &pods, None).subsets, None, "no pod has a port of that name");
     }
 }

@@ -18,6 +18,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 const NAME: &str = "kube-root-ca.crt";
+const DESCRIBED_BY: &str = "kubernetes.io/description";
 const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
                            endpoints such as the internal service IP or kubernetes.default.svc. No other usage is \
                            guaranteed across distributions of Kubernetes clusters.";
@@ -50,6 +51,10 @@ async fn run(cx: Arc<Context>) {
     queue.run(DESCRIPTOR.name, 1, stop, reconcile).await;
 }
 
+fn is_described(map: &ConfigMap) -> bool {
+    map.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(DESCRIBED_BY))
+}
+
 async fn publish(
     cx: &Context,
     namespaces: &Lister<Namespace>,
@@ -60,9 +65,9 @@ async fn publish(
         return Ok(());
     }
     let data = BTreeMap::from([("ca.crt".to_owned(), cx.options.root_ca.clone())]);
-    let annotations = BTreeMap::from([("kubernetes.io/description".to_owned(), DESCRIPTION.to_owned())]);
+    let annotations = BTreeMap::from([(DESCRIBED_BY.to_owned(), DESCRIPTION.to_owned())]);
     let result = match maps.get(namespace, NAME) {
-        Some(map) if map.data.as_ref() == Some(&data) => return Ok(()),
+        Some(map) if map.data.as_ref() == Some(&data) && is_described(&map) => return Ok(()),
         Some(map) => {
             let mut next = ConfigMap::clone(&map);
             next.data = Some(data);
@@ -80,7 +85,8 @@ async fn publish(
         }
     };
     match result {
-        Err(e) if !e.is_already_exists() && !e.is_not_found() && !namespace_is_terminating(&e) => Err(e),
+        // Somebody else's map of that name is put right as soon as it shows.
+        Err(e) if !e.is_not_found() && !namespace_is_terminating(&e) => Err(e),
         _ => Ok(()),
     }
 }

@@ -73,7 +73,11 @@ mod tests {
         let times = TriggerTimes::default();
         let look = |pods: &[Arc<Pod>]| times.observe(&service, pods).map(|at| at.to_string());
         let (a, b) = (pod("a", "2026-01-01T00:00:05Z"), pod("b", "2026-01-01T00:00:03Z"));
-        assert_eq!(look(&[a.clone()]).as_deref(), Some("2026-01-01T00:00:00Z"), "the Service itself");
+        assert_eq!(
+            look(std::slice::from_ref(&a)).as_deref(),
+            Some("2026-01-01T00:00:00Z"),
+            "the Service itself"
+        );
         assert_eq!(look(&[a.clone(), b.clone()]).as_deref(), Some("2026-01-01T00:00:03Z"));
         assert_eq!(look(&[a, b]), None);
         let mut meta = ObjectMeta::default();

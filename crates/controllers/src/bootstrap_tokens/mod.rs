@@ -26,9 +26,14 @@ fn expiration(secret: &Secret) -> Option<Timestamp> {
     (!text.is_empty()).then(|| text.parse().unwrap_or(Timestamp::MIN))
 }
 
+/// Six small letters or digits.
+fn is_token_id(id: &str) -> bool {
+    id.len() == 6 && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+}
+
 /// The token's id and secret, if signatures may be made with it.
 fn for_signing(secret: &Secret, now: Timestamp) -> Option<(String, String)> {
-    let suffix = secret.name().strip_prefix(PREFIX).filter(|s| !s.is_empty())?;
+    let suffix = secret.name().strip_prefix(PREFIX).filter(|id| is_token_id(id))?;
     let (id, token) = (field(secret, "token-id"), field(secret, "token-secret"));
     let usable = id == suffix
         && !token.is_empty()

@@ -10,7 +10,7 @@ use knarr_api::certificates::request::CertificateRequest;
 use knarr_api::certificates::signers::{self, APPROVED, DENIED};
 use knarr_api::kind::Kind;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Event, Lister, Result};
+use knarr_client::{Error, Event, Lister, Result};
 
 use super::{condition, usages_of};
 use crate::manager::{Context, Descriptor};
@@ -98,7 +98,8 @@ async fn reconcile(
                     return approve(cx, &csr, message).await;
                 }
             }
-            Ok(())
+            // Who asked may be given the right later.
+            Err(Error::Protocol(format!("nobody may approve the request {name} by itself yet")))
         }
     }
 }

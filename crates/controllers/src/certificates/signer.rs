@@ -86,6 +86,11 @@ fn verdict(csr: &CertificateSigningRequest, longest: Duration) -> Verdict {
     if !is_due(csr) {
         return Verdict::Leave;
     }
+    let ours =
+        [signers::KUBELET_SERVING, signers::KUBE_APISERVER_CLIENT_KUBELET, signers::KUBE_APISERVER_CLIENT];
+    if !ours.contains(&csr.spec.signer_name.as_str()) {
+        return Verdict::Leave;
+    }
     let request = match CertificateRequest::parse(&csr.spec.request.0) {
         Ok(request) => request,
         Err(error) => return Verdict::Fail(error.to_string()),

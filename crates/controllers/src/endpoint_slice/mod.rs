@@ -61,7 +61,10 @@ async fn run(cx: Arc<Context>) {
             on_slice.add(key);
         }
     });
-    cx.informers.wait_synced().await;
+    services.wait_synced().await;
+    pods.wait_synced().await;
+    nodes.wait_synced().await;
+    slices.wait_synced().await;
 
     let controller = Arc::new(Controller {
         services: services.lister(),
@@ -104,9 +107,6 @@ impl Controller {
             return Ok(());
         };
         let Some(selector) = selector_of(&service) else { return Ok(()) };
-        if service.metadata.deletion_timestamp.is_some() {
-            return Ok(());
-        }
         if self.written.is_pending(&key, self.slices.observed_version()) {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
@@ -126,6 +126,10 @@ impl Controller {
         };
         let most = self.cx.settings().max_endpoints_per_slice;
         let mut plan = plan::plan(&service, &pods, existing, most, zone_of);
+        if service.metadata.deletion_timestamp.is_some() {
+            // What is there is kept true as long as the Service lasts.
+            plan.create.clear();
+        }
         let trigger = self.triggers.observe(&service, &pods);
         let changed = plan.create.iter_mut().chain(&mut plan.update);
         changed.for_each(|slice| annotate(&mut slice.metadata, trigger));

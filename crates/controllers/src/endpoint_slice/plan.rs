@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::Kind;
 
@@ -17,6 +19,9 @@ use crate::service_pods::{
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
+/// Annotations that ask for hints by topology, the older one first.
+const TOPOLOGY: [&str; 2] =
+    ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
 #[derive(Debug, Default, PartialEq)]
@@ -36,6 +41,13 @@ pub fn plan(
 ) -> Plan {
     existing.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     let mut plan = Plan::default();
+    // The family of a slice never changes, and what was another Service's is not this one's.
+    let of_service = |slice: &EndpointSlice| {
+        let owners = slice.metadata.owner_references.as_deref().unwrap_or_default();
+        slice.address_type == "IPv4" && owners.iter().any(|owner| owner.uid == service.uid())
+    };
+    let (mut existing, foreign): (Vec<_>, Vec<_>) = existing.into_iter().partition(of_service);
+    plan.delete = foreign;
     let mut groups = by_ports(service, pods);
     if groups.is_empty() {
         // A Service without endpoints has one empty slice, so that its existence shows.
@@ -117,7 +129,9 @@ fn endpoint(service: &Service, pod: &Pod, zone_of: &impl Fn(&str) -> Option<Stri
     let (serving, terminating) = (is_ready(pod), is_terminating(pod));
     let ready = publishes_not_ready(service) || (serving && !terminating);
     let node = node_of(pod).map(str::to_owned);
+    let zone = node.as_deref().and_then(zone_of);
     Endpoint {
+        hints: hints(service, ready, zone.as_deref(), node.as_deref()),
         addresses: pod_ip(pod).map(str::to_owned).into_iter().collect(),
         conditions: Some(EndpointConditions {
             ready: Some(ready),
@@ -125,7 +139,7 @@ fn endpoint(service: &Service, pod: &Pod, zone_of: &impl Fn(&str) -> Option<Stri
             terminating: Some(terminating),
         }),
         hostname: hostname_in(pod, service).map(str::to_owned),
-        zone: node.as_deref().and_then(zone_of),
+        zone,
         node_name: node,
         target_ref: Some(ObjectReference {
             kind: Some("Pod".to_owned()),
@@ -136,6 +150,25 @@ fn endpoint(service: &Service, pod: &Pod, zone_of: &impl Fn(&str) -> Option<Stri
         }),
         ..Endpoint::default()
     }
+}
+
+/// Where the endpoint is to be used from, as `trafficDistribution` asks; an annotation that leaves it to the topology
+/// goes before that.
+fn hints(service: &Service, ready: bool, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
+    let annotations = service.metadata.annotations.as_ref();
+    let by_topology = TOPOLOGY.iter().find_map(|key| annotations?.get(*key));
+    if !ready || by_topology.is_some_and(|mode| matches!(mode.as_str(), "Auto" | "auto")) {
+        return None;
+    }
+    let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
+    let to_node = match wish {
+        "PreferClose" | "PreferSameZone" => None,
+        "PreferSameNode" => node,
+        _ => return None,
+    };
+    let for_zones = zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);
+    let for_nodes = to_node.map(|node| vec![ForNode { name: node.to_owned() }]);
+    (for_zones.is_some() || for_nodes.is_some()).then_some(EndpointHints { for_nodes, for_zones })
 }
 
 fn slice_ports(ports: &[Port]) -> Vec<EndpointPort> {
@@ -252,5 +285,36 @@ mod tests {
         let settled = stored(apply(&pods, Vec::new()).create);
         let emptied = apply(&[], settled);
         assert_eq!((emptied.create.len(), emptied.update.len(), emptied.delete.len()), (0, 1, 0));
+    }
+
+    #[test]
+    fn hints_follow_the_services_wish() {
+        let hinted = |wish: &str, mode: Option<&str>, ready: bool| {
+            let mut service = service();
+            service.spec.as_mut().unwrap().traffic_distribution = Some(wish.to_owned());
+            service.metadata.annotations =
+                mode.map(|mode| [(TOPOLOGY[1].to_owned(), mode.to_owned())].into());
+            let plan = plan(&service, &[pod(1, ready)], Vec::new(), 100, |_| Some("z".to_owned()));
+            let endpoint = plan.create[0].endpoints.as_ref().unwrap()[0].clone();
+            let hints = endpoint.hints.unwrap_or_default();
+            (hints.for_zones.map(|z| z[0].name.clone()), hints.for_nodes.map(|n| n[0].name.clone()))
+        };
+        let (zone, node) = (Some("z".to_owned()), Some("n".to_owned()));
+        assert_eq!(hinted("PreferSameNode", None, true), (zone.clone(), node));
+        assert_eq!(hinted("PreferClose", None, true), (zone.clone(), None));
+        assert_eq!(hinted("PreferSameZone", Some("Disabled"), true), (zone, None));
+        assert_eq!(hinted("PreferSameZone", Some("Auto"), true), (None, None));
+        assert_eq!(hinted("PreferSameNode", None, false), (None, None));
+    }
+
+    #[test]
+    fn slices_of_another_family_or_service_go() {
+        let mut slices = stored(apply(&[pod(1, true)], Vec::new()).create);
+        slices.push(EndpointSlice { address_type: "IPv6".to_owned(), ..slices[0].clone() });
+        let mut others = slices[0].clone();
+        others.metadata.owner_references = None;
+        slices.push(others);
+        let plan = apply(&[pod(1, true)], slices);
+        assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (0, 0, 2));
     }
 }

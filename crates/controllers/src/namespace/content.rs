@@ -64,7 +64,11 @@ pub async fn delete_all(client: &Client, namespace: &Namespace, now: Timestamp) 
 async fn delete_one(client: &Client, namespace: &Namespace, served: &Served, now: Timestamp) -> Left {
     let (resource, name) = (&served.resource, namespace.name());
     if !served.supports("list") {
-        let error = delete_collection(client, served, name).await.err().map(|e| e.to_string());
+        if !served.supports("deletecollection") {
+            return Left::default();
+        }
+        let outcome = delete_collection(client, served, name).await;
+        let error = outcome.err().filter(|e| !is_unsupported(e)).map(|e| e.to_string());
         return Left { error, ..Left::default() };
     }
     let before = match list(client, resource, name).await {

@@ -247,7 +247,7 @@ impl Controller {
         let marked = |class: &Arc<StorageClass>| {
             let annotations = class.metadata.annotations.as_ref();
             let says = |key: &&str| annotations.and_then(|a| a.get(*key)).is_some_and(|v| v == "true");
-            IS_DEFAULT.iter().any(|key| says(&key))
+            IS_DEFAULT.iter().any(says)
         };
         let made = |class: &StorageClass| class.metadata.creation_timestamp.as_ref().map(|t| t.0);
         let all = self.classes.lister().list().into_iter().filter(marked);

@@ -15,7 +15,7 @@ use knarr_api::resources;
 use knarr_apimachinery::quantity;
 use knarr_client::reflector::{Change, Reflector};
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Event, ListOptions, Lister, Result};
+use knarr_client::{Error, Event, ListOptions, Lister, Result};
 use serde_json::Value;
 
 use charges::{Charges, SETTLE, keep_recent};
@@ -173,10 +173,11 @@ impl Controller {
                     let transport = self.cx.client.transport();
                     transport.list(&resource, namespace, &ListOptions::default()).await?.items
                 }
-                None => {
-                    reflector.wait_synced().await;
-                    reflector.store().list(namespace)
+                // One that cannot be listed, perhaps for long, must not keep the workers from other quotas.
+                None if !reflector.has_synced() => {
+                    return Err(Error::Protocol(format!("{plural} are not known yet")));
                 }
+                None => reflector.store().list(namespace),
             };
             let objects: Vec<Value> = objects.iter().filter_map(|o| value(o)).collect();
             total.extend(used(&evaluator, &as_json, &objects, self.cx.clock.now()));
