@@ -239,6 +239,7 @@ pub async fn controllers(
     let wanted = knarr_controllers::Options {
         cluster_cidr: options.cluster_cidr.clone(),
         node_cidr_mask_size: options.node_cidr_mask_size,
+        service_cidr: Some(format!("{}/{}", options.service_cidr.0, options.service_cidr.1)),
         root_ca: pki.ca_pem().to_owned(),
         token_signer: signer("tokens", pki.token_signer()).map(|s| Arc::new(s) as _),
         certificate_signer: signer("certificates", pki.certificate_signer()).map(|s| Arc::new(s) as _),

@@ -42,6 +42,9 @@ pub struct ControllerManagerArgs {
     /// Prefix length of one node's part of them
     #[arg(long, default_value_t = 24, value_name = "BITS")]
     node_cidr_mask_size: u8,
+    /// Addresses of Services, which nodes get none of
+    #[arg(long, value_name = "CIDR")]
+    service_cluster_ip_range: Option<String>,
     /// Certificate that pods check the API server's against [default: the kubeconfig's]
     #[arg(long, value_name = "FILE")]
     root_ca_file: Option<PathBuf>,
@@ -63,6 +66,9 @@ pub struct ControllerManagerArgs {
 pub fn run(args: ControllerManagerArgs) -> Result<()> {
     let chosen = Chosen::parse(&args.controllers)?;
     crate::server::parse_cidr("--cluster-cidr", &args.cluster_cidr, args.node_cidr_mask_size)?;
+    if let Some(range) = &args.service_cluster_ip_range {
+        crate::server::parse_cidr("--service-cluster-ip-range", range, 32)?;
+    }
     crate::memory::runtime()?.block_on(async {
         let component = Component::start(&args.component, IDENTITY).await?;
         let options = options(&args, &component.access)?;
@@ -98,7 +104,10 @@ fn shown(args: &ControllerManagerArgs) -> Shown {
             "ClusterCIDR": args.cluster_cidr,
             "UseServiceAccountCredentials": args.use_service_account_credentials,
         },
-        "NodeIPAMController": {"NodeCIDRMaskSize": args.node_cidr_mask_size},
+        "NodeIPAMController": {
+            "NodeCIDRMaskSize": args.node_cidr_mask_size,
+            "ServiceCIDR": args.service_cluster_ip_range,
+        },
         "CSRSigningController": {
             "ClusterSigningCertFile": args.cluster_signing_cert_file,
             "ClusterSigningKeyFile": args.cluster_signing_key_file,
@@ -146,6 +155,7 @@ fn options(args: &ControllerManagerArgs, access: &Access) -> Result<Options> {
     Ok(Options {
         cluster_cidr: args.cluster_cidr.clone(),
         node_cidr_mask_size: args.node_cidr_mask_size,
+        service_cidr: args.service_cluster_ip_range.clone(),
         root_ca,
         certificate_signer: certificate_signer.map(|s| Arc::new(s) as _),
         token_signer: token_key.map(|s| Arc::new(s) as _),

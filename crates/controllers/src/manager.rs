@@ -85,6 +85,8 @@ pub struct Options {
     pub cluster_cidr: String,
     /// The prefix length of a node's part.
     pub node_cidr_mask_size: u8,
+    /// Addresses of Services, such as `10.43.0.0/16`: nodes get none of them.
+    pub service_cidr: Option<String>,
     /// The certificate that clients in pods check the API server's against, PEM.
     pub root_ca: String,
     /// Signs approved certificate requests; without it nobody does.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::Node;
@@ -51,22 +52,28 @@ impl Parts {
         Some(format!("{}/{}", Ipv4Addr::from(self.base + free * self.size()), self.mask))
     }
 
-    fn number(&self, part: &str) -> Option<u32> {
-        let address = u32::from(part.split_once('/')?.0.parse::<Ipv4Addr>().ok()?);
-        let number = address.checked_sub(self.base)? / self.size();
-        (number < self.count).then_some(number)
+    /// The numbers of all parts that a range has addresses of; it may be larger or smaller than one.
+    fn numbers(&self, range: &str) -> Range<u32> {
+        let read = |range: &str| {
+            let (address, prefix) = range.split_once('/')?;
+            let prefix = prefix.parse::<u32>().ok().filter(|prefix| (1..=32).contains(prefix))?;
+            let first = u32::from(address.parse::<Ipv4Addr>().ok()?) & (u32::MAX << (32 - prefix));
+            Some((u64::from(first), u64::from(first) + (1 << (32 - prefix))))
+        };
+        let Some((first, end)) = read(range) else { return 0..0 };
+        let (base, size) = (u64::from(self.base), u64::from(self.size()));
+        let within = |at: u64| at.clamp(base, base + u64::from(self.count) * size) - base;
+        let number = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
+        number(within(first) / size)..number(within(end).div_ceil(size))
     }
 
     fn occupy(&mut self, part: &str) {
-        if let Some(number) = self.number(part) {
-            self.used.insert(number);
-        }
+        self.used.extend(self.numbers(part));
     }
 
     fn give_back(&mut self, part: &str) {
-        if let Some(number) = self.number(part) {
-            self.used.remove(&number);
-        }
+        let range = self.numbers(part);
+        self.used.retain(|number| !range.contains(number));
     }
 }
 
@@ -80,6 +87,9 @@ async fn run(cx: Arc<Context>) {
         tracing::error!("nodes get no pod addresses: {cidr} cannot be divided into parts of /{mask}");
         return;
     };
+    let mut parts = parts;
+    // Addresses of Services are nobody else's.
+    cx.options.service_cidr.iter().for_each(|range| parts.occupy(range));
     let parts = Arc::new(Mutex::new(parts));
     let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&cx.clock));
     let nodes = cx.informers.informer::<Node>();
@@ -115,7 +125,12 @@ async fn assign(cx: &Context, nodes: &Lister<Node>, parts: &Mutex<Parts>, name: 
     let patch = json!({"metadata": {"uid": node.uid()}, "spec": {"podCIDR": part, "podCIDRs": [part]}});
     let result = cx.client.patch::<Node>("", name, None, &Patch::Strategic(patch)).await;
     if let Err(error) = result {
-        lock().give_back(&part);
+        // An answer that was lost may have been a yes: then the part stays taken, and shows with the node.
+        if error.status().is_some_and(|status| status.code() < 500) {
+            lock().give_back(&part);
+        }
+        let text = format!("Node {name} status is now: CIDRAssignmentFailed");
+        cx.recorder.event(&*node, EventType::Normal, "CIDRAssignmentFailed", text);
         return if error.is_not_found() { Ok(()) } else { Err(error) };
     }
     Ok(())
@@ -136,6 +151,24 @@ mod tests {
         assert_eq!(parts.take().as_deref(), Some("10.42.2.0/24"));
         parts.occupy("192.168.0.0/24");
         parts.give_back("nonsense");
+    }
+
+    #[test]
+    fn ranges_of_another_size_take_all_that_they_touch() {
+        let mut parts = Parts::new("10.42.0.0/22", 24).unwrap();
+        for (range, numbers) in [
+            ("10.42.2.0/23", 2..4),
+            ("10.42.1.128/25", 1..2),
+            ("10.0.0.0/8", 0..4),
+            ("10.41.255.0/24", 0..0),
+            ("10.43.0.0/24", 4..4),
+            ("10.42.0.0/0", 0..0),
+        ] {
+            assert_eq!(parts.numbers(range), numbers, "{range}");
+        }
+        parts.occupy("10.42.2.0/23");
+        let taken: Vec<_> = (0..3).map_while(|_| parts.take()).collect();
+        assert_eq!(taken, ["10.42.0.0/24", "10.42.1.0/24"]);
     }
 
     #[test]

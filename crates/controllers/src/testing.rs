@@ -55,6 +55,7 @@ impl World {
         let options = Options {
             cluster_cidr: "10.42.0.0/16".into(),
             node_cidr_mask_size: 24,
+            service_cidr: None,
             root_ca: String::new(),
             certificate_signer: self.certificate_signer.clone(),
             token_signer: self.token_signer.clone(),

@@ -67,6 +67,7 @@ impl World {
         let options = Options {
             cluster_cidr: "10.42.0.0/16".into(),
             node_cidr_mask_size: 24,
+            service_cidr: None,
             root_ca: String::new(),
             certificate_signer: None,
             token_signer: None,

@@ -171,7 +171,7 @@ pub fn warn(request: &Request, served: &Served, how: &How) {
     }
 }
 
-fn preconditions(
+pub fn preconditions(
     served: &Served,
     name: &str,
     options: &DeleteOptions,

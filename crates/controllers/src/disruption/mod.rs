@@ -2,6 +2,7 @@
 
 mod plan;
 mod scale;
+mod stale;
 #[cfg(test)]
 mod tests;
 
@@ -57,6 +58,7 @@ async fn run(cx: Arc<Context>) {
     budgets.wait_synced().await;
     pods.wait_synced().await;
     let stop = cx.stop.clone();
+    let stale = stale::run(Arc::clone(&cx), pods.clone());
     let controller = Arc::new(Controller {
         cx,
         budgets: budgets.lister(),
@@ -68,7 +70,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
+    tokio::join!(queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile), stale);
 }
 
 /// A controller that is scaled changes what budgets of its namespace that depend on the number expect.

@@ -65,7 +65,8 @@ pub fn expected(budget: &PodDisruptionBudget, pods: &[Arc<Pod>], scales: &HashMa
         }
         (None, Some(IntOrString::Int(n))) => Expected { pods: pods.len() as i32, desired_healthy: *n },
         (None, Some(min)) => Expected { pods: wanted, desired_healthy: scaled(min, wanted) },
-        (None, None) => Expected { pods: pods.len() as i32, desired_healthy: 0 },
+        // What asks for nothing allows nothing.
+        (None, None) => Expected { pods: 0, desired_healthy: 0 },
     }
 }
 
@@ -111,7 +112,8 @@ pub fn outcome(
 pub fn failed(budget: &PodDisruptionBudget, why: &str, now: Timestamp) -> PodDisruptionBudgetStatus {
     let mut status = budget.status.clone().unwrap_or_default();
     status.disruptions_allowed = Some(0);
-    set_condition(&mut status, "False", "SyncFailed", why, budget.metadata.generation, now);
+    let seen = status.observed_generation;
+    set_condition(&mut status, "False", "SyncFailed", why, seen, now);
     status
 }
 

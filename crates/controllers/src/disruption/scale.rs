@@ -84,6 +84,8 @@ impl Scales {
         let scale: Value =
             serde_json::from_slice(&body).map_err(|e| Error::Protocol(format!("no Scale: {e}")))?;
         let same = scale["metadata"]["uid"].as_str() == Some(&owner.uid);
-        Ok(scale["spec"]["replicas"].as_i64().filter(|_| same).and_then(|n| i32::try_from(n).ok()))
+        // None is not written.
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        Ok(i32::try_from(replicas).ok().filter(|_| same))
     }
 }

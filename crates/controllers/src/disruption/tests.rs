@@ -68,3 +68,50 @@ async fn a_budget_follows_its_pods_and_the_scale_of_their_deployment() {
     client.update(&scaled).await.unwrap();
     assert_eq!(status().await, [2, 2, 1, 1]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_was_told_to_go_and_did_not_is_a_pod_like_others_again() {
+    let kinds = [
+        PodDisruptionBudget::RESOURCE,
+        Pod::RESOURCE,
+        ReplicaSet::RESOURCE,
+        Deployment::RESOURCE,
+        StatefulSet::RESOURCE,
+        ReplicationController::RESOURCE,
+        ApiEvent::RESOURCE,
+    ];
+    let world = World::new(&kinds);
+    let client = world.api.client();
+    let pod = |name: &str, reason: &str| -> Pod {
+        serde_json::from_value(
+            json!({"metadata": {"name": name, "namespace": "ns"}, "status": {"conditions": [
+            {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "m",
+             "lastTransitionTime": "2026-01-01T00:00:00Z"}]}}),
+        )
+        .unwrap()
+    };
+    client.create(&pod("told", "EvictionByEvictionAPI")).await.unwrap();
+    client.create(&pod("ended", "TerminationByKubelet")).await.unwrap();
+    world.start(&DESCRIPTOR);
+    let holds = async |name: &str| {
+        let pod: Pod = client.get("ns", name).await.unwrap();
+        pod.status.unwrap().conditions.unwrap().remove(0).status
+    };
+    world.pass(110.0).await;
+    assert_eq!(holds("told").await, "True");
+    world.pass(15.0).await;
+    assert_eq!((holds("told").await.as_str(), holds("ended").await.as_str()), ("False", "True"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_asks_for_nothing_allows_nothing() {
+    let budget: PodDisruptionBudget =
+        serde_json::from_value(json!({"metadata": {"name": "b"}, "spec": {}})).unwrap();
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}}))
+    .unwrap();
+    let pods = [Arc::new(pod)];
+    let now = crate::testing::at(0);
+    let status = outcome(&budget, &pods, expected(&budget, &pods, &Default::default()), now).status;
+    assert_eq!(status.disruptions_allowed, Some(0));
+}

@@ -85,8 +85,8 @@ pub struct Zones {
 pub fn zone_of(node: &Node) -> String {
     let labels = node.metadata.labels.as_ref();
     let label = |keys: [&str; 2]| keys.iter().find_map(|k| labels?.get(*k)).map_or("", String::as_str);
-    let region = label(["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"]);
-    let zone = label(["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"]);
+    let region = label(["failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"]);
+    let zone = label(["failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"]);
     if region.is_empty() && zone.is_empty() { String::new() } else { format!("{region}:\0:{zone}") }
 }
 

@@ -271,6 +271,7 @@ pub async fn controllers(names: &'static [&'static str], client: Client, stop: C
     let options = knarr_controllers::Options {
         cluster_cidr: "10.42.0.0/16".into(),
         node_cidr_mask_size: 24,
+        service_cidr: None,
         root_ca: String::new(),
         certificate_signer: None,
         token_signer: None,

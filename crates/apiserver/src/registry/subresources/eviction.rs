@@ -1,6 +1,8 @@
 //! Eviction: deleting a pod as far as its disruption budget allows.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -21,18 +23,25 @@ use crate::server::Inner;
 
 /// Evictions that a budget remembers until the pods are gone.
 const MAX_DISRUPTED: usize = 2000;
+/// How often a pod that is pending is looked at anew when it changes meanwhile, and how long between.
+const ATTEMPTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(500);
+/// When a budget that is being worked out is worth another try.
+const RETRY_SECONDS: i32 = 10;
+const DISRUPTION_ALLOWED: &str = "DisruptionAllowed";
 const MANY_BUDGETS: &str =
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
 const VIOLATES: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
 
 pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
-    let eviction = body_of(request, "policy", "v1", "Eviction", &params)?;
+    let mut eviction = body_of(request, "policy", "v1", "Eviction", &params)?;
     let info = &request.info;
     let own = metadata::text(&eviction, "name");
     if own != info.name {
         return Err(StatusError::bad_request("name in URL does not match name in Eviction object"));
     }
+    metadata::match_namespace(pods, &mut eviction, &info.namespace)?;
     let options: DeleteOptions =
         serde_json::from_value(eviction["deleteOptions"].clone()).unwrap_or_default();
     let mut errors = knarr_apimachinery::field::ErrorList::new();
@@ -40,25 +49,77 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
     let place = (info.namespace.as_str(), info.name.as_str(), "eviction");
     let mut attributes = Attributes::new(request, pods, Operation::Create, place, eviction, dry);
     admission::admit(&mut attributes, server).await?;
-    let current = store::read(server, pods, &info.namespace, &info.name).await?;
-    let current = current.ok_or_else(|| pods.not_found(&info.name))?;
-    let pod = current.object.typed::<Pod>().map_err(StatusError::internal)?;
-    if !may_go_freely(&pod) {
-        let budgets = budgets_of(server, &current.object)?;
-        match budgets.as_slice() {
-            [] => {}
-            [budget] => take_from_budget(server, budget, &pod, dry).await?,
-            _ => return Err(StatusError::internal(MANY_BUDGETS)),
+    // Who asks for one version of the pod wants no other.
+    let fixed = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
+    for _ in 0..ATTEMPTS {
+        let current = store::read(server, pods, &info.namespace, &info.name).await?;
+        let current = current.ok_or_else(|| pods.not_found(&info.name))?;
+        let pod = current.object.typed::<Pod>().map_err(StatusError::internal)?;
+        let way = judge(server, &current.object, &pod, dry).await?;
+        let mut options = options.clone();
+        let seen = current.revision.to_string();
+        if way != Way::Any {
+            // What was judged is what goes: it may have become ready meanwhile.
+            options.preconditions.get_or_insert_default().resource_version.get_or_insert(seen);
+        }
+        match evict(server, request, pods, options, dry).await {
+            Err(error) if error.is_conflict() && way == Way::WhilePending && !fixed => {
+                server.clock.sleep(PAUSE).await;
+            }
+            Err(error) if error.is_conflict() && way == Way::WhileUnready && !fixed => {
+                return Err(too_many(still_processed(&info.name), RETRY_SECONDS));
+            }
+            other => return other.map(|()| dispatch::success()),
         }
     }
-    if !dry && options.preconditions.as_ref().is_none_or(|p| p.resource_version.is_none()) {
+    Err(StatusError::modified(&pods.group_resource(), &info.name))
+}
+
+/// As what a pod may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// As whatever it is: its budget allows that, or it has none.
+    Any,
+    WhilePending,
+    WhileUnready,
+}
+
+/// Whether the pod may go; takes it from its budget where that is needed.
+async fn judge(server: &Inner, object: &Object, pod: &Pod, dry: bool) -> Result<Way, StatusError> {
+    if may_go_freely(pod) {
+        let is_pending = pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Pending"));
+        let goes = pod.metadata.deletion_timestamp.is_some();
+        return Ok(if is_pending && !goes { Way::WhilePending } else { Way::Any });
+    }
+    match budgets_of(server, object)?.as_slice() {
+        [] => Ok(Way::Any),
+        [budget] => take_from_budget(server, budget, pod, dry).await,
+        _ => Err(StatusError::internal(MANY_BUDGETS)),
+    }
+}
+
+/// Marks the pod and deletes it, both only as the preconditions say.
+async fn evict(
+    server: &Arc<Inner>,
+    request: &Request,
+    pods: &Served,
+    mut options: DeleteOptions,
+    dry: bool,
+) -> Result<(), StatusError> {
+    let info = &request.info;
+    if !dry {
         let now = metadata::rfc3339(server.clock.now());
-        let mark = |pod: Value| Ok(marked(pod, &now));
-        update::modify_raw(server, pods, &info.namespace, &info.name, false, &mark).await?;
+        let mark = |pod: Value| {
+            delete::preconditions(pods, &info.name, &options, &pod)?;
+            Ok(marked(pod, &now))
+        };
+        let marked = update::modify_raw(server, pods, &info.namespace, &info.name, false, &mark).await?;
+        if let Some(version) = options.preconditions.as_mut().and_then(|p| p.resource_version.as_mut()) {
+            *version = marked.resource_version().to_string();
+        }
     }
     let how = How { options, dry_run: dry, admitted: true };
-    delete::delete(server, request, pods, &info.namespace, &info.name, &how).await?;
-    Ok(dispatch::success())
+    delete::delete(server, request, pods, &info.namespace, &info.name, &how).await.map(drop)
 }
 
 /// The pod with the condition that says why it goes.
@@ -114,15 +175,24 @@ fn budgets_of(server: &Inner, pod: &Object) -> Result<Vec<Arc<Object>>, StatusEr
 }
 
 /// Uses up one of the disruptions that the budget allows, or refuses.
-async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool) -> Result<(), StatusError> {
+async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool) -> Result<Way, StatusError> {
     let served =
         server.table.find("policy", "v1", "poddisruptionbudgets").ok_or_else(StatusError::path_not_found)?;
     let now = metadata::rfc3339(server.clock.now());
     let ready = is_ready(pod);
     let name = pod.metadata.name.as_deref().unwrap_or("");
-    let change = |budget: Value| decremented(&budget, name, ready, &now);
+    let taken = AtomicBool::new(true);
+    let change = |budget: Value| {
+        let next = decremented(&budget, name, ready, &now)?;
+        taken.store(next != budget, Ordering::Relaxed);
+        Ok(next)
+    };
     update::modify_raw(server, &served, budget.namespace(), budget.name(), dry, &change).await?;
-    Ok(())
+    Ok(if taken.load(Ordering::Relaxed) { Way::Any } else { Way::WhileUnready })
+}
+
+fn still_processed(budget: &str) -> String {
+    format!("The disruption budget {budget} is still being processed by the server.")
 }
 
 fn decremented(budget: &Value, pod: &str, ready: bool, now: &str) -> Result<Value, StatusError> {
@@ -134,9 +204,7 @@ fn decremented(budget: &Value, pod: &str, ready: bool, now: &str) -> Result<Valu
         return Ok(budget.clone());
     }
     if status("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return Err(too_many(format!(
-            "The disruption budget {name} is still being processed by the server."
-        )));
+        return Err(too_many(still_processed(name), RETRY_SECONDS));
     }
     let forbidden = |why: &str| {
         let resource = knarr_apimachinery::gvk::GroupResource::new("policy", "poddisruptionbudgets");
@@ -149,14 +217,15 @@ fn decremented(budget: &Value, pod: &str, ready: bool, now: &str) -> Result<Valu
         return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
     }
     if status("disruptionsAllowed") == 0 {
-        return Err(too_many(format!(
-            "The disruption budget {name} needs {} healthy pods and has {} currently",
-            status("desiredHealthy"),
-            status("currentHealthy")
-        )));
+        // Nobody knows when: clients are told nothing about it, and decide for themselves.
+        return Err(too_many(why_none(budget), 0));
     }
     let mut budget = budget.clone();
-    budget["status"]["disruptionsAllowed"] = (status_allowed(&budget) - 1).into();
+    let left = status_allowed(&budget) - 1;
+    budget["status"]["disruptionsAllowed"] = left.into();
+    if left == 0 {
+        forbid_further(&mut budget["status"], now);
+    }
     if !budget["status"]["disruptedPods"].is_object() {
         budget["status"]["disruptedPods"] = json!({});
     }
@@ -164,13 +233,53 @@ fn decremented(budget: &Value, pod: &str, ready: bool, now: &str) -> Result<Valu
     Ok(budget)
 }
 
+/// The budget's condition once the last disruption is taken.
+fn forbid_further(status: &mut Value, now: &str) {
+    let generation = status["observedGeneration"].clone();
+    let conditions = status["conditions"].as_array_mut();
+    for condition in conditions.into_iter().flatten().filter(|c| c["type"] == DISRUPTION_ALLOWED) {
+        if condition["status"] != "False" {
+            condition["lastTransitionTime"] = now.into();
+        }
+        condition["status"] = "False".into();
+        condition["reason"] = "InsufficientPods".into();
+        condition["message"] = "".into();
+        condition["observedGeneration"] = generation.clone();
+    }
+}
+
+/// Why a budget allows no disruption.
+fn why_none(budget: &Value) -> String {
+    let name = metadata::text(budget, "name");
+    let status = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
+    let conditions = budget["status"]["conditions"].as_array();
+    let refuses = |c: &&Value| c["type"] == DISRUPTION_ALLOWED && c["status"] == "False";
+    let told = conditions.into_iter().flatten().find(refuses);
+    let (reason, message) =
+        told.map_or(("", ""), |c| (c["reason"].as_str().unwrap_or(""), c["message"].as_str().unwrap_or("")));
+    let refusal = format!("The disruption budget {name} does not allow evicting pods currently");
+    match (reason, message) {
+        ("SyncFailed", message) if !message.is_empty() => {
+            format!("{refusal} because it failed sync: {message}")
+        }
+        _ if status("currentHealthy") <= status("desiredHealthy") => format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            status("desiredHealthy"),
+            status("currentHealthy")
+        ),
+        (_, "") => refusal,
+        (reason, message) => format!("{refusal} ({reason}): {message}"),
+    }
+}
+
 fn status_allowed(budget: &Value) -> i64 {
     budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0)
 }
 
-fn too_many(message: String) -> StatusError {
-    let mut error = StatusError::too_many_requests(VIOLATES, 10);
+fn too_many(message: String, retry_after_seconds: i32) -> StatusError {
+    let mut error = StatusError::too_many_requests(VIOLATES, retry_after_seconds);
     if let Some(details) = &mut error.0.details {
+        details.retry_after_seconds = details.retry_after_seconds.filter(|seconds| *seconds > 0);
         details.causes = Some(vec![StatusCause {
             reason: Some("DisruptionBudget".into()),
             message: Some(message),
@@ -208,6 +317,14 @@ mod tests {
         assert_eq!(after["status"]["disruptedPods"]["p"], "t");
         let refused = decremented(&after, "q", true, "t").unwrap_err();
         assert_eq!((refused.code(), refused.message()), (429, VIOLATES));
+        let details = refused.0.details.as_ref().unwrap();
+        assert_eq!(details.retry_after_seconds, None, "nobody knows when");
+        let told = details.causes.as_ref().unwrap()[0].message.as_deref();
+        assert_eq!(told, Some("The disruption budget b needs 2 healthy pods and has 2 currently"));
+        let mut stale = budget(1);
+        stale["metadata"]["generation"] = 2.into();
+        let refused = decremented(&stale, "p", true, "t").unwrap_err();
+        assert_eq!(refused.0.details.as_ref().unwrap().retry_after_seconds, Some(10));
         // A pod that is not ready may go while enough others are.
         assert!(decremented(&after, "q", false, "t").is_ok());
     }

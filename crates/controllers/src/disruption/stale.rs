@@ -1,0 +1,75 @@
+//! Pods that were told to go and did not: the condition that says so is taken back, lest their later failures pass for
+//! disruptions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::work_queue::WorkQueue;
+use knarr_client::{Event, Informer, Patch, Result};
+use serde_json::json;
+
+use crate::manager::Context;
+use crate::pod_state::{condition, has_ended};
+
+const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// So long a pod that is to go may take until its deletion.
+const STALE_AFTER: SignedDuration = SignedDuration::from_secs(120);
+
+/// When the pod's condition is stale, if it has one and is not going.
+fn stale_at(pod: &Pod) -> Option<Timestamp> {
+    let told = condition(pod, DISRUPTION_TARGET).filter(|c| c.status == "True")?;
+    let by_kubelet = told.reason.as_deref() == Some("TerminationByKubelet");
+    let goes = pod.metadata.deletion_timestamp.is_some() || has_ended(pod) || by_kubelet;
+    let since = told.last_transition_time.as_ref().map(|t| t.0).filter(|_| !goes)?;
+    since.checked_add(STALE_AFTER).ok()
+}
+
+fn left(at: Timestamp, now: Timestamp) -> Duration {
+    at.duration_since(now).try_into().unwrap_or_default()
+}
+
+/// Takes back such conditions until the context's stop.
+pub async fn run(cx: Arc<Context>, pods: Informer<Pod>) {
+    let queue: Arc<WorkQueue<ObjectKey>> = WorkQueue::new(Arc::clone(&cx.clock));
+    let (on_pod, clock) = (Arc::clone(&queue), Arc::clone(&cx.clock));
+    pods.add_handler(move |event| {
+        let pod = event.object();
+        if let Some(at) = stale_at(pod).filter(|_| !matches!(event, Event::Deleted(_))) {
+            on_pod.add_after(pod.key(), left(at, clock.now()));
+        }
+    });
+    let stop = cx.stop.clone();
+    let (again, pods) = (Arc::clone(&queue), pods.lister());
+    let reconcile = move |key: ObjectKey| {
+        let (cx, pods, again) = (Arc::clone(&cx), pods.clone(), Arc::clone(&again));
+        async move {
+            let Some(pod) = pods.get_key(&key) else { return Ok(()) };
+            let now = cx.clock.now();
+            match stale_at(&pod) {
+                Some(at) if at > now => {
+                    again.add_after(key, left(at, now));
+                    Ok(())
+                }
+                Some(_) => take_back(&cx, &pod, now).await,
+                None => Ok(()),
+            }
+        }
+    };
+    queue.run("stale_pod_disruption", 1, stop, reconcile).await;
+}
+
+async fn take_back(cx: &Context, pod: &Pod, now: Timestamp) -> Result<()> {
+    let condition = json!({"type": DISRUPTION_TARGET, "status": "False", "reason": "", "message": "",
+        "lastTransitionTime": now.to_string(), "observedGeneration": pod.metadata.generation});
+    let patch = Patch::Strategic(json!({
+        "metadata": {"uid": pod.uid(), "resourceVersion": pod.metadata.resource_version},
+        "status": {"conditions": [condition]},
+    }));
+    match cx.client.patch::<Pod>(pod.namespace(), pod.name(), Some("status"), &patch).await {
+        Err(e) if !e.is_not_found() => Err(e),
+        _ => Ok(()),
+    }
+}
