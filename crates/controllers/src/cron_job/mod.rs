@@ -40,15 +40,14 @@ async fn run(cx: Arc<Context>) {
     jobs.add_index(BY_CONTROLLER, |job| {
         controller_of(&job.metadata).map(|o| o.uid.clone()).into_iter().collect()
     });
-    let (on_cron, told) = (Arc::clone(&queue), Arc::clone(&cx));
+    // Not the context: it holds the informers, which hold this.
+    let (on_cron, clock, recorder) = (Arc::clone(&queue), Arc::clone(&cx.clock), cx.recorder.clone());
     crons.add_handler(move |event| match event {
-        Event::Updated { old, new } if rescheduling(old, new) => {
-            match plan::rescheduled(new, told.clock.now()) {
-                Ok(Some(wait)) => on_cron.add_after(new.key(), wait),
-                Ok(None) => on_cron.add(new.key()),
-                Err((type_, reason, message)) => told.recorder.event(&**new, type_, reason, message),
-            }
-        }
+        Event::Updated { old, new } if rescheduling(old, new) => match plan::rescheduled(new, clock.now()) {
+            Ok(Some(wait)) => on_cron.add_after(new.key(), wait),
+            Ok(None) => on_cron.add(new.key()),
+            Err((type_, reason, message)) => recorder.event(&**new, type_, reason, message),
+        },
         _ => on_cron.add(event.object().key()),
     });
     let on_job = Arc::clone(&queue);
