@@ -9,14 +9,13 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_api::kind::Kind;
+use knarr_api::storage::storageclass::DEFAULT_CLASS;
 use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Result};
 
 /// Tells every service proxy, ours and foreign ones, to leave the Service alone: each node's name server answers on
 /// the address itself.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
-/// Marks the class of claims that name none.
-const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// Makes the `kube-dns` Service unless it is there.
 pub async fn ensure_dns_service(client: &Client, address: Ipv4Addr) -> Result<()> {

@@ -71,37 +71,39 @@ pub struct ControllerArgs {
     workers: Workers,
 }
 
-/// The flags that say how many objects a controller works on at once, the controllers, and the defaults.
-const WORKERS: &[(&str, &str, usize)] = &[
-    ("concurrent-cron-job-syncs", "cronjob-controller", 5),
-    ("concurrent-daemonset-syncs", "daemonset-controller", 2),
-    ("concurrent-deployment-syncs", "deployment-controller", 5),
-    ("concurrent-device-taint-eviction-syncs", "device-taint-eviction-controller", 8),
-    ("concurrent-endpoint-syncs", "endpoints-controller", 5),
-    ("concurrent-ephemeralvolume-syncs", "ephemeral-volume-controller", 5),
-    ("concurrent-gc-syncs", "garbage-collector-controller", 20),
-    ("concurrent-horizontal-pod-autoscaler-syncs", "horizontal-pod-autoscaler-controller", 5),
-    ("concurrent-job-syncs", "job-controller", 5),
-    ("concurrent-namespace-syncs", "namespace-controller", 10),
-    ("concurrent-rc-syncs", "replicationcontroller-controller", 5),
-    ("concurrent-replicaset-syncs", "replicaset-controller", 5),
-    ("concurrent-resource-quota-syncs", "resourcequota-controller", 5),
-    ("concurrent-resourceclaim-syncs", "resourceclaim-controller", 50),
-    ("concurrent-service-endpoint-syncs", "endpointslice-controller", 5),
-    ("concurrent-serviceaccount-token-syncs", "serviceaccount-token-controller", 5),
-    ("concurrent-statefulset-syncs", "statefulset-controller", 5),
-    ("concurrent-ttl-after-finished-syncs", "ttl-after-finished-controller", 5),
-    ("concurrent-validating-admission-policy-status-syncs", "validatingadmissionpolicy-status-controller", 5),
-    ("mirroring-concurrent-service-endpoint-syncs", "endpointslice-mirroring-controller", 5),
+/// The flags that say how many objects a controller works on at once, and the controllers.
+const WORKERS: &[(&str, &str)] = &[
+    ("concurrent-cron-job-syncs", "cronjob-controller"),
+    ("concurrent-daemonset-syncs", "daemonset-controller"),
+    ("concurrent-deployment-syncs", "deployment-controller"),
+    ("concurrent-device-taint-eviction-syncs", "device-taint-eviction-controller"),
+    ("concurrent-endpoint-syncs", "endpoints-controller"),
+    ("concurrent-ephemeralvolume-syncs", "ephemeral-volume-controller"),
+    ("concurrent-gc-syncs", "garbage-collector-controller"),
+    ("concurrent-horizontal-pod-autoscaler-syncs", "horizontal-pod-autoscaler-controller"),
+    ("concurrent-job-syncs", "job-controller"),
+    ("concurrent-namespace-syncs", "namespace-controller"),
+    ("concurrent-rc-syncs", "replicationcontroller-controller"),
+    ("concurrent-replicaset-syncs", "replicaset-controller"),
+    ("concurrent-resource-quota-syncs", "resourcequota-controller"),
+    ("concurrent-resourceclaim-syncs", "resourceclaim-controller"),
+    ("concurrent-service-endpoint-syncs", "endpointslice-controller"),
+    ("concurrent-serviceaccount-token-syncs", "serviceaccount-token-controller"),
+    ("concurrent-statefulset-syncs", "statefulset-controller"),
+    ("concurrent-ttl-after-finished-syncs", "ttl-after-finished-controller"),
+    ("concurrent-validating-admission-policy-status-syncs", "validatingadmissionpolicy-status-controller"),
+    ("mirroring-concurrent-service-endpoint-syncs", "endpointslice-mirroring-controller"),
 ];
 
-/// By controller.
+/// What was given, by controller.
 #[derive(Clone, Debug, Default)]
 struct Workers(BTreeMap<&'static str, usize>);
 
 impl Args for Workers {
     fn augment_args(command: Command) -> Command {
-        command.args(WORKERS.iter().map(|(flag, controller, usual)| {
+        let usual = Settings::default().workers;
+        command.args(WORKERS.iter().map(|(flag, controller)| {
+            let usual = usual.get(controller).copied().unwrap_or(1);
             Arg::new(*flag)
                 .long(*flag)
                 .value_name("COUNT")
@@ -118,7 +120,7 @@ impl Args for Workers {
 
 impl FromArgMatches for Workers {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = |(flag, controller, _): &(&'static str, &'static str, usize)| {
+        let given = |(flag, controller): &(&'static str, &'static str)| {
             matches.get_one::<usize>(flag).map(|count| (*controller, *count))
         };
         Ok(Self(WORKERS.iter().filter_map(given).collect()))
@@ -155,7 +157,7 @@ impl ControllerArgs {
             }
         }
         Ok(Settings {
-            workers: self.workers.0.clone(),
+            workers: Settings::default().workers.into_iter().chain(self.workers.0.clone()).collect(),
             nodes: NodeSettings {
                 monitor_grace: self.node_monitor_grace_period,
                 startup_grace: self.node_startup_grace_period,
@@ -185,6 +187,8 @@ impl ControllerArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use clap::Parser;
     use knarr_controllers::names;
 
@@ -208,7 +212,9 @@ mod tests {
     #[test]
     fn flags_say_otherwise() {
         let given = settings(&["--concurrent-job-syncs", "9", "--terminated-pod-gc-threshold=0"]).unwrap();
-        assert_eq!((given.workers, given.terminated_pods_kept), ([("job-controller", 9)].into(), None));
+        let workers = |controller: &str| given.workers.get(controller).copied();
+        assert_eq!((workers("job-controller"), workers("cronjob-controller")), (Some(9), Some(5)));
+        assert_eq!(given.terminated_pods_kept, None);
         for wrong in [
             "--concurrent-job-syncs=0",
             "--node-eviction-rate=-1",
@@ -222,8 +228,12 @@ mod tests {
 
     #[test]
     fn every_controller_of_the_table_is_one() {
-        for (_, controller, _) in WORKERS {
-            assert!(names().any(|name| name == *controller), "{controller}");
-        }
+        let settable: BTreeSet<&str> = WORKERS.iter().map(|(_, controller)| *controller).collect();
+        assert!(settable.iter().all(|controller| names().any(|name| name == *controller)), "{settable:?}");
+        assert_eq!(
+            settable,
+            Settings::default().workers.into_keys().collect(),
+            "each has a flag and a default"
+        );
     }
 }

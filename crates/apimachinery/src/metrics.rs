@@ -20,6 +20,21 @@ pub enum Kind {
     Histogram(&'static [f64]),
 }
 
+/// A table of families: `Metric`, whose values are their places, and `FAMILIES`. A line is the place's name,
+/// the kind, the name, the labels and the help.
+#[macro_export]
+macro_rules! metric_families {
+    ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
+        /// A family, by its place in the table.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Metric { $($id),* }
+
+        pub const FAMILIES: &[$crate::metrics::Family] = &[
+            $($crate::metrics::Family { name: $name, help: $help, kind: $kind, labels: &[$($label),*] }),*
+        ];
+    };
+}
+
 /// Series of one family; more are not kept.
 const MAX_SERIES: usize = 20_000;
 /// Between the label values of a series' key.

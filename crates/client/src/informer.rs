@@ -63,8 +63,8 @@ impl Informers {
             let transport = Arc::clone(self.client.transport());
             let clock = Arc::clone(self.client.clock());
             let reflector = Arc::new(Reflector::new(resource, selection, transport, clock));
-            let (running, stop) = (Arc::clone(&reflector), self.stop.clone());
-            tokio::spawn(async move { running.run(stop).await });
+            let (running, stop) = (Running(Arc::clone(&reflector)), self.stop.clone());
+            tokio::spawn(async move { running.0.run(stop).await });
             reflector
         });
         Arc::clone(reflector)
@@ -94,6 +94,15 @@ impl Informers {
 
     pub fn stop(&self) -> &CancellationToken {
         &self.stop
+    }
+}
+
+/// A reflector as long as it runs. Handlers may hold the informers that hold it: they end with it, however that is.
+struct Running(Arc<Reflector>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 

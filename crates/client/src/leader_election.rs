@@ -324,7 +324,7 @@ mod tests {
                 holder_identity: Some(holder.into()),
                 lease_duration_seconds: Some(5),
                 preferred_holder: preferred.map(str::to_owned),
-                strategy: Some("OldestEmulationVersion".into()),
+                strategy: Some(knarr_api::coordination::leasecandidate::OLDEST_EMULATION_VERSION.into()),
                 ..LeaseSpec::default()
             };
             let lease = Lease { spec: Some(spec), ..Lease::default() };

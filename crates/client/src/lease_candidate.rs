@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1beta1::{LeaseCandidate, LeaseCandidateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use knarr_api::coordination::leasecandidate::OLDEST_EMULATION_VERSION;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +19,6 @@ use crate::transport::ListOptions;
 /// How often a candidate shows itself when nobody asks.
 const EVERY: Duration = Duration::from_secs(300);
 const RETRY: Duration = Duration::from_secs(2);
-const STRATEGY: &str = "OldestEmulationVersion";
 
 /// Who stands for what.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl Candidate {
                     lease_name: self.lease.clone(),
                     binary_version: self.version.clone(),
                     emulation_version: Some(self.version.clone()),
-                    strategy: STRATEGY.to_owned(),
+                    strategy: OLDEST_EMULATION_VERSION.to_owned(),
                     renew_time: now,
                     ping_time: None,
                 };

@@ -1,7 +1,7 @@
 //! Keeps a local store equal to a collection of the API: list, then watch, and again when the watch ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -38,7 +38,8 @@ pub struct Reflector {
     transport: Arc<dyn Transport>,
     clock: Arc<dyn Clock>,
     store: Arc<ObjectStore>,
-    handlers: Mutex<Vec<Handler>>,
+    /// None at all once the reflector has ended for good.
+    handlers: Mutex<Option<Vec<Handler>>>,
     synced: AtomicBool,
     observed: AtomicU64,
     synced_notify: Notify,
@@ -59,7 +60,7 @@ impl Reflector {
             transport,
             clock,
             store: Arc::default(),
-            handlers: Mutex::default(),
+            handlers: Mutex::new(Some(Vec::new())),
             synced: AtomicBool::new(false),
             observed: AtomicU64::new(0),
             synced_notify: Notify::new(),
@@ -76,14 +77,26 @@ impl Reflector {
         &self.store
     }
 
+    fn handlers(&self) -> MutexGuard<'_, Option<Vec<Handler>>> {
+        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Calls `handler` for everything in the store now, then for each change. It must not block.
     pub fn add_handler(&self, handler: Handler) {
         // Holding the lock keeps changes out while the handler learns what is there.
-        let mut handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut handlers = self.handlers();
         for object in self.store.list(None) {
             handler(&Change::Added(object));
         }
-        handlers.push(handler);
+        if let Some(handlers) = &mut *handlers {
+            handlers.push(handler);
+        }
+    }
+
+    /// Lets go of all handlers for good: they may hold whoever holds this reflector.
+    pub fn end(&self) {
+        let handlers = self.handlers().take();
+        drop(handlers);
     }
 
     /// The resourceVersion that the store has reached: everything written up to it is in the store.
@@ -216,28 +229,29 @@ impl Reflector {
 
     /// `reached` is noted between store and handlers: whoever a handler wakes finds both.
     fn put(&self, new: Arc<Object>, reached: u64) {
-        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let handlers = self.handlers();
+        let tell = |change: &Change| handlers.iter().flatten().for_each(|handler| handler(change));
         let replaced = self.store.put(Arc::clone(&new));
         self.observed.fetch_max(reached, Ordering::AcqRel);
         let change = match replaced {
             None => Change::Added(new),
             Some(old) if old.resource_version() == new.resource_version() && old.uid() == new.uid() => return,
             Some(old) if old.uid() != new.uid() => {
-                handlers.iter().for_each(|h| h(&Change::Deleted(Arc::clone(&old))));
+                tell(&Change::Deleted(Arc::clone(&old)));
                 Change::Added(new)
             }
             Some(old) => Change::Updated { old, new },
         };
-        handlers.iter().for_each(|h| h(&change));
+        tell(&change);
     }
 
     fn remove(&self, key: &ObjectKey, reached: u64) {
-        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let handlers = self.handlers();
         let removed = self.store.remove(key);
         self.observed.fetch_max(reached, Ordering::AcqRel);
         if let Some(old) = removed {
             let change = Change::Deleted(old);
-            handlers.iter().for_each(|h| h(&change));
+            handlers.iter().flatten().for_each(|handler| handler(&change));
         }
     }
 }

@@ -15,6 +15,7 @@ use knarr_client::{Informer, Lister, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
 use crate::owners::controller_reference;
+use crate::trigger_times;
 use crate::written::{CATCH_UP, Written};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -22,9 +23,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     run: |cx| Box::pin(async move { run(cx).await }),
 };
 
-const WORKERS: usize = 5;
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
-const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -82,7 +81,7 @@ async fn run(cx: Arc<Context>) {
     endpoints.wait_synced().await;
     services.wait_synced().await;
     slices.wait_synced().await;
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller {
         cx,
         endpoints: endpoints.lister(),
@@ -179,7 +178,7 @@ fn slice(endpoints: &Endpoints, content: &Content, old: Option<&EndpointSlice>) 
     labels.insert(MANAGED_BY.to_owned(), MANAGER.to_owned());
     let mut annotations = endpoints.metadata.annotations.clone().unwrap_or_default();
     annotations.remove(LAST_APPLIED);
-    annotations.remove(TRIGGER_TIME);
+    annotations.remove(trigger_times::ANNOTATION);
     let mut metadata = old.map(|o| o.metadata.clone()).unwrap_or_else(|| ObjectMeta {
         generate_name: Some(format!("{}-", endpoints.name())),
         namespace: endpoints.metadata.namespace.clone(),

@@ -25,7 +25,6 @@ use crate::written::{CATCH_UP, Written};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "endpoints-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
@@ -86,7 +85,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, cx.workers(WORKERS), cx.stop.clone(), reconcile).await;
+    queue.run(DESCRIPTOR.name, cx.workers(), cx.stop.clone(), reconcile).await;
 }
 
 impl Controller {

@@ -17,7 +17,6 @@ pub const DESCRIPTOR: Descriptor =
 
 /// Pods by `namespace/name` of the claims that their ephemeral volumes need.
 const BY_CLAIM: &str = "ephemeral-claims";
-const WORKERS: usize = 5;
 
 async fn run(cx: Arc<Context>) {
     let queue: Arc<WorkQueue<ObjectKey>> = WorkQueue::new(Arc::clone(&cx.clock));
@@ -44,7 +43,7 @@ async fn run(cx: Arc<Context>) {
     pods.wait_synced().await;
     claims.wait_synced().await;
     let (pods, claims, stop) = (pods.lister(), claims.lister(), cx.stop.clone());
-    let workers = cx.workers(WORKERS);
+    let workers = cx.workers();
     let reconcile = move |key: ObjectKey| {
         let (cx, pods, claims) = (Arc::clone(&cx), pods.clone(), claims.clone());
         async move { reconcile(&cx, &pods, &claims, &key).await }

@@ -116,9 +116,9 @@ impl Context {
         &self.options.settings
     }
 
-    /// How many objects this controller works on at once, where nothing is set: `usually`.
-    pub fn workers(&self, usually: usize) -> usize {
-        self.settings().workers.get(self.name).copied().unwrap_or(usually)
+    /// How many objects this controller works on at once, if it is one whose number can be set; else one.
+    pub fn workers(&self) -> usize {
+        self.settings().workers.get(self.name).copied().unwrap_or(1)
     }
 }
 

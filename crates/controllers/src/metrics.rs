@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use knarr_apimachinery::metrics::Kind::{Counter, Gauge, Histogram};
-use knarr_apimachinery::metrics::{Family, Registry};
+use knarr_apimachinery::metrics::Registry;
 
 /// From 4 ms to 66 s, doubled each time.
 const SYNC_SECONDS: &[f64] = &[
@@ -18,19 +18,7 @@ const HPA_SECONDS: &[f64] = &[
 const SKEW_SECONDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 const EVICTION_SECONDS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
-macro_rules! families {
-    ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
-        /// A family, by its place in the table.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Metric { $($id),* }
-
-        const FAMILIES: &[Family] = &[
-            $(Family { name: $name, help: $help, kind: $kind, labels: &[$($label),*] }),*
-        ];
-    };
-}
-
-families! {
+knarr_apimachinery::metric_families! {
     HpaReconciliations, Counter, "horizontal_pod_autoscaler_controller_reconciliations_total", ["action", "error"],
         "Looks at HorizontalPodAutoscalers.";
     HpaSeconds, Histogram(HPA_SECONDS), "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds",

@@ -46,9 +46,9 @@ pub fn claim<K: Kind>(owner: &K, object: &ObjectMeta, matches: bool) -> Claim {
     }
 }
 
-/// Fails unless the owner, which the informer may show as it was, still exists and stays: whatever it would adopt,
-/// somebody else may be letting go.
-pub async fn still_adopts<K: Kind>(client: &Client, owner: &K) -> Result<()> {
+/// Fails unless the owner, which the informer may show as it was, still exists and stays: what it would adopt somebody
+/// else may be letting go, and what it would create the garbage collector would delete.
+pub async fn still_owns<K: Kind>(client: &Client, owner: &K) -> Result<()> {
     let live = client.get::<K>(owner.namespace(), owner.name()).await?;
     if live.uid() != owner.uid() {
         return Err(Error::Protocol(format!("{} is another one now", owner.key())));

@@ -6,6 +6,7 @@ use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use knarr_api::kind::{Kind, ObjectKey};
+use knarr_apimachinery::names::DNS_SUBDOMAIN_MAX;
 use knarr_apimachinery::selector::Selector;
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
@@ -13,7 +14,7 @@ use knarr_client::{Error, Event, Informer, ListOptions, Lister, Patch, Result};
 
 use crate::manager::{Context, namespace_is_terminating};
 use crate::owners::{
-    Claim, adopt_patch, claim, controller_of, controller_reference, release_patch, still_adopts,
+    Claim, adopt_patch, claim, controller_of, controller_reference, release_patch, still_owns,
 };
 use crate::pod_state::has_ended;
 use crate::written::{Deleted, Written, may_be_done};
@@ -21,8 +22,6 @@ use crate::written::{Deleted, Written, may_be_done};
 /// The index of pods by the uid of their controller; those without one are under `orphans/NAMESPACE`.
 const BY_CONTROLLER: &str = "controllerUID";
 
-/// Of names that are DNS subdomains.
-const LONGEST_NAME: usize = 253;
 /// Pods of one owner being created or deleted at once.
 const AT_ONCE: usize = 64;
 
@@ -185,7 +184,7 @@ impl PodControl {
                 Claim::Ignore => continue,
                 Claim::Adopt => {
                     if may_adopt.is_none() {
-                        let checked = still_adopts(&self.cx.client, owner).await;
+                        let checked = still_owns(&self.cx.client, owner).await;
                         may_adopt = Some(checked.is_ok());
                         outcome = outcome.and(checked);
                     }
@@ -226,7 +225,16 @@ impl PodControl {
 
     /// Creates these pods in batches that double while all goes well, so that a broken template costs few attempts.
     /// Gives how many there are now.
+    ///
+    /// First it asks whether the owner is still there: as long as the informer does not show that it is not, the garbage
+    /// collector would delete what is created here, and both would go on for ever.
     pub async fn create_all<K: Kind>(&self, owner: &K, pods: &[Pod]) -> (usize, Result<()>) {
+        if pods.is_empty() {
+            return (0, Ok(()));
+        }
+        if let Err(error) = still_owns(&self.cx.client, owner).await {
+            return (0, Err(error));
+        }
         let (mut done, mut batch, mut created) = (0, 1, 0);
         while done < pods.len() {
             let size = batch.min(pods.len() - done);
@@ -250,7 +258,7 @@ impl PodControl {
     }
 
     /// Creates a pod; `None` where its namespace is being deleted, as its owner will be.
-    pub async fn create<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<Option<Pod>> {
+    async fn create<K: Kind>(&self, owner: &K, pod: &Pod) -> Result<Option<Pod>> {
         let recorder = &self.cx.recorder;
         match self.cx.client.create(pod).await {
             Ok(pod) => {
@@ -348,7 +356,7 @@ fn pod_changed<K: Kind>(
 
 /// What the pods' names begin with; the dash goes where it would be one character too many.
 fn generate_name(owner: &str) -> String {
-    if owner.len() < LONGEST_NAME { format!("{owner}-") } else { owner.to_owned() }
+    if owner.len() < DNS_SUBDOMAIN_MAX { format!("{owner}-") } else { owner.to_owned() }
 }
 
 /// The pod that a template describes, under its owner's control, with a generated name.

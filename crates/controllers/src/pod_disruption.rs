@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knarr_api::kind::Kind;
 use serde_json::{Value, json};
 
-use crate::pod_state::condition;
+use crate::pod_state::{condition, has_ended};
 
-const TYPE: &str = "DisruptionTarget";
+pub const TYPE: &str = "DisruptionTarget";
 
 /// Why a pod is going to be deleted: the condition's reason and message.
 #[derive(Debug, Clone, Copy)]
@@ -50,8 +50,7 @@ pub fn mark(pod: &Pod, disruption: Disruption, now: Timestamp) -> Option<Value> 
 /// The strategic patch of the status that makes a pod Failed, for one that no kubelet will report on any more;
 /// `None` if the pod has ended already.
 pub fn mark_failed(pod: &Pod, disruption: Option<Disruption>, now: Timestamp) -> Option<Value> {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    if has_ended(pod) {
         return None;
     }
     let mut status = json!({"phase": "Failed"});

@@ -14,6 +14,7 @@ use crate::manager::{Context, Descriptor};
 use crate::metrics::{self, Metric};
 use crate::nodes::{index_pods, is_ready, node_of, pods_on, taints};
 use crate::pod_disruption::{Disruption, mark_failed};
+use crate::pod_state::has_ended;
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "pod-garbage-collector-controller", run: |cx| Box::pin(async move { run(cx).await }) };
@@ -66,10 +67,6 @@ impl Why {
     }
 }
 
-fn is_terminated(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
-}
-
 fn is_terminating(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
@@ -85,7 +82,7 @@ fn is_out_of_service(node: &Node) -> bool {
 
 /// Whether a pod that is being deleted has to be ended here: it never came to a node, or its node is out of service.
 fn must_end(pod: &Pod, node: Option<&Node>) -> bool {
-    let ended_by_force = is_terminated(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
+    let ended_by_force = has_ended(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
     is_terminating(pod) && !ended_by_force && (node_of(pod).is_none() || node.is_some_and(is_out_of_service))
 }
 
@@ -113,7 +110,7 @@ async fn run(cx: Arc<Context>) {
     let queue: Arc<WorkQueue<Key>> = WorkQueue::new(Arc::clone(&cx.clock));
     let (nodes, pods) = (cx.informers.informer::<Node>(), cx.informers.informer::<Pod>());
     index_pods(&pods);
-    pods.add_index(TERMINATED, |pod| is_terminated(pod).then(|| "true".to_owned()).into_iter().collect());
+    pods.add_index(TERMINATED, |pod| has_ended(pod).then(|| "true".to_owned()).into_iter().collect());
     // Nodes first: a pod's node that is not known then is really unknown.
     nodes.wait_synced().await;
     let on_node = Arc::clone(&queue);
@@ -146,7 +143,7 @@ fn pod_changed(queue: &WorkQueue<Key>, nodes: &Lister<Node>, event: &Event<Pod>)
     if is_terminating(pod) {
         queue.add(Key::Pod(pod.key()));
     }
-    if is_terminated(pod) {
+    if has_ended(pod) {
         queue.add_after(Key::Terminated, COUNT_DELAY);
     }
     if let Some(node) = node_of(pod)

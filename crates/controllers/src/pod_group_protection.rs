@@ -10,6 +10,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Result};
 
 use crate::manager::{Context, Descriptor};
+use crate::pod_state::has_ended;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "podgroup-protection-controller",
@@ -29,11 +30,6 @@ const BY_GROUP: &str = "podGroup";
 fn group_of(pod: &Pod) -> Option<ObjectKey> {
     let group = pod.spec.as_ref()?.scheduling_group.as_ref()?.pod_group_name.as_deref()?;
     Some(ObjectKey::new(pod.namespace(), group))
-}
-
-fn has_ended(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 fn uses(pod: &Pod) -> Vec<String> {

@@ -12,7 +12,7 @@ fn phase(pod: &Pod) -> &str {
 
 /// Neither ended nor being deleted.
 pub fn is_active(pod: &Pod) -> bool {
-    !matches!(phase(pod), "Succeeded" | "Failed") && pod.metadata.deletion_timestamp.is_none()
+    !has_ended(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
 pub fn has_ended(pod: &Pod) -> bool {
@@ -21,7 +21,7 @@ pub fn has_ended(pod: &Pod) -> bool {
 
 /// Being deleted but not ended yet.
 pub fn is_terminating(pod: &Pod) -> bool {
-    !matches!(phase(pod), "Succeeded" | "Failed") && pod.metadata.deletion_timestamp.is_some()
+    !has_ended(pod) && pod.metadata.deletion_timestamp.is_some()
 }
 
 pub fn condition<'p>(pod: &'p Pod, type_: &str) -> Option<&'p PodCondition> {

@@ -11,7 +11,7 @@ use knarr_apimachinery::selector::Selector;
 use knarr_client::{Client, Error, Lister, Patch, Result};
 use serde_json::{Value, json};
 
-use crate::owners::{Claim, adopt_patch, claim, controller_reference, release_patch, still_adopts};
+use crate::owners::{Claim, adopt_patch, claim, controller_reference, release_patch, still_owns};
 
 /// Names are cut so that the hash fits behind them.
 const MAX_PREFIX: usize = 223;
@@ -93,7 +93,7 @@ impl Revisions {
                 }
                 Claim::Ignore => continue,
                 Claim::Adopt => {
-                    still_adopts(&self.client, owner).await?;
+                    still_owns(&self.client, owner).await?;
                     adopt_patch(owner, revision.uid())
                 }
                 Claim::Release => release_patch(owner.uid(), revision.uid()),

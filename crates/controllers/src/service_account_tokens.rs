@@ -17,7 +17,6 @@ use crate::manager::{Context, Descriptor};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "serviceaccount-token-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
 const TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
@@ -65,7 +64,7 @@ async fn run(cx: Arc<Context>) {
     secrets.wait_synced().await;
     accounts.wait_synced().await;
     let (secrets, stop) = (secrets.lister(), cx.stop.clone());
-    let workers = cx.workers(WORKERS);
+    let workers = cx.workers();
     let reconcile = move |key: ObjectKey| {
         let (cx, secrets, signer) = (Arc::clone(&cx), secrets.clone(), Arc::clone(&signer));
         async move { reconcile(&cx, &secrets, &*signer, &key).await }

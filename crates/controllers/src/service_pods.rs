@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::selector::Selector;
 
-use crate::pod_state::is_ready;
+use crate::pod_state::{has_ended, is_ready};
 
 /// A Service's selector; `None` where it has none and somebody else keeps its endpoints.
 pub fn selector_of(service: &Service) -> Option<Selector> {
@@ -29,8 +29,7 @@ pub fn is_headless(service: &Service) -> bool {
 /// The pod's address, unless it has none or has ended.
 pub fn pod_ip(pod: &Pod) -> Option<&str> {
     let status = pod.status.as_ref()?;
-    let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    status.pod_ip.as_deref().filter(|ip| !ip.is_empty() && !ended)
+    status.pod_ip.as_deref().filter(|ip| !ip.is_empty() && !has_ended(pod))
 }
 
 pub fn node_of(pod: &Pod) -> Option<&str> {

@@ -3,10 +3,34 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// How many objects controllers work on at once unless it is set otherwise.
+const WORKERS: [(&str, usize); 20] = [
+    ("cronjob-controller", 5),
+    ("daemonset-controller", 2),
+    ("deployment-controller", 5),
+    ("device-taint-eviction-controller", 8),
+    ("endpoints-controller", 5),
+    ("endpointslice-controller", 5),
+    ("endpointslice-mirroring-controller", 5),
+    ("ephemeral-volume-controller", 5),
+    ("garbage-collector-controller", 20),
+    ("horizontal-pod-autoscaler-controller", 5),
+    ("job-controller", 5),
+    ("namespace-controller", 10),
+    ("replicaset-controller", 5),
+    ("replicationcontroller-controller", 5),
+    ("resourceclaim-controller", 50),
+    ("resourcequota-controller", 5),
+    ("serviceaccount-token-controller", 5),
+    ("statefulset-controller", 5),
+    ("ttl-after-finished-controller", 5),
+    ("validatingadmissionpolicy-status-controller", 5),
+];
+
 /// The settings of all controllers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// How many objects a controller works on at once, by the controller's name; others have a number of their own.
+    /// How many objects a controller works on at once, by the controller's name. Others have a number that cannot be set.
     pub workers: BTreeMap<&'static str, usize>,
     pub nodes: NodeSettings,
     pub autoscaler: AutoscalerSettings,
@@ -60,7 +84,7 @@ pub struct AutoscalerSettings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            workers: BTreeMap::new(),
+            workers: WORKERS.into(),
             nodes: NodeSettings::default(),
             autoscaler: AutoscalerSettings::default(),
             terminated_pods_kept: Some(12_500),

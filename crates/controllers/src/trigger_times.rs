@@ -13,7 +13,7 @@ use knarr_api::kind::{Kind, ObjectKey};
 
 use crate::pod_state::condition;
 
-const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+pub const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// When the pods of each Service last changed their readiness, as it was last seen.
 #[derive(Default)]

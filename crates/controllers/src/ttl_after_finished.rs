@@ -16,8 +16,6 @@ use crate::manager::{Context, Descriptor};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "ttl-after-finished-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
-
 async fn run(cx: Arc<Context>) {
     let queue: Arc<WorkQueue<ObjectKey>> = WorkQueue::new(Arc::clone(&cx.clock));
     let jobs = cx.informers.informer::<Job>();
@@ -29,7 +27,7 @@ async fn run(cx: Arc<Context>) {
     });
     jobs.wait_synced().await;
     let (jobs, stop, again) = (jobs.lister(), cx.stop.clone(), Arc::clone(&queue));
-    let workers = cx.workers(WORKERS);
+    let workers = cx.workers();
     let reconcile = move |key| {
         let (cx, jobs, again) = (Arc::clone(&cx), jobs.clone(), Arc::clone(&again));
         async move { reconcile(&cx, &jobs, &again, key).await }

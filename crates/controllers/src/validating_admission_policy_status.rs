@@ -18,8 +18,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     run: |cx| Box::pin(async move { run(cx).await }),
 };
 
-const WORKERS: usize = 5;
-
 async fn run(cx: Arc<Context>) {
     let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&cx.clock));
     let policies = cx.informers.informer::<ValidatingAdmissionPolicy>();
@@ -29,7 +27,7 @@ async fn run(cx: Arc<Context>) {
     policies.wait_synced().await;
     definitions.wait_synced().await;
     let (policies, definitions, stop) = (policies.lister(), definitions.lister(), cx.stop.clone());
-    let workers = cx.workers(WORKERS);
+    let workers = cx.workers();
     let reconcile = move |name: String| {
         let (cx, policies, definitions) = (Arc::clone(&cx), policies.clone(), definitions.clone());
         async move { check(&cx, &policies, &definitions, &name).await }

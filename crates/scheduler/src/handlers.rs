@@ -219,9 +219,8 @@ impl Scheduler {
 
     /// Rules put taints on devices: to waiting pods, slices have changed.
     fn watch_taint_rules(self: &Arc<Self>, informers: &Informers) {
-        let weak = Arc::downgrade(self);
+        let scheduler = Arc::clone(self);
         informers.informer::<DeviceTaintRule>().add_handler(move |_| {
-            let Some(scheduler) = weak.upgrade() else { return };
             let (happened, now) =
                 (ClusterEvent::new(Resource::ResourceSlice, Action::UPDATE), scheduler.now());
             scheduler.lock().queue.on_event(&scheduler.profiles, happened, &Changed::default(), now);
@@ -230,9 +229,8 @@ impl Scheduler {
     }
 
     fn watch<K: Kind>(self: &Arc<Self>, informers: &Informers, resource: Resource) {
-        let weak = Arc::downgrade(self);
+        let scheduler = Arc::clone(self);
         informers.informer::<K>().add_handler(move |event| {
-            let Some(scheduler) = weak.upgrade() else { return };
             let (action, change) = match event {
                 Event::Added(new) => (Action::ADD, Changed::of(None, Some(Arc::clone(new)))),
                 Event::Updated { old, new } => {

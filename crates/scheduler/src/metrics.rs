@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::metrics::Kind::{Counter, Gauge, Histogram};
-use knarr_apimachinery::metrics::{Family, Registry};
+use knarr_apimachinery::metrics::Registry;
 
 use knarr_client::events::EventRecorder;
 
@@ -37,19 +37,7 @@ const PREEMPTION_SECONDS: &[f64] = &[
     32.768,
 ];
 
-macro_rules! families {
-    ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
-        /// A family, by its place in the table.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Metric { $($id),* }
-
-        const FAMILIES: &[Family] = &[
-            $(Family { name: $name, help: $help, kind: $kind, labels: &[$($label),*] }),*
-        ];
-    };
-}
-
-families! {
+knarr_apimachinery::metric_families! {
     Attempts, Counter, "scheduler_schedule_attempts_total", ["profile", "result"],
         "Attempts to schedule pods, by result.";
     AttemptDuration, Histogram(ATTEMPT_SECONDS), "scheduler_scheduling_attempt_duration_seconds",

@@ -164,35 +164,18 @@ impl Scheduler {
             extenders: Extenders::new(&options.config.extenders)?,
             extended: tokio::sync::Mutex::default(),
         });
-        // Handlers must not keep the scheduler, which holds their informers, alive for ever.
-        let weak = || Arc::downgrade(&scheduler);
-        let of_node = weak();
-        informers.informer::<Node>().add_handler(move |event| {
-            if let Some(scheduler) = of_node.upgrade() {
-                scheduler.on_node(event);
-            }
-        });
-        let of_namespace = weak();
-        informers.informer::<Namespace>().add_handler(move |event| {
-            if let Some(scheduler) = of_namespace.upgrade() {
-                scheduler.on_namespace(event);
-            }
-        });
+        let on_node = Arc::clone(&scheduler);
+        informers.informer::<Node>().add_handler(move |event| on_node.on_node(event));
+        let on_namespace = Arc::clone(&scheduler);
+        informers.informer::<Namespace>().add_handler(move |event| on_namespace.on_namespace(event));
         scheduler.watch_others(informers);
         if let Some(groups) = groups {
-            let of_group = weak();
-            informers.informer::<PodGroup>().add_handler(move |event| {
-                if let Some(scheduler) = of_group.upgrade() {
-                    scheduler.on_pod_group(&groups, event);
-                }
-            });
+            let on_group = Arc::clone(&scheduler);
+            let informer = informers.informer::<PodGroup>();
+            informer.add_handler(move |event| on_group.on_pod_group(&groups, event));
         }
-        let of_pod = weak();
-        informers.informer::<Pod>().add_handler(move |event| {
-            if let Some(scheduler) = of_pod.upgrade() {
-                scheduler.on_pod(event);
-            }
-        });
+        let on_pod = Arc::clone(&scheduler);
+        informers.informer::<Pod>().add_handler(move |event| on_pod.on_pod(event));
         Ok(scheduler)
     }
 

@@ -100,14 +100,15 @@ fn validate_spec(spec: &api::LeaseCandidateSpec) -> ErrorList {
     errors
 }
 
-const OLDEST: &str = "OldestEmulationVersion";
+/// The strategy by which the candidate with the oldest version to be compatible with goes first.
+pub const OLDEST_EMULATION_VERSION: &str = "OldestEmulationVersion";
 
 fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: &str, emulated: [u64; 3]) {
     let at = path.child("strategy");
     if !validate::required(errors, &at, strategy) {
         return;
     }
-    if strategy == OLDEST && emulated == [0; 3] {
+    if strategy == OLDEST_EMULATION_VERSION && emulated == [0; 3] {
         let problem = "must be specified when `strategy` is 'OldestEmulationVersion'";
         errors.push(Error::required(&path.child("emulationVersion"), problem));
     }
@@ -116,6 +117,6 @@ fn validate_strategy(errors: &mut ErrorList, path: &Path, strategy: &str, emulat
     if strategy.contains('/') {
         validate::label_key(errors, &at, strategy);
     } else {
-        validate::supported_value(errors, &at, strategy, &[OLDEST]);
+        validate::supported_value(errors, &at, strategy, &[OLDEST_EMULATION_VERSION]);
     }
 }

@@ -85,10 +85,12 @@ pub(crate) fn access_modes(modes: &[String]) -> String {
     found.map(|(_, short)| *short).collect::<Vec<_>>().join(",")
 }
 
-/// The storage class; an old annotation goes before the field.
+/// Where the class of claims and volumes stood before it had a field.
+pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// The storage class; the old annotation goes before the field.
 pub(crate) fn class<'a>(metadata: &'a ObjectMeta, field: Option<&'a str>) -> &'a str {
-    let annotation =
-        metadata.annotations.as_ref().and_then(|a| a.get("volume.beta.kubernetes.io/storage-class"));
+    let annotation = metadata.annotations.as_ref().and_then(|a| a.get(CLASS_ANNOTATION));
     annotation.map(String::as_str).or(field).unwrap_or("")
 }
 
@@ -176,14 +178,16 @@ pub fn default_source(spec: &mut Fields) {
     default_network_volume(spec);
 }
 
+/// The volume's class; empty without one.
+pub fn class_of_volume(volume: &api::PersistentVolume) -> &str {
+    class(&volume.metadata, volume.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()))
+}
+
 fn volume_warnings(volume: &api::PersistentVolume) -> Vec<String> {
     let spec = volume.spec.clone().unwrap_or_default();
     let mut warnings = Vec::new();
     for (key, message) in [
-        (
-            "volume.beta.kubernetes.io/storage-class",
-            r#"deprecated since v1.8; use "storageClassName" attribute instead"#,
-        ),
+        (CLASS_ANNOTATION, r#"deprecated since v1.8; use "storageClassName" attribute instead"#),
         (
             "volume.beta.kubernetes.io/mount-options",
             r#"deprecated since v1.31; use "mountOptions" attribute instead"#,

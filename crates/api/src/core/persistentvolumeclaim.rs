@@ -6,7 +6,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
-use crate::core::persistentvolume::{access_modes, class};
+use crate::core::persistentvolume::{CLASS_ANNOTATION, access_modes, class};
 use crate::core::pod::warnings::claim_spec;
 use crate::defaults::{Fields, blank, child, unset};
 use crate::kind::Kind;
@@ -248,12 +248,16 @@ fn normalize_sources(claim: &mut Value) {
     }
 }
 
+/// The claim's class; empty without one.
+pub fn class_of(claim: &api::PersistentVolumeClaim) -> &str {
+    class(&claim.metadata, claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()))
+}
+
 fn claim_warnings(claim: &api::PersistentVolumeClaim) -> Vec<String> {
-    const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
     let mut warnings = Vec::new();
-    if claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(CLASS)) {
+    if claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(CLASS_ANNOTATION)) {
         warnings.push(format!(
-            "metadata.annotations[{CLASS}]: deprecated since v1.8; use \"storageClassName\" attribute instead"
+            "metadata.annotations[{CLASS_ANNOTATION}]: deprecated since v1.8; use \"storageClassName\" attribute instead"
         ));
     }
     warnings.extend(claim_spec(&Path::new("spec"), &claim.spec.clone().unwrap_or_default()));

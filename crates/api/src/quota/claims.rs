@@ -1,5 +1,6 @@
 //! What claims use: storage by class, and devices by class.
 
+use crate::core::persistentvolume::CLASS_ANNOTATION;
 use knarr_apimachinery::quantity::{Format, Quantity};
 use serde_json::Value;
 
@@ -9,7 +10,6 @@ use super::scopes::Requirement;
 const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
-const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 const COUNT_VOLUMES: &str = "count/persistentvolumeclaims";
 const COUNT_DEVICES: &str = "count/resourceclaims.resource.k8s.io";
 const DEVICES_OF_CLASS: &str = ".deviceclass.resource.k8s.io/devices";

@@ -52,6 +52,8 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 
 /// The annotation of the class that claims without a class get.
 pub const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+/// All annotations that say so, the older one last.
+pub const DEFAULT_CLASSES: [&str; 2] = [DEFAULT_CLASS, "storageclass.beta.kubernetes.io/is-default-class"];
 
 struct Rules;
 

@@ -1,6 +1,8 @@
 //! DefaultStorageClass: a claim that names no class gets the default one.
 
 use async_trait::async_trait;
+use knarr_api::core::persistentvolume::CLASS_ANNOTATION;
+use knarr_api::storage::storageclass::DEFAULT_CLASSES;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
@@ -10,9 +12,6 @@ use crate::server::Inner;
 pub struct DefaultStorageClass;
 
 const CLASSES: (&str, &str, &str) = ("storage.k8s.io", "v1", "storageclasses");
-const IS_DEFAULT: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
-const OLD_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
 #[async_trait]
 impl Plugin for DefaultStorageClass {
@@ -29,7 +28,7 @@ impl Plugin for DefaultStorageClass {
             return Ok(());
         }
         let classes = lookup::list(server, CLASSES, None)?;
-        if let Some(class) = lookup::default_class(&classes, &IS_DEFAULT) {
+        if let Some(class) = lookup::default_class(&classes, &DEFAULT_CLASSES) {
             attributes.object["spec"]["storageClassName"] = class.into();
         }
         Ok(())
@@ -38,7 +37,7 @@ impl Plugin for DefaultStorageClass {
 
 /// An empty name is a class too: none.
 fn has_class(claim: &Value) -> bool {
-    claim["metadata"]["annotations"].get(OLD_ANNOTATION).is_some()
+    claim["metadata"]["annotations"].get(CLASS_ANNOTATION).is_some()
         || claim["spec"]["storageClassName"].is_string()
 }
 
@@ -53,7 +52,7 @@ mod tests {
             (json!({"spec": {}}), false),
             (json!({"spec": {"storageClassName": null}}), false),
             (json!({"spec": {"storageClassName": ""}}), true),
-            (json!({"metadata": {"annotations": {OLD_ANNOTATION: "a"}}}), true),
+            (json!({"metadata": {"annotations": {CLASS_ANNOTATION: "a"}}}), true),
         ] {
             assert_eq!(has_class(&claim), expected, "{claim}");
         }

@@ -1,6 +1,7 @@
 //! PersistentVolumeClaimResize: claims grow only where their storage class can.
 
 use async_trait::async_trait;
+use knarr_api::core::persistentvolume::CLASS_ANNOTATION;
 use knarr_api::quota::list;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
@@ -49,7 +50,7 @@ impl Plugin for PersistentVolumeClaimResize {
 }
 
 fn class_of(claim: &Value) -> &str {
-    let old = claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"].as_str();
+    let old = claim["metadata"]["annotations"][CLASS_ANNOTATION].as_str();
     old.or_else(|| claim["spec"]["storageClassName"].as_str()).unwrap_or("")
 }
 

@@ -1,7 +1,6 @@
 //! The table of metric families: upstream's names, labels and buckets.
 
-use super::{Family, Kind};
-use Kind::{Counter, Gauge, Histogram};
+use super::Kind::{Counter, Gauge, Histogram};
 
 const REQUEST_SECONDS: &[f64] = &[
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
@@ -34,19 +33,7 @@ const CERTIFICATE_SECONDS: &[f64] = &[
     7776000.0, 15552000.0, 31104000.0,
 ];
 
-macro_rules! families {
-    ($($id:ident, $kind:expr, $name:literal, [$($label:literal),*], $help:literal;)*) => {
-        /// A family, by its place in the table.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Metric { $($id),* }
-
-        pub const FAMILIES: &[Family] = &[
-            $(Family { name: $name, help: $help, kind: $kind, labels: &[$($label),*] }),*
-        ];
-    };
-}
-
-families! {
+knarr_apimachinery::metric_families! {
     RequestTotal, Counter, "apiserver_request_total",
         ["code", "component", "dry_run", "group", "resource", "scope", "subresource", "verb", "version"],
         "Requests by verb, resource, scope and HTTP code.";

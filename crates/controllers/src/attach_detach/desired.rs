@@ -10,6 +10,7 @@ use k8s_openapi::api::storage::v1::CSIDriver;
 use knarr_api::kind::Kind;
 
 use super::names;
+use crate::pod_state::has_ended;
 
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 const KEEP_TERMINATED: &str = "volumes.kubernetes.io/keep-terminated-pod-volumes";
@@ -70,8 +71,7 @@ fn is_terminated(pod: &Pod) -> bool {
         };
         statuses.iter().flatten().all(over)
     };
-    let ended = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
-    ended
+    has_ended(pod)
         || pod.metadata.deletion_timestamp.is_some()
             && still(&status.init_container_statuses)
             && still(&status.container_statuses)

@@ -136,29 +136,17 @@ impl Controller {
         });
         let queue = Arc::clone(&self.queue);
         self.nodes.add_handler(move |event| queue.add(event.object().name().to_owned()));
-        // Handlers must not keep the controller, whose informers hold them, alive for ever.
-        let weak = Arc::downgrade(self);
-        self.claims.add_handler(move |event| {
-            if let Some(controller) = weak.upgrade() {
-                controller.add_users(&event.object().key().to_string());
-            }
-        });
-        let weak = Arc::downgrade(self);
-        self.volumes.add_handler(move |event| {
-            if let Some(controller) = weak.upgrade() {
-                controller.add_nodes_wanting(event.object());
-            }
-        });
-        let weak = Arc::downgrade(self);
+        let controller = Arc::clone(self);
+        self.claims.add_handler(move |event| controller.add_users(&event.object().key().to_string()));
+        let controller = Arc::clone(self);
+        self.volumes.add_handler(move |event| controller.add_nodes_wanting(event.object()));
+        let controller = Arc::clone(self);
         self.drivers.add_handler(move |_| {
-            if let Some(controller) = weak.upgrade() {
-                let nodes = controller.nodes.lister().list();
-                nodes.iter().for_each(|node| controller.queue.add(node.name().to_owned()));
-            }
+            let nodes = controller.nodes.lister().list();
+            nodes.iter().for_each(|node| controller.queue.add(node.name().to_owned()));
         });
-        let weak = Arc::downgrade(self);
+        let controller = Arc::clone(self);
         self.attachments.add_handler(move |event| {
-            let Some(controller) = weak.upgrade() else { return };
             let attachment = event.object();
             controller.queue.add(attachment.spec.node_name.clone());
             controller.memory.take_waiting().into_iter().for_each(|node| controller.queue.add(node));

@@ -20,7 +20,6 @@ use plan::{Plan, plan, reference};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "cronjob-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
 /// The index of jobs by the uid of their controller.
 const BY_CONTROLLER: &str = "controllerUID";
 
@@ -40,14 +39,15 @@ async fn run(cx: Arc<Context>) {
     jobs.add_index(BY_CONTROLLER, |job| {
         controller_of(&job.metadata).map(|o| o.uid.clone()).into_iter().collect()
     });
-    // Not the context: it holds the informers, which hold this.
-    let (on_cron, clock, recorder) = (Arc::clone(&queue), Arc::clone(&cx.clock), cx.recorder.clone());
+    let (on_cron, context) = (Arc::clone(&queue), Arc::clone(&cx));
     crons.add_handler(move |event| match event {
-        Event::Updated { old, new } if rescheduling(old, new) => match plan::rescheduled(new, clock.now()) {
-            Ok(Some(wait)) => on_cron.add_after(new.key(), wait),
-            Ok(None) => on_cron.add(new.key()),
-            Err((type_, reason, message)) => recorder.event(&**new, type_, reason, message),
-        },
+        Event::Updated { old, new } if rescheduling(old, new) => {
+            match plan::rescheduled(new, context.clock.now()) {
+                Ok(Some(wait)) => on_cron.add_after(new.key(), wait),
+                Ok(None) => on_cron.add(new.key()),
+                Err((type_, reason, message)) => context.recorder.event(&**new, type_, reason, message),
+            }
+        }
         _ => on_cron.add(event.object().key()),
     });
     let on_job = Arc::clone(&queue);
@@ -60,7 +60,7 @@ async fn run(cx: Arc<Context>) {
     crons.wait_synced().await;
     jobs.wait_synced().await;
 
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller {
         cx,
         crons,
@@ -146,7 +146,8 @@ impl Controller {
         undeleted
     }
 
-    /// The job, unless its namespace is going or somebody else has one of its name. One that was started before its start could be noted counts as started.
+    /// The job, unless its namespace is going or somebody else has one of its name. One that was started before its start
+    /// could be noted counts as started.
     async fn create(&self, cron: &CronJob, job: &Job) -> Result<Option<Job>> {
         let mut new = job.clone();
         new.metadata.creation_timestamp = None;

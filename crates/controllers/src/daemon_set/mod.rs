@@ -28,7 +28,6 @@ use plan::{GENERATION_ANNOTATION, GENERATION_LABEL, HASH_LABEL, View, Why, Work,
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "daemonset-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 2;
 /// Pods created or deleted in one go.
 const BURST: usize = 250;
 /// How long a failed pod stays before it makes room for the next one: doubled for each in a row.
@@ -83,7 +82,7 @@ async fn run(cx: Arc<Context>) {
     informer.wait_synced().await;
 
     let (stop, client) = (cx.stop.clone(), cx.client.clone());
-    let workers = cx.workers(WORKERS);
+    let workers = cx.workers();
     let controller = Arc::new(Controller {
         sets: sets.lister(),
         nodes: nodes.lister(),

@@ -22,15 +22,14 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Informer, ListOptions, Lister, Patch, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
-use crate::owners::{Claim, adopt_patch, claim, controller_of, release_patch, still_adopts};
-use crate::pod_state::is_active;
+use crate::owners::{Claim, adopt_patch, claim, controller_of, release_patch, still_owns};
+use crate::pod_state::has_ended;
 use crate::written::{CATCH_UP, Written, may_be_done};
 use sizes::{Resize, replicas};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "deployment-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
 const UNCREATED: &str = "ReplicaSetCreateError";
 
 struct Controller {
@@ -83,7 +82,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, cx.workers(WORKERS), cx.stop.clone(), reconcile).await;
+    queue.run(DESCRIPTOR.name, cx.workers(), cx.stop.clone(), reconcile).await;
 }
 
 fn owner_key(set: &ReplicaSet) -> Option<ObjectKey> {
@@ -232,7 +231,7 @@ impl Controller {
                 }
                 Claim::Ignore => continue,
                 Claim::Adopt => {
-                    still_adopts(&self.cx.client, deployment).await?;
+                    still_owns(&self.cx.client, deployment).await?;
                     adopt_patch(deployment, set.uid())
                 }
                 Claim::Release => release_patch(deployment.uid(), set.uid()),
@@ -430,14 +429,10 @@ impl Controller {
     fn has_old_pods(&self, deployment: &Deployment, family: &Family) -> bool {
         let newest = family.newest().map(|s| s.uid().to_owned());
         let pods = self.pods.list_namespace(deployment.namespace());
-        let ended = |p: &Pod| {
-            let phase = p.status.as_ref().and_then(|s| s.phase.as_deref());
-            matches!(phase, Some("Succeeded" | "Failed"))
-        };
         pods.iter().any(|pod| {
             let Some(owner) = controller_of(&pod.metadata) else { return false };
             let of_family = family.sets.iter().any(|s| s.uid() == owner.uid);
-            of_family && Some(&owner.uid) != newest.as_ref() && (is_active(pod) || !ended(pod))
+            of_family && Some(&owner.uid) != newest.as_ref() && !has_ended(pod)
         })
     }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::Kind;
-use knarr_apimachinery::names::safe_encode;
+use knarr_apimachinery::names::{DNS_SUBDOMAIN_MAX, safe_encode};
 
 use super::sizes::{limits, newest, replicas, sum, wanted};
 use crate::owners::controller_reference;
@@ -25,8 +25,6 @@ pub const OWN_ANNOTATIONS: &[&str] = &[
     MAX_REPLICAS,
     "deprecated.deployment.rollback.to",
 ];
-/// Of names that are DNS subdomains.
-const LONGEST_NAME: usize = 253;
 /// The length at which the oldest numbers fall out of the revision history.
 const MAX_HISTORY: usize = 2000;
 /// A revisionHistoryLimit of this value keeps everything.
@@ -115,7 +113,7 @@ pub fn new_set(deployment: &Deployment, old: &[ReplicaSet]) -> ReplicaSet {
 
 /// The Deployment's name, cut where the whole would be too long, and the hash.
 fn set_name(deployment: &str, hash: &str) -> String {
-    let mut room = LONGEST_NAME.saturating_sub(hash.len() + 1).min(deployment.len());
+    let mut room = DNS_SUBDOMAIN_MAX.saturating_sub(hash.len() + 1).min(deployment.len());
     while !deployment.is_char_boundary(room) {
         room -= 1;
     }

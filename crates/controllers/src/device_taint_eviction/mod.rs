@@ -31,7 +31,6 @@ use crate::pod_disruption::{Disruption, mark};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "device-taint-eviction-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 8;
 /// The shortest time between two updates of a rule's status while pods are being evicted for it.
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 /// Claims, and slices, by `driver/pool` of their devices.
@@ -119,7 +118,7 @@ async fn run(cx: Arc<Context>) {
     slices.wait_synced().await;
     rules.wait_synced().await;
     let (stop, clock) = (cx.stop.clone(), Arc::clone(&cx.clock));
-    let workers = cx.workers(WORKERS);
+    let workers = cx.workers();
     let controller = Arc::new(Controller {
         applier: Client::new(Arc::clone(cx.client.transport()), clock, DESCRIPTOR.name),
         pods: pods.lister(),

@@ -12,15 +12,15 @@ use knarr_client::{Event, Informer, Patch, Result};
 use serde_json::json;
 
 use crate::manager::Context;
+use crate::pod_disruption;
 use crate::pod_state::{condition, has_ended};
 
-const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// So long a pod that is to go may take until its deletion.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(120);
 
 /// When the pod's condition is stale, if it has one and is not going.
 fn stale_at(pod: &Pod) -> Option<Timestamp> {
-    let told = condition(pod, DISRUPTION_TARGET).filter(|c| c.status == "True")?;
+    let told = condition(pod, pod_disruption::TYPE).filter(|c| c.status == "True")?;
     let by_kubelet = told.reason.as_deref() == Some("TerminationByKubelet");
     let goes = pod.metadata.deletion_timestamp.is_some() || has_ended(pod) || by_kubelet;
     let since = told.last_transition_time.as_ref().map(|t| t.0).filter(|_| !goes)?;
@@ -62,7 +62,7 @@ pub async fn run(cx: Arc<Context>, pods: Informer<Pod>) {
 }
 
 async fn take_back(cx: &Context, pod: &Pod, now: Timestamp) -> Result<()> {
-    let condition = json!({"type": DISRUPTION_TARGET, "status": "False", "reason": "", "message": "",
+    let condition = json!({"type": pod_disruption::TYPE, "status": "False", "reason": "", "message": "",
         "lastTransitionTime": now.to_string(), "observedGeneration": pod.metadata.generation});
     let patch = Patch::Strategic(json!({
         "metadata": {"uid": pod.uid(), "resourceVersion": pod.metadata.resource_version},

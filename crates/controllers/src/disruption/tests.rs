@@ -1,10 +1,21 @@
 //! Budgets over pods of a Deployment, against the API in memory.
 
 use k8s_openapi::api::core::v1::Event as ApiEvent;
+use knarr_api::kind::ResourceType;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::World;
+
+const KINDS: &[ResourceType] = &[
+    PodDisruptionBudget::RESOURCE,
+    Pod::RESOURCE,
+    ReplicaSet::RESOURCE,
+    Deployment::RESOURCE,
+    StatefulSet::RESOURCE,
+    ReplicationController::RESOURCE,
+    ApiEvent::RESOURCE,
+];
 
 fn owned_by(kind: &str, name: &str) -> Value {
     json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": name, "controller": true}])
@@ -12,16 +23,7 @@ fn owned_by(kind: &str, name: &str) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn a_budget_follows_its_pods_and_the_scale_of_their_deployment() {
-    let kinds = [
-        PodDisruptionBudget::RESOURCE,
-        Pod::RESOURCE,
-        ReplicaSet::RESOURCE,
-        Deployment::RESOURCE,
-        StatefulSet::RESOURCE,
-        ReplicationController::RESOURCE,
-        ApiEvent::RESOURCE,
-    ];
-    let world = World::new(&kinds);
+    let world = World::new(KINDS);
     let client = world.api.client();
     let deployment: Deployment = serde_json::from_value(json!({"metadata": {"name": "d", "namespace": "ns"},
         "spec": {"replicas": 3, "selector": {}, "template": {}}}))
@@ -71,16 +73,7 @@ async fn a_budget_follows_its_pods_and_the_scale_of_their_deployment() {
 
 #[tokio::test(start_paused = true)]
 async fn who_was_told_to_go_and_did_not_is_a_pod_like_others_again() {
-    let kinds = [
-        PodDisruptionBudget::RESOURCE,
-        Pod::RESOURCE,
-        ReplicaSet::RESOURCE,
-        Deployment::RESOURCE,
-        StatefulSet::RESOURCE,
-        ReplicationController::RESOURCE,
-        ApiEvent::RESOURCE,
-    ];
-    let world = World::new(&kinds);
+    let world = World::new(KINDS);
     let client = world.api.client();
     let pod = |name: &str, reason: &str| -> Pod {
         serde_json::from_value(

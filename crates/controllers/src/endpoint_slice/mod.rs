@@ -20,7 +20,6 @@ use crate::written::{CATCH_UP, Written};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "endpointslice-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
 /// The index of slices by the Service they belong to.
 const BY_SERVICE: &str = "endpointslice-service";
 
@@ -80,7 +79,7 @@ async fn run(cx: Arc<Context>) {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, cx.workers(WORKERS), cx.stop.clone(), reconcile).await;
+    queue.run(DESCRIPTOR.name, cx.workers(), cx.stop.clone(), reconcile).await;
 }
 
 /// Wakes the Services whose selectors cover the pod, before or after its change.

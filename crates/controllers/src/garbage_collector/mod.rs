@@ -23,7 +23,6 @@ use monitors::Monitors;
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "garbage-collector-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 20;
 /// How long the first lists may take before collecting starts without them.
 const FIRST_SYNC: Duration = Duration::from_secs(30);
 /// Discovery is repeated this often for changes that nothing announces, such as an aggregated API's.
@@ -33,7 +32,7 @@ const DISCOVER_DELAY: Duration = Duration::from_secs(1);
 const DISCOVER_RETRY: Duration = Duration::from_secs(5);
 
 async fn run(cx: Arc<Context>) {
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let collector = Arc::new(Collector::new(Arc::clone(&cx)));
     let mut monitors = Monitors::new(Arc::clone(&cx), Arc::clone(&collector));
     tokio::select! {

@@ -91,11 +91,9 @@ impl Monitors {
 
     fn handler(&self, resource: &ResourceType) -> Handler {
         let names = Names { api_version: resource.api_version().into(), kind: resource.kind.into() };
-        // Not the collector itself: it holds the informers, which hold this.
-        let collector = Arc::downgrade(&self.collector);
+        let collector = Arc::clone(&self.collector);
         let announces = announces_resources(resource);
         Arc::new(move |change| {
-            let Some(collector) = collector.upgrade() else { return };
             collector.observe(&names, change);
             if announces {
                 collector.refresh.notify_one();

@@ -39,7 +39,6 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     run: |cx| Box::pin(async move { run(cx).await }),
 };
 
-const WORKERS: usize = 5;
 /// How often a scale that somebody else wrote meanwhile is written again.
 const ATTEMPTS: usize = 5;
 
@@ -83,7 +82,7 @@ async fn run(cx: Arc<Context>) {
     });
     autoscalers.wait_synced().await;
     pods.wait_synced().await;
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller =
         Arc::new(Controller { cx, autoscalers, pods, queue: Arc::clone(&queue), memory: Mutex::default() });
     let reconcile = move |key: ObjectKey| {

@@ -31,7 +31,6 @@ pub use plan::{COMPLETE, FAILED, condition, is_finished};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "job-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
 /// Finalizers taken off at a time.
 const AT_ONCE: usize = 64;
 /// Jobs of another manager are left to it.
@@ -65,7 +64,7 @@ async fn run(cx: Arc<Context>) {
     jobs.wait_synced().await;
     informer.wait_synced().await;
 
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller {
         jobs,
         pods,

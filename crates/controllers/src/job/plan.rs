@@ -16,7 +16,7 @@ use knarr_api::kind::Kind;
 use super::indexes::Indexes;
 use super::pods::{Slot, finished_at, has_finalizer, index, index_failures, is_indexed, phase, spec};
 use super::policies::{Failure, judge, success};
-use crate::pod_state::{active_order, is_active, is_ready};
+use crate::pod_state::{active_order, has_ended, is_active, is_ready};
 
 pub const COMPLETE: &str = "Complete";
 pub const FAILED: &str = "Failed";
@@ -133,7 +133,7 @@ impl<'p> Look<'p> {
         let limit = spec.completions.unwrap_or(i32::MAX);
         let parse = |text: &Option<String>| Indexes::parse(text.as_deref().unwrap_or(""), limit);
         let all = || pods.iter().map(|p| &**p);
-        let ended = |p: &&Pod| matches!(phase(p), "Succeeded" | "Failed");
+        let ended = |p: &&Pod| has_ended(p);
         Self {
             job,
             now,

@@ -9,10 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::api::coordination::v1beta1::LeaseCandidate;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use knarr_api::coordination::leasecandidate::OLDEST_EMULATION_VERSION;
 use knarr_api::kind::Kind;
 
-/// The one strategy that is known here: the oldest version to be compatible with goes first.
-pub const OLDEST_EMULATION_VERSION: &str = "OldestEmulationVersion";
 /// A candidate that has not been heard of for this long is none any more.
 const VALID: SignedDuration = SignedDuration::from_mins(30);
 /// How long candidates have to answer, and how long an answer counts.

@@ -15,11 +15,12 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Informers, Lister, Result};
 use tokio_util::sync::CancellationToken;
 
-use decide::{Elected, Step, changed, first, is_expired, owes_answer, step};
+use decide::{ELECTION, Elected, Step, changed, first, is_expired, owes_answer, step};
 
 /// How often candidates that are gone are cleared away.
 const CLEAN_EVERY: Duration = Duration::from_secs(30 * 60);
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// However often it failed: nobody may lead meanwhile.
+const LOOK_AGAIN: Duration = ELECTION.unsigned_abs();
 
 struct Elections {
     client: Client,

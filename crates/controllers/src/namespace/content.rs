@@ -12,6 +12,7 @@ use knarr_client::{Client, Error, List, ListOptions, Result};
 
 use super::conditions::Findings;
 use crate::discovery::{Discovery, Served};
+use crate::pod_state::has_ended;
 
 /// How long finalizers are given when nothing better is known.
 const FINALIZER_ESTIMATE: Duration = Duration::from_secs(15);
@@ -119,9 +120,7 @@ fn grace_left(list: &List, namespace: &Namespace, resource: &ResourceType, now: 
         return Duration::ZERO;
     }
     let pods = list.items.iter().filter_map(|o| o.typed::<Pod>().ok());
-    let running = pods.filter(|p| {
-        !matches!(p.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
-    });
+    let running = pods.filter(|pod| !has_ended(pod));
     let grace = running.filter_map(|p| p.spec.as_ref()?.termination_grace_period_seconds).max();
     let grace = Duration::from_secs(grace.and_then(|s| u64::try_from(s).ok()).unwrap_or(0));
     let deleted = namespace.metadata.deletion_timestamp.as_ref().map_or(now, |t| t.0);

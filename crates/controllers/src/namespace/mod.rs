@@ -18,7 +18,6 @@ use conditions::Findings;
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "namespace-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 10;
 /// The finalizer in `spec.finalizers` that stands for this controller.
 const FINALIZER: &str = "kubernetes";
 /// A namespace is not let go sooner after its deletion: a write that was admitted just before has to be found.
@@ -58,7 +57,7 @@ async fn run(cx: Arc<Context>) {
         }
     });
     namespaces.wait_synced().await;
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller { cx, namespaces: namespaces.lister(), queue: Arc::clone(&queue) });
     let reconcile = move |name: String| {
         let controller = Arc::clone(&controller);

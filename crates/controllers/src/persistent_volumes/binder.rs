@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use knarr_api::kind::{Kind, ObjectKey};
+use knarr_api::storage::storageclass::DEFAULT_CLASSES;
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Result};
@@ -25,9 +26,6 @@ const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub(super) const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// What marks a class as the default one.
-const IS_DEFAULT: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// The index of volumes by `namespace/name` of the claims that they name.
@@ -247,7 +245,7 @@ impl Controller {
         let marked = |class: &Arc<StorageClass>| {
             let annotations = class.metadata.annotations.as_ref();
             let says = |key: &&str| annotations.and_then(|a| a.get(*key)).is_some_and(|v| v == "true");
-            IS_DEFAULT.iter().any(says)
+            DEFAULT_CLASSES.iter().any(says)
         };
         let made = |class: &StorageClass| class.metadata.creation_timestamp.as_ref().map(|t| t.0);
         let all = self.classes.lister().list().into_iter().filter(marked);
@@ -403,7 +401,16 @@ mod tests {
     use super::*;
     use crate::testing::World;
     use k8s_openapi::api::core::v1::Event as ApiEvent;
+    use knarr_api::kind::ResourceType;
     use serde_json::{Value, json};
+
+    const KINDS: &[ResourceType] = &[
+        PersistentVolume::RESOURCE,
+        PersistentVolumeClaim::RESOURCE,
+        StorageClass::RESOURCE,
+        Pod::RESOURCE,
+        ApiEvent::RESOURCE,
+    ];
 
     fn volume(name: &str, size: &str) -> PersistentVolume {
         serde_json::from_value(json!({"metadata": {"name": name},
@@ -420,14 +427,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn claims_and_volumes_find_each_other_and_part() {
-        let kinds = [
-            PersistentVolume::RESOURCE,
-            PersistentVolumeClaim::RESOURCE,
-            StorageClass::RESOURCE,
-            Pod::RESOURCE,
-            ApiEvent::RESOURCE,
-        ];
-        let world = World::new(&kinds);
+        let world = World::new(KINDS);
         let client = world.api.client();
         world.start(&DESCRIPTOR);
         client.create(&claim("a", json!({}))).await.unwrap();
@@ -476,14 +476,7 @@ mod tests {
     }
 
     async fn world_of(objects: &[Value]) -> World {
-        let kinds = [
-            PersistentVolume::RESOURCE,
-            PersistentVolumeClaim::RESOURCE,
-            StorageClass::RESOURCE,
-            Pod::RESOURCE,
-            ApiEvent::RESOURCE,
-        ];
-        let world = World::new(&kinds);
+        let world = World::new(KINDS);
         let client = world.api.client();
         for object in objects {
             let object = object.clone();
@@ -562,7 +555,7 @@ mod tests {
         client.create(&claim("none", json!({"storageClassName": ""}))).await.unwrap();
         world.pass(2.0).await;
         let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "standard",
-            "annotations": {IS_DEFAULT[0]: "true"}}, "provisioner": "kubernetes.io/gce-pd"}))
+            "annotations": {DEFAULT_CLASSES[0]: "true"}}, "provisioner": "kubernetes.io/gce-pd"}))
         .unwrap();
         client.create(&class).await.unwrap();
         world.pass(2.0).await;

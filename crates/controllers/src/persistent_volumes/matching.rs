@@ -5,33 +5,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use knarr_api::core::persistentvolume::CLASS_ANNOTATION;
+pub use knarr_api::core::persistentvolume::class_of_volume;
+pub use knarr_api::core::persistentvolumeclaim::class_of;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::quantity::Quantity;
 use knarr_apimachinery::selector::Selector;
 
 const STORAGE: &str = "storage";
-/// Where the class stood before it had a field; it still goes before that.
-const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-
-fn old_class(meta: &ObjectMeta) -> Option<&str> {
-    meta.annotations.as_ref()?.get(OLD_CLASS).map(String::as_str)
-}
-
-pub fn class_of(claim: &PersistentVolumeClaim) -> &str {
-    let field = || claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
-    old_class(&claim.metadata).or_else(field).unwrap_or("")
-}
-
 /// Whether the claim says which class it wants, be it none.
 pub fn has_class(claim: &PersistentVolumeClaim) -> bool {
-    old_class(&claim.metadata).is_some()
+    claim.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(CLASS_ANNOTATION))
         || claim.spec.as_ref().is_some_and(|s| s.storage_class_name.is_some())
-}
-
-pub fn class_of_volume(volume: &PersistentVolume) -> &str {
-    let field = || volume.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
-    old_class(&volume.metadata).or_else(field).unwrap_or("")
 }
 
 /// Whether a volume's claimRef is this claim: by name, and by uid where it has one.
@@ -196,7 +181,7 @@ mod tests {
         let small = mismatch(&volumes[1], &claim("2Gi", json!({})));
         assert_eq!(small.as_deref(), Some("requested PV is too small"));
         let mut old = claim("1Gi", json!({"storageClassName": "new"}));
-        old.metadata.annotations = Some([(OLD_CLASS.to_owned(), "old".to_owned())].into());
+        old.metadata.annotations = Some([(CLASS_ANNOTATION.to_owned(), "old".to_owned())].into());
         assert_eq!(class_of(&old), "old");
     }
 }

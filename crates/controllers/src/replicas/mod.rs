@@ -28,7 +28,6 @@ use plan::{Plan, Status, plan};
 pub use replica_set::DESCRIPTOR as REPLICA_SET;
 pub use replication_controller::DESCRIPTOR as REPLICATION_CONTROLLER;
 
-const WORKERS: usize = 5;
 /// Pods created or deleted in one go.
 const BURST: usize = 500;
 /// Adding up a set of many thousand pods takes milliseconds, and every pod that starts or ends asks for it: a set that
@@ -71,7 +70,7 @@ async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
     sets.wait_synced().await;
     informer.wait_synced().await;
 
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let (written, resting) = (Written::default(), Mutex::default());
     let controller = Arc::new(Controller { cx, sets, pods, queue: Arc::clone(&queue), written, resting });
     let reconcile = move |key| {

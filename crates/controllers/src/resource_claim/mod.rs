@@ -23,7 +23,6 @@ use crate::metrics::{self, Metric};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "resourceclaim-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 50;
 /// Who writes the statuses of pods, and who tells of failures: upstream's names.
 const FIELD_MANAGER: &str = "ResourceClaimController";
 /// Pods by `namespace/name` of their claims, and of the templates of these.
@@ -80,11 +79,11 @@ async fn run(cx: Arc<Context>) {
         made: Mutex::default(),
         cx: Arc::clone(&cx),
     });
-    let (on_pod, of_work) = (Arc::clone(&queue), Arc::downgrade(&work));
+    let (on_pod, of_work) = (Arc::clone(&queue), Arc::clone(&work));
     pods.add_handler(move |event| {
         let gone = matches!(event, Event::Deleted(_));
-        if let Some(work) = of_work.upgrade().filter(|_| gone) {
-            work.forget(event.object());
+        if gone {
+            of_work.forget(event.object());
         }
         enqueue(&on_pod, event.object(), gone);
     });
@@ -106,7 +105,7 @@ async fn run(cx: Arc<Context>) {
     templates.wait_synced().await;
     let counted = claims.lister();
     metrics::at_scrape(DESCRIPTOR.name, move || count(&counted.list()));
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let reconcile = move |key: Key| {
         let work = Arc::clone(&work);
         async move {

@@ -10,6 +10,7 @@ use knarr_client::{Patch, Result};
 use serde_json::json;
 
 use super::{BY_OWNER, POD_CLAIM, Work, failure};
+use crate::pod_state::has_ended;
 
 /// Room for a hyphen and five random characters in a name of 63.
 const MAX_BASE_BYTES: usize = 57;
@@ -64,9 +65,7 @@ pub fn template_names(pod: &Pod) -> impl Iterator<Item = &str> {
 
 /// The pod has ended, or will never be started.
 pub fn is_done(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-        || pod.metadata.deletion_timestamp.is_some() && !has_node(pod)
+    has_ended(pod) || pod.metadata.deletion_timestamp.is_some() && !has_node(pod)
 }
 
 fn has_node(pod: &Pod) -> bool {

@@ -26,8 +26,6 @@ use crate::manager::{Context, Descriptor};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "resourcequota-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
-
 /// Group and plural.
 type Name = (String, String);
 
@@ -55,7 +53,7 @@ async fn run(cx: Arc<Context>) {
         }
     });
     quotas.wait_synced().await;
-    let (stop, workers) = (cx.stop.clone(), cx.workers(WORKERS));
+    let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller {
         cx,
         quotas: quotas.lister(),

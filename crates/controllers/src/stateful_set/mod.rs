@@ -18,6 +18,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Informer, Lister, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::owners::still_owns;
 use crate::pod_control::PodControl;
 use crate::pod_state::available_in;
 use crate::revisions::{Revisions, template_of};
@@ -28,7 +29,6 @@ use plan::{Action, View, is_parallel};
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "statefulset-controller", run: |cx| Box::pin(async move { run(cx).await }) };
 
-const WORKERS: usize = 5;
 /// Pods of a set without an order that are made or deleted at a time.
 const AT_ONCE: usize = 64;
 const HASH_LABEL: &str = "controller.kubernetes.io/hash";
@@ -72,7 +72,7 @@ async fn run(cx: Arc<Context>) {
     informer.wait_synced().await;
 
     let (stop, client) = (cx.stop.clone(), cx.client.clone());
-    let workers = cx.workers(WORKERS);
+    let workers = cx.workers();
     let controller = Arc::new(Controller {
         sets: sets.lister(),
         claims,
@@ -244,6 +244,7 @@ impl Controller {
     }
 
     async fn create_pod(&self, set: &StatefulSet, pod: &Pod) -> Result<()> {
+        still_owns(&self.cx.client, set).await?;
         match self.cx.client.create(pod).await {
             Ok(created) => {
                 self.pods.note(&set.key(), &created.metadata);

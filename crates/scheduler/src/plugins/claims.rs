@@ -1,9 +1,9 @@
 //! Claims, volumes and classes as the volume plugins read them.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::api::storage::v1::StorageClass;
+pub use knarr_api::core::persistentvolume::class_of_volume;
+pub use knarr_api::core::persistentvolumeclaim::class_of;
 use knarr_api::core::pod::placement::term_matches;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::quantity::Quantity;
@@ -13,7 +13,6 @@ use crate::framework::{Catalog, PodInfo};
 pub const WAIT_FOR_FIRST_CONSUMER: &str = "WaitForFirstConsumer";
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const STORAGE: &str = "storage";
 
 /// A claim that one of a pod's volumes names or makes.
@@ -65,21 +64,6 @@ pub fn claims(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
 
 pub fn no_claim(name: &str) -> String {
     format!("persistentvolumeclaim {name:?} not found")
-}
-
-fn old_class(annotations: Option<&BTreeMap<String, String>>) -> Option<&str> {
-    annotations?.get(OLD_CLASS).map(String::as_str)
-}
-
-/// The claim's class; empty without one.
-pub fn class_of(claim: &PersistentVolumeClaim) -> &str {
-    let own = || claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
-    old_class(claim.metadata.annotations.as_ref()).or_else(own).unwrap_or("")
-}
-
-pub fn class_of_volume(volume: &PersistentVolume) -> &str {
-    let own = || volume.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
-    old_class(volume.metadata.annotations.as_ref()).or_else(own).unwrap_or("")
 }
 
 /// The volume that the claim names.

@@ -1,7 +1,8 @@
 //! What an API server does beside storing: it takes nothing new into a namespace that goes, charges quotas, and knows
 //! of scales and of what pods use.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::future;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use knarr_client::{Client, Error, Result};
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 
+use crate::checks::Outcome;
 use crate::node::{app, is_ready};
 use crate::objects::{BOUNDED, DOOMED, NAMESPACE, SCALED};
 
@@ -28,6 +30,8 @@ use crate::objects::{BOUNDED, DOOMED, NAMESPACE, SCALED};
 const CHARGED: Duration = Duration::from_millis(20);
 /// How often a charge that met another one is tried.
 const TRIES: usize = 5;
+/// Requests of a whole run, several times as many as the busiest: beyond, components keep each other busy without end.
+const MOST_REQUESTS: u64 = 200_000;
 
 pub struct Front {
     api: Arc<FakeApi>,
@@ -35,6 +39,7 @@ pub struct Front {
     rng: Mutex<fastrand::Rng>,
     /// What the pods of the Deployment that is scaled use together, in thousandths of a processor.
     pub load: AtomicI64,
+    requests: AtomicU64,
 }
 
 type Answer = Option<std::result::Result<Value, StatusError>>;
@@ -42,7 +47,24 @@ type Answer = Option<std::result::Result<Value, StatusError>>;
 impl Front {
     pub fn new(api: &Arc<FakeApi>, clock: &Arc<dyn Clock>, rng: fastrand::Rng) -> Arc<Self> {
         let (api, clock) = (Arc::clone(api), Arc::clone(clock));
-        Arc::new(Self { api, clock, rng: Mutex::new(rng), load: AtomicI64::new(100) })
+        Arc::new(Self {
+            api,
+            clock,
+            rng: Mutex::new(rng),
+            load: AtomicI64::new(100),
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    /// Fails once there were too many requests; no more are answered then, lest no time passes any more.
+    pub fn look(&self) -> Outcome {
+        let requests = self.requests.load(Ordering::SeqCst);
+        if requests <= MOST_REQUESTS {
+            return Ok(());
+        }
+        let last: Vec<String> =
+            self.api.requests().iter().rev().take(20).map(|r| format!("{} {}", r.method, r.path)).collect();
+        Err(format!("more than {MOST_REQUESTS} requests; the last: {}", last.join(", ")))
     }
 
     /// What a create is refused for.
@@ -157,6 +179,9 @@ fn terminating(namespace: &str, plural: &str) -> StatusError {
 #[async_trait]
 impl Transport for Front {
     async fn send(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>> {
+        if self.requests.fetch_add(1, Ordering::SeqCst) >= MOST_REQUESTS {
+            return future::pending().await;
+        }
         if let Some(answer) = self.answer(&request) {
             let body = answer.map_err(Error::Status)?.to_string();
             return Ok(http::Response::new(Bytes::from(body)));

@@ -103,6 +103,10 @@ struct Lab {
 
 impl Lab {
     fn new(replicas: i32, open: bool) -> Self {
+        Self::of_set(replicas, Pod::RESOURCE, open)
+    }
+
+    fn of_set(replicas: i32, late: ResourceType, open: bool) -> Self {
         let (api, clock) = server();
         let metadata = json!({"name": "web", "namespace": NAMESPACE, "generation": 1});
         let labels = json!({"app": "web"});
@@ -111,7 +115,7 @@ impl Lab {
         let spec = json!({"replicas": replicas, "selector": {"matchLabels": labels}, "template": template});
         let set = json!({"metadata": metadata, "spec": spec});
         api.add::<ReplicaSet>(&serde_json::from_value(set).expect("a ReplicaSet"));
-        Self::start(api, clock, &["replicaset-controller"], Pod::RESOURCE, open, None)
+        Self::start(api, clock, &["replicaset-controller"], late, open, None)
     }
 
     fn start(
@@ -195,6 +199,21 @@ async fn a_replica_set_whose_informer_lags_deletes_no_pod_too_many() {
     lab.gate.send_replace(true);
     lab.settle().await;
     assert_eq!((lab.asked(&Method::DELETE), lab.asked(&Method::POST), lab.active()), (1, 4, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_set_that_is_gone_gets_no_pods_however_late_that_shows() {
+    let lab = Lab::of_set(2, ReplicaSet::RESOURCE, true);
+    lab.settle().await;
+    lab.gate.send_replace(false);
+    lab.api.remove::<ReplicaSet>(NAMESPACE, "web");
+    // As the garbage collector does.
+    lab.api.every::<Pod>().iter().for_each(|pod| lab.api.remove::<Pod>(NAMESPACE, pod.name()));
+    lab.settle().await;
+    assert_eq!((lab.asked(&Method::POST), lab.active()), (2, 0));
+    lab.gate.send_replace(true);
+    lab.settle().await;
+    assert_eq!((lab.asked(&Method::POST), lab.active()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -184,6 +184,7 @@ async fn day(
             User::go_home(api);
         }
         checks.look(api, now).map_err(at)?;
+        front.look().map_err(at)?;
         if now < BAD + QUIET {
             continue;
         }
@@ -221,10 +222,19 @@ impl Server {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Component {
     Controllers,
     Scheduler,
+}
+
+impl Component {
+    fn start(self, client: Client, seed: u64, stop: CancellationToken) -> tokio::task::JoinHandle<()> {
+        match self {
+            Self::Controllers => tokio::spawn(controllers(&CONTROLLERS, client, stop)),
+            Self::Scheduler => tokio::spawn(scheduler(client, seed, stop)),
+        }
+    }
 }
 
 /// A component, and again after each crash.
@@ -245,10 +255,7 @@ impl Lives {
             let client =
                 Client::new(Arc::clone(&way) as Arc<dyn Transport>, Arc::clone(&self.clock), "simulation");
             let stop = CancellationToken::new();
-            let life = match self.component {
-                Component::Controllers => tokio::spawn(controllers(&CONTROLLERS, client, stop.clone())),
-                Component::Scheduler => tokio::spawn(scheduler(client, self.seed, stop.clone())),
-            };
+            let life = self.component.start(client, self.seed, stop.clone());
             tokio::select! {
                 biased;
                 () = self.end.cancelled() => {}
@@ -287,4 +294,25 @@ async fn scheduler(client: Client, seed: u64, stop: CancellationToken) {
     let scheduler = Scheduler::new(&informers, recorder, options).expect("the default configuration");
     informers.wait_synced().await;
     scheduler.run(stop).await;
+}
+
+/// Informers hold handlers, which may hold the informers.
+#[tokio::test(start_paused = true)]
+async fn a_life_that_has_ended_leaves_nothing_behind() {
+    let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH));
+    let api = FakeApi::new(Arc::clone(&clock), &resources());
+    objects::create(&api);
+    for component in [Component::Controllers, Component::Scheduler] {
+        let inner = Arc::clone(&api) as Arc<dyn Transport>;
+        let way = Faulty::new(inner, Arc::clone(&clock), Chance::new(0, Rates::NONE));
+        let left = Arc::downgrade(&way);
+        let stop = CancellationToken::new();
+        let client = Client::new(way, Arc::clone(&clock), "simulation");
+        let life = component.start(client, 0, stop.clone());
+        clock.sleep(Duration::from_secs(60)).await;
+        stop.cancel();
+        life.await.expect("no panic");
+        clock.sleep(Duration::from_secs(60)).await;
+        assert_eq!(left.strong_count(), 0, "{component:?}");
+    }
 }

@@ -62,26 +62,29 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
             // What was judged is what goes: it may have become ready meanwhile.
             options.preconditions.get_or_insert_default().resource_version.get_or_insert(seen);
         }
-        match evict(server, request, pods, options, dry).await {
-            Err(error) if error.is_conflict() && way == Way::WhilePending && !fixed => {
+        match (evict(server, request, pods, options, dry).await, way) {
+            (Err(error), Way::WhilePending) if error.is_conflict() && !fixed => {
                 server.clock.sleep(PAUSE).await;
             }
-            Err(error) if error.is_conflict() && way == Way::WhileUnready && !fixed => {
-                return Err(too_many(still_processed(&info.name), RETRY_SECONDS));
+            (Err(error), Way::WhileUnready { budget }) if error.is_conflict() && !fixed => {
+                return Err(too_many(still_processed(&budget), RETRY_SECONDS));
             }
-            other => return other.map(|()| dispatch::success()),
+            (outcome, _) => return outcome.map(|()| dispatch::success()),
         }
     }
     Err(StatusError::modified(&pods.group_resource(), &info.name))
 }
 
 /// As what a pod may go.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
     /// As whatever it is: its budget allows that, or it has none.
     Any,
     WhilePending,
-    WhileUnready,
+    /// As this budget says.
+    WhileUnready {
+        budget: String,
+    },
 }
 
 /// Whether the pod may go; takes it from its budget where that is needed.
@@ -188,7 +191,10 @@ async fn take_from_budget(server: &Inner, budget: &Object, pod: &Pod, dry: bool)
         Ok(next)
     };
     update::modify_raw(server, &served, budget.namespace(), budget.name(), dry, &change).await?;
-    Ok(if taken.load(Ordering::Relaxed) { Way::Any } else { Way::WhileUnready })
+    Ok(match taken.load(Ordering::Relaxed) {
+        true => Way::Any,
+        false => Way::WhileUnready { budget: budget.name().to_owned() },
+    })
 }
 
 fn still_processed(budget: &str) -> String {
