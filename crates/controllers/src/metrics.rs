@@ -18,6 +18,10 @@ const HPA_SECONDS: &[f64] = &[
 const SKEW_SECONDS: &[f64] = &[1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0];
 const EVICTION_SECONDS: &[f64] = &[0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
+const ENDPOINTS: &[f64] =
+    &[2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0];
+const SLICES: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
 knarr_apimachinery::metric_families! {
     HpaReconciliations, Counter, "horizontal_pod_autoscaler_controller_reconciliations_total", ["action", "error"],
         "Looks at HorizontalPodAutoscalers.";
@@ -58,6 +62,22 @@ knarr_apimachinery::metric_families! {
     DeviceTaintEvictionSeconds, Histogram(EVICTION_SECONDS),
         "device_taint_eviction_controller_pod_deletion_duration_seconds", [],
         "Time from when a taint of a device took effect until the pod was deleted, in seconds.";
+    EndpointsDesired, Gauge, "endpoint_slice_controller_endpoints_desired", [], "Endpoints in all EndpointSlices.";
+    EndpointSlices, Gauge, "endpoint_slice_controller_num_endpoint_slices", [], "EndpointSlices.";
+    EndpointSlicesDesired, Gauge, "endpoint_slice_controller_desired_endpoint_slices", [],
+        "EndpointSlices that there would be if all were as full as can be.";
+    EndpointSliceChanges, Counter, "endpoint_slice_controller_changes", ["operation"],
+        "EndpointSlices created, updated and deleted.";
+    EndpointSliceSyncs, Counter, "endpoint_slice_controller_syncs", ["result"],
+        "Looks at Services: done, failed, or put off because earlier writes do not show yet.";
+    EndpointsAdded, Histogram(ENDPOINTS), "endpoint_slice_controller_endpoints_added_per_sync", [],
+        "Endpoints that a look at a Service added.";
+    EndpointsRemoved, Histogram(ENDPOINTS), "endpoint_slice_controller_endpoints_removed_per_sync", [],
+        "Endpoints that a look at a Service removed.";
+    EndpointSlicesChanged, Histogram(SLICES), "endpoint_slice_controller_endpointslices_changed_per_sync",
+        ["topology", "traffic_distribution"], "EndpointSlices that a look at a Service changed.";
+    ServicesByTrafficDistribution, Gauge, "endpoint_slice_controller_services_count_by_traffic_distribution",
+        ["traffic_distribution"], "Services that ask for a traffic distribution.";
     RetroactiveClasses, Counter, "retroactive_storageclass_total", [],
         "Claims without a class that were given the default one later.";
     RetroactiveClassErrors, Counter, "retroactive_storageclass_errors_total", [],

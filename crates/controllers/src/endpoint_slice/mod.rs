@@ -1,6 +1,12 @@
 //! EndpointSlice: the addresses behind each Service with a selector, in slices of at most a hundred.
 
+mod hinted;
+mod packing;
 mod plan;
+mod sizes;
+mod topology;
+#[cfg(test)]
+mod topology_tests;
 
 use std::sync::Arc;
 
@@ -12,7 +18,11 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Lister, Result};
 
+use self::hinted::{Hinted, nodes_differ};
+use self::sizes::AllSizes;
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::metrics::{self, Metric};
+use crate::nodes::{index_pods, pods_on};
 use crate::service_pods::{endpoints_differ, selector_of};
 use crate::trigger_times::{TriggerTimes, annotate};
 use crate::written::{CATCH_UP, Written};
@@ -32,6 +42,8 @@ struct Controller {
     queue: Arc<WorkQueue<ObjectKey>>,
     written: Written,
     triggers: TriggerTimes,
+    hinted: Arc<Hinted>,
+    sizes: AllSizes,
 }
 
 /// The Service that a slice of ours belongs to.
@@ -46,6 +58,7 @@ async fn run(cx: Arc<Context>) {
     let queue = WorkQueue::new(Arc::clone(&cx.clock));
     let services = cx.informers.informer::<Service>();
     let pods = cx.informers.informer::<Pod>();
+    index_pods(&pods);
     let nodes = cx.informers.informer::<Node>();
     let slices = cx.informers.informer::<EndpointSlice>();
     slices.add_index(BY_SERVICE, |slice| service_of(slice).map(|k| k.to_string()).into_iter().collect());
@@ -58,6 +71,20 @@ async fn run(cx: Arc<Context>) {
     slices.add_handler(move |event| {
         if let Some(key) = service_of(event.object()) {
             on_slice.add(key);
+        }
+    });
+    let zones_changed = WorkQueue::new(Arc::clone(&cx.clock));
+    let (on_node, affected) = (Arc::clone(&zones_changed), Arc::clone(&queue));
+    let (known, everywhere) = (services.lister(), pods.lister());
+    nodes.add_handler(move |event| {
+        if let Event::Added(node) = event {
+            // Its pods were left out as long as it was not known.
+            pods_on(&everywhere, node.name())
+                .iter()
+                .for_each(|pod| wake_covering(&affected, &known, pod, None));
+        }
+        if !matches!(event, Event::Updated { old, new } if !nodes_differ(old, new)) {
+            on_node.add(());
         }
     });
     services.wait_synced().await;
@@ -73,13 +100,24 @@ async fn run(cx: Arc<Context>) {
         queue: Arc::clone(&queue),
         written: Written::default(),
         triggers: TriggerTimes::default(),
+        hinted: Arc::default(),
+        sizes: AllSizes::default(),
         cx: Arc::clone(&cx),
     });
+    controller.look_at_zones();
+    let at_zones = Arc::clone(&controller);
+    let look_at_zones = move |()| {
+        at_zones.look_at_zones();
+        std::future::ready(Ok::<_, knarr_client::Error>(()))
+    };
     let reconcile = move |key| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(key).await }
     };
-    queue.run(DESCRIPTOR.name, cx.workers(), cx.stop.clone(), reconcile).await;
+    tokio::join!(
+        queue.run(DESCRIPTOR.name, cx.workers(), cx.stop.clone(), reconcile),
+        zones_changed.run("endpoint_slice_topology", 1, cx.stop.clone(), look_at_zones),
+    );
 }
 
 /// Wakes the Services whose selectors cover the pod, before or after its change.
@@ -89,27 +127,47 @@ pub fn wake_services(queue: &WorkQueue<ObjectKey>, services: &Lister<Service>, e
         Event::Updated { old, new } => (Some(old), new),
         Event::Added(pod) | Event::Deleted(pod) => (None, pod),
     };
-    for service in services.list_namespace(new.namespace()) {
+    wake_covering(queue, services, new, old.map(|old| &**old));
+}
+
+fn wake_covering(queue: &WorkQueue<ObjectKey>, services: &Lister<Service>, pod: &Pod, before: Option<&Pod>) {
+    for service in services.list_namespace(pod.namespace()) {
         let Some(selector) = selector_of(&service) else { continue };
         let covers = |p: &Pod| selector.matches_optional(p.metadata.labels.as_ref());
-        if covers(new) || old.is_some_and(|o| covers(o)) {
+        if covers(pod) || before.is_some_and(covers) {
             queue.add(service.key());
         }
     }
 }
 
 impl Controller {
+    fn look_at_zones(&self) {
+        let nodes = self.nodes.list();
+        let affected = self.hinted.nodes_changed(nodes.iter().map(|node| &**node));
+        affected.into_iter().for_each(|service| self.queue.add(service));
+    }
+
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
-        let Some(service) = self.services.get_key(&key) else {
-            self.written.forget(&key);
-            self.triggers.forget(&key);
-            return Ok(());
-        };
-        let Some(selector) = selector_of(&service) else { return Ok(()) };
         if self.written.is_pending(&key, self.slices.observed_version()) {
+            metrics::add(Metric::EndpointSliceSyncs, &["stale"], 1.0);
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
+        let result = self.sync(key).await;
+        let label = if result.is_ok() { "success" } else { "error" };
+        metrics::add(Metric::EndpointSliceSyncs, &[label], 1.0);
+        result
+    }
+
+    async fn sync(&self, key: ObjectKey) -> Result<()> {
+        let Some(service) = self.services.get_key(&key) else {
+            self.written.forget(&key);
+            self.triggers.forget(&key);
+            self.hinted.forget(&key);
+            self.sizes.forget(&key);
+            return Ok(());
+        };
+        let Some(selector) = selector_of(&service) else { return Ok(()) };
         let pods = self.pods.select(service.namespace(), &selector);
         let existing: Vec<EndpointSlice> = self
             .slices
@@ -119,12 +177,11 @@ impl Controller {
             .filter(|s| s.metadata.deletion_timestamp.is_none())
             .map(|s| EndpointSlice::clone(s))
             .collect();
-        let zone_of = |node: &str| {
-            let node = self.nodes.get("", node)?;
-            node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
-        };
         let most = self.cx.settings().max_endpoints_per_slice;
-        let mut plan = plan::plan(&service, &pods, existing, most, zone_of);
+        let mut plan = plan::plan(&service, &pods, existing, most, |node| self.nodes.get("", node));
+        let told = self.hinted.apply(&service, &mut plan);
+        self.sizes.observe(&service, &plan, most);
+        count(&service, &plan);
         if service.metadata.deletion_timestamp.is_some() {
             // What is there is kept true as long as the Service lasts.
             plan.create.clear();
@@ -137,6 +194,9 @@ impl Controller {
             let text = format!("Error updating Endpoint Slices for Service {key}: {error}");
             self.cx.recorder.event(&*service, EventType::Warning, "FailedToUpdateEndpointSlices", text);
         }
+        if let Some((kind, reason, text)) = told {
+            self.cx.recorder.event(&*service, kind, reason, text);
+        }
         result
     }
 
@@ -144,7 +204,10 @@ impl Controller {
         let client = &self.cx.client;
         for slice in &plan.create {
             match client.create(slice).await {
-                Ok(created) => self.written.note(key, &created.metadata),
+                Ok(created) => {
+                    self.written.note(key, &created.metadata);
+                    count_change("create");
+                }
                 Err(e) if namespace_is_terminating(&e) => return Ok(()),
                 Err(e) => return Err(e),
             }
@@ -152,15 +215,29 @@ impl Controller {
         for slice in &plan.update {
             let updated = client.update(slice).await?;
             self.written.note(key, &updated.metadata);
+            count_change("update");
         }
         for slice in &plan.delete {
             let preconditions = Preconditions { uid: slice.metadata.uid.clone(), resource_version: None };
             let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
             match client.delete::<EndpointSlice>(slice.namespace(), slice.name(), &options).await {
                 Err(e) if !e.is_not_found() => return Err(e),
-                _ => {}
+                _ => count_change("delete"),
             }
         }
         Ok(())
     }
+}
+
+fn count(service: &Service, plan: &plan::Plan) {
+    metrics::record(Metric::EndpointsAdded, &[], plan.added as f64);
+    metrics::record(Metric::EndpointsRemoved, &[], plan.removed as f64);
+    let topology = if topology::is_asked_for(service) { "Auto" } else { "Disabled" };
+    let labels = [topology, plan::traffic_distribution(service).unwrap_or_default()];
+    let changed = plan.create.len() + plan.update.len() + plan.delete.len();
+    metrics::record(Metric::EndpointSlicesChanged, &labels, changed as f64);
+}
+
+fn count_change(operation: &str) {
+    metrics::add(Metric::EndpointSliceChanges, &[operation], 1.0);
 }

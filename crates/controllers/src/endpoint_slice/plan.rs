@@ -1,15 +1,17 @@
 //! Which slices a Service should have, keeping as many of the present ones as they are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
     Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::Kind;
 
+use super::packing::{key, pack};
+use super::topology;
 use crate::owners::controller_reference;
 use crate::pod_state::is_ready;
 use crate::service_pods::{
@@ -19,9 +21,7 @@ use crate::service_pods::{
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
-/// Annotations that ask for hints by topology, the older one first.
-const TOPOLOGY: [&str; 2] =
-    ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
+pub const ZONE: &str = "topology.kubernetes.io/zone";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
 #[derive(Debug, Default, PartialEq)]
@@ -29,15 +29,20 @@ pub struct Plan {
     pub create: Vec<EndpointSlice>,
     pub update: Vec<EndpointSlice>,
     pub delete: Vec<EndpointSlice>,
+    pub unchanged: Vec<EndpointSlice>,
+    /// How many endpoints come, and how many go.
+    pub added: usize,
+    pub removed: usize,
 }
 
-/// Compares what the pods give with the existing slices.
+/// Compares what the pods give with the existing slices. Pods of nodes that are not known are left out, unless the
+/// Service publishes its pods in any state.
 pub fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
     mut existing: Vec<EndpointSlice>,
     most: usize,
-    zone_of: impl Fn(&str) -> Option<String>,
+    node: impl Fn(&str) -> Option<Arc<Node>>,
 ) -> Plan {
     existing.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     let mut plan = Plan::default();
@@ -48,90 +53,68 @@ pub fn plan(
     };
     let (mut existing, foreign): (Vec<_>, Vec<_>) = existing.into_iter().partition(of_service);
     plan.delete = foreign;
-    let mut groups = by_ports(service, pods);
-    if groups.is_empty() {
-        // A Service without endpoints has one empty slice, so that its existence shows.
-        groups.insert(Vec::new(), Vec::new());
-    }
-    for (ports, pods) in groups {
+    let mut spare = Vec::new();
+    for (ports, pods) in by_ports(service, pods) {
         let ports = slice_ports(&ports);
-        let (mine, others) =
-            existing.into_iter().partition(|s| s.ports.as_deref().unwrap_or_default() == ports);
-        existing = others;
-        let wanted = pods.iter().map(|p| endpoint(service, p, &zone_of)).collect();
-        fill(service, &ports, wanted, mine, most, &mut plan);
-    }
-    // Slices of ports that no pod has any more are reused before new ones are made.
-    for slice in &mut plan.create {
-        if let Some(spare) = existing.pop() {
-            let next =
-                EndpointSlice { metadata: merged_meta(&spare.metadata, &slice.metadata), ..slice.clone() };
-            plan.update.push(next);
-            slice.endpoints = None;
-            slice.metadata.generate_name = None;
+        let mine: Vec<_> =
+            existing.extract_if(.., |s| s.ports.as_deref().unwrap_or_default() == ports).collect();
+        let wanted = pods.iter().filter_map(|pod| endpoint(service, pod, &node)).collect();
+        let has_other_labels = |slice: &EndpointSlice| slice.metadata.labels != Some(labels(service));
+        let packed = pack(keep_hints(service, wanted, &mine), mine, has_other_labels, most);
+        spare.extend(packed.spare);
+        plan.added += packed.added;
+        plan.removed += packed.removed;
+        plan.create.extend(packed.create.into_iter().map(|endpoints| slice_of(service, &ports, endpoints)));
+        for (slice, endpoints) in packed.keep {
+            plan.keep(slice, slice_of(service, &ports, endpoints));
         }
     }
-    plan.create.retain(|s| s.metadata.generate_name.is_some());
-    plan.delete.extend(existing);
+    spare.append(&mut existing);
+    if plan.create.is_empty() && plan.update.is_empty() && plan.unchanged.is_empty() {
+        // A Service without endpoints has one empty slice, so that its existence shows.
+        plan.create.push(slice_of(service, &[], Vec::new()));
+    }
+    // What is not needed any more is reused before new ones are made.
+    let reused = spare.len().min(plan.create.len());
+    for (slice, fresh) in spare.drain(..reused).zip(plan.create.split_off(plan.create.len() - reused)) {
+        plan.keep(slice, fresh);
+    }
+    plan.delete.append(&mut spare);
     plan
 }
 
-/// Puts the wanted endpoints into slices of one set of ports: those already listed stay where they are.
-fn fill(
-    service: &Service,
-    ports: &[EndpointPort],
-    wanted: Vec<Endpoint>,
-    mine: Vec<EndpointSlice>,
-    most: usize,
-    plan: &mut Plan,
-) {
-    let mut wanted: BTreeMap<String, Endpoint> = wanted.into_iter().map(|e| (key(&e), e)).collect();
-    let mut kept: Vec<(EndpointSlice, Vec<Endpoint>)> = Vec::new();
-    for slice in mine {
-        let listed = slice.endpoints.iter().flatten();
-        let stay = listed.filter_map(|e| wanted.remove(&key(e))).collect();
-        kept.push((slice, stay));
-    }
-    let mut rest: Vec<Endpoint> = wanted.into_values().collect();
-    for (_, endpoints) in &mut kept {
-        let room = most.saturating_sub(endpoints.len());
-        endpoints.extend(rest.drain(..room.min(rest.len())));
-    }
-    let empty_needed = rest.is_empty() && kept.is_empty();
-    while !rest.is_empty() {
-        let chunk = rest.drain(..most.min(rest.len())).collect();
-        plan.create.push(slice_of(service, ports, chunk));
-    }
-    if empty_needed {
-        plan.create.push(slice_of(service, ports, Vec::new()));
-    }
-    let mut has_one = !plan.create.is_empty() || kept.iter().any(|(_, e)| !e.is_empty());
-    for (slice, endpoints) in kept {
-        if endpoints.is_empty() && has_one {
-            plan.delete.push(slice);
-            continue;
-        }
-        has_one = true;
-        let fresh = slice_of(service, ports, endpoints);
+impl Plan {
+    /// Makes an existing slice list what the fresh one does.
+    fn keep(&mut self, slice: EndpointSlice, fresh: EndpointSlice) {
         let next = EndpointSlice { metadata: merged_meta(&slice.metadata, &fresh.metadata), ..fresh };
-        if next != slice {
-            plan.update.push(next);
-        }
+        let list = if next == slice { &mut self.unchanged } else { &mut self.update };
+        list.push(next);
     }
 }
 
-fn key(endpoint: &Endpoint) -> String {
-    let uid = endpoint.target_ref.as_ref().and_then(|t| t.uid.clone()).unwrap_or_default();
-    format!("{uid} {}", endpoint.addresses.join(","))
+/// Hints by topology are good for many endpoints together: they stay until all are looked at.
+fn keep_hints(service: &Service, mut wanted: Vec<Endpoint>, mine: &[EndpointSlice]) -> Vec<Endpoint> {
+    if topology::is_asked_for(service) {
+        let listed: HashMap<_, _> =
+            mine.iter().flat_map(|s| s.endpoints.iter().flatten()).map(|e| (key(e), &e.hints)).collect();
+        for endpoint in &mut wanted {
+            endpoint.hints = listed.get(&key(endpoint)).and_then(|hints| (*hints).clone());
+        }
+    }
+    wanted
 }
 
-fn endpoint(service: &Service, pod: &Pod, zone_of: &impl Fn(&str) -> Option<String>) -> Endpoint {
+fn endpoint(service: &Service, pod: &Pod, node: &impl Fn(&str) -> Option<Arc<Node>>) -> Option<Endpoint> {
     let (serving, terminating) = (is_ready(pod), is_terminating(pod));
     let ready = publishes_not_ready(service) || (serving && !terminating);
-    let node = node_of(pod).map(str::to_owned);
-    let zone = node.as_deref().and_then(zone_of);
-    Endpoint {
-        hints: hints(service, ready, zone.as_deref(), node.as_deref()),
+    let node_name = node_of(pod).map(str::to_owned);
+    let node = node_name.as_deref().and_then(node);
+    if node.is_none() && !publishes_not_ready(service) {
+        return None;
+    }
+    let zone = node.and_then(|node| node.metadata.labels.as_ref()?.get(ZONE).cloned());
+    Some(Endpoint {
+        hints: hints(service, ready, zone.as_deref(), node_name.as_deref()),
         addresses: pod_ip(pod).map(str::to_owned).into_iter().collect(),
         conditions: Some(EndpointConditions {
             ready: Some(ready),
@@ -140,7 +123,7 @@ fn endpoint(service: &Service, pod: &Pod, zone_of: &impl Fn(&str) -> Option<Stri
         }),
         hostname: hostname_in(pod, service).map(str::to_owned),
         zone,
-        node_name: node,
+        node_name,
         target_ref: Some(ObjectReference {
             kind: Some("Pod".to_owned()),
             namespace: pod.metadata.namespace.clone(),
@@ -149,23 +132,21 @@ fn endpoint(service: &Service, pod: &Pod, zone_of: &impl Fn(&str) -> Option<Stri
             ..ObjectReference::default()
         }),
         ..Endpoint::default()
-    }
+    })
 }
 
-/// Where the endpoint is to be used from, as `trafficDistribution` asks; an annotation that leaves it to the topology
-/// goes before that.
-fn hints(service: &Service, ready: bool, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
-    let annotations = service.metadata.annotations.as_ref();
-    let by_topology = TOPOLOGY.iter().find_map(|key| annotations?.get(*key));
-    if !ready || by_topology.is_some_and(|mode| matches!(mode.as_str(), "Auto" | "auto")) {
-        return None;
-    }
+/// The Service's `trafficDistribution`, if it is one that hints can follow; an annotation that leaves them to the
+/// topology goes before it.
+pub fn traffic_distribution(service: &Service) -> Option<&str> {
     let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
-    let to_node = match wish {
-        "PreferClose" | "PreferSameZone" => None,
-        "PreferSameNode" => node,
-        _ => return None,
-    };
+    let known = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+    (known.contains(&wish) && !topology::is_asked_for(service)).then_some(wish)
+}
+
+/// Where the endpoint is to be used from, as `trafficDistribution` asks.
+fn hints(service: &Service, ready: bool, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
+    let wish = traffic_distribution(service).filter(|_| ready)?;
+    let to_node = node.filter(|_| wish == "PreferSameNode");
     let for_zones = zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);
     let for_nodes = to_node.map(|node| vec![ForNode { name: node.to_owned() }]);
     (for_zones.is_some() || for_nodes.is_some()).then_some(EndpointHints { for_nodes, for_zones })
@@ -181,7 +162,7 @@ fn slice_ports(ports: &[Port]) -> Vec<EndpointPort> {
     ports.iter().map(port).collect()
 }
 
-fn slice_of(service: &Service, ports: &[EndpointPort], endpoints: Vec<Endpoint>) -> EndpointSlice {
+fn labels(service: &Service) -> BTreeMap<String, String> {
     let mut labels = service.metadata.labels.clone().unwrap_or_default();
     labels.remove(HEADLESS);
     labels.insert(SERVICE_NAME.to_owned(), service.name().to_owned());
@@ -189,11 +170,15 @@ fn slice_of(service: &Service, ports: &[EndpointPort], endpoints: Vec<Endpoint>)
     if is_headless(service) {
         labels.insert(HEADLESS.to_owned(), String::new());
     }
+    labels
+}
+
+fn slice_of(service: &Service, ports: &[EndpointPort], endpoints: Vec<Endpoint>) -> EndpointSlice {
     EndpointSlice {
         metadata: ObjectMeta {
             generate_name: Some(format!("{}-", service.name())),
             namespace: service.metadata.namespace.clone(),
-            labels: Some(labels),
+            labels: Some(labels(service)),
             owner_references: Some(vec![controller_reference(service)]),
             ..ObjectMeta::default()
         },
@@ -253,7 +238,8 @@ mod tests {
     }
 
     fn apply(pods: &[Arc<Pod>], existing: Vec<EndpointSlice>) -> Plan {
-        plan(&service(), pods, existing, 100, |_| None)
+        let plan = plan(&service(), pods, existing, 100, |_| Some(Arc::default()));
+        Plan { unchanged: Vec::new(), ..plan }
     }
 
     #[test]
@@ -293,8 +279,11 @@ mod tests {
             let mut service = service();
             service.spec.as_mut().unwrap().traffic_distribution = Some(wish.to_owned());
             service.metadata.annotations =
-                mode.map(|mode| [(TOPOLOGY[1].to_owned(), mode.to_owned())].into());
-            let plan = plan(&service, &[pod(1, ready)], Vec::new(), 100, |_| Some("z".to_owned()));
+                mode.map(|mode| [(topology::ANNOTATIONS[1].to_owned(), mode.to_owned())].into());
+            let mut node = Node::default();
+            node.metadata.labels = Some([(ZONE.to_owned(), "z".to_owned())].into());
+            let node = Arc::new(node);
+            let plan = plan(&service, &[pod(1, ready)], Vec::new(), 100, |_| Some(Arc::clone(&node)));
             let endpoint = plan.create[0].endpoints.as_ref().unwrap()[0].clone();
             let hints = endpoint.hints.unwrap_or_default();
             (hints.for_zones.map(|z| z[0].name.clone()), hints.for_nodes.map(|n| n[0].name.clone()))
@@ -305,6 +294,18 @@ mod tests {
         assert_eq!(hinted("PreferSameZone", Some("Disabled"), true), (zone, None));
         assert_eq!(hinted("PreferSameZone", Some("Auto"), true), (None, None));
         assert_eq!(hinted("PreferSameNode", None, false), (None, None));
+    }
+
+    #[test]
+    fn pods_of_unknown_nodes_are_left_out_unless_asked_for() {
+        let listed = |service: &Service| {
+            let plan = plan(service, &[pod(1, true)], Vec::new(), 100, |_| None);
+            plan.create[0].endpoints.clone().unwrap_or_default().len()
+        };
+        let mut service = service();
+        assert_eq!(listed(&service), 0);
+        service.spec.as_mut().unwrap().publish_not_ready_addresses = Some(true);
+        assert_eq!(listed(&service), 1);
     }
 
     #[test]
