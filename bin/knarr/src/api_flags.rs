@@ -229,6 +229,10 @@ pub struct ApiArgs {
 pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
 /// The feature gate with which the API server elects the holders of leases.
 pub const COORDINATED_LEADER_ELECTION: &str = "CoordinatedLeaderElection";
+/// The feature gate with which API servers keep a lease that tells others of them.
+pub const API_SERVER_IDENTITY: &str = "APIServerIdentity";
+/// The feature gate with which API servers tell in which versions they store resources.
+pub const STORAGE_VERSION_API: &str = "StorageVersionAPI";
 
 /// The features with what `--feature-gates` says of them.
 pub fn features(text: &str) -> Result<Features> {

@@ -19,7 +19,7 @@ use knarr_scheduler::config::process::{ClientConnection, LeaderElection as Confi
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::api_flags::{COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD};
+use crate::api_flags::{COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD, STORAGE_VERSION_API};
 use crate::progress::Progress;
 use crate::serving::{Bound, Check, Pages, ServingArgs};
 use crate::{access, api_flags, leading, preflight, signals};
@@ -90,6 +90,7 @@ impl Component {
     pub async fn start(args: &ComponentArgs, Identity { name, port }: Identity) -> Result<Self> {
         let features = api_flags::features(&args.feature_gates)?;
         gates::GENERIC_WORKLOAD.set(features.is_on(GENERIC_WORKLOAD));
+        gates::STORAGE_VERSION_API.set(features.is_on(STORAGE_VERSION_API));
         let coordinated = features.is_on(COORDINATED_LEADER_ELECTION);
         let election = args.election(name)?.map(|election| LeaderElection { coordinated, ..election });
         let kubeconfig =

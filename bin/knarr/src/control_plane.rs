@@ -6,11 +6,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use knarr_api::resource::Resource;
+use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::gvk::api_version;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
 use knarr_client::Client;
 use knarr_client::leader_election::LeaderElection;
 use knarr_client::service_account::user_name;
+use knarr_controllers::api_server_identity::ApiServerIdentity;
+use knarr_controllers::api_server_identity::storage_versions::StoredAs;
 use knarr_controllers::{ClientOf, Settings};
 use knarr_scheduler::Scheduler;
 use knarr_storage::Store;
@@ -190,6 +195,48 @@ pub fn elections(
         move |leading| knarr_controllers::lease_election::run(client.clone(), leading)
     };
     leading::while_holding(client, election, stop, elect)
+}
+
+/// Shows until `stop` that this API server is there and, where that is asked for, in which versions it stores resources.
+pub fn identity(
+    server: &ApiServer,
+    clock: &Arc<dyn Clock>,
+    options: &Options,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + use<> {
+    let client = client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver");
+    let stored =
+        if gates::STORAGE_VERSION_API.is_on() { stored(&options.runtime_config) } else { Vec::new() };
+    ApiServerIdentity::of(&options.node_name).run(client, stored, stop)
+}
+
+fn stored(runtime_config: &BTreeMap<String, String>) -> Vec<StoredAs> {
+    let served = resources::enabled(runtime_config);
+    let known = resources::all().iter().chain(resources::on_request());
+    let is_same =
+        |a: &Resource, b: &Resource| a.types.group == b.types.group && a.types.plural == b.types.plural;
+    let mut all: Vec<StoredAs> = Vec::new();
+    for resource in served.iter().filter(|r| r.is_stored()) {
+        let types = resource.types;
+        let group = if types.group.is_empty() { "core" } else { types.group };
+        let versions = |among: &[&'static Resource]| -> Vec<String> {
+            among.iter().filter(|r| is_same(r, resource)).map(|r| r.types.api_version()).collect()
+        };
+        let (stored_group, stored_version, _) = resource
+            .stored_as
+            .as_ref()
+            .map_or((types.group, types.version, types.plural), |form| form.resource);
+        let one = StoredAs {
+            name: format!("{group}.{}", types.plural),
+            encoding_version: api_version(stored_group, stored_version),
+            decodable_versions: versions(&known.clone().copied().collect::<Vec<_>>()),
+            served_versions: versions(&served),
+        };
+        if !all.iter().any(|other| other.name == one.name) {
+            all.push(one);
+        }
+    }
+    all
 }
 
 /// Runs the scheduler until `stop`: on one server at a time, where there are several.

@@ -7,14 +7,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use knarr_api::resource::Resource;
 use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
-use knarr_apiserver::{AdmissionConfig, ApiServer};
+use knarr_apiserver::{AdmissionConfig, ApiServer, Features};
 use knarr_client::clock::SystemClock;
 use knarr_scheduler::config::Configuration;
 use tokio_util::sync::CancellationToken;
 
-use crate::api_flags::{ApiArgs, COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD};
+use crate::api_flags::{
+    API_SERVER_IDENTITY, ApiArgs, COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD, STORAGE_VERSION_API,
+};
 use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
@@ -98,6 +101,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let layout = Layout::create(&args.data_dir)?;
     let options = options(&args)?;
+    check_features(&args.api.features()?, &resources::enabled(&options.runtime_config))?;
     let listener = preflight::listen(SocketAddr::new(args.bind_address, args.port), "--port")?;
 
     let pki = progress
@@ -130,6 +134,9 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         async move { server.serve(listener).await }
     });
     start_components(&args, &server, &clock, &pki, &options, &stop);
+    let shows = args.api.features()?.is_on(API_SERVER_IDENTITY);
+    let identity =
+        shows.then(|| tokio::spawn(control_plane::identity(&server, &clock, &options, stop.clone())));
     progress
         .step("scheduler, controllers", async {
             let client =
@@ -155,6 +162,9 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     stop.cancel();
     if let Some(node) = node {
         node.stopped().await;
+    }
+    if let Some(identity) = identity {
+        identity.await.context("the API server's lease is not kept any more")?;
     }
     server.shut_down().await;
     serving.await.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
@@ -219,20 +229,26 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
     })
 }
 
+/// Features that need resources which are served on request: these, and where they are.
+const NEEDED: [(&str, &str, &str); 3] = [
+    (GENERIC_WORKLOAD, "podgroups", "scheduling.k8s.io/v1beta1"),
+    (COORDINATED_LEADER_ELECTION, "leasecandidates", "coordination.k8s.io/v1beta1"),
+    (STORAGE_VERSION_API, "storageversions", "internal.apiserver.k8s.io/v1alpha1"),
+];
+
+fn check_features(features: &Features, served: &[&Resource]) -> Result<()> {
+    for (feature, plural, version) in NEEDED {
+        if features.is_on(feature) && !served.iter().any(|r| r.types.plural == plural) {
+            bail!("--feature-gates: {feature} needs --runtime-config {version}=true");
+        }
+    }
+    Ok(())
+}
+
 /// What the scheduler is told: its file, and the features that are its business.
 fn scheduler_config(args: &ServerArgs) -> Result<Configuration> {
-    let generic_workload = args.api.features()?.is_on(GENERIC_WORKLOAD);
-    let served = resources::enabled(&runtime_config(args));
-    if generic_workload && !served.iter().any(|r| r.types.plural == "podgroups") {
-        bail!("--feature-gates: {GENERIC_WORKLOAD} needs --runtime-config scheduling.k8s.io/v1beta1=true");
-    }
-    let elects = args.api.features()?.is_on(COORDINATED_LEADER_ELECTION);
-    if elects && !served.iter().any(|r| r.types.plural == "leasecandidates") {
-        let needed = "--runtime-config coordination.k8s.io/v1beta1=true";
-        bail!("--feature-gates: {COORDINATED_LEADER_ELECTION} needs {needed}");
-    }
     Ok(Configuration {
-        generic_workload,
+        generic_workload: args.api.features()?.is_on(GENERIC_WORKLOAD),
         ..scheduler::configuration("--scheduler-config", args.scheduler_config.as_deref())?
     })
 }

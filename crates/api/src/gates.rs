@@ -13,6 +13,9 @@ pub static GENERIC_WORKLOAD: Gate = Gate(AtomicBool::new(false));
 /// The API server elects the holders of leases among candidates (KEP-4355).
 pub static COORDINATED_LEADER_ELECTION: Gate = Gate(AtomicBool::new(false));
 
+/// API servers tell in which versions they store resources (KEP-2339).
+pub static STORAGE_VERSION_API: Gate = Gate(AtomicBool::new(false));
+
 impl Gate {
     pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)

@@ -123,6 +123,7 @@ impl ApiServer {
         config.features.show(&metrics);
         gates::GENERIC_WORKLOAD.set(config.features.is_on("GenericWorkload"));
         gates::COORDINATED_LEADER_ELECTION.set(config.features.is_on("CoordinatedLeaderElection"));
+        gates::STORAGE_VERSION_API.set(config.features.is_on("StorageVersionAPI"));
         show_build(&config, &metrics);
         config.store = encrypted(&config, &metrics)?;
         let names = config

@@ -21,6 +21,7 @@ mod testing;
 mod trigger_times;
 mod written;
 
+pub mod api_server_identity;
 mod attach_detach;
 mod bootstrap_tokens;
 mod certificates;
@@ -53,6 +54,7 @@ mod service_account_tokens;
 mod service_accounts;
 mod service_cidr;
 mod stateful_set;
+mod storage_version_gc;
 mod storage_version_migrator;
 mod taint_eviction;
 mod ttl_after_finished;

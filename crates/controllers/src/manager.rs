@@ -61,6 +61,7 @@ pub const ALL: &[Descriptor] = &[
     crate::service_accounts::DESCRIPTOR,
     crate::service_cidr::DESCRIPTOR,
     crate::stateful_set::DESCRIPTOR,
+    crate::storage_version_gc::DESCRIPTOR,
     crate::storage_version_migrator::DESCRIPTOR,
     crate::taint_eviction::DESCRIPTOR,
     crate::ttl_after_finished::DESCRIPTOR,

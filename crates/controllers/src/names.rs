@@ -44,6 +44,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("serviceaccount", "serviceaccount-controller"),
     ("serviceaccount-token", "serviceaccount-token-controller"),
     ("statefulset", "statefulset-controller"),
+    ("storage-version-gc", "storageversion-garbage-collector-controller"),
     ("tokencleaner", "token-cleaner-controller"),
     ("ttl", "ttl-controller"),
     ("ttl-after-finished", "ttl-after-finished-controller"),
@@ -111,6 +112,7 @@ pub fn service_account(controller: &'static str) -> &'static str {
         "persistentvolumeclaim-protection-controller" => "pvc-protection-controller",
         "resourceclaim-controller" => "resource-claim-controller",
         "pod-garbage-collector-controller" => "pod-garbage-collector",
+        "storageversion-garbage-collector-controller" => "storage-version-garbage-collector",
         name if name.starts_with("certificatesigningrequest-") => "certificate-controller",
         name => name,
     }
@@ -121,11 +123,7 @@ mod tests {
     use super::*;
 
     /// Upstream 1.37's controllers that are not here; docs/controllers.md says why.
-    const NOT_HERE: &[&str] = &[
-        "resourcepoolstatusrequest-controller",
-        "selinux-warning-controller",
-        "storageversion-garbage-collector-controller",
-    ];
+    const NOT_HERE: &[&str] = &["resourcepoolstatusrequest-controller", "selinux-warning-controller"];
     /// Controllers that upstream does not have.
     const OWN: &[&str] = &["local-path-provisioner"];
 

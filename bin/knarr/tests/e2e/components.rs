@@ -119,6 +119,39 @@ fn holders_of_leases_are_elected_among_candidates() {
 }
 
 #[test]
+fn an_api_server_shows_that_it_is_there_and_how_it_stores() {
+    let mut cluster = Cluster::new();
+    cluster.start_server_with(&[
+        "--disable-node",
+        "--feature-gates=StorageVersionAPI=true",
+        "--runtime-config=internal.apiserver.k8s.io/v1alpha1=true",
+    ]);
+    let admin = Kubectl::new(&cluster, Some("kube-system".to_owned()), cluster.kubeconfig());
+    let identity = "get leases -l apiserver.kubernetes.io/identity=kube-apiserver -o name";
+    let lease = admin.eventually(identity, |out| out.starts_with("lease.coordination.k8s.io/apiserver-"));
+    let server = lease.trim().trim_start_matches("lease.coordination.k8s.io/").to_owned();
+    let told = "get storageversion apps.deployments -o jsonpath={.status.storageVersions[*].apiServerID}";
+    admin.eventually(told, |out| out == server);
+    let common = admin.run("get storageversion core.pods -o jsonpath={.status.commonEncodingVersion}");
+    assert_eq!(common, "v1");
+
+    // What a server says that is not there is not kept; of a resource that only it stored nothing is left.
+    let status = r#"{"status":{"storageVersions":[{"apiServerID":"apiserver-gone","encodingVersion":"apps/v1",
+        "decodableVersions":["apps/v1"],"servedVersions":["apps/v1"]}]}}"#;
+    let patch =
+        ["patch", "storageversion", "apps.deployments", "--subresource=status", "--type=merge", "-p", status];
+    admin.run(patch);
+    admin.eventually("get storageversions -o name", |out| {
+        out.contains("core.pods") && !out.contains("apps.deployments")
+    });
+    drop(admin);
+    assert!(cluster.interrupt_server(), "the server stops cleanly");
+    cluster.start_server_with(&["--disable-node"]);
+    let admin = Kubectl::new(&cluster, Some("kube-system".to_owned()), cluster.kubeconfig());
+    admin.eventually(identity, |out| out.trim() == lease.trim());
+}
+
+#[test]
 fn a_component_says_what_is_wrong() {
     let cluster = Cluster::new();
     let said = |words: &[&str]| {

@@ -131,7 +131,7 @@ mod tests {
     fn every_line_is_understood() {
         let mut features = Features::default();
         assert!(!defaults(&features).iter().any(|d| d.object.to_string().contains("podgroup")));
-        features.set("GenericWorkload=true").unwrap();
+        features.set("GenericWorkload=true,StorageVersionAPI=true").unwrap();
         let all = defaults(&features);
         for line in TEXT.lines().filter(|l| l.starts_with("  ") && !l.trim().starts_with("aggregate")) {
             assert!(rule(counted(line.trim(), &features).unwrap()).is_some(), "{line}");
