@@ -18,8 +18,10 @@ use x509_parser::prelude::FromDer;
 
 use crate::pki::Subject;
 
-/// Clocks of other machines may be this far behind.
-const BACKDATED: Duration = Duration::from_secs(3600);
+/// Clocks of other machines may be this far behind. Kube-controller-manager's.
+const BACKDATED: Duration = Duration::from_secs(5 * 60);
+/// What is good for less than this does not end the earlier for that.
+const SHORT: Duration = Duration::from_secs(8 * 3600);
 
 /// A CA: its certificate and key.
 pub struct Authority<'a> {
@@ -109,7 +111,8 @@ fn sign(authority: &Authority, leaf: &Leaf, usages: Usages, validity: Validity) 
     if ends <= validity.from {
         bail!("the CA has expired");
     }
-    let not_after = validity.from.checked_add(validity.lifetime)?.min(ends);
+    let backdated = if validity.lifetime < SHORT { Duration::ZERO } else { BACKDATED };
+    let not_after = validity.from.checked_add(validity.lifetime.saturating_sub(backdated))?.min(ends);
     let algorithm = algorithm_of(authority.key)?;
     let key_identifier = root.iter_extensions().find_map(|e| match e.parsed_extension() {
         ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
@@ -357,13 +360,15 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outlives_the_authority() {
+    fn lifetimes_are_backdated_and_nothing_outlives_the_authority() {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ends = std::time::SystemTime::now() + Duration::from_secs(3600);
         params.not_after = ends.into();
         let key = KeyPair::generate().unwrap();
         let root = params.self_signed(&key).unwrap().pem();
+        params.not_after = (std::time::SystemTime::now() + Duration::from_secs(86_400)).into();
+        let lasting = params.self_signed(&key).unwrap().pem();
         let authority = Authority { certificate_pem: &root, key: &key };
         let csr = CertificateParams::new(Vec::new()).unwrap().serialize_request(&key).unwrap();
         let usages = Usages { client: true, ..Usages::default() };
@@ -372,6 +377,18 @@ mod tests {
             let left = certificate.validity().not_after.timestamp() - Timestamp::now().as_second();
             assert!((3500..=3600).contains(&left), "{left}");
         });
+        for (asked, given) in [(600, 600), (8 * 3600, 8 * 3600 - 300)] {
+            let from = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
+            let usages = Usages::default();
+            let lasting = Authority { certificate_pem: &lasting, key: &key };
+            let lifetime = Duration::from_secs(asked);
+            let pem = for_request(&lasting, csr.der(), usages, Validity { from, lifetime }).unwrap();
+            check(lasting.certificate_pem, &pem, |certificate| {
+                let of = certificate.validity();
+                let times = [of.not_before, of.not_after].map(|t| t.timestamp() - from.as_second());
+                assert_eq!(times, [-300, given]);
+            });
+        }
         let late = Validity {
             from: Timestamp::now() + Duration::from_secs(7200),
             lifetime: Duration::from_secs(60),

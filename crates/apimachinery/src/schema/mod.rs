@@ -146,6 +146,10 @@ pub fn for_kind(gvk: &GroupVersionKind) -> Option<&'static Struct> {
         Err(_) if gvk.version.is_empty() && gvk.kind.starts_with("API") => {
             for_kind(&GroupVersionKind::new("", "v1", &gvk.kind))
         }
+        // Clients before 1.22 evict with it.
+        Err(_) if *gvk == GroupVersionKind::new("policy", "v1beta1", "Eviction") => {
+            for_kind(&GroupVersionKind::new("policy", "v1", "Eviction"))
+        }
         Err(_) => None,
     }
 }

@@ -99,7 +99,10 @@ async fn evictions_respect_budgets() {
     u.patch(&format!("{budgets}/b/status"), MERGE, &json!({"status": {"disruptionsAllowed": 1}}))
         .await
         .expect(200);
-    u.post(&format!("{PODS}/p/eviction"), &eviction).await.expect(201);
+    let unknown = json!({"apiVersion": "policy/v2", "kind": "Eviction", "metadata": {"name": "p"}});
+    assert_eq!(u.post(&format!("{PODS}/p/eviction"), &unknown).await.code, 400);
+    let old = json!({"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": "p"}});
+    u.post(&format!("{PODS}/p/eviction"), &old).await.expect(201);
     assert_eq!(u.get(&format!("{PODS}/p")).await.code, 404);
     let after = u.get(&format!("{budgets}/b")).await.expect(200);
     assert_eq!(after["status"]["disruptionsAllowed"], 0);

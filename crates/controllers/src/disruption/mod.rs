@@ -41,9 +41,17 @@ async fn run(cx: Arc<Context>) {
     let pods = cx.informers.informer::<Pod>();
     let on_budget = Arc::clone(&queue);
     budgets.add_handler(move |event| on_budget.add(event.object().key()));
-    let (on_pod, known) = (Arc::clone(&queue), budgets.lister());
+    let (on_pod, known, recorder) = (Arc::clone(&queue), budgets.lister(), cx.recorder.clone());
     pods.add_handler(move |event| {
-        wake(&on_pod, &known, event.object());
+        let pod = event.object();
+        if let [first, _, ..] = wake(&on_pod, &known, pod).as_slice() {
+            let of = format!("{:?}/{:?}", pod.namespace(), pod.name());
+            let text = format!(
+                "Pod {of} matches multiple PodDisruptionBudgets.  Chose {:?} arbitrarily.",
+                first.name()
+            );
+            recorder.event(&**pod, EventType::Warning, "MultiplePodDisruptionBudgets", text);
+        }
         if let Event::Updated { old, .. } = event {
             wake(&on_pod, &known, old);
         }
@@ -93,12 +101,16 @@ async fn watched<K: Kind>(
     informer.lister()
 }
 
-fn wake(queue: &WorkQueue<ObjectKey>, budgets: &Lister<PodDisruptionBudget>, pod: &Pod) {
-    for budget in budgets.list_namespace(pod.namespace()) {
-        if selector_of(&budget).is_some_and(|s| s.matches_optional(pod.metadata.labels.as_ref())) {
-            queue.add(budget.key());
-        }
-    }
+/// Wakes the budgets that cover the pod.
+fn wake(
+    queue: &WorkQueue<ObjectKey>,
+    budgets: &Lister<PodDisruptionBudget>,
+    pod: &Pod,
+) -> Vec<Arc<PodDisruptionBudget>> {
+    let mut all = budgets.list_namespace(pod.namespace());
+    all.retain(|b| selector_of(b).is_some_and(|s| s.matches_optional(pod.metadata.labels.as_ref())));
+    all.iter().for_each(|budget| queue.add(budget.key()));
+    all
 }
 
 /// A budget without a selector covers nothing, one with an empty selector the whole namespace.

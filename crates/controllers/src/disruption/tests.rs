@@ -108,3 +108,24 @@ async fn a_budget_that_asks_for_nothing_allows_nothing() {
     let status = outcome(&budget, &pods, expected(&budget, &pods, &Default::default()), now).status;
     assert_eq!(status.disruptions_allowed, Some(0));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_several_budgets_is_told() {
+    let world = World::new(KINDS);
+    world.start(&DESCRIPTOR);
+    for name in ["a", "b"] {
+        let budget: PodDisruptionBudget =
+            serde_json::from_value(json!({"metadata": {"name": name, "namespace": "ns"},
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "x"}}}}))
+            .unwrap();
+        world.api.add(&budget);
+    }
+    world.pass(1.0).await;
+    let pod: Pod =
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "labels": {"app": "x"}}}))
+            .unwrap();
+    world.api.add(&pod);
+    world.pass(1.0).await;
+    let told = world.events().into_iter().find(|e| e.starts_with("p MultiplePodDisruptionBudgets ")).unwrap();
+    assert!(told.contains("Pod \"ns\"/\"p\" matches multiple PodDisruptionBudgets.  Chose \""), "{told}");
+}

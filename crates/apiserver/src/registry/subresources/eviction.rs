@@ -35,7 +35,7 @@ const VIOLATES: &str = "Cannot evict pod as it would violate the pod's disruptio
 
 pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Result<Answer, StatusError> {
     let params = WriteParams::parse(request, "CreateOptions")?;
-    let mut eviction = body_of(request, "policy", "v1", "Eviction", &params)?;
+    let mut eviction = eviction_of(request, &params)?;
     let info = &request.info;
     let own = metadata::text(&eviction, "name");
     if own != info.name {
@@ -73,6 +73,16 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
         }
     }
     Err(StatusError::modified(&pods.group_resource(), &info.name))
+}
+
+/// The body, in today's version or in that of clients before 1.22.
+fn eviction_of(request: &Request, params: &WriteParams) -> Result<Value, StatusError> {
+    let of_version = |version| body_of(request, "policy", version, "Eviction", params);
+    of_version("v1").or_else(|error| {
+        let mut eviction = of_version("v1beta1").map_err(|_| error)?;
+        eviction["apiVersion"] = json!("policy/v1");
+        Ok(eviction)
+    })
 }
 
 /// As what a pod may go.
