@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::selector::Selector;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Error, Informer, Result};
+use knarr_client::{Informer, Result};
 
 use crate::manager::Context;
 use crate::owners::controller_of;
@@ -30,10 +30,10 @@ pub use replication_controller::DESCRIPTOR as REPLICATION_CONTROLLER;
 
 /// Pods created or deleted in one go.
 const BURST: usize = 500;
-/// Adding up a set of many thousand pods takes milliseconds, and every pod that starts or ends asks for it: a set that
-/// takes longer than this rests for several times as long.
+/// Going through a set of many thousand pods takes milliseconds, and every pod that starts or ends asks for it: a set
+/// that takes longer than this rests for many times as long.
 const LONG: Duration = Duration::from_millis(1);
-const REST: u32 = 8;
+const REST: u32 = 16;
 const LONGEST_REST: Duration = Duration::from_millis(250);
 
 /// A kind that asks for a number of like pods.
@@ -99,7 +99,6 @@ impl<K: Replicas> Controller<K> {
         }
         let Some(selector) = set.selector() else { return Ok(()) };
         let pods = self.pods.claim_unended(&*set, &selector).await?;
-        let counted = self.cx.clock.monotonic();
         let plan = {
             // Counted at most once, and only where pods are to go.
             let crowds = OnceCell::new();
@@ -107,14 +106,19 @@ impl<K: Replicas> Controller<K> {
                 |node: &str| crowds.get_or_init(|| self.family_by_node(&set)).get(node).copied().unwrap_or(0);
             plan(set.wanted(), &pods, self.cx.clock.now(), on_node)
         };
-        let took = self.cx.clock.monotonic().saturating_sub(counted);
+        let planned = self.cx.clock.monotonic();
         let result =
             if set.meta().deletion_timestamp.is_some() { Ok(()) } else { self.carry_out(&set, &plan).await };
-        self.write_status(&set, &pods, result.as_ref().err()).await?;
+        let carried_out = self.cx.clock.monotonic();
+        let error = result.as_ref().err().map(ToString::to_string);
+        let status = plan::status(&*set, &pods, error.as_deref(), self.cx.clock.now());
         self.look_again_when_available(&set, &pods);
+        let now = self.cx.clock.monotonic();
+        let took = planned.saturating_sub(begun) + now.saturating_sub(carried_out);
         if took > LONG {
-            self.resting().insert(key, self.cx.clock.monotonic() + (took * REST).min(LONGEST_REST));
+            self.resting().insert(key, now + (took * REST).min(LONGEST_REST));
         }
+        self.write_status(&set, status).await?;
         result
     }
 
@@ -150,8 +154,7 @@ impl<K: Replicas> Controller<K> {
         crowds
     }
 
-    async fn write_status(&self, set: &K, pods: &[Arc<Pod>], error: Option<&Error>) -> Result<()> {
-        let status = plan::status(set, pods, error.map(ToString::to_string).as_deref(), self.cx.clock.now());
+    async fn write_status(&self, set: &K, status: Status) -> Result<()> {
         if set.status() == status {
             return Ok(());
         }
