@@ -1,14 +1,18 @@
 //! The controllers' flags, under upstream's names and with its defaults, and the settings that they ask for.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::parser::ArgMatches;
 use clap::{Arg, Args, Command, FromArgMatches};
-use knarr_controllers::{AutoscalerSettings, NodeSettings, Settings};
+use k8s_openapi::api::core::v1::Pod;
+use knarr_controllers::{AutoscalerSettings, NodeSettings, RecyclerSettings, Scrubbing, Settings};
 
 use crate::api_flags::duration;
+use crate::picture;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Controllers")]
@@ -67,6 +71,24 @@ pub struct ControllerArgs {
     /// Endpoints of a subset that are mirrored at most, 1 to 1000
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     mirroring_max_endpoints_per_subset: usize,
+    /// Pod, as YAML or JSON, that empties hostPath volumes whose policy is Recycle; its first volume is replaced
+    #[arg(long, value_name = "FILE")]
+    pv_recycler_pod_template_filepath_hostpath: Option<PathBuf>,
+    /// The same for NFS volumes
+    #[arg(long, value_name = "FILE")]
+    pv_recycler_pod_template_filepath_nfs: Option<PathBuf>,
+    /// How long emptying a hostPath volume may take at least, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(i64).range(1..))]
+    pv_recycler_minimum_timeout_hostpath: i64,
+    /// How long emptying an NFS volume may take at least, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(i64).range(1..))]
+    pv_recycler_minimum_timeout_nfs: i64,
+    /// How long emptying a hostPath volume may take for each GiB, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(i64).range(0..))]
+    pv_recycler_timeout_increment_hostpath: i64,
+    /// How long emptying an NFS volume may take for each GiB, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(i64).range(0..))]
+    pv_recycler_increment_timeout_nfs: i64,
     #[command(flatten)]
     workers: Workers,
 }
@@ -181,8 +203,41 @@ impl ControllerArgs {
             max_mirrored_per_subset: self.mirroring_max_endpoints_per_subset,
             quota_resync: self.resource_quota_sync_period,
             legacy_token_unused_for: self.legacy_service_account_token_clean_up_period,
+            recyclers: RecyclerSettings {
+                host_path: Scrubbing {
+                    template: pod_template(
+                        "--pv-recycler-pod-template-filepath-hostpath",
+                        self.pv_recycler_pod_template_filepath_hostpath.as_deref(),
+                    )?,
+                    minimum_seconds: self.pv_recycler_minimum_timeout_hostpath,
+                    seconds_per_gi: self.pv_recycler_timeout_increment_hostpath,
+                },
+                nfs: Scrubbing {
+                    template: pod_template(
+                        "--pv-recycler-pod-template-filepath-nfs",
+                        self.pv_recycler_pod_template_filepath_nfs.as_deref(),
+                    )?,
+                    minimum_seconds: self.pv_recycler_minimum_timeout_nfs,
+                    seconds_per_gi: self.pv_recycler_increment_timeout_nfs,
+                },
+            },
         })
     }
+}
+
+/// The one pod of the file, which has a volume.
+fn pod_template(flag: &str, file: Option<&Path>) -> Result<Option<Arc<Pod>>> {
+    let Some(file) = file else { return Ok(None) };
+    let named = || format!("{flag}: {}", file.display());
+    let mut objects = picture::objects(file).with_context(|| flag.to_owned())?;
+    let (Some(object), true) = (objects.pop(), objects.is_empty()) else {
+        bail!("{}: one pod is wanted", named());
+    };
+    let pod: Pod = serde_json::from_value(object).with_context(named)?;
+    if pod.spec.as_ref().and_then(|spec| spec.volumes.as_ref()).is_none_or(Vec::is_empty) {
+        bail!("{}: does not contain any volume(s)", named());
+    }
+    Ok(Some(Arc::new(pod)))
 }
 
 #[cfg(test)]
@@ -202,6 +257,22 @@ mod tests {
 
     fn settings(flags: &[&str]) -> Result<Settings> {
         Given::try_parse_from([&["knarr"], flags].concat())?.args.settings()
+    }
+
+    #[test]
+    fn templates_of_recyclers_are_pods_with_a_volume() {
+        let file = std::env::temp_dir().join(format!("knarr-recycler-{}-pod.yaml", std::process::id()));
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            settings(&["--pv-recycler-pod-template-filepath-nfs", &file.display().to_string()])
+        };
+        let pod = "apiVersion: v1\nkind: Pod\nmetadata: {namespace: a}\nspec: {volumes: [{name: v}]}\n";
+        let template = read(pod).unwrap().recyclers.nfs.template.unwrap();
+        assert_eq!(template.metadata.namespace.as_deref(), Some("a"));
+        let error = read("apiVersion: v1\nkind: Pod\n").unwrap_err().to_string();
+        assert!(error.contains("pod.yaml: does not contain any volume(s)"), "{error}");
+        assert!(settings(&["--pv-recycler-pod-template-filepath-nfs", "/nowhere"]).is_err());
+        std::fs::remove_file(&file).unwrap();
     }
 
     #[test]

@@ -64,4 +64,4 @@ pub use certificates::CertificateSigner;
 pub use manager::{ClientOf, Context, Options, run, run_chosen};
 pub use names::names;
 pub use service_account_tokens::TokenSigner;
-pub use settings::{AutoscalerSettings, NodeSettings, Settings};
+pub use settings::{AutoscalerSettings, NodeSettings, RecyclerSettings, Scrubbing, Settings};

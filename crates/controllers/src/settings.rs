@@ -1,7 +1,10 @@
 //! What administrators set about controllers. The defaults are upstream's, as is the meaning of each.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
 
 /// How many objects controllers work on at once unless it is set otherwise.
 const WORKERS: [(&str, usize); 20] = [
@@ -47,6 +50,23 @@ pub struct Settings {
     pub quota_resync: Duration,
     /// How long a token in a Secret may lie unused.
     pub legacy_token_unused_for: Duration,
+    pub recyclers: RecyclerSettings,
+}
+
+/// How volumes of each kind are emptied whose policy is Recycle.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecyclerSettings {
+    pub host_path: Scrubbing,
+    pub nfs: Scrubbing,
+}
+
+/// A pod that empties a volume, and how long it may take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scrubbing {
+    /// The pod, whose first volume is replaced by what is to be emptied. None: one that deletes all files.
+    pub template: Option<Arc<Pod>>,
+    pub minimum_seconds: i64,
+    pub seconds_per_gi: i64,
 }
 
 /// When nodes count as lost, and how fast their pods are made to leave.
@@ -94,7 +114,15 @@ impl Default for Settings {
             max_mirrored_per_subset: 1000,
             quota_resync: Duration::from_secs(300),
             legacy_token_unused_for: Duration::from_secs(365 * 86_400),
+            recyclers: RecyclerSettings::default(),
         }
+    }
+}
+
+impl Default for RecyclerSettings {
+    fn default() -> Self {
+        let scrubbing = |minimum_seconds| Scrubbing { template: None, minimum_seconds, seconds_per_gi: 30 };
+        Self { host_path: scrubbing(60), nfs: scrubbing(300) }
     }
 }
 

@@ -60,6 +60,25 @@ fn g1_claims_and_volumes_find_each_other() {
 }
 
 #[test]
+fn g1_a_recycled_volume_is_emptied_and_free_again() {
+    let cluster = shared();
+    let kubectl = cluster.namespace("g1-recycle");
+    let folder = cluster.sandbox.path("g1-recycle");
+    std::fs::create_dir_all(folder.join("deep/er")).expect("a folder");
+    std::fs::write(folder.join("deep/.hidden"), "left").expect("a file");
+    kubectl.apply(&json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "g1-recycled"},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "recycled",
+            "persistentVolumeReclaimPolicy": "Recycle", "hostPath": {"path": folder}}}));
+    kubectl.apply(&claim("data", json!({"storageClassName": "recycled"})));
+    kubectl.until("pv g1-recycled", "{.status.phase}", "Bound");
+    kubectl.run("delete pvc data");
+    kubectl.until("pv g1-recycled", "{.status.phase}{.spec.claimRef}", "Available");
+    assert_eq!(std::fs::read_dir(&folder).expect("the folder").count(), 0, "nothing is left");
+    kubectl.run("wait --for=delete pod/recycler-for-g1-recycled -n default --timeout=60s");
+    kubectl.run("delete pv g1-recycled --wait=false");
+}
+
+#[test]
 fn g2_a_volume_is_made_where_its_pod_goes_and_goes_with_its_claim() {
     let kubectl = shared().namespace("g2");
     let classes = kubectl.run("get storageclass");

@@ -13,6 +13,7 @@ use knarr_client::{Event, Informer, Result};
 use super::matching::{class_of, free, has_class, mismatch, refers, reserved};
 use super::migration::{driver_of, is_of_kubernetes};
 use super::protection::claims_of;
+use super::recycler::{Recycling, volume_of};
 use crate::manager::{Context, Descriptor};
 use crate::metrics::{self, Metric};
 use crate::pod_state;
@@ -38,8 +39,10 @@ pub(super) struct Controller {
     pub(super) claims: Informer<PersistentVolumeClaim>,
     pub(super) volumes: Informer<PersistentVolume>,
     classes: Informer<StorageClass>,
-    pods: Informer<Pod>,
+    pub(super) pods: Informer<Pod>,
     pub(super) claim_queue: Arc<WorkQueue<ObjectKey>>,
+    pub(super) volume_queue: Arc<WorkQueue<ObjectKey>>,
+    pub(super) recycling: Recycling,
 }
 
 /// The claims of a pod that has no node yet.
@@ -91,7 +94,15 @@ async fn run(cx: Arc<Context>) {
             .for_each(|c| on_class.add(c.key()));
     });
     let (on_pod, all) = (Arc::clone(&claim_queue), claims.lister());
+    let (recycled, used) = (Arc::clone(&volume_queue), volumes.lister());
     pods.add_handler(move |event| {
+        let pod = event.object();
+        volume_of(pod).into_iter().for_each(|volume| recycled.add(ObjectKey::new("", volume)));
+        if matches!(event, Event::Deleted(_)) || pod_state::has_ended(pod) {
+            for claim in claims_of(pod) {
+                used.by_index(BY_CLAIM, &claim).iter().for_each(|volume| recycled.add(volume.key()));
+            }
+        }
         if !matches!(event, Event::Added(_)) {
             return;
         }
@@ -106,8 +117,16 @@ async fn run(cx: Arc<Context>) {
     classes.wait_synced().await;
     pods.wait_synced().await;
     let stop = cx.stop.clone();
-    let controller =
-        Arc::new(Controller { cx, claims, volumes, classes, pods, claim_queue: Arc::clone(&claim_queue) });
+    let controller = Arc::new(Controller {
+        cx,
+        claims,
+        volumes,
+        classes,
+        pods,
+        claim_queue: Arc::clone(&claim_queue),
+        volume_queue: Arc::clone(&volume_queue),
+        recycling: Recycling::default(),
+    });
     let for_volumes = Arc::clone(&controller);
     // One worker each: two claims must not choose the same volume.
     tokio::join!(

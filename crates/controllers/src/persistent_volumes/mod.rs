@@ -6,6 +6,7 @@ pub mod expander;
 mod matching;
 mod migration;
 pub mod protection;
+mod recycler;
 mod volumes;
 
 pub use matching::class_of;

@@ -61,7 +61,10 @@ impl Controller {
     }
 
     pub(super) async fn sync_volume(&self, key: &ObjectKey) -> Result<()> {
-        let Some(volume) = self.volumes.lister().get_key(key) else { return Ok(()) };
+        let Some(volume) = self.volumes.lister().get_key(key) else {
+            self.recycling.forget(&key.name);
+            return Ok(());
+        };
         if let Some(next) = migrated(&volume) {
             // The change comes back as an event.
             return self.cx.client.update(&next).await.map(drop);
@@ -129,7 +132,7 @@ impl Controller {
     }
 
     /// Frees a volume whose claim has another one; one that its maker kept for the claim stays kept.
-    async fn unbind(&self, volume: &PersistentVolume) -> Result<()> {
+    pub(super) async fn unbind(&self, volume: &PersistentVolume) -> Result<()> {
         let mut next = volume.clone();
         let annotations = next.metadata.annotations.get_or_insert_default();
         let by_us = annotations.remove(BOUND_BY_CONTROLLER).is_some();
@@ -146,15 +149,20 @@ impl Controller {
 
     /// The claim has gone: what the reclaim policy says, as far as it is ours to do.
     async fn release(&self, volume: &PersistentVolume) -> Result<()> {
-        // What went wrong stays to be seen.
-        if phase(volume) == "Failed" {
+        let todo = reclaim(volume);
+        // What went wrong stays to be seen, though a volume may be empty the next time.
+        if phase(volume) == "Failed" && todo != Reclaim::Recycle {
             return Ok(());
+        }
+        if phase(volume) == "Failed" {
+            return self.recycle(volume).await;
         }
         if phase(volume) != "Released" {
             return self.set_volume_phase(volume, "Released").await;
         }
-        match reclaim(volume) {
+        match todo {
             Reclaim::Nothing => Ok(()),
+            Reclaim::Recycle => self.recycle(volume).await,
             Reclaim::Forget => {
                 match self
                     .cx
@@ -171,9 +179,17 @@ impl Controller {
     }
 
     /// Nobody will do with the volume what is to be done.
-    async fn fail_volume(&self, volume: &PersistentVolume, reason: &str, why: String) -> Result<()> {
+    pub(super) async fn fail_volume(
+        &self,
+        volume: &PersistentVolume,
+        reason: &str,
+        why: String,
+    ) -> Result<()> {
         let mut next = volume.clone();
         let status = next.status.get_or_insert_default();
+        if status.phase.as_deref() == Some("Failed") && status.message.as_ref() == Some(&why) {
+            return Ok(());
+        }
         status.phase = Some("Failed".to_owned());
         status.message = Some(why.clone());
         match self.cx.client.update_status(&next).await {
@@ -194,6 +210,8 @@ enum Reclaim {
     Nothing,
     /// The object goes; there is nothing behind it that could be taken back.
     Forget,
+    /// It is emptied and free again.
+    Recycle,
     /// Nobody can: the event's reason, and why.
     Fail(&'static str, String),
 }
@@ -204,12 +222,7 @@ fn reclaim(volume: &PersistentVolume) -> Reclaim {
     };
     match spec.persistent_volume_reclaim_policy.as_deref() {
         Some("Delete") => {}
-        Some("Recycle") => {
-            return Reclaim::Fail(
-                "VolumeFailedRecycle",
-                "No recycler plugin found for the volume!".to_owned(),
-            );
-        }
+        Some("Recycle") => return Reclaim::Recycle,
         _ => return Reclaim::Nothing,
     }
     let fail = |why: String| Reclaim::Fail("VolumeFailedDelete", why);
@@ -303,6 +316,6 @@ mod tests {
         kept.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some("Retain".to_owned());
         assert_eq!(reclaim(&kept), Reclaim::Nothing);
         kept.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some("Recycle".to_owned());
-        assert!(matches!(reclaim(&kept), Reclaim::Fail("VolumeFailedRecycle", _)));
+        assert_eq!(reclaim(&kept), Reclaim::Recycle);
     }
 }

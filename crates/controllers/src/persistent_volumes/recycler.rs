@@ -1,0 +1,219 @@
+//! Recycling: a pod empties a released volume whose policy is Recycle; then it is free again.
+//!
+//! Source: <https://kubernetes.io/docs/concepts/storage/persistent-volumes/#recycle>, and the behaviour of
+//! kube-controller-manager 1.37.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{HostPathVolumeSource, PersistentVolume, Pod, Volume, VolumeMount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use knarr_api::kind::Kind;
+use knarr_apimachinery::quantity::Quantity;
+use knarr_client::Result;
+use knarr_client::events::EventType;
+use serde_json::json;
+
+use super::binder::Controller;
+use super::protection::claims_of;
+use crate::pod_state::has_ended;
+use crate::settings::{RecyclerSettings, Scrubbing};
+
+const FAILED: &str = "VolumeFailedRecycle";
+const PREFIX: &str = "recycler-for-";
+/// After a failure.
+const RETRY_AFTER: Duration = Duration::from_secs(15);
+const GI: i64 = 1 << 30;
+
+/// How far the recycling of each volume is.
+#[derive(Default)]
+pub struct Recycling(Mutex<HashMap<String, State>>);
+
+#[derive(Clone)]
+enum State {
+    /// By the pod with this uid.
+    Runs(String),
+    /// Not before this time of the monotonic clock again.
+    Waits(Duration),
+}
+
+impl Recycling {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, State>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn forget(&self, volume: &str) {
+        self.lock().remove(volume);
+    }
+}
+
+/// The volume that a pod empties, going by its name.
+pub fn volume_of(pod: &Pod) -> Option<&str> {
+    pod.name().strip_prefix(PREFIX)
+}
+
+/// The pod that empties the volume; `None` for volumes that nobody can empty.
+fn scrubber(volume: &PersistentVolume, settings: &RecyclerSettings) -> Option<Pod> {
+    let spec = volume.spec.as_ref()?;
+    let (source, scrubbing) = match (&spec.host_path, &spec.nfs) {
+        (Some(folder), _) => {
+            let folder = HostPathVolumeSource { path: folder.path.clone(), type_: None };
+            (Volume { host_path: Some(folder), ..Volume::default() }, &settings.host_path)
+        }
+        (None, Some(nfs)) => (Volume { nfs: Some(nfs.clone()), ..Volume::default() }, &settings.nfs),
+        (None, None) => return None,
+    };
+    let mut pod = scrubbing.template.as_deref().cloned().unwrap_or_else(usual);
+    pod.metadata.namespace.get_or_insert_with(|| "default".to_owned());
+    pod.metadata.generate_name = None;
+    pod.metadata.name = Some(format!("{PREFIX}{}", volume.name()));
+    let of_pod = pod.spec.get_or_insert_default();
+    of_pod.active_deadline_seconds = Some(deadline(volume, scrubbing));
+    let first = of_pod.volumes.get_or_insert_default().first_mut()?;
+    *first = Volume { name: std::mem::take(&mut first.name), ..source };
+    Some(pod)
+}
+
+/// In seconds, by the volume's whole gibibytes.
+fn deadline(volume: &PersistentVolume, scrubbing: &Scrubbing) -> i64 {
+    let size = || -> Option<i64> {
+        let text = &volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?.0;
+        Some(Quantity::parse(text).ok()?.value())
+    };
+    let gi = size().unwrap_or(0) / GI;
+    gi.saturating_mul(scrubbing.seconds_per_gi).max(scrubbing.minimum_seconds)
+}
+
+fn usual() -> Pod {
+    let mount = VolumeMount { name: "vol".into(), mount_path: "/scrub".into(), ..VolumeMount::default() };
+    serde_json::from_value(json!({"spec": {
+        "restartPolicy": "Never",
+        "volumes": [{"name": "vol"}],
+        "containers": [{
+            "name": "pv-recycler",
+            "image": "busybox",
+            "imagePullPolicy": "IfNotPresent",
+            "command": ["/bin/sh", "-c", "cd /scrub && rm -rf -- * .[!.]* ..?* && [ -z \"$(ls -A)\" ]"],
+            "volumeMounts": [mount],
+        }],
+    }}))
+    .unwrap_or_default()
+}
+
+impl Controller {
+    /// Has the volume emptied, or sees how that goes. The volume is released, and may have failed before.
+    pub(super) async fn recycle(&self, volume: &PersistentVolume) -> Result<()> {
+        let Some(fresh) = scrubber(volume, &self.cx.settings().recyclers) else {
+            return self
+                .fail_volume(volume, FAILED, "No recycler plugin found for the volume!".to_owned())
+                .await;
+        };
+        let state = self.recycling.lock().get(volume.name()).cloned();
+        let now = self.cx.clock.monotonic();
+        let ours = match state {
+            Some(State::Waits(until)) if until > now => {
+                self.volume_queue.add_after(volume.key(), until - now);
+                return Ok(());
+            }
+            Some(State::Runs(uid)) => Some(uid),
+            _ => None,
+        };
+        let namespace = fresh.namespace();
+        let Some(uid) = ours else {
+            let users = self.users(volume);
+            if !users.is_empty() {
+                // Their end comes as an event.
+                let text = format!("Volume is used by pods: {}", users.join(","));
+                self.cx.recorder.event(volume, EventType::Normal, FAILED, text);
+                return Ok(());
+            }
+            return match self.cx.client.create(&fresh).await {
+                Ok(pod) => {
+                    self.recycling.lock().insert(volume.name().to_owned(), State::Runs(pod.uid().to_owned()));
+                    Ok(())
+                }
+                // Nobody can tell what it has done, nor for which of the volume's claims.
+                Err(error) if error.is_already_exists() => {
+                    self.delete_pod(namespace, fresh.name()).await?;
+                    self.failed(volume, "old recycler pod found, will retry later").await
+                }
+                Err(error) => {
+                    self.failed(volume, &format!("unexpected error creating recycler pod: {error}")).await
+                }
+            };
+        };
+        let known = self.pods.lister().get(namespace, fresh.name()).filter(|pod| pod.uid() == uid);
+        let pod = match known {
+            Some(pod) => Some((*pod).clone()),
+            None => match self.cx.client.get::<Pod>(namespace, fresh.name()).await {
+                Ok(pod) => Some(pod).filter(|pod| pod.uid() == uid),
+                Err(error) if error.is_not_found() => None,
+                Err(error) => return Err(error),
+            },
+        };
+        match outcome(pod.as_ref()) {
+            None => Ok(()),
+            Some(Ok(())) => {
+                // Were the pod gone first, a conflict here would look like a failure.
+                self.unbind(volume).await?;
+                self.recycling.forget(volume.name());
+                self.cx.recorder.event(volume, EventType::Normal, "VolumeRecycled", "Volume recycled");
+                self.delete_pod(namespace, fresh.name()).await
+            }
+            Some(Err(why)) => {
+                self.delete_pod(namespace, fresh.name()).await?;
+                self.failed(volume, &format!("failed to recycle volume: {why}")).await
+            }
+        }
+    }
+
+    async fn failed(&self, volume: &PersistentVolume, why: &str) -> Result<()> {
+        let until = self.cx.clock.monotonic() + RETRY_AFTER;
+        self.recycling.lock().insert(volume.name().to_owned(), State::Waits(until));
+        self.volume_queue.add_after(volume.key(), RETRY_AFTER);
+        self.fail_volume(volume, FAILED, format!("Recycle failed: {why}")).await
+    }
+
+    async fn delete_pod(&self, namespace: &str, name: &str) -> Result<()> {
+        match self.cx.client.delete::<Pod>(namespace, name, &DeleteOptions::default()).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The pods that still use the volume by the claim that it was bound to. Those of a new claim of that name, which
+    /// has another volume, do not.
+    fn users(&self, volume: &PersistentVolume) -> Vec<String> {
+        let Some(claim) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else { return Vec::new() };
+        let (namespace, name) =
+            (claim.namespace.as_deref().unwrap_or(""), claim.name.as_deref().unwrap_or(""));
+        if self.claims.lister().get(namespace, name).is_some() {
+            return Vec::new();
+        }
+        let key = format!("{namespace}/{name}");
+        let pods = self.pods.lister().list_namespace(namespace);
+        let uses = pods.iter().filter(|pod| !has_ended(pod) && claims_of(pod).contains(&key));
+        let mut users: Vec<String> = uses.map(|pod| format!("{namespace}/{}", pod.name())).collect();
+        users.sort();
+        users
+    }
+}
+
+/// How it went; `None` as long as it runs.
+fn outcome(pod: Option<&Pod>) -> Option<std::result::Result<(), String>> {
+    let Some(pod) = pod else { return Some(Err("recycler pod was deleted".to_owned())) };
+    let status = pod.status.as_ref();
+    match status.and_then(|s| s.phase.as_deref()) {
+        Some("Succeeded") => Some(Ok(())),
+        Some("Failed") => {
+            let said = status.and_then(|s| s.message.clone()).filter(|text| !text.is_empty());
+            Some(Err(said.unwrap_or_else(|| "pod failed, pod.Status.Message unknown".to_owned())))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "recycler_tests.rs"]
+mod tests;
