@@ -10,11 +10,14 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
 use knarr_api::kind::{Kind, ObjectKey};
+use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Informer, Lister, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::metrics::{self, Metric};
 use crate::owners::controller_reference;
+use crate::subsets::repack;
 use crate::trigger_times;
 use crate::written::{CATCH_UP, Written};
 
@@ -45,6 +48,17 @@ struct Plan {
     create: Vec<EndpointSlice>,
     update: Vec<EndpointSlice>,
     delete: Vec<Arc<EndpointSlice>>,
+    left_out: LeftOut,
+    added: usize,
+    updated: usize,
+    removed: usize,
+}
+
+/// Addresses that are not mirrored: all of them, and those that are none.
+#[derive(Debug, Default, PartialEq)]
+struct LeftOut {
+    all: usize,
+    invalid: usize,
 }
 
 struct Controller {
@@ -128,19 +142,29 @@ fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
     }
 }
 
-/// The content of the slices of one subset: one for each family of addresses.
-fn contents(subset: &EndpointSubset, most: usize) -> Vec<Content> {
+/// The content of the slices of one subset: one for each family of addresses. Counts what is left out.
+fn contents(subset: &EndpointSubset, most: usize, left_out: &mut LeftOut) -> Vec<Content> {
     let mut ports: Vec<EndpointPort> = subset.ports.iter().flatten().map(port).collect();
     ports.sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
     let ready = subset.addresses.iter().flatten().map(|a| (a, true));
     let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|a| (a, false)));
     let mut families: BTreeMap<&'static str, Vec<Endpoint>> = BTreeMap::new();
-    for (address, ready) in all.take(most) {
+    let mut room = most;
+    for (address, ready) in all {
+        if room == 0 {
+            left_out.all += 1;
+            continue;
+        }
         let family = match address.ip.parse() {
             Ok(IpAddr::V4(_)) => "IPv4",
             Ok(IpAddr::V6(_)) => "IPv6",
-            Err(_) => continue,
+            Err(_) => {
+                left_out.all += 1;
+                left_out.invalid += 1;
+                continue;
+            }
         };
+        room -= 1;
         families.entry(family).or_default().push(endpoint(address, ready));
     }
     families
@@ -153,15 +177,23 @@ fn contents(subset: &EndpointSubset, most: usize) -> Vec<Content> {
 fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>, most: usize) -> Plan {
     let mut plan = Plan::default();
     let mut left = existing;
-    for content in endpoints.subsets.iter().flatten().flat_map(|subset| contents(subset, most)) {
+    let mut left_out = LeftOut::default();
+    let subsets = repack(endpoints.subsets.as_deref().unwrap_or_default());
+    let wanted: Vec<_> = subsets.iter().flat_map(|subset| contents(subset, most, &mut left_out)).collect();
+    plan.left_out = left_out;
+    for content in wanted {
         let same = |s: &Arc<EndpointSlice>| {
             s.address_type == content.address_type && s.ports.as_deref().unwrap_or_default() == content.ports
         };
         match left.iter().position(same) {
-            None => plan.create.push(slice(endpoints, &content, None)),
+            None => {
+                plan.added += content.endpoints.len();
+                plan.create.push(slice(endpoints, &content, None));
+            }
             Some(i) => {
                 let old = left.remove(i);
                 let next = slice(endpoints, &content, Some(&old));
+                plan.count(&old, &next);
                 if next != *old {
                     plan.update.push(next);
                 }
@@ -170,6 +202,22 @@ fn plan(endpoints: &Endpoints, existing: Vec<Arc<EndpointSlice>>, most: usize) -
     }
     plan.delete = left;
     plan
+}
+
+impl Plan {
+    /// Counts how the endpoints of a slice change.
+    fn count(&mut self, old: &EndpointSlice, next: &EndpointSlice) {
+        fn by_address(slice: &EndpointSlice) -> BTreeMap<&[String], &Endpoint> {
+            slice.endpoints.iter().flatten().map(|e| (e.addresses.as_slice(), e)).collect()
+        }
+        let (old, next) = (by_address(old), by_address(next));
+        self.added += next.keys().filter(|address| !old.contains_key(*address)).count();
+        self.removed += old.keys().filter(|address| !next.contains_key(*address)).count();
+        let is_other = |(address, endpoint): &(&&[String], &&Endpoint)| {
+            old.get(**address).is_some_and(|before| before != *endpoint)
+        };
+        self.updated += next.iter().filter(is_other).count();
+    }
 }
 
 fn slice(endpoints: &Endpoints, content: &Content, old: Option<&EndpointSlice>) -> EndpointSlice {
@@ -197,6 +245,31 @@ fn slice(endpoints: &Endpoints, content: &Content, old: Option<&EndpointSlice>) 
 }
 
 impl Controller {
+    /// What is left out, as events at the Endpoints; what changes, as metrics.
+    fn tell(&self, endpoints: &Endpoints, plan: &Plan, most: usize) {
+        let LeftOut { all, invalid } = plan.left_out;
+        let warn = |reason: &str, text: String| {
+            self.cx.recorder.event(endpoints, EventType::Warning, reason, text);
+        };
+        if invalid > 0 {
+            let text = format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices");
+            warn("InvalidIPAddress", text);
+        }
+        if all > invalid {
+            let limit =
+                format!("A max of {most} addresses can be mirrored to EndpointSlices per Endpoints subset.");
+            warn("TooManyAddressesToMirror", format!("{limit} {all} addresses were skipped"));
+        }
+        for (metric, count) in [
+            (Metric::MirroredSkipped, all),
+            (Metric::MirroredAdded, plan.added),
+            (Metric::MirroredUpdated, plan.updated),
+            (Metric::MirroredRemoved, plan.removed),
+        ] {
+            metrics::record(metric, &[], count as f64);
+        }
+    }
+
     async fn reconcile(&self, key: ObjectKey) -> Result<()> {
         if self.written.is_pending(&key, self.slices.observed_version()) {
             self.queue.add_after(key, CATCH_UP);
@@ -206,12 +279,20 @@ impl Controller {
         let service = self.services.get_key(&key);
         let endpoints = self.endpoints.get_key(&key).filter(|e| is_mirrored(e, service.as_deref()));
         let plan = match endpoints {
-            Some(endpoints) => plan(&endpoints, existing, self.cx.settings().max_mirrored_per_subset),
+            Some(endpoints) => {
+                let most = self.cx.settings().max_mirrored_per_subset;
+                let plan = plan(&endpoints, existing, most);
+                self.tell(&endpoints, &plan, most);
+                plan
+            }
             None => Plan { delete: existing, ..Plan::default() },
         };
         for slice in &plan.create {
             match self.cx.client.create(slice).await {
-                Ok(created) => self.written.note(&key, &created.metadata),
+                Ok(created) => {
+                    self.written.note(&key, &created.metadata);
+                    count_change("create");
+                }
                 Err(e) if namespace_is_terminating(&e) => return Ok(()),
                 Err(e) => return Err(e),
             }
@@ -219,16 +300,21 @@ impl Controller {
         for slice in &plan.update {
             let updated = self.cx.client.update(slice).await?;
             self.written.note(&key, &updated.metadata);
+            count_change("update");
         }
         for slice in &plan.delete {
             let options = DeleteOptions::default();
             match self.cx.client.delete::<EndpointSlice>(slice.namespace(), slice.name(), &options).await {
                 Err(e) if !e.is_not_found() => return Err(e),
-                _ => {}
+                _ => count_change("delete"),
             }
         }
         Ok(())
     }
+}
+
+fn count_change(operation: &str) {
+    metrics::add(Metric::MirroredChanges, &[operation], 1.0);
 }
 
 #[cfg(test)]
@@ -253,12 +339,19 @@ mod tests {
             .map(|s| (s.address_type.as_str(), s.endpoints.iter().flatten().count()))
             .collect();
         assert_eq!(kinds, [("IPv4", 2), ("IPv6", 1)]);
+        assert_eq!((first.added, first.left_out), (3, LeftOut::default()));
         let existing: Vec<_> = first.create.into_iter().map(Arc::new).collect();
         assert_eq!(plan(&given, existing.clone(), 1000), Plan::default(), "settled");
         let fewer =
             endpoints(json!([{"addresses": [{"ip": "10.0.0.9"}], "ports": [{"name": "a", "port": 80}]}]));
         let next = plan(&fewer, existing, 1000);
         assert_eq!((next.create.len(), next.update.len(), next.delete.len()), (0, 1, 1));
+        assert_eq!((next.added, next.updated, next.removed), (1, 0, 2));
+        let many = endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "x"}, {"ip": "10.0.0.2"}]},
+            {"notReadyAddresses": [{"ip": "10.0.0.3"}, {"ip": "10.0.0.2"}]}]));
+        let one = plan(&many, Vec::new(), 2);
+        assert_eq!(one.create.len(), 1, "subsets of the same ports are one");
+        assert_eq!(one.left_out, LeftOut { all: 2, invalid: 1 });
     }
 
     #[tokio::test(start_paused = true)]

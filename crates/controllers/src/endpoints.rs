@@ -19,6 +19,7 @@ use crate::service_pods::{
     Port, by_ports, hostname_in, is_headless, is_terminating, node_of, pod_ip, publishes_not_ready,
     selector_of,
 };
+use crate::subsets::repack;
 use crate::trigger_times::{TriggerTimes, annotate};
 use crate::written::{CATCH_UP, Written};
 
@@ -204,20 +205,18 @@ fn endpoints_of(service: &Service, pods: &[Arc<Pod>], existing: Option<&Endpoint
         annotations.remove(OVER_CAPACITY);
     }
     metadata.annotations = metadata.annotations.filter(|a| !a.is_empty());
+    let subsets = repack(&subsets);
     Endpoints { metadata, subsets: (!subsets.is_empty()).then_some(subsets) }
 }
 
 fn subset(
     ports: Vec<Port>,
-    mut ready: Vec<EndpointAddress>,
-    mut not_ready: Vec<EndpointAddress>,
+    ready: Vec<EndpointAddress>,
+    not_ready: Vec<EndpointAddress>,
 ) -> Option<EndpointSubset> {
     if ready.is_empty() && not_ready.is_empty() {
         return None;
     }
-    let by_ip = |a: &EndpointAddress| a.ip.parse::<std::net::IpAddr>().ok();
-    ready.sort_by_key(by_ip);
-    not_ready.sort_by_key(by_ip);
     let port = |p: Port| EndpointPort {
         name: Some(p.name).filter(|n| !n.is_empty()),
         port: p.number,
@@ -280,7 +279,7 @@ mod tests {
         let ips = |list: &Option<Vec<EndpointAddress>>| -> Vec<String> {
             list.iter().flatten().map(|a| a.ip.clone()).collect()
         };
-        assert_eq!(ips(&subset.addresses), ["10.0.0.9", "10.0.0.10"]);
+        assert_eq!(ips(&subset.addresses), ["10.0.0.10", "10.0.0.9"]);
         assert_eq!(ips(&subset.not_ready_addresses), ["10.0.0.1"]);
         assert_eq!(endpoints_of(&service, &pods, Some(&endpoints)), endpoints);
 

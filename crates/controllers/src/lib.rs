@@ -16,6 +16,7 @@ mod resource_quota;
 mod revisions;
 mod service_pods;
 mod settings;
+mod subsets;
 #[cfg(test)]
 mod testing;
 mod trigger_times;

@@ -76,6 +76,16 @@ knarr_apimachinery::metric_families! {
         "Endpoints that a look at a Service removed.";
     EndpointSlicesChanged, Histogram(SLICES), "endpoint_slice_controller_endpointslices_changed_per_sync",
         ["topology", "traffic_distribution"], "EndpointSlices that a look at a Service changed.";
+    MirroredAdded, Histogram(ENDPOINTS), "endpoint_slice_mirroring_controller_endpoints_added_per_sync", [],
+        "Endpoints that a look at Endpoints added to mirrored slices.";
+    MirroredUpdated, Histogram(ENDPOINTS), "endpoint_slice_mirroring_controller_endpoints_updated_per_sync", [],
+        "Endpoints that a look at Endpoints changed in mirrored slices.";
+    MirroredRemoved, Histogram(ENDPOINTS), "endpoint_slice_mirroring_controller_endpoints_removed_per_sync", [],
+        "Endpoints that a look at Endpoints removed from mirrored slices.";
+    MirroredSkipped, Histogram(ENDPOINTS), "endpoint_slice_mirroring_controller_addresses_skipped_per_sync", [],
+        "Addresses of Endpoints that are not mirrored, being too many or none.";
+    MirroredChanges, Counter, "endpoint_slice_mirroring_controller_changes", ["operation"],
+        "Mirrored EndpointSlices created, updated and deleted.";
     ServicesByTrafficDistribution, Gauge, "endpoint_slice_controller_services_count_by_traffic_distribution",
         ["traffic_distribution"], "Services that ask for a traffic distribution.";
     RetroactiveClasses, Counter, "retroactive_storageclass_total", [],
