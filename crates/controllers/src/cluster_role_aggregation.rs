@@ -6,7 +6,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use knarr_api::kind::Kind;
 use knarr_apimachinery::selector::Selector;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Lister, Result};
+use knarr_client::{Client, Lister, Patch, Result};
+use serde_json::json;
 
 use crate::manager::{Context, Descriptor};
 
@@ -47,9 +48,17 @@ async fn aggregate(cx: &Context, lister: &Lister<ClusterRole>, name: &str) -> Re
     if role.rules.as_deref().unwrap_or_default() == rules {
         return Ok(());
     }
-    let mut next = ClusterRole::clone(&role);
-    next.rules = Some(rules);
-    match cx.client.update(&next).await {
+    let object = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        // Of this role, and of no later one of the name.
+        "metadata": {"name": name, "uid": role.uid()},
+        "rules": rules,
+    });
+    // The rules are this controller's, whoever else wrote the role.
+    let writer = Client::new(Arc::clone(cx.client.transport()), Arc::clone(&cx.clock), DESCRIPTOR.name);
+    let apply = Patch::Apply { object, force: true };
+    match writer.patch::<ClusterRole>("", name, None, &apply).await {
         Err(error) if !error.is_not_found() => Err(error),
         _ => Ok(()),
     }
@@ -81,7 +90,7 @@ fn aggregated<'a>(role: &ClusterRole, all: impl Iterator<Item = &'a ClusterRole>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::{Value, json};
+    use serde_json::Value;
 
     fn role(name: &str, label: &str, rules: Value, aggregates: &[&str]) -> ClusterRole {
         let selectors: Vec<Value> = aggregates.iter().map(|l| json!({"matchLabels": {*l: "true"}})).collect();

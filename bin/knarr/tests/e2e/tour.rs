@@ -258,6 +258,9 @@ fn aggregated_roles(admin: &Kubectl) {
         "metadata": {"name": "tour-whole"}, "rules": [],
         "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"tour": "part"}}]}}));
     admin.until("clusterrole tour-whole", "{.rules[0].resources[0]}", "pods");
+    let who =
+        "get clusterrole tour-whole --show-managed-fields -o jsonpath={.metadata.managedFields[*].manager}";
+    assert!(admin.run(who).contains("clusterrole-aggregation-controller"));
 }
 
 fn namespace_deletion(admin: &Kubectl) {
