@@ -16,7 +16,7 @@ use knarr_client::{Informer, Lister, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
 use crate::metrics::{self, Metric};
-use crate::owners::controller_reference;
+use crate::owners::{controller_reference, still_owns};
 use crate::subsets::repack;
 use crate::trigger_times;
 use crate::written::{CATCH_UP, Written};
@@ -282,6 +282,9 @@ impl Controller {
             Some(endpoints) => {
                 let most = self.cx.settings().max_mirrored_per_subset;
                 let plan = plan(&endpoints, existing, most);
+                if !plan.create.is_empty() {
+                    still_owns(&self.cx.client, &*endpoints).await?;
+                }
                 self.tell(&endpoints, &plan, most);
                 plan
             }

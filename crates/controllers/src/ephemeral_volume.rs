@@ -11,6 +11,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Lister, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::owners::still_owns;
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "ephemeral-volume-controller", run: |cx| Box::pin(async move { run(cx).await }) };
@@ -119,6 +120,7 @@ async fn create(cx: &Context, pod: &Pod, volume: &Volume, name: String) -> Resul
         ..ObjectMeta::default()
     };
     let claim = PersistentVolumeClaim { metadata, spec: Some(template.spec), status: None };
+    still_owns(&cx.client, pod).await?;
     match cx.client.create(&claim).await {
         Err(error) if namespace_is_terminating(&error) => Ok(()),
         Err(error) => Err(failure(format!("create PVC {name}: {error}"))),

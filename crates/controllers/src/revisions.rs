@@ -143,6 +143,7 @@ impl Revisions {
         number: i64,
         collisions: &mut i32,
     ) -> Result<ControllerRevision> {
+        still_owns(&self.client, owner).await?;
         for _ in 0..MAX_COLLISIONS {
             let revision = self.describe(owner, template, &data, number, *collisions);
             match self.client.create(&revision).await {

@@ -13,7 +13,7 @@ use knarr_client::{Event, Informer, Result};
 
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
 use crate::metrics::{self, Metric};
-use crate::owners::controller_of;
+use crate::owners::{controller_of, still_owns};
 use crate::written::{CATCH_UP, Written};
 use plan::{Plan, plan, reference};
 
@@ -93,7 +93,8 @@ impl Controller {
             self.queue.add_after(key, CATCH_UP);
             return Ok(());
         }
-        let jobs = self.jobs.lister().by_index(BY_CONTROLLER, cron.uid());
+        let mut jobs = self.jobs.lister().by_index(BY_CONTROLLER, cron.uid());
+        self.add_unseen(&cron, &mut jobs).await?;
         let plan = plan(&cron, &jobs, self.cx.clock.now());
         let wake = plan.wake;
         let done = self.carry_out(&cron, plan).await;
@@ -102,6 +103,24 @@ impl Controller {
             self.queue.add_after(key, wait);
         }
         done
+    }
+
+    /// Adds the active jobs that the informer does not show: after a restart it may be older than what an earlier life
+    /// of the controller has written, and a job that runs must not be taken for one that is gone.
+    async fn add_unseen(&self, cron: &CronJob, jobs: &mut Vec<Arc<Job>>) -> Result<()> {
+        for active in cron.status.iter().flat_map(|s| s.active.iter().flatten()) {
+            let uid = active.uid.as_deref().unwrap_or_default();
+            let Some(name) = active.name.as_deref().filter(|_| jobs.iter().all(|job| job.uid() != uid))
+            else {
+                continue;
+            };
+            match self.cx.client.get::<Job>(cron.namespace(), name).await {
+                Ok(job) if job.uid() == uid => jobs.push(Arc::new(job)),
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     async fn carry_out(&self, cron: &CronJob, plan: Plan) -> Result<()> {
@@ -149,6 +168,7 @@ impl Controller {
     /// The job, unless its namespace is going or somebody else has one of its name. One that was started before its start
     /// could be noted counts as started.
     async fn create(&self, cron: &CronJob, job: &Job) -> Result<Option<Job>> {
+        still_owns(&self.cx.client, cron).await?;
         let mut new = job.clone();
         new.metadata.creation_timestamp = None;
         let recorder = &self.cx.recorder;

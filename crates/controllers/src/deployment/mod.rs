@@ -323,6 +323,7 @@ impl Controller {
         if family.newest.is_some() {
             return self.adopt_newest(deployment, family).await;
         }
+        still_owns(&self.cx.client, &*deployment).await?;
         let wanted = revision::new_set(deployment, &family.sets);
         let (created, is_new) = match self.cx.client.create(&wanted).await {
             Err(e) if e.is_already_exists() => (self.resolve_collision(deployment, &wanted).await?, false),

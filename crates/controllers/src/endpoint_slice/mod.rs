@@ -23,6 +23,7 @@ use self::sizes::AllSizes;
 use crate::manager::{Context, Descriptor, namespace_is_terminating};
 use crate::metrics::{self, Metric};
 use crate::nodes::{index_pods, pods_on};
+use crate::owners::still_owns;
 use crate::service_pods::{endpoints_differ, selector_of};
 use crate::trigger_times::{TriggerTimes, annotate};
 use crate::written::{CATCH_UP, Written};
@@ -185,6 +186,9 @@ impl Controller {
         if service.metadata.deletion_timestamp.is_some() {
             // What is there is kept true as long as the Service lasts.
             plan.create.clear();
+        }
+        if !plan.create.is_empty() {
+            still_owns(&self.cx.client, &*service).await?;
         }
         let trigger = self.triggers.observe(&service, &pods);
         let changed = plan.create.iter_mut().chain(&mut plan.update);

@@ -10,6 +10,7 @@ use knarr_client::{Patch, Result};
 use serde_json::json;
 
 use super::{BY_OWNER, POD_CLAIM, Work, failure};
+use crate::owners::still_owns;
 use crate::pod_state::has_ended;
 
 /// Room for a hyphen and five random characters in a name of 63.
@@ -173,6 +174,7 @@ impl Work {
                 "resource claim template {template:?}: resourceclaimtemplate.resource.k8s.io {template:?} not found"
             )));
         };
+        still_owns(&self.cx.client, pod).await?;
         let wanted = from_template(pod, &claim.name, &found);
         let created = self.cx.client.create(&wanted).await;
         knarr_client::metrics::claim_created(created.is_ok(), super::has_admin_access(&wanted));

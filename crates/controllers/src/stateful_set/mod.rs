@@ -206,6 +206,7 @@ impl Controller {
                 Some(_) => continue,
                 None => {}
             }
+            still_owns(&self.cx.client, set).await?;
             claim.metadata.owner_references = claims::owners(set, ordinal, None, &claim);
             let (reason, type_, text) = match self.cx.client.create(&claim).await {
                 Err(e) if e.is_already_exists() => continue,

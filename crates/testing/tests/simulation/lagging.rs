@@ -11,9 +11,9 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use http::Method;
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::core::v1::{Event, ObjectReference, Pod};
 use knarr_api::kind::{Kind, ResourceType};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::TokioClock;
@@ -90,7 +90,14 @@ impl Transport for Lagging {
 
 fn server() -> (Arc<FakeApi>, Arc<dyn Clock>) {
     let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(Timestamp::UNIX_EPOCH));
-    let resources = [Event::RESOURCE, Job::RESOURCE, Pod::RESOURCE, ReplicaSet::RESOURCE];
+    let resources = [
+        CronJob::RESOURCE,
+        Deployment::RESOURCE,
+        Event::RESOURCE,
+        Job::RESOURCE,
+        Pod::RESOURCE,
+        ReplicaSet::RESOURCE,
+    ];
     (FakeApi::new(Arc::clone(&clock), &resources), clock)
 }
 
@@ -151,8 +158,12 @@ impl Lab {
     }
 
     fn asked(&self, method: &Method) -> usize {
+        self.asked_of(method, "/pods")
+    }
+
+    fn asked_of(&self, method: &Method, plural: &str) -> usize {
         let writes = self.api.writes();
-        writes.iter().filter(|r| r.method == *method && r.path.contains("/pods")).count()
+        writes.iter().filter(|r| r.method == *method && r.path.contains(plural)).count()
     }
 
     fn active(&self) -> usize {
@@ -214,6 +225,52 @@ async fn a_replica_set_that_is_gone_gets_no_pods_however_late_that_shows() {
     lab.gate.send_replace(true);
     lab.settle().await;
     assert_eq!((lab.asked(&Method::POST), lab.active()), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_is_gone_gets_no_sets_however_late_that_shows() {
+    let (api, clock) = server();
+    let labels = json!({"app": "web"});
+    let template =
+        json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let spec = json!({"replicas": 2, "selector": {"matchLabels": labels}, "template": template});
+    let deployment =
+        json!({"metadata": {"name": "web", "namespace": NAMESPACE, "generation": 1}, "spec": spec});
+    api.add::<Deployment>(&serde_json::from_value(deployment).expect("a Deployment"));
+    let lab = Lab::start(api, clock, &["deployment-controller"], Deployment::RESOURCE, true, None);
+    lab.settle().await;
+    lab.gate.send_replace(false);
+    lab.api.remove::<Deployment>(NAMESPACE, "web");
+    // As the garbage collector does.
+    lab.api.every::<ReplicaSet>().iter().for_each(|set| lab.api.remove::<ReplicaSet>(NAMESPACE, set.name()));
+    lab.settle().await;
+    lab.gate.send_replace(true);
+    lab.settle().await;
+    assert_eq!(lab.asked_of(&Method::POST, "/replicasets"), 1);
+    assert!(lab.api.every::<ReplicaSet>().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_runs_is_not_given_up_because_it_does_not_show() {
+    let (api, clock) = server();
+    let template = json!({"spec": {"template": {"spec": {"restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "i"}]}}}});
+    let spec = json!({"schedule": "*/5 * * * *", "concurrencyPolicy": "Forbid", "jobTemplate": template});
+    let cron = json!({"metadata": {"name": "cron", "namespace": NAMESPACE, "generation": 1}, "spec": spec});
+    api.add::<CronJob>(&serde_json::from_value(cron).expect("a CronJob"));
+    let lab = Lab::start(api, clock, &["cronjob-controller"], Job::RESOURCE, false, None);
+    // What an earlier life of the controller has started.
+    let owner = lab.api.every::<CronJob>().first().map(|cron| cron.uid().to_owned()).expect("a CronJob");
+    let owners = json!([{"apiVersion": "batch/v1", "kind": "CronJob", "name": "cron", "uid": owner, "controller": true}]);
+    let job = json!({"metadata": {"name": "cron-1", "namespace": NAMESPACE, "ownerReferences": owners}});
+    lab.api.add::<Job>(&serde_json::from_value(job).expect("a Job"));
+    let uid = lab.api.every::<Job>().first().and_then(|job| job.metadata.uid.clone());
+    lab.api.edit::<CronJob>(NAMESPACE, "cron", |cron| {
+        let active = ObjectReference { name: Some("cron-1".to_owned()), uid, ..ObjectReference::default() };
+        cron.status.get_or_insert_default().active = Some(vec![active]);
+    });
+    lab.clock.sleep(Duration::from_secs(1000)).await;
+    assert_eq!(lab.asked_of(&Method::POST, "/jobs"), 0, "it still runs");
 }
 
 #[tokio::test(start_paused = true)]
