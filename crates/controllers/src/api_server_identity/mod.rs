@@ -79,7 +79,7 @@ impl ApiServerIdentity {
         let mut latest = None;
         let mut told = stored.is_empty();
         let clock = client.clock();
-        let mut clear_at = clock.monotonic() + CLEAR_EVERY;
+        let mut clear_at = clock.monotonic();
         loop {
             let renewed = self.renew(&client, &mut latest).await;
             if let Err(error) = &renewed {

@@ -1,3 +1,5 @@
+//! An API server's lease, and what it tells of how it stores resources, against the API in memory.
+
 use std::sync::Arc;
 
 use k8s_openapi::api::apiserverinternal::v1alpha1::StorageVersion;

@@ -43,7 +43,7 @@ struct Controller {
     queue: Arc<WorkQueue<ObjectKey>>,
     written: Written,
     triggers: TriggerTimes,
-    hinted: Arc<Hinted>,
+    hinted: Hinted,
     sizes: AllSizes,
 }
 
@@ -101,7 +101,7 @@ async fn run(cx: Arc<Context>) {
         queue: Arc::clone(&queue),
         written: Written::default(),
         triggers: TriggerTimes::default(),
-        hinted: Arc::default(),
+        hinted: Hinted::default(),
         sizes: AllSizes::default(),
         cx: Arc::clone(&cx),
     });

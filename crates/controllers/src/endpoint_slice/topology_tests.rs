@@ -1,3 +1,5 @@
+//! Hints by topology: shares of zones, and who is used where.
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
