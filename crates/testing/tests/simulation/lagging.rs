@@ -259,6 +259,7 @@ async fn a_job_that_runs_is_not_given_up_because_it_does_not_show() {
     let cron = json!({"metadata": {"name": "cron", "namespace": NAMESPACE, "generation": 1}, "spec": spec});
     api.add::<CronJob>(&serde_json::from_value(cron).expect("a CronJob"));
     let lab = Lab::start(api, clock, &["cronjob-controller"], Job::RESOURCE, false, None);
+    lab.settle().await;
     // What an earlier life of the controller has started.
     let owner = lab.api.every::<CronJob>().first().map(|cron| cron.uid().to_owned()).expect("a CronJob");
     let owners = json!([{"apiVersion": "batch/v1", "kind": "CronJob", "name": "cron", "uid": owner, "controller": true}]);
