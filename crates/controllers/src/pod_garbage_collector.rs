@@ -223,7 +223,8 @@ impl Controller {
     /// Makes the pod Failed, as no kubelet will, and removes it at once.
     async fn fail_and_delete(&self, pod: &Pod, disruption: Option<Disruption>) -> Result<()> {
         let (namespace, name) = (pod.namespace(), pod.name());
-        let gone = |e: &knarr_client::Error| e.is_not_found() || e.is_conflict();
+        // After a conflict it is tried again: whether it is still the same pod the informer shows by then.
+        let gone = |e: &knarr_client::Error| e.is_not_found();
         if let Some(patch) = mark_failed(pod, disruption, self.cx.clock.now()) {
             let patch = Patch::Strategic(patch);
             match self.cx.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {

@@ -24,7 +24,7 @@ const PROGRESS: u64 = 100;
 const SEEDS: u64 = 3;
 /// Seeds that found something, and what. What it was has a test of its own as well: seeds change their meaning with
 /// the simulator.
-const FOUND: [(u64, &str); 7] = [
+const FOUND: [(u64, &str); 8] = [
     (4, "a Job that was read before a wait started a second pod for an index that was done"),
     (10, "a Deployment whose scaling was interrupted between two sets never rolled out again"),
     (2065, "a pod came back under its name and took the claim that was going with the one before it"),
@@ -38,6 +38,7 @@ const FOUND: [(u64, &str); 7] = [
         "a CronJob's job that ran was given up after a restart, as it did not show, and a second one started",
     ),
     (62460, "a Deployment that was gone had ReplicaSets made and deleted without end"),
+    (75591, "a pod of a node that was gone stayed for ever after one conflict"),
 ];
 
 fn number(name: &str) -> Option<u64> {
