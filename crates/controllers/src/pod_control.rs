@@ -291,7 +291,7 @@ impl PodControl {
     }
 
     /// Whether the pod is no longer there, though another one of its name may be.
-    async fn is_gone(&self, pod: &Pod) -> bool {
+    pub async fn is_gone(&self, pod: &Pod) -> bool {
         match self.cx.client.get::<Pod>(pod.namespace(), pod.name()).await {
             Ok(live) => live.uid() != pod.uid(),
             Err(error) => error.is_not_found(),

@@ -232,7 +232,8 @@ impl Controller {
         let text = format!("Marking for deletion Pod {}", pod.key());
         self.cx.recorder.event(pod, EventType::Normal, "TaintManagerEviction", text);
         let (namespace, name) = (pod.namespace(), pod.name());
-        let gone = |e: &knarr_client::Error| e.is_not_found() || e.is_conflict();
+        // After a conflict it is tried again: whether it is still the same pod the informer shows by then.
+        let gone = |e: &knarr_client::Error| e.is_not_found();
         if let Some(patch) = mark(pod, DISRUPTION, self.cx.clock.now()) {
             let patch = Patch::Strategic(patch);
             match self.cx.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {

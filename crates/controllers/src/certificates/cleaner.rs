@@ -56,7 +56,7 @@ async fn reconcile(
     let preconditions = Preconditions { uid: Some(csr.uid().to_owned()), resource_version: None };
     let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
     match cx.client.delete::<CertificateSigningRequest>("", name, &options).await {
-        Err(e) if !e.is_not_found() && !e.is_conflict() => Err(e),
+        Err(e) if !e.is_not_found() => Err(e),
         _ => Ok(()),
     }
 }

@@ -279,7 +279,8 @@ impl Controller {
     async fn evict(&self, pod: &Pod) -> Result<bool> {
         self.cx.recorder.event(pod, EventType::Normal, EVENT_REASON, "Marking for deletion");
         let (namespace, name) = (pod.namespace(), pod.name());
-        let gone = |e: &Error| e.is_not_found() || e.is_conflict();
+        // After a conflict it is tried again: whether it is still the same pod the informer shows by then.
+        let gone = |e: &Error| e.is_not_found();
         if let Some(patch) = mark(pod, DISRUPTION, self.cx.clock.now()) {
             match self.cx.client.patch::<Pod>(namespace, name, Some("status"), &Patch::Strategic(patch)).await
             {

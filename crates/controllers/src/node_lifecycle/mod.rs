@@ -311,7 +311,7 @@ impl Controller {
         }));
         match self.cx.client.patch::<Pod>(pod.namespace(), pod.name(), Some("status"), &patch).await {
             Ok(_) => {}
-            Err(e) if e.is_not_found() || e.is_conflict() => return Ok(()),
+            Err(e) if e.is_not_found() => return Ok(()),
             Err(e) => return Err(e),
         }
         self.cx.recorder.event(pod, EventType::Warning, "NodeNotReady", "Node is not ready");

@@ -284,7 +284,7 @@ impl Controller {
         let uid = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
         let options = DeleteOptions { preconditions: Some(uid), ..DeleteOptions::default() };
         match self.cx.client.delete::<Pod>(pod.namespace(), pod.name(), &options).await {
-            Err(e) if e.is_not_found() || e.is_conflict() => {
+            Err(e) if e.is_not_found() || (e.is_conflict() && self.pods.is_gone(pod).await) => {
                 self.pods.note_deleted(&set.key(), pod);
                 Ok(())
             }
