@@ -181,6 +181,11 @@ pub fn client(
     Client::new(server.transport(UserInfo::new(user, groups)), Arc::clone(clock), manager)
 }
 
+/// The API server's own access, for what it keeps about itself and decides among others.
+fn own_client(server: &ApiServer, clock: &Arc<dyn Clock>) -> Client {
+    client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver")
+}
+
 /// Elects among those who stand for leases until `stop`: on one server at a time.
 pub fn elections(
     server: &ApiServer,
@@ -188,7 +193,7 @@ pub fn elections(
     identity: &str,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
-    let client = client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver");
+    let client = own_client(server, clock);
     let election = LeaderElection::new("kube-system", "leader-election-controller", identity);
     let elect = {
         let client = client.clone();
@@ -204,7 +209,7 @@ pub fn identity(
     options: &Options,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
-    let client = client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver");
+    let client = own_client(server, clock);
     let stored =
         if gates::STORAGE_VERSION_API.is_on() { stored(&options.runtime_config) } else { Vec::new() };
     ApiServerIdentity::of(&options.node_name).run(client, stored, stop)

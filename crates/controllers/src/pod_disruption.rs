@@ -1,9 +1,10 @@
-//! The `DisruptionTarget` condition, which says why a control plane component is about to end a pod.
+//! How control plane components end pods: the condition `DisruptionTarget`, which says why, and the deletion.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions, Time};
 use knarr_api::kind::Kind;
+use knarr_client::{Client, Patch, Result};
 use serde_json::{Value, json};
 
 use crate::pod_state::{condition, has_ended};
@@ -61,4 +62,33 @@ pub fn mark_failed(pod: &Pod, disruption: Option<Disruption>, now: Timestamp) ->
         status["conditions"] = json!([disruption.condition(pod, now)]);
     }
     Some(json!({"metadata": {"uid": pod.uid()}, "status": status}))
+}
+
+/// Sends the patch of the status, if there is one, and deletes this pod, with its own grace period if none is given.
+/// False where it was gone already.
+///
+/// A conflict is an error, to be tried again: it need not mean that another pod has the name by now, and if one has, the
+/// informer shows it by then.
+pub async fn delete(
+    client: &Client,
+    pod: &Pod,
+    patch: Option<Value>,
+    grace_seconds: Option<i64>,
+) -> Result<bool> {
+    let (namespace, name) = (pod.namespace(), pod.name());
+    if let Some(patch) = patch {
+        match client.patch::<Pod>(namespace, name, Some("status"), &Patch::Strategic(patch)).await {
+            Err(error) if error.is_not_found() => return Ok(false),
+            other => other?,
+        };
+    }
+    let options = DeleteOptions {
+        grace_period_seconds: grace_seconds,
+        preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
+        ..DeleteOptions::default()
+    };
+    match client.delete::<Pod>(namespace, name, &options).await {
+        Err(error) if error.is_not_found() => Ok(false),
+        other => other.map(|()| true),
+    }
 }

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Event, Lister, Patch, Result};
+use knarr_client::{Event, Lister, Result};
 
 use crate::manager::{Context, Descriptor};
 use crate::metrics::{self, Metric};
 use crate::nodes::{index_pods, is_ready, node_of, pods_on, taints};
-use crate::pod_disruption::{Disruption, mark_failed};
+use crate::pod_disruption::{self, Disruption, mark_failed};
 use crate::pod_state::has_ended;
 
 pub const DESCRIPTOR: Descriptor =
@@ -213,34 +212,14 @@ impl Controller {
     async fn end(&self, pod: &Pod, why: Why) -> Result<()> {
         let labels = [pod.namespace(), why.label()];
         metrics::add(Metric::PodGcDeletions, &labels, 1.0);
-        let ended = self.fail_and_delete(pod, (why == Why::Orphaned).then_some(ORPHANED)).await;
+        // No kubelet will end it.
+        let disruption = (why == Why::Orphaned).then_some(ORPHANED);
+        let patch = mark_failed(pod, disruption, self.cx.clock.now());
+        let ended = pod_disruption::delete(&self.cx.client, pod, patch, Some(0)).await.map(drop);
         if ended.is_err() {
             metrics::add(Metric::PodGcErrors, &labels, 1.0);
         }
         ended
-    }
-
-    /// Makes the pod Failed, as no kubelet will, and removes it at once.
-    async fn fail_and_delete(&self, pod: &Pod, disruption: Option<Disruption>) -> Result<()> {
-        let (namespace, name) = (pod.namespace(), pod.name());
-        // After a conflict it is tried again: whether it is still the same pod the informer shows by then.
-        let gone = |e: &knarr_client::Error| e.is_not_found();
-        if let Some(patch) = mark_failed(pod, disruption, self.cx.clock.now()) {
-            let patch = Patch::Strategic(patch);
-            match self.cx.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {
-                Err(e) if gone(&e) => return Ok(()),
-                other => other?,
-            };
-        }
-        let options = DeleteOptions {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions { uid: pod.metadata.uid.clone(), resource_version: None }),
-            ..DeleteOptions::default()
-        };
-        match self.cx.client.delete::<Pod>(namespace, name, &options).await {
-            Err(e) if !gone(&e) => Err(e),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -8,17 +8,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::core::pod::placement::tolerates;
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Event, Lister, Patch, Result};
+use knarr_client::{Event, Lister, Result};
 
 use crate::manager::{Context, Descriptor};
 use crate::metrics::{self, Metric};
 use crate::nodes::{index_pods, node_of, pods_on, taints};
-use crate::pod_disruption::{Disruption, mark};
+use crate::pod_disruption::{self, Disruption, mark};
 use crate::pod_state::condition;
 
 pub const DESCRIPTOR: Descriptor =
@@ -231,22 +230,8 @@ impl Controller {
     async fn evict(&self, pod: &Pod) -> Result<()> {
         let text = format!("Marking for deletion Pod {}", pod.key());
         self.cx.recorder.event(pod, EventType::Normal, "TaintManagerEviction", text);
-        let (namespace, name) = (pod.namespace(), pod.name());
-        // After a conflict it is tried again: whether it is still the same pod the informer shows by then.
-        let gone = |e: &knarr_client::Error| e.is_not_found();
-        if let Some(patch) = mark(pod, DISRUPTION, self.cx.clock.now()) {
-            let patch = Patch::Strategic(patch);
-            match self.cx.client.patch::<Pod>(namespace, name, Some("status"), &patch).await {
-                Err(e) if gone(&e) => return Ok(()),
-                other => other?,
-            };
-        }
-        let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
-        let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
-        match self.cx.client.delete::<Pod>(namespace, name, &options).await {
-            Err(e) if !gone(&e) => Err(e),
-            _ => Ok(()),
-        }
+        let patch = mark(pod, DISRUPTION, self.cx.clock.now());
+        pod_disruption::delete(&self.cx.client, pod, patch, None).await.map(drop)
     }
 }
 

@@ -15,18 +15,17 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceTaintRule, ResourceClaim, ResourceSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
-use knarr_client::{Client, Error, Event, Informer, Lister, Patch, Result};
+use knarr_client::{Client, Event, Informer, Lister, Patch, Result};
 use serde_json::json;
 
 use self::decide::{Eviction, NO_EXECUTE, Seen, allocated, newest, selects};
 use self::rule_status::{Counts, condition, known};
 use crate::manager::{Context, Descriptor};
 use crate::metrics::{Metric, add, record};
-use crate::pod_disruption::{Disruption, mark};
+use crate::pod_disruption::{self, Disruption, mark};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "device-taint-eviction-controller", run: |cx| Box::pin(async move { run(cx).await }) };
@@ -278,22 +277,8 @@ impl Controller {
     /// False where somebody else was faster.
     async fn evict(&self, pod: &Pod) -> Result<bool> {
         self.cx.recorder.event(pod, EventType::Normal, EVENT_REASON, "Marking for deletion");
-        let (namespace, name) = (pod.namespace(), pod.name());
-        // After a conflict it is tried again: whether it is still the same pod the informer shows by then.
-        let gone = |e: &Error| e.is_not_found();
-        if let Some(patch) = mark(pod, DISRUPTION, self.cx.clock.now()) {
-            match self.cx.client.patch::<Pod>(namespace, name, Some("status"), &Patch::Strategic(patch)).await
-            {
-                Err(e) if gone(&e) => return Ok(false),
-                other => other?,
-            };
-        }
-        let preconditions = Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
-        let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
-        match self.cx.client.delete::<Pod>(namespace, name, &options).await {
-            Err(e) if gone(&e) => Ok(false),
-            other => other.map(|()| true),
-        }
+        let patch = mark(pod, DISRUPTION, self.cx.clock.now());
+        pod_disruption::delete(&self.cx.client, pod, patch, None).await
     }
 
     async fn rule(&self, name: &str) -> Result<()> {
