@@ -128,6 +128,11 @@ impl Controller {
                 self.cx.recorder.event(volume, EventType::Normal, FAILED, text);
                 return Ok(());
             }
+            // Seen late, it may be free by now, or another claim's: whose data nobody may touch.
+            let live: PersistentVolume = self.cx.client.get("", volume.name()).await?;
+            if live.metadata.resource_version != volume.metadata.resource_version {
+                return Ok(());
+            }
             return match self.cx.client.create(&fresh).await {
                 Ok(pod) => {
                     self.recycling.lock().insert(volume.name().to_owned(), State::Runs(pod.uid().to_owned()));

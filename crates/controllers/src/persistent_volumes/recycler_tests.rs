@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Event as ApiEvent, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
 use super::super::binder::DESCRIPTOR;
@@ -133,4 +134,19 @@ async fn what_could_not_be_emptied_is_tried_again_later() {
     world.pass(16.0).await;
     ends(&world, "Succeeded", "").await;
     assert_eq!(phase_of(&world).await, "Available");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_emptied_before_the_volume_is_looked_at_as_it_is_now() {
+    let world = released().await;
+    world.api.guard(|request, _| {
+        let asked = request.method == http::Method::GET && request.path.ends_with("/persistentvolumes/v");
+        asked.then(|| StatusError::internal("away"))
+    });
+    world.api.remove::<PersistentVolumeClaim>("ns", "c");
+    world.pass(5.0).await;
+    assert!(scrubbers(&world).is_empty());
+    world.api.guard(|_, _| None);
+    world.pass(20.0).await;
+    assert_eq!(scrubbers(&world).len(), 1);
 }
