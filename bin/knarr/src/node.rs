@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use k8s_openapi::api::core::v1::Node;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use knarr_client::events::EventRecorder;
 use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Informer, Informers};
 use knarr_kubelet::config::Config;
 use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo, allocatable};
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
-use knarr_kubelet::node_status;
+use knarr_kubelet::node_status::{self, Thresholds};
 use knarr_kubelet::plugins::{PluginHandler, PluginManager};
 use knarr_kubelet::runtime::ContainerRuntime;
 use knarr_kubelet::server as kubelet_server;
@@ -57,6 +58,11 @@ pub struct NodeArgs {
     /// Port of the kubelet's own server
     #[arg(long, default_value_t = 10250, value_name = "PORT")]
     kubelet_port: u16,
+    /// What has to stay free of the machine, else the node is under pressure and gets no pods, such as
+    /// `memory.available<100Mi,nodefs.available<5%`; what is not named may be used up
+    /// [default: memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%]
+    #[arg(long, value_name = "THRESHOLDS")]
+    eviction_hard: Option<Thresholds>,
     /// Look for a registry's images at another address first, `docker.io=https://mirror.example`; `*` stands for all
     /// registries; may be given several times
     #[arg(long, value_name = "REGISTRY=URL")]
@@ -107,6 +113,10 @@ impl NodeArgs {
         self.kubelet_port
     }
 
+    pub fn thresholds(&self) -> Thresholds {
+        self.eviction_hard.unwrap_or_default()
+    }
+
     pub fn mirrors(&self) -> Vec<Mirror> {
         self.registry_mirror.clone()
     }
@@ -150,6 +160,7 @@ pub struct NodeOptions {
     pub resolv_conf: PathBuf,
     pub kubelet_dir: PathBuf,
     pub kubelet_port: u16,
+    pub thresholds: Thresholds,
     pub mirrors: Vec<Mirror>,
     pub runtime: RuntimeArgs,
     pub network: NetworkArgs,
@@ -185,6 +196,7 @@ pub async fn start(
     progress: &Progress,
     stop: CancellationToken,
 ) -> Result<RunningNode> {
+    let begun = access.kubelet.clock().now();
     let tasks = TaskTracker::new();
     let layout = &options.layout;
     std::fs::write(layout.cgroup_root_file(), &options.cgroup_root)
@@ -215,8 +227,13 @@ pub async fn start(
                 let detail = format!("once there is a network configuration in {}", folder.display());
                 return Ok(((), detail));
             }
-            wait_for(&node, &options.name, is_ready).await;
-            Ok(((), options.name.clone()))
+            let pressure = wait_for(&node, &options.name, |node| ready_under(node, begun)).await;
+            if pressure.is_empty() {
+                return Ok(((), options.name.clone()));
+            }
+            let what = pressure.join(", ");
+            let why = "gets no pods until more of the machine is free than --eviction-hard says";
+            Ok(((), format!("{}, but under {what}: {why}", options.name)))
         })
         .await?;
     Ok(RunningNode { tasks })
@@ -242,9 +259,16 @@ async fn wait_for<T>(node: &Informer<Node>, name: &str, test: impl Fn(&Node) -> 
     }
 }
 
-fn is_ready(node: &Node) -> Option<()> {
+/// What a node that is Ready is short of. None as long as it is not Ready, or has only said so before `since`: an
+/// earlier run's words.
+fn ready_under(node: &Node, since: Timestamp) -> Option<Vec<String>> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True").then_some(())
+    let hold = |c: &&NodeCondition| c.status == "True";
+    let ready = conditions.iter().filter(hold).find(|c| c.type_ == "Ready")?;
+    // The API keeps whole seconds.
+    let told = ready.last_heartbeat_time.as_ref()?.0.as_second();
+    let short = conditions.iter().filter(hold).filter(|c| c.type_.ends_with("Pressure"));
+    (told >= since.as_second()).then(|| short.map(|c| c.type_.clone()).collect())
 }
 
 /// The part of the cluster's pod addresses that the controllers gave the node.
@@ -287,6 +311,7 @@ async fn start_kubelet(
     let mut status = node_status::Options::new(&config);
     status.labels = node_labels(options);
     status.kubelet_port = i32::from(options.kubelet_port);
+    status.thresholds = options.thresholds;
     let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, stop.clone());
     let objects = ObjectSource::new(client.clone(), stop.clone());
     let volume_options = volumes::Options { dirs: config.dirs(), allocatable: status.allocatable() };
@@ -442,4 +467,33 @@ async fn start_network(
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_node_is_ready_once_it_says_so_in_this_run() {
+        let since: Timestamp = "2026-01-02T03:04:05.9Z".parse().unwrap();
+        let ready = |conditions: Value| {
+            let node = json!({"metadata": {}, "status": {"conditions": conditions}});
+            ready_under(&serde_json::from_value(node).unwrap(), since)
+        };
+        let at = |type_: &str, status: &str, second: u32| {
+            let heard = format!("2026-01-02T03:04:{second:02}Z");
+            json!({"type": type_, "status": status, "lastHeartbeatTime": heard})
+        };
+        assert_eq!(ready(json!([])), None);
+        assert_eq!(ready(json!([at("Ready", "False", 6)])), None);
+        assert_eq!(ready(json!([at("Ready", "True", 4), at("DiskPressure", "True", 4)])), None);
+        assert_eq!(ready(json!([at("Ready", "True", 5), at("DiskPressure", "False", 5)])), Some(Vec::new()));
+        let short = json!([
+            at("MemoryPressure", "True", 7),
+            at("NetworkUnavailable", "True", 7),
+            at("Ready", "True", 7)
+        ]);
+        assert_eq!(ready(short), Some(vec!["MemoryPressure".to_owned()]));
+    }
 }

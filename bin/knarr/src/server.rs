@@ -286,6 +286,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         labels: args.node.labels()?,
         resolv_conf: args.node.resolv_conf(),
         kubelet_port: args.node.kubelet_port(),
+        thresholds: args.node.thresholds(),
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
         network: args.node.network(),

@@ -15,6 +15,9 @@ use crate::kubectl::{Kubectl, Words};
 use crate::requirements;
 use crate::sandbox::{Sandbox, log_to, only_child, succeeded, wait_for};
 
+/// Nodes run pods on machines with full disks, too: how full the one is that the tests run on is not their matter.
+pub const EVICTION_HARD: [&str; 2] = ["--eviction-hard", "memory.available<100Mi"];
+
 pub struct Cluster {
     pub sandbox: Sandbox,
     server: Option<Child>,
@@ -74,6 +77,9 @@ impl Cluster {
         let _ = std::fs::remove_file(&log);
         let mut command = self.knarr(&["server"]);
         command.args(["--cgroup-root", &self.sandbox.cgroup_root]);
+        if !arguments.contains(&EVICTION_HARD[0]) {
+            command.args(EVICTION_HARD);
+        }
         command.args(&self.arguments);
         command.args(std::env::var("KNARR_E2E_ARGS").unwrap_or_default().split_whitespace());
         command.args(arguments);

@@ -200,3 +200,27 @@ fn e3_a_silent_node_is_unknown_its_pods_move_and_are_not_lost_track_of() {
     kubectl.eventually(on_first, str::is_empty);
     kubectl.until("pod patient", ready, "True");
 }
+
+#[test]
+fn e1_a_node_short_of_disk_says_so_and_gets_no_pods() {
+    let mut cluster = Cluster::new();
+    cluster.start_server_with(&["--eviction-hard", "nodefs.available<1Ei"]);
+    let line = "knarr-test, but under DiskPressure: gets no pods until more of the machine is free";
+    assert!(cluster.log().contains(line), "{}", cluster.log());
+    let kubectl = cluster.namespace("e1-disk");
+    until_taints(&kubectl, "knarr-test", &["node.kubernetes.io/disk-pressure:NoSchedule"]);
+    let condition = r#"{range .status.conditions[?(@.type=="DiskPressure")]}{.status} {.reason}{end}"#;
+    assert_eq!(kubectl.path("node knarr-test", condition), "True KubeletHasDiskPressure");
+    kubectl.apply(&sleeper("waiting"));
+    let told = kubectl.event("waiting", "FailedScheduling");
+    assert!(told.starts_with("0/1 nodes are available: 1 node(s) had untolerated taint(s)."), "{told}");
+
+    drop(kubectl);
+    assert!(cluster.interrupt_server());
+    cluster.start_server_with(&["--eviction-hard", "memory.available<100Mi,nodefs.available<0%"]);
+    assert!(!cluster.log().contains("but under"), "{}", cluster.log());
+    let kubectl = cluster.namespace("e1-room");
+    kubectl.apply(&sleeper("placed"));
+    kubectl.ready("placed");
+    until_taints(&kubectl, "knarr-test", &[]);
+}

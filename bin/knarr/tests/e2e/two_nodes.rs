@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, knarr};
+use crate::cluster::{Cluster, EVICTION_HARD, knarr};
 use crate::kubectl::Kubectl;
 use crate::objects::{SLEEP, service, sleeper, web};
 use crate::sandbox::{NODE_IP, Sandbox, log_to, only_child, succeeded, wait_for};
@@ -43,6 +43,7 @@ impl Worker {
         command.arg("agent").arg("--kubeconfig").arg(kubeconfig);
         command.arg("--data-dir").arg(self.sandbox.path("data"));
         command.args(["--cgroup-root", &self.sandbox.cgroup_root]);
+        command.args(EVICTION_HARD);
         log_to(&mut command, &log);
         let mut child = command.spawn().expect("nsenter(1) of util-linux");
         let text = wait_for("the agent's last line", Duration::from_secs(60), || {

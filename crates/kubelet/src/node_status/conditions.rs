@@ -6,8 +6,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::machine::{Machine, Usage};
-
 /// What one pressure condition says in either state.
 pub struct PressureWords {
     pub type_: &'static str,
@@ -63,50 +61,6 @@ pub const PIDS: PressureWords = PressureWords {
         event: "NodeHasSufficientPID",
     },
 };
-
-/// When the machine counts as short of something. Upstream's defaults for hard eviction.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Thresholds {
-    pub memory_available_bytes: u64,
-    /// Parts of the whole, 0 to 1.
-    pub node_fs_available: f64,
-    pub node_fs_inodes_free: f64,
-    /// 0: process ids are not looked at.
-    pub pid_available: f64,
-}
-
-impl Default for Thresholds {
-    fn default() -> Self {
-        Self {
-            memory_available_bytes: 100 << 20,
-            node_fs_available: 0.10,
-            node_fs_inodes_free: 0.05,
-            pid_available: 0.0,
-        }
-    }
-}
-
-/// What the machine is short of.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Pressure {
-    pub memory: bool,
-    pub disk: bool,
-    pub pids: bool,
-}
-
-impl Thresholds {
-    pub fn pressure(&self, machine: &Machine, usage: &Usage) -> Pressure {
-        let below = |left: u64, whole: u64, part: f64| whole > 0 && (left as f64) < whole as f64 * part;
-        let fs = &usage.node_fs;
-        let pids_left = usage.max_pids.saturating_sub(usage.pids);
-        Pressure {
-            memory: machine.memory_bytes > 0 && usage.memory_available_bytes < self.memory_available_bytes,
-            disk: below(fs.available_bytes, fs.capacity_bytes, self.node_fs_available)
-                || below(fs.inodes_free, fs.inodes, self.node_fs_inodes_free),
-            pids: below(pids_left, usage.max_pids, self.pid_available),
-        }
-    }
-}
 
 /// Brings the condition in the list up to date; gives the reason of the event to record, if it has turned.
 pub fn set_pressure(
@@ -171,7 +125,6 @@ fn entry<'a>(conditions: &'a mut Vec<NodeCondition>, type_: &str, now: Timestamp
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node_status::machine::FileSystem;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
@@ -205,32 +158,5 @@ mod tests {
         list[0].status = "Unknown".into();
         assert_eq!(set_ready(&mut list, &[], at(4)), Some("NodeReady"));
         assert_eq!(set_ready(&mut list, &["c".into()], at(5)), Some("NodeNotReady"));
-    }
-
-    #[test]
-    fn thresholds() {
-        let machine = Machine { memory_bytes: 1 << 30, ..Machine::default() };
-        let usage = |memory: u64, disk: u64, inodes: u64, pids: u64| Usage {
-            memory_available_bytes: memory << 20,
-            node_fs: FileSystem {
-                capacity_bytes: 100,
-                available_bytes: disk,
-                inodes: 100,
-                inodes_free: inodes,
-            },
-            pids,
-            max_pids: 100,
-        };
-        let table = [
-            (usage(100, 10, 5, 100), Pressure::default()),
-            (usage(99, 10, 5, 0), Pressure { memory: true, ..Pressure::default() }),
-            (usage(100, 9, 5, 0), Pressure { disk: true, ..Pressure::default() }),
-            (usage(100, 10, 4, 0), Pressure { disk: true, ..Pressure::default() }),
-        ];
-        for (usage, want) in table {
-            assert_eq!(Thresholds::default().pressure(&machine, &usage), want, "{usage:?}");
-        }
-        let pids = Thresholds { pid_available: 0.1, ..Thresholds::default() };
-        assert!(pids.pressure(&machine, &usage(100, 10, 5, 91)).pids);
     }
 }

@@ -13,9 +13,9 @@ use knarr_client::{Client, Informer, Informers, ListOptions, Patch};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::conditions::{Pressure, Thresholds};
 use super::machine::{Machine, Usage};
 use super::status::{self, Facts};
+use super::thresholds::{Pressure, Thresholds};
 use super::{KUBELET_PORT, KUBELET_VERSION, lease, registration};
 use crate::config::Config;
 use crate::runtime::ContainerRuntime;

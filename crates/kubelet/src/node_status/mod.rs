@@ -9,9 +9,10 @@ pub mod machine;
 mod manager;
 pub mod registration;
 pub mod status;
+mod thresholds;
 
-pub use conditions::Thresholds;
 pub use manager::{NetworkState, NodeStatusManager, Options};
+pub use thresholds::Thresholds;
 
 /// The version that nodes report: the Kubernetes version they speak, and ours.
 pub const KUBELET_VERSION: &str = concat!("v1.37.0+knarr.", env!("CARGO_PKG_VERSION"));

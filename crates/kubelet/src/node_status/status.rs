@@ -17,8 +17,9 @@ use knarr_api::core::pod::node_features::{
 use knarr_apimachinery::quantity::{Format, Quantity};
 use serde_json::{Map, Value, json};
 
-use super::conditions::{self, DISK, MEMORY, PIDS, Pressure, Thresholds};
+use super::conditions::{self, DISK, MEMORY, PIDS};
 use super::machine::{Machine, architecture};
+use super::thresholds::{Pressure, Thresholds};
 use crate::runtime::Image;
 
 const MAX_IMAGES: usize = 50;
@@ -122,12 +123,15 @@ pub fn allocatable(capacity: &ResourceList, thresholds: &Thresholds) -> Resource
         u64::try_from(value).unwrap_or(0)
     };
     let huge: u64 = capacity.keys().filter(|k| k.starts_with("hugepages-")).map(|k| amount(k)).sum();
-    let memory = amount("memory").saturating_sub(thresholds.memory_available_bytes).saturating_sub(huge);
+    let memory = amount("memory");
+    let for_pods = memory.saturating_sub(thresholds.memory_available.of(memory)).saturating_sub(huge);
     let storage = amount("ephemeral-storage");
-    let kept = (storage as f64 * thresholds.node_fs_available) as u64;
     let mut list = capacity.clone();
-    list.insert("memory".to_owned(), binary(memory));
-    list.insert("ephemeral-storage".to_owned(), binary(storage.saturating_sub(kept)));
+    list.insert("memory".to_owned(), binary(for_pods));
+    list.insert(
+        "ephemeral-storage".to_owned(),
+        binary(storage.saturating_sub(thresholds.node_fs_available.of(storage))),
+    );
     list
 }
 
