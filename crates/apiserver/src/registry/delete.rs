@@ -69,8 +69,7 @@ pub fn check_collection(how: &How) -> Result<(), StatusError> {
 
 /// From the body, or where there is none from the query.
 pub fn options(request: &Request) -> Result<How, StatusError> {
-    let mut errors = ErrorList::new();
-    let mut options = if request.body.is_empty() {
+    let options = if request.body.is_empty() {
         let query = &request.query;
         DeleteOptions {
             grace_period_seconds: query.number("gracePeriodSeconds")?,
@@ -89,6 +88,12 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
         })
         .map_err(|e| StatusError::bad_request(e.to_string()))?
     };
+    checked(options)
+}
+
+/// What was asked, if it can be.
+pub fn checked(mut options: DeleteOptions) -> Result<How, StatusError> {
+    let mut errors = ErrorList::new();
     if options.orphan_dependents.is_some() && options.propagation_policy.is_some() {
         let why = "orphanDependents and deletionPropagation cannot be both set";
         let path = Path::new("propagationPolicy");

@@ -1,6 +1,6 @@
 //! Status, scale, binding, eviction, tokens.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::{APPLY, Harness, MERGE, PODS, default_account, pod};
 
@@ -106,6 +106,39 @@ async fn evictions_respect_budgets() {
     assert_eq!(u.get(&format!("{PODS}/p")).await.code, 404);
     let after = u.get(&format!("{budgets}/b")).await.expect(200);
     assert_eq!(after["status"]["disruptionsAllowed"], 0);
+}
+
+#[tokio::test]
+async fn what_an_eviction_says_of_deletion_is_checked() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    let mut bound = pod("p");
+    bound["spec"]["nodeName"] = "n".into();
+    u.post(PODS, &bound).await.expect(201);
+    let running = json!({"status": {"phase": "Running"}});
+    u.patch(&format!("{PODS}/p/status"), MERGE, &running).await.expect(200);
+    let evict = async |options: Value| {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}, "deleteOptions": options});
+        u.post(&format!("{PODS}/p/eviction"), &eviction).await
+    };
+    let before = u.get(&format!("{PODS}/p")).await.expect(200);
+    for (options, field) in [
+        (json!({"propagationPolicy": "Sideways"}), "propagationPolicy: Unsupported value: \"Sideways\""),
+        (
+            json!({"propagationPolicy": "Orphan", "orphanDependents": true}),
+            "propagationPolicy: Invalid value",
+        ),
+        (json!({"dryRun": ["Some"]}), "dryRun: Unsupported value"),
+    ] {
+        let refused = evict(options).await;
+        assert_eq!(refused.code, 422, "{}", refused.body);
+        assert!(refused.message().contains(field), "{}", refused.message());
+    }
+    assert_eq!(u.get(&format!("{PODS}/p")).await.expect(200), before);
+    evict(json!({"gracePeriodSeconds": -5})).await.expect(201);
+    let going = u.get(&format!("{PODS}/p")).await.expect(200);
+    assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 1);
 }
 
 #[tokio::test]

@@ -473,7 +473,9 @@ mod tests {
             let informers = Informers::new(client.clone(), self.stop.clone());
             let recorder = EventRecorder::new(client, "kubelet", "n1", self.stop.clone());
             let config = Config::new("n1", "10.0.0.1".parse().unwrap(), "/");
-            let options = Options::new(&config);
+            let mut options = Options::new(&config);
+            // How full this machine is is not the tests' matter.
+            options.thresholds = "".parse().unwrap();
             let runtime = Arc::new(Leaked::new());
             let manager = NodeStatusManager::new(
                 options,

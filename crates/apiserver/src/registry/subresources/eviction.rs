@@ -16,7 +16,7 @@ use super::body_of;
 use crate::admission::{self, Attributes, Operation};
 use crate::http::output::Answer;
 use crate::registry::delete::{self, How};
-use crate::registry::options::{WriteParams, dry_run};
+use crate::registry::options::WriteParams;
 use crate::registry::served::Served;
 use crate::registry::{Request, dispatch, metadata, store, update};
 use crate::server::Inner;
@@ -44,8 +44,8 @@ pub async fn answer(server: &Arc<Inner>, request: &Request, pods: &Served) -> Re
     metadata::match_namespace(pods, &mut eviction, &info.namespace)?;
     let options: DeleteOptions =
         serde_json::from_value(eviction["deleteOptions"].clone()).unwrap_or_default();
-    let mut errors = knarr_apimachinery::field::ErrorList::new();
-    let dry = params.dry_run || dry_run(options.dry_run.iter().flatten().map(String::as_str), &mut errors);
+    let How { options, dry_run, .. } = delete::checked(options)?;
+    let dry = params.dry_run || dry_run;
     let place = (info.namespace.as_str(), info.name.as_str(), "eviction");
     let mut attributes = Attributes::new(request, pods, Operation::Create, place, eviction, dry);
     admission::admit(&mut attributes, server).await?;
