@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use knarr_api::gates;
 use knarr_apimachinery::clock::Clock;
 use knarr_storage::{RevisionWindow, Store};
@@ -117,7 +118,11 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Loads the watch cache, writes what every cluster starts with, and is ready for requests.
-    pub async fn new(mut config: Config) -> Result<Self, StartError> {
+    pub fn new(config: Config) -> BoxFuture<'static, Result<Self, StartError>> {
+        Box::pin(Self::started(config))
+    }
+
+    async fn started(mut config: Config) -> Result<Self, StartError> {
         let stop = CancellationToken::new();
         let metrics = Arc::new(Metrics::default());
         config.features.show(&metrics);
@@ -213,7 +218,11 @@ impl ApiServer {
 
     /// Answers HTTPS (HTTP/1.1 and HTTP/2) on a listening socket until [`ApiServer::stop`]; then finishes the requests
     /// under way, for a while.
-    pub async fn serve(&self, listener: TcpListener) -> Result<(), ConfigError> {
+    pub fn serve(&self, listener: TcpListener) -> BoxFuture<'_, Result<(), ConfigError>> {
+        Box::pin(self.answer(listener))
+    }
+
+    async fn answer(&self, listener: TcpListener) -> Result<(), ConfigError> {
         listener::serve(Arc::clone(&self.inner), listener).await;
         tokio::select! {
             () = self.leaving.wait() => {}

@@ -17,7 +17,7 @@ use crate::service_account_tokens::TokenSigner;
 use crate::settings::Settings;
 
 /// The controllers of this build, in alphabetical order.
-pub const ALL: &[Descriptor] = &[
+pub static ALL: &[Descriptor] = &[
     crate::attach_detach::DESCRIPTOR,
     crate::bootstrap_tokens::cleaner::DESCRIPTOR,
     crate::bootstrap_tokens::signer::DESCRIPTOR,
@@ -127,19 +127,43 @@ impl Context {
 pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 
 /// Runs all controllers until `stop`. `shared` is the access of the informers that all of them share.
-pub async fn run(
+pub fn run(
     client_of: ClientOf,
     shared: Client,
     clock: Arc<dyn Clock>,
     options: Options,
     stop: CancellationToken,
-) {
-    run_chosen(|_| true, client_of, shared, clock, options, stop).await;
+) -> Running {
+    run_chosen(|_| true, client_of, shared, clock, options, stop)
 }
 
 /// As [`run`], of the controllers whose names are chosen.
-pub async fn run_chosen(
+pub fn run_chosen(
     chosen: impl Fn(&str) -> bool,
+    client_of: ClientOf,
+    shared: Client,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    stop: CancellationToken,
+) -> Running {
+    let chosen = ALL.iter().filter(|d| chosen(d.name)).collect();
+    boxed(chosen, client_of, shared, clock, options, stop)
+}
+
+/// Compiled here, with the controllers, and not wherever they are run.
+fn boxed(
+    chosen: Vec<&'static Descriptor>,
+    client_of: ClientOf,
+    shared: Client,
+    clock: Arc<dyn Clock>,
+    options: Options,
+    stop: CancellationToken,
+) -> Running {
+    Box::pin(run_these(chosen, client_of, shared, clock, options, stop))
+}
+
+async fn run_these(
+    chosen: Vec<&'static Descriptor>,
     client_of: ClientOf,
     shared: Client,
     clock: Arc<dyn Clock>,
@@ -149,7 +173,7 @@ pub async fn run_chosen(
     let tracker = TaskTracker::new();
     let informers = Arc::new(Informers::new(shared.clone(), stop.clone()));
     let options = Arc::new(options);
-    for descriptor in ALL.iter().filter(|d| chosen(d.name)) {
+    for descriptor in chosen {
         let account = service_account(descriptor.name);
         // Tokens are handed out under the manager's own identity, as upstream does: no account could be used before.
         let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ContainerStatus as ApiStatus, Node, Pod, Service};
 use knarr_api::kind::Kind;
 use knarr_client::events::EventRecorder;
@@ -128,7 +129,11 @@ impl Kubelet {
     }
 
     /// Works until `stop`; containers go on running after it. An error text says why it could not begin.
-    pub async fn run(self: Arc<Self>) -> Result<(), String> {
+    pub fn run(self: Arc<Self>) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(self.work())
+    }
+
+    async fn work(self: Arc<Self>) -> Result<(), String> {
         let stop = self.stop.clone();
         let cgroups = self.syncer.cgroups.clone();
         tokio::task::spawn_blocking(move || cgroups.open()).await.map_err(|e| e.to_string())??;

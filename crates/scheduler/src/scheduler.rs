@@ -1,6 +1,7 @@
 //! The shell around the scheduling cycle: takes pods from the queue, decides, and hands them on to be bound.
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -180,7 +181,11 @@ impl Scheduler {
     }
 
     /// Schedules until `stop`. The informers must have synced.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+    pub fn run(self: Arc<Self>, stop: CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.work(stop))
+    }
+
+    async fn work(self: Arc<Self>, stop: CancellationToken) {
         loop {
             let batch = tokio::select! {
                 biased;

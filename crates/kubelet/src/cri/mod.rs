@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use knarr_apimachinery::clock::Clock;
 use knarr_runtime::containers::Cgroups;
 use tokio::sync::broadcast;
@@ -76,7 +77,11 @@ fn shown_version(text: &str) -> String {
 
 impl Cri {
     /// Connects, and begins to watch what happens until `stop`. An error text says what is wrong with the runtime.
-    pub async fn open(options: Options, stop: CancellationToken) -> Result<Self, String> {
+    pub fn open(options: Options, stop: CancellationToken) -> BoxFuture<'static, Result<Self, String>> {
+        Box::pin(Self::opened(options, stop))
+    }
+
+    async fn opened(options: Options, stop: CancellationToken) -> Result<Self, String> {
         let runtime = client::socket(&options.runtime_endpoint)?;
         let images = options.image_endpoint.as_deref().map_or_else(|| Ok(runtime.clone()), client::socket)?;
         let (events, _) = broadcast::channel(EVENTS);

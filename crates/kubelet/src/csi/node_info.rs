@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, OwnerReference};
@@ -181,7 +182,11 @@ impl NodeInfo {
 
     /// Sees to it that the CSINode belongs to the Node there is, until `stop`: a Node that was deleted and came anew
     /// gets everything again.
-    pub async fn keep(self: Arc<Self>, stop: CancellationToken) {
+    pub fn keep(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(self.work(stop))
+    }
+
+    async fn work(self: Arc<Self>, stop: CancellationToken) {
         let wake = Arc::new(Notify::new());
         let on_node = Arc::clone(&wake);
         self.node.add_handler(move |event| {

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use knarr_runtime::containers::{Cgroups, Event, Runtime};
 use knarr_runtime::images::{ImageStore, PullOptions};
 use tokio::sync::broadcast;
@@ -62,7 +63,17 @@ async fn unbroken<T: Send + 'static>(work: impl Future<Output = Result<T>> + Sen
 impl Embedded {
     /// Takes up the sandboxes that an earlier server left. `dir` is made if missing; `pull` says how images are
     /// fetched (its keyring is not used).
-    pub async fn open(
+    pub fn open(
+        runtime: Runtime,
+        images: ImageStore,
+        network: Arc<dyn PodNetwork>,
+        pull: PullOptions,
+        dir: PathBuf,
+    ) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(Self::opened(runtime, images, network, pull, dir))
+    }
+
+    async fn opened(
         runtime: Runtime,
         images: ImageStore,
         network: Arc<dyn PodNetwork>,

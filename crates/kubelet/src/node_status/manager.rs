@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference, Taint};
 use knarr_api::kind::Kind;
 use knarr_client::events::{EventRecorder, EventType};
@@ -186,7 +187,11 @@ impl NodeStatusManager {
     }
 
     /// Registers the node, then keeps its status and lease until `stop`.
-    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+    pub fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(self.work(stop))
+    }
+
+    async fn work(self: Arc<Self>, stop: CancellationToken) {
         let myself = Arc::clone(&self);
         let uid = move || myself.node().map(|node| node.uid().to_owned());
         let name = self.options.node_name.clone();

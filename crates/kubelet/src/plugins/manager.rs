@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use knarr_apimachinery::clock::Clock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +38,11 @@ impl PluginManager {
     }
 
     /// Works until `stop`; plugins stay registered then.
-    pub async fn run(self, stop: CancellationToken) {
+    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(self.work(stop))
+    }
+
+    async fn work(self, stop: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         let mut served = BTreeMap::new();
         loop {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -119,7 +120,11 @@ impl BoundServer {
     }
 
     /// Answers until `stop`; connections that are open then are closed.
-    pub async fn serve(self, stop: CancellationToken) {
+    pub fn serve(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        Box::pin(self.answer(stop))
+    }
+
+    async fn answer(self, stop: CancellationToken) {
         let (slots, tracker) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
         loop {
             let accepted = tokio::select! {

@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::Taint;
 use knarr_client::{Client, Informers};
 use tokio_util::sync::CancellationToken;
@@ -85,8 +86,13 @@ impl Options {
 }
 
 /// Lives the nodes until `stop`. The client needs the rights of all of them.
-pub async fn run(options: Options, client: Client, informers: Arc<Informers>, stop: CancellationToken) {
-    runner::Runner::new(options, client, &informers).run(&informers, stop).await;
+pub fn run(
+    options: Options,
+    client: Client,
+    informers: Arc<Informers>,
+    stop: CancellationToken,
+) -> BoxFuture<'static, ()> {
+    Box::pin(async move { runner::Runner::new(options, client, &informers).run(&informers, stop).await })
 }
 
 #[cfg(test)]
