@@ -76,9 +76,8 @@ pub fn run(args: ControllerManagerArgs) -> Result<()> {
         let client_of = identities(&args, &component)?;
         component
             .run(shown(&args), move |stop| {
-                let chosen = chosen.clone();
                 run_chosen(
-                    move |name| chosen.takes(name),
+                    &|name| chosen.takes(name),
                     Arc::clone(&client_of),
                     client.clone(),
                     Arc::clone(&clock),

@@ -134,70 +134,49 @@ pub fn run(
     options: Options,
     stop: CancellationToken,
 ) -> Running {
-    run_chosen(|_| true, client_of, shared, clock, options, stop)
+    run_chosen(&|_| true, client_of, shared, clock, options, stop)
 }
 
 /// As [`run`], of the controllers whose names are chosen.
 pub fn run_chosen(
-    chosen: impl Fn(&str) -> bool,
+    chosen: &dyn Fn(&str) -> bool,
     client_of: ClientOf,
     shared: Client,
     clock: Arc<dyn Clock>,
     options: Options,
     stop: CancellationToken,
 ) -> Running {
-    let chosen = ALL.iter().filter(|d| chosen(d.name)).collect();
-    boxed(chosen, client_of, shared, clock, options, stop)
-}
-
-/// Compiled here, with the controllers, and not wherever they are run.
-fn boxed(
-    chosen: Vec<&'static Descriptor>,
-    client_of: ClientOf,
-    shared: Client,
-    clock: Arc<dyn Clock>,
-    options: Options,
-    stop: CancellationToken,
-) -> Running {
-    Box::pin(run_these(chosen, client_of, shared, clock, options, stop))
-}
-
-async fn run_these(
-    chosen: Vec<&'static Descriptor>,
-    client_of: ClientOf,
-    shared: Client,
-    clock: Arc<dyn Clock>,
-    options: Options,
-    stop: CancellationToken,
-) {
-    let tracker = TaskTracker::new();
-    let informers = Arc::new(Informers::new(shared.clone(), stop.clone()));
-    let options = Arc::new(options);
-    for descriptor in chosen {
-        let account = service_account(descriptor.name);
-        // Tokens are handed out under the manager's own identity, as upstream does: no account could be used before.
-        let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;
-        let client = if of_manager { shared.clone() } else { client_of(account) };
-        let context = Context {
-            name: descriptor.name,
-            informers: Arc::clone(&informers),
-            recorder: EventRecorder::new(client.clone(), event_source(descriptor.name), "", stop.clone()),
-            client,
-            clock: Arc::clone(&clock),
-            options: Arc::clone(&options),
-            stop: stop.clone(),
-        };
-        let controller = (descriptor.run)(Arc::new(context));
-        let name = descriptor.name;
-        health::begins(name);
-        tracker.spawn(async move {
-            let mut fallen = health::Fallen::unless_it_ends(name);
-            controller.await;
-            fallen.has_ended();
-        });
-    }
-    tracker.close();
-    tracker.wait().await;
+    let chosen: Vec<&Descriptor> = ALL.iter().filter(|d| chosen(d.name)).collect();
+    Box::pin(async move {
+        let tracker = TaskTracker::new();
+        let informers = Arc::new(Informers::new(shared.clone(), stop.clone()));
+        let options = Arc::new(options);
+        for descriptor in chosen {
+            let account = service_account(descriptor.name);
+            // Tokens are handed out under the manager's own identity, as upstream does: no account could be used before.
+            let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;
+            let client = if of_manager { shared.clone() } else { client_of(account) };
+            let context = Context {
+                name: descriptor.name,
+                informers: Arc::clone(&informers),
+                recorder: EventRecorder::new(client.clone(), event_source(descriptor.name), "", stop.clone()),
+                client,
+                clock: Arc::clone(&clock),
+                options: Arc::clone(&options),
+                stop: stop.clone(),
+            };
+            let controller = (descriptor.run)(Arc::new(context));
+            let name = descriptor.name;
+            health::begins(name);
+            tracker.spawn(async move {
+                let mut fallen = health::Fallen::unless_it_ends(name);
+                controller.await;
+                fallen.has_ended();
+            });
+        }
+        tracker.close();
+        tracker.wait().await;
+    })
 }
 
 /// Whether a create was refused because its namespace is being deleted: what is asked for will go with it.

@@ -77,7 +77,7 @@ impl World {
         let chosen = |name: &str| matches!(name, "garbage-collector-controller" | "namespace-controller");
         let stop = self.stop.clone();
         tokio::spawn(async move {
-            knarr_controllers::run_chosen(chosen, client_of, shared, Arc::new(SystemClock), options, stop)
+            knarr_controllers::run_chosen(&chosen, client_of, shared, Arc::new(SystemClock), options, stop)
                 .await;
         });
     }

@@ -284,7 +284,7 @@ pub async fn controllers(names: &'static [&'static str], client: Client, stop: C
         token_signer: None,
         settings: knarr_controllers::Settings::default(),
     };
-    run_chosen(|name| names.contains(&name), client_of, client, clock, options, stop).await;
+    run_chosen(&|name| names.contains(&name), client_of, client, clock, options, stop).await;
 }
 
 async fn scheduler(client: Client, seed: u64, stop: CancellationToken) {
