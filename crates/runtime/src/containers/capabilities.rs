@@ -71,7 +71,7 @@ const DEFAULT: [&str; 14] = [
 const ALL: u64 = (1 << NAMES.len()) - 1;
 
 /// Capability sets as bit masks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CapabilitySets {
     pub bounding: u64,
     pub permitted: u64,
@@ -165,14 +165,52 @@ pub fn drop_bounding(sets: &CapabilitySets) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets the process's own sets, within what this machine lets us hold at all.
-pub fn apply(sets: &CapabilitySets) -> io::Result<()> {
+/// Acts with every capability that is permitted.
+pub fn act_with_all() -> io::Result<()> {
     let held = own_permitted()?;
-    let permitted = sets.permitted & held;
-    let inheritable = sets.inheritable & held;
+    set(held, held, 0)
+}
+
+impl CapabilitySets {
+    /// What a program of this user can use from its start on: a user other than root has only the
+    /// ambient ones.
+    fn effective(&self, uid: u32) -> u64 {
+        if uid == 0 { self.permitted } else { self.ambient }
+    }
+
+    /// Acts with no more than the program will have, and keeps the others permitted.
+    pub fn act(&self, uid: u32) -> io::Result<()> {
+        let held = own_permitted()?;
+        set(self.effective(uid) & held, held, 0)
+    }
+
+    /// Sets the process's own sets, within what this machine lets us hold at all.
+    pub fn apply(&self, uid: u32) -> io::Result<()> {
+        let held = own_permitted()?;
+        set(self.effective(uid) & held, self.permitted & held, self.inheritable & held)?;
+        for number in 0..64u32 {
+            if self.ambient & held & (1 << number) != 0 {
+                // SAFETY: integer arguments only.
+                sys::check(unsafe {
+                    libc::prctl(
+                        libc::PR_CAP_AMBIENT,
+                        libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong,
+                        number as libc::c_ulong,
+                        0,
+                        0,
+                    )
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// capset(2) for the calling thread.
+fn set(effective: u64, permitted: u64, inheritable: u64) -> io::Result<()> {
     let header = Header { version: VERSION_3, pid: 0 };
     let word = |shift: u32| Words {
-        effective: (permitted >> shift) as u32,
+        effective: (effective >> shift) as u32,
         permitted: (permitted >> shift) as u32,
         inheritable: (inheritable >> shift) as u32,
     };
@@ -181,21 +219,12 @@ pub fn apply(sets: &CapabilitySets) -> io::Result<()> {
     if unsafe { libc::syscall(libc::SYS_capset, &raw const header, words.as_ptr()) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    for number in 0..64u32 {
-        if sets.ambient & held & (1 << number) != 0 {
-            // SAFETY: integer arguments only.
-            sys::check(unsafe {
-                libc::prctl(
-                    libc::PR_CAP_AMBIENT,
-                    libc::PR_CAP_AMBIENT_RAISE as libc::c_ulong,
-                    number as libc::c_ulong,
-                    0,
-                    0,
-                )
-            })?;
-        }
-    }
     Ok(())
+}
+
+/// Gives up every capability of the calling thread.
+pub fn drop_all() -> io::Result<()> {
+    set(0, 0, 0)
 }
 
 #[cfg(test)]

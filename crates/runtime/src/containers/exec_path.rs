@@ -1,10 +1,12 @@
 //! Finds a container's executable and words the failure as runc does.
 
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use super::sys::errno_text;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+
+use super::sys::{self, errno_text};
 
 /// What PATH is when neither image nor pod says.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -57,12 +59,16 @@ enum Unfit {
     Mode,
 }
 
+/// Magic links of procfs are no way to a program: /proc/self/exe is the runtime's own.
 fn executable(path: &Path) -> Result<(), Unfit> {
-    let metadata = std::fs::metadata(path).map_err(Unfit::Stat)?;
-    if metadata.is_dir() {
+    let how =
+        OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    let file = openat2(AT_FDCWD, path, how).map_err(|errno| Unfit::Stat(errno.into()))?;
+    let mode = sys::stat_of(file.as_fd()).map_err(Unfit::Stat)?.st_mode;
+    if mode & libc::S_IFMT == libc::S_IFDIR {
         return Err(Unfit::Directory);
     }
-    if metadata.mode() & 0o111 == 0 { Err(Unfit::Mode) } else { Ok(()) }
+    if mode & 0o111 == 0 { Err(Unfit::Mode) } else { Ok(()) }
 }
 
 #[cfg(test)]

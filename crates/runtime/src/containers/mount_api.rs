@@ -1,20 +1,29 @@
 //! The kernel's descriptor-based mount calls (open_tree, move_mount, mount_setattr) and pivot_root.
 //!
-//! Bind sources are opened as detached trees before pivot_root and attached after it, so that a
-//! destination can never lead out of the container's root through a symbolic link.
+//! Bind sources are opened as detached trees before pivot_root and attached after it. Every mount is made
+//! detached and attached by descriptor, so that what a path means cannot change between look-up and mount.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use super::sys::check;
+use super::sys::{check, cstring};
 
 pub const MOUNT_ATTR_RDONLY: u64 = 0x1;
+pub const MOUNT_ATTR_NOSUID: u64 = 0x2;
+pub const MOUNT_ATTR_NODEV: u64 = 0x4;
 pub const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+pub const MOUNT_ATTR_STRICTATIME: u64 = 0x20;
 
 const OPEN_TREE_CLONE: libc::c_uint = 1;
 const OPEN_TREE_CLOEXEC: libc::c_uint = libc::O_CLOEXEC as libc::c_uint;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
+const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
+const FSOPEN_CLOEXEC: libc::c_uint = 1;
+const FSMOUNT_CLOEXEC: libc::c_uint = 1;
+const FSCONFIG_SET_FLAG: libc::c_uint = 0;
+const FSCONFIG_SET_STRING: libc::c_uint = 1;
+const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 
 /// As `struct mount_attr` of mount_setattr(2).
 #[repr(C)]
@@ -28,33 +37,86 @@ struct MountAttr {
 
 /// A detached copy of the mount at `path`; with `recursive`, of all mounts below it too.
 pub fn open_tree(path: &CStr, recursive: bool) -> io::Result<OwnedFd> {
-    let mut flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC;
-    if recursive {
-        flags |= libc::AT_RECURSIVE as libc::c_uint;
-    }
+    clone_tree(libc::AT_FDCWD, path, recursive, 0)
+}
+
+/// As [`open_tree`], of what a descriptor names.
+pub fn open_tree_of(fd: BorrowedFd<'_>, recursive: bool) -> io::Result<OwnedFd> {
+    clone_tree(fd.as_raw_fd(), c"", recursive, libc::AT_EMPTY_PATH as libc::c_uint)
+}
+
+fn clone_tree(fd: libc::c_int, path: &CStr, recursive: bool, flags: libc::c_uint) -> io::Result<OwnedFd> {
+    let recursive = if recursive { libc::AT_RECURSIVE as libc::c_uint } else { 0 };
+    let flags = flags | recursive | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC;
     // SAFETY: path is NUL-terminated.
-    let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    fresh(unsafe { libc::syscall(libc::SYS_open_tree, fd, path.as_ptr(), flags) })
+}
+
+fn fresh(fd: libc::c_long) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor.
+    // SAFETY: the call that returned it made the descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Attaches a detached tree at `path`.
-pub fn move_mount(tree: BorrowedFd<'_>, path: &CStr) -> io::Result<()> {
-    // SAFETY: both paths are NUL-terminated.
-    let ret = unsafe {
+fn done(ret: libc::c_long) -> io::Result<()> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A detached mount of a file system. `options` are separated by commas, with or without a value.
+pub fn new_mount(fstype: &CStr, options: &str, attributes: u64) -> io::Result<OwnedFd> {
+    // SAFETY: fstype is NUL-terminated.
+    let context = fresh(unsafe { libc::syscall(libc::SYS_fsopen, fstype.as_ptr(), FSOPEN_CLOEXEC) })?;
+    configure(&context, FSCONFIG_SET_STRING, Some(c"source"), Some(fstype))?;
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option.split_once('=') {
+            Some((key, value)) => {
+                configure(&context, FSCONFIG_SET_STRING, Some(&cstring(key)?), Some(&cstring(value)?))?;
+            }
+            None => configure(&context, FSCONFIG_SET_FLAG, Some(&cstring(option)?), None)?,
+        }
+    }
+    configure(&context, FSCONFIG_CMD_CREATE, None, None)?;
+    // SAFETY: integer arguments only.
+    fresh(unsafe {
+        libc::syscall(libc::SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, attributes as libc::c_uint)
+    })
+}
+
+fn configure(
+    context: &OwnedFd,
+    command: libc::c_uint,
+    key: Option<&CStr>,
+    value: Option<&CStr>,
+) -> io::Result<()> {
+    let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+    // SAFETY: key and value are NULL or NUL-terminated.
+    done(unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            context.as_raw_fd(),
+            command,
+            pointer(key),
+            pointer(value),
+            0 as libc::c_int,
+        )
+    })
+}
+
+/// Attaches a detached tree over what `target` names.
+pub fn move_mount(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both paths are empty and NUL-terminated.
+    done(unsafe {
         libc::syscall(
             libc::SYS_move_mount,
             tree.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            MOVE_MOUNT_F_EMPTY_PATH,
+            target.as_raw_fd(),
+            c"".as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH,
         )
-    };
-    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    })
 }
 
 /// Changes attributes and, where not 0, propagation of the tree behind a descriptor.
@@ -70,7 +132,7 @@ pub fn set_attributes(
         flags |= libc::AT_RECURSIVE;
     }
     // SAFETY: attr is valid for its size.
-    let ret = unsafe {
+    done(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
             tree.as_raw_fd(),
@@ -79,8 +141,7 @@ pub fn set_attributes(
             &raw const attr,
             std::mem::size_of::<MountAttr>(),
         )
-    };
-    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    })
 }
 
 pub fn mount(

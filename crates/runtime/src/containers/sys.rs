@@ -168,8 +168,35 @@ pub fn cloexec_from(first: u32) -> io::Result<()> {
 }
 
 pub fn close_from(first: u32) -> io::Result<()> {
-    // SAFETY: called before any descriptor above `first` is owned by this process's own code.
-    check_long(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0u32) }).map(drop)
+    close_range(first, u32::MAX)
+}
+
+/// Closes every descriptor but those listed.
+///
+/// For a freshly cloned process that never drops what it inherited: the copies of the parent's objects
+/// name descriptors that are gone.
+pub fn close_all_but(kept: &[RawFd]) -> io::Result<()> {
+    let mut kept: Vec<u32> = kept.iter().filter_map(|fd| u32::try_from(*fd).ok()).collect();
+    kept.sort_unstable();
+    let mut first = 0;
+    for fd in kept {
+        if fd > first {
+            close_range(first, fd - 1)?;
+        }
+        first = first.max(fd + 1);
+    }
+    close_range(first, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: the callers know that none of these descriptors is used again.
+    check_long(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0u32) }).map(drop)
+}
+
+/// Keeps other processes from tracing this one and from opening its memory, program and descriptors
+/// through /proc. Inherited by clones, undone by execve; a change of credentials may undo it, too.
+pub fn make_undumpable() -> io::Result<()> {
+    prctl(libc::PR_SET_DUMPABLE, 0, 0).map(drop)
 }
 
 /// Blocks the signals that the shim reads from its signalfd and returns the descriptor.
@@ -198,14 +225,43 @@ pub fn reset_signals() {
     }
 }
 
-pub fn mknod(path: &CStr, mode: libc::mode_t, device: libc::dev_t) -> io::Result<()> {
-    // SAFETY: path is NUL-terminated.
-    check(unsafe { libc::mknod(path.as_ptr(), mode, device) }).map(drop)
+/// `name` is one component below `folder`.
+pub fn mknod_at(
+    folder: BorrowedFd<'_>,
+    name: &CStr,
+    mode: libc::mode_t,
+    device: libc::dev_t,
+) -> io::Result<()> {
+    // SAFETY: name is NUL-terminated.
+    check(unsafe { libc::mknodat(folder.as_raw_fd(), name.as_ptr(), mode, device) }).map(drop)
 }
 
-pub fn chown(path: &CStr, uid: u32, gid: u32) -> io::Result<()> {
-    // SAFETY: path is NUL-terminated.
-    check(unsafe { libc::lchown(path.as_ptr(), uid, gid) }).map(drop)
+/// `name` is one component below `folder`; a symbolic link is changed itself.
+pub fn chown_at(folder: BorrowedFd<'_>, name: &CStr, uid: u32, gid: u32) -> io::Result<()> {
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: name is NUL-terminated.
+    check(unsafe { libc::fchownat(folder.as_raw_fd(), name.as_ptr(), uid, gid, flags) }).map(drop)
+}
+
+/// What a descriptor is, also one opened with O_PATH.
+pub fn stat_of(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
+    // SAFETY: an all-zero stat is valid and filled by the call.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        check(libc::fstat(fd.as_raw_fd(), &raw mut stat))?;
+        Ok(stat)
+    }
+}
+
+/// The magic number of the file system that a descriptor lies on.
+pub fn file_system_of(fd: BorrowedFd<'_>) -> io::Result<i64> {
+    // SAFETY: an all-zero statfs is valid and filled by the call.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        check(libc::fstatfs(fd.as_raw_fd(), &raw mut stat))?;
+        #[allow(clippy::unnecessary_cast, reason = "the type differs by architecture")]
+        Ok(stat.f_type as i64)
+    }
 }
 
 pub fn fchown(fd: BorrowedFd<'_>, uid: u32, gid: u32) -> io::Result<()> {

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
 
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+
 use super::spec::User;
-use super::{Error, Result, sys};
+use super::{Error, Result};
 
 /// More than any sane account file; a larger one is read only so far.
 const ACCOUNT_FILE_LIMIT: u64 = 4 << 20;
@@ -20,36 +21,17 @@ pub fn resolve_user(rootfs: &Path, text: &str) -> Result<User> {
 }
 
 /// A file below `root` with symbolic links kept inside it; empty if there is none.
-fn read_in_root(root: &Path, path: &str) -> String {
+pub(super) fn read_in_root(root: &Path, path: &str) -> String {
     let Ok(root) = File::open(root) else { return String::new() };
-    let Ok(file) = open_in_root(&root, path) else { return String::new() };
-    let mut bytes = Vec::new();
-    let _ = file.take(ACCOUNT_FILE_LIMIT).read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn open_in_root(root: &File, path: &str) -> std::io::Result<File> {
-    use std::os::fd::AsRawFd;
-    // SAFETY: an all-zero open_how is valid.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
-    how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-    let path = sys::cstring(path)?;
-    // SAFETY: path is NUL-terminated, how valid for its size.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_openat2,
-            root.as_raw_fd(),
-            path.as_ptr(),
-            &raw const how,
-            std::mem::size_of::<libc::open_how>(),
-        )
+    // What is not a plain file must not make us wait.
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let Ok(file) = openat2(&root, path, OpenHow::new().flags(flags).resolve(resolve)) else {
+        return String::new();
     };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: a fresh descriptor.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    let mut bytes = Vec::new();
+    let _ = File::from(file).take(ACCOUNT_FILE_LIMIT).read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn fields(text: &str) -> impl Iterator<Item = Vec<&str>> {

@@ -4,12 +4,16 @@
 //! SOCK_SEQPACKET socket: the terminal's master descriptor if there is one, a [`Failure`] if it cannot
 //! go on; the socket closes by itself when the program takes over.
 
+mod null_device;
 mod process;
+mod root;
 mod rootfs;
+mod standard_streams;
 mod terminal;
+mod working_folder;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +22,9 @@ use super::socket;
 use super::status::TerminalSize;
 use super::sys::{self, errno_text};
 pub use process::Process;
+use root::Root;
 pub use rootfs::{MASKED, READ_ONLY, RootfsPlan, clone_flags, host_devices};
+pub use standard_streams::Stdio;
 pub use terminal::TERMINAL_REPORT;
 
 /// Why a process could not start; worded as runc words it.
@@ -33,14 +39,6 @@ impl Failure {
     fn step(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Failure {
         move |error| Failure { message: format!("{what}: {}", errno_text(&error)), exit_code: 128 }
     }
-}
-
-/// Standard streams of a process without a terminal; `None` is /dev/null.
-#[derive(Default)]
-pub struct Stdio {
-    pub stdin: Option<OwnedFd>,
-    pub stdout: Option<OwnedFd>,
-    pub stderr: Option<OwnedFd>,
 }
 
 /// How the process gets to its surroundings.
@@ -77,45 +75,44 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     // SAFETY: plain system call.
     unsafe { libc::umask(0) };
     launch.join.enter().map_err(Failure::step("join cgroup"))?;
+    sys::make_undumpable().map_err(Failure::step("hide from other processes"))?;
+    // From here on nothing of the host's is open but what the process needs itself.
+    sys::close_all_but(&launch.kept()).map_err(Failure::step("close inherited descriptors"))?;
     sys::setsid().map_err(Failure::step("setsid"))?;
     launch.process.set_oom_score_adj()?;
-    match &launch.surroundings {
+    let null = null_device::of_host().map_err(Failure::step("open /dev/null"))?;
+    let cover = rootfs::NullCover::open().map_err(Failure::step("open /dev/null"))?;
+    let root = match &launch.surroundings {
         Surroundings::New(plan) => rootfs::enter(plan)?,
         Surroundings::Join { init } => sys::setns(*init, libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP)
+            .and_then(|()| Root::of_process())
             .map_err(Failure::step("join the container's namespaces"))?,
-    }
+    };
+    let uid = launch.process.user.uid;
     match launch.terminal {
         Some(size) => {
             let console = matches!(launch.surroundings, Surroundings::New(_));
-            terminal::open(launch.report.as_fd(), size, launch.process.user.uid, console)?;
+            terminal::open(&root, launch.report.as_fd(), size, uid, console)?;
         }
-        None => set_stdio(&launch.stdio, launch.process.user.uid)?,
+        None => {
+            let null = null_device::inside(&root, &null).map_err(Failure::step("open /dev/null"))?;
+            launch.stdio.set(uid, &null)?;
+        }
     }
     if let Surroundings::New(plan) = &launch.surroundings {
-        rootfs::seal(plan)?;
+        rootfs::seal(plan, &root, cover)?;
     }
-    launch.process.exec()
+    launch.process.exec(&root)
 }
 
-fn set_stdio(stdio: &Stdio, uid: u32) -> Result<(), Failure> {
-    for (target, fd) in [(0, &stdio.stdin), (1, &stdio.stdout), (2, &stdio.stderr)] {
-        match fd {
-            Some(fd) => {
-                // So that the program can open /dev/stdout again although it is not root.
-                let _ = sys::fchown(fd.as_fd(), uid, u32::MAX);
-                sys::dup_to(fd.as_raw_fd(), target).map_err(Failure::step("set up standard streams"))?;
-            }
-            None => {
-                // SAFETY: constant NUL-terminated path.
-                let fd = sys::check(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) })
-                    .map_err(Failure::step("open /dev/null"))?;
-                sys::dup_to(fd, target).map_err(Failure::step("set up standard streams"))?;
-                if fd > 2 {
-                    // SAFETY: opened above, owned by nobody else.
-                    unsafe { libc::close(fd) };
-                }
-            }
+impl Launch<'_> {
+    /// What stays open: the standard streams, old and new, the report, and whom to join.
+    fn kept(&self) -> Vec<RawFd> {
+        let mut kept = vec![0, 1, 2, self.report.as_raw_fd()];
+        kept.extend(self.stdio.descriptors());
+        if let Surroundings::Join { init } = &self.surroundings {
+            kept.push(init.as_raw_fd());
         }
+        kept
     }
-    Ok(())
 }

@@ -5,6 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use super::Failure;
+use super::root::Root;
+use super::working_folder::WorkingFolder;
 use crate::containers::capabilities::{self, CapabilitySets};
 use crate::containers::exec_path::{self, DEFAULT_PATH, variable};
 use crate::containers::seccomp::{self, Instruction};
@@ -61,38 +63,29 @@ impl Process {
     }
 
     /// Ends in the program or in the reason why not.
-    pub fn exec(&self) -> Result<std::convert::Infallible, Failure> {
+    ///
+    /// The working directory, the account file and the program are looked up with the rights that the
+    /// program will have. Only what needs more comes after that: a filter that allows few system calls
+    /// must not stand in the way of the steps before it.
+    pub fn exec(&self, root: &Root) -> Result<std::convert::Infallible, Failure> {
         // A server and its shims may do without huge pages; that is no business of the container.
         let _ = sys::prctl(libc::PR_SET_THP_DISABLE, 0, 0);
         for limit in &self.rlimits {
             set_rlimit(limit)?;
         }
-        let env = self.environment();
-        let early_chdir = self.enter_cwd();
-        if self.no_new_privileges {
-            sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(Failure::step("set no_new_privs"))?;
-        } else {
-            // Without no_new_privs a filter needs CAP_SYS_ADMIN, so it goes on before that is dropped.
-            self.install_filter()?;
-        }
+        let folder = WorkingFolder::prepare(root, &self.cwd);
         self.become_user()?;
-        if early_chdir.is_err() {
-            self.enter_cwd()?;
-        }
+        folder.enter(root)?;
+        let env = self.environment();
         let path = exec_path::look_up(&self.args[0], variable(&env, "PATH").unwrap_or(DEFAULT_PATH))
             .map_err(|error| Failure { message: error.message, exit_code: error.exit_code })?;
-        // The container goes with its shim. Cleared by every change of credentials, hence so late.
-        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
-            .map_err(Failure::step("set the parent death signal"))?;
-        // SAFETY: plain system call.
-        unsafe { libc::umask(0o022) };
         let (file, argv, envp) = self.exec_strings(&path, &env)?;
         let argv = pointers(&argv);
         let envp = pointers(&envp);
-        if self.no_new_privileges {
-            self.install_filter()?;
-        }
         sys::cloexec_from(3).map_err(Failure::step("close inherited descriptors"))?;
+        // SAFETY: plain system call.
+        unsafe { libc::umask(0o022) };
+        self.confine()?;
         // SAFETY: NULL-terminated arrays of NUL-terminated strings that outlive the call.
         unsafe { libc::execve(file.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
         let error = std::io::Error::last_os_error();
@@ -110,18 +103,11 @@ impl Process {
         };
         add("PATH", &|| DEFAULT_PATH.to_owned());
         add("HOSTNAME", &|| self.hostname.clone());
-        add("HOME", &|| user::home_of(&read_passwd(), self.user.uid));
+        add("HOME", &|| user::home_of(&user::read_in_root(Path::new("/"), "etc/passwd"), self.user.uid));
         if self.tty {
             add("TERM", &|| "xterm".to_owned());
         }
         env
-    }
-
-    fn enter_cwd(&self) -> Result<(), Failure> {
-        // runc makes a missing working directory; a failure shows in the chdir.
-        let _ = fs::DirBuilder::new().recursive(true).create(&self.cwd);
-        std::env::set_current_dir(&self.cwd)
-            .map_err(Failure::step(format!("chdir to cwd ({:?}) set in config.json failed", self.cwd)))
     }
 
     fn install_filter(&self) -> Result<(), Failure> {
@@ -131,6 +117,7 @@ impl Process {
         }
     }
 
+    /// Sets the ids and acts with no more than the program's capabilities, but keeps the others at hand.
     fn become_user(&self) -> Result<(), Failure> {
         let user = &self.user;
         capabilities::drop_bounding(&self.capabilities)
@@ -144,8 +131,26 @@ impl Process {
             sys::check(libc::setresgid(user.gid, user.gid, user.gid)).map_err(Failure::step("setgid"))?;
             sys::check(libc::setresuid(user.uid, user.uid, user.uid)).map_err(Failure::step("setuid"))?;
         }
-        capabilities::apply(&self.capabilities).map_err(Failure::step("set capabilities"))?;
-        sys::prctl(libc::PR_SET_KEEPCAPS, 0, 0).map(drop).map_err(Failure::step("drop kept capabilities"))
+        // A change of ids makes a process dumpable where the machine's fs.suid_dumpable says so.
+        sys::make_undumpable().map_err(Failure::step("hide from other processes"))?;
+        self.capabilities.act(user.uid).map_err(Failure::step("set capabilities"))
+    }
+
+    /// The last steps: no more capabilities than the program's, its filter, and its end with the shim's.
+    fn confine(&self) -> Result<(), Failure> {
+        if self.no_new_privileges {
+            sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(Failure::step("set no_new_privs"))?;
+        } else {
+            // Without no_new_privs a filter needs CAP_SYS_ADMIN, so it goes on before that is dropped.
+            capabilities::act_with_all().map_err(Failure::step("set capabilities"))?;
+            self.install_filter()?;
+        }
+        self.capabilities.apply(self.user.uid).map_err(Failure::step("set capabilities"))?;
+        sys::prctl(libc::PR_SET_KEEPCAPS, 0, 0).map_err(Failure::step("drop kept capabilities"))?;
+        // Cleared by every change of credentials, hence so late.
+        sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
+            .map_err(Failure::step("set the parent death signal"))?;
+        if self.no_new_privileges { self.install_filter() } else { Ok(()) }
     }
 
     fn exec_strings(
@@ -163,10 +168,6 @@ impl Process {
 
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
-}
-
-fn read_passwd() -> String {
-    fs::read("/etc/passwd").map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
 fn rlimit_resource(kind: &str) -> Option<libc::__rlimit_resource_t> {

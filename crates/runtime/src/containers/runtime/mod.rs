@@ -3,6 +3,7 @@
 mod containers;
 mod exec;
 mod sandbox;
+mod shim_program;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,6 +21,7 @@ use super::{Error, Result};
 pub use containers::Container;
 pub use exec::{AttachRequest, ExecOutput, ExecRequest};
 use sandbox::Sandbox;
+use shim_program::ShimProgram;
 
 /// A slow receiver that falls this far behind misses events and has to list.
 const EVENT_QUEUE: usize = 1024;
@@ -45,6 +47,7 @@ pub struct Runtime {
 
 struct Inner {
     options: RuntimeOptions,
+    shim: Arc<ShimProgram>,
     cgroups: Cgroups,
     shim_cgroups: Cgroups,
     sandboxes: Mutex<BTreeMap<String, Arc<Sandbox>>>,
@@ -81,8 +84,10 @@ impl Runtime {
             fs::canonicalize(&options.state_dir).map_err(Error::file("open", &options.state_dir))?;
         let cgroups = Cgroups::detect(&options.cgroup_root)?;
         let shim_cgroups = Cgroups::detect(&options.shim_cgroup)?;
+        let shim = ShimProgram::open(&options.shim, &options.shim_args);
+        let shim = Arc::new(shim.map_err(Error::file("open", &options.shim))?);
         let (events, _) = broadcast::channel(EVENT_QUEUE);
-        let inner = Inner { options, cgroups, shim_cgroups, sandboxes: Mutex::default(), events };
+        let inner = Inner { options, shim, cgroups, shim_cgroups, sandboxes: Mutex::default(), events };
         let runtime = Self { inner: Arc::new(inner) };
         let folder = state::sandboxes(&runtime.inner.options.state_dir);
         for id in state::folder_names(&folder) {
@@ -134,7 +139,7 @@ impl Runtime {
             shim_cgroups: self.inner.shim_cgroups.clone(),
         };
         let started =
-            Sandbox::start(&self.inner.options, folder.clone(), record, self.inner.events.clone()).await;
+            Sandbox::start(self.inner.shim.clone(), folder.clone(), record, self.inner.events.clone()).await;
         match started {
             Ok(sandbox) => {
                 let status = sandbox.status();

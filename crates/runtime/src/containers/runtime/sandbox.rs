@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::{broadcast, watch};
 
-use super::{RuntimeOptions, blocking, lock};
+use super::shim_program::ShimProgram;
+use super::{blocking, lock};
 use crate::containers::client::{Notice, ShimClient};
 use crate::containers::protocol::{Ready, Request};
 use crate::containers::purge::kill_shim;
@@ -58,14 +59,14 @@ impl Sandbox {
 
     /// Starts a shim and waits until the sandbox's namespaces are there.
     pub async fn start(
-        options: &RuntimeOptions,
+        shim: Arc<ShimProgram>,
         folder: SandboxFolder,
         record: SandboxRecord,
         events: broadcast::Sender<Event>,
     ) -> Result<Arc<Self>> {
         state::write_json(&folder.record(), &record).map_err(Error::file("write", folder.record()))?;
-        let (options, shim_folder) = (options.clone(), folder.clone());
-        let spawned = blocking(move || spawn_shim(&options, &shim_folder));
+        let shim_folder = folder.clone();
+        let spawned = blocking(move || spawn_shim(&shim, &shim_folder));
         let ready = tokio::time::timeout(SETUP_TIMEOUT, spawned)
             .await
             .map_err(|_| Error::ShimTimeout(SETUP_TIMEOUT.as_secs()))???;
@@ -278,18 +279,17 @@ impl Sandbox {
 }
 
 /// Runs the shim's first process, which ends when the shim proper is ready.
-fn spawn_shim(options: &RuntimeOptions, folder: &SandboxFolder) -> Result<Ready> {
+fn spawn_shim(shim: &ShimProgram, folder: &SandboxFolder) -> Result<Ready> {
     let log = fs::File::create(folder.shim_log()).map_err(Error::file("make", folder.shim_log()))?;
-    let mut child = Command::new(&options.shim)
-        .args(&options.shim_args)
-        .arg(folder.path())
+    let mut child = shim
+        .command(folder)
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
         .spawn()
-        .map_err(Error::file("run", &options.shim))?;
+        .map_err(Error::io("run the shim"))?;
     let mut text = String::new();
     let read = match child.stdout.take() {
         Some(stdout) => stdout.take(READY_BYTES).read_to_string(&mut text).map(drop),

@@ -20,6 +20,13 @@ pub fn filter(profile: &SeccompProfile, bounding: u64) -> Result<Option<Vec<Inst
     compile::compile(&profile).map(Some)
 }
 
+/// A filter under which any system call but those named ends the process.
+pub fn only(names: &[&str]) -> Result<Vec<Instruction>, String> {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    let rules = vec![profile::Rule { names, action: profile::Action::Allow, args: Vec::new() }];
+    compile::compile(&profile::Profile { default_action: profile::Action::KillProcess, rules })
+}
+
 /// Installs the filter on the calling thread; needs CAP_SYS_ADMIN or no_new_privs.
 pub fn install(program: &[Instruction]) -> io::Result<()> {
     #[repr(C)]

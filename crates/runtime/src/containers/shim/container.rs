@@ -8,7 +8,8 @@ use jiff::Timestamp;
 
 use super::launch::{Launched, Report, Target, launch};
 use super::output::Output;
-use super::serve::{Caller, Pause};
+use super::pause::Pause;
+use super::serve::Caller;
 use crate::containers::cgroups::{Cgroups, DeviceRule, OomWatch};
 use crate::containers::init::{Process, RootfsPlan, Stdio, Surroundings, clone_flags, host_devices};
 use crate::containers::log::{LogFile, Stream};

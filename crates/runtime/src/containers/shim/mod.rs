@@ -8,6 +8,7 @@ mod container;
 mod exec;
 mod launch;
 mod output;
+mod pause;
 mod requests;
 mod serve;
 mod setup;

@@ -12,6 +12,7 @@ use super::container::Container;
 use super::exec::Exec;
 use super::launch::Progress;
 use super::output::Port;
+use super::pause::Pause;
 use super::setup;
 use crate::containers::protocol::{ErrorKind, Incoming, Push, RemoteError, Response};
 use crate::containers::state::{SandboxFolder, SandboxRecord};
@@ -24,11 +25,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// For so long it is looked for the kill that a notice of short memory announces.
 const OOM_LOOKS: u32 = 250;
 const OOM_LOOK_EVERY_MS: libc::c_int = 20;
-
-/// The first process of a pid namespace shared by the sandbox's containers.
-pub struct Pause {
-    pub pidfd: OwnedFd,
-}
 
 /// Who waits for an answer: connection and request number.
 pub type Caller = (u64, u64);

@@ -7,11 +7,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use super::serve::{Pause, Shim};
+use super::pause;
+use super::serve::Shim;
 use crate::containers::mount_api;
 use crate::containers::spec::SandboxConfig;
 use crate::containers::state::{self, SandboxFolder, SandboxRecord};
-use crate::containers::sys::{self, Forked, errno_text, path_cstring};
+use crate::containers::sys::{self, errno_text, path_cstring};
 
 /// A score that lets the kernel take anything else first, where the machine allows it.
 const SHIM_OOM_SCORE_ADJ: &str = "-998";
@@ -25,6 +26,8 @@ pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, Str
     // SAFETY: plain system call.
     unsafe { libc::umask(0o022) };
     sys::setsid().map_err(step("setsid"))?;
+    // What is cloned from the shim is seen by containers before it has become their program.
+    sys::make_undumpable().map_err(step("hide from other processes"))?;
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map_err(step("become subreaper"))?;
     let _ = fs::write("/proc/self/comm", "knarr-shim");
     let _ = fs::write("/proc/self/oom_score_adj", SHIM_OOM_SCORE_ADJ);
@@ -37,7 +40,7 @@ pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, Str
         if config.host_ipc { PathBuf::from("/dev/shm") } else { mount_shm(&folder.shm(), config.shm_bytes)? };
     let signals = sys::child_signal_fd().map_err(step("signalfd"))?;
     let own_pid_ns = OwnedFd::from(fs::File::open("/proc/self/ns/pid").map_err(step("open pid namespace"))?);
-    let pause = if config.shared_pid { Some(start_pause()?) } else { None };
+    let pause = if config.shared_pid { Some(pause::start(&folder)?) } else { None };
     let listener = listen(&folder)?;
     state::make_private_folder(&folder.containers()).map_err(step("make state folder"))?;
     Ok(Shim::new(folder, record, shm, signals, listener, own_pid_ns, pause))
@@ -91,35 +94,6 @@ fn mount_shm(path: &Path, bytes: u64) -> Result<PathBuf, String> {
     let data = sys::cstring(format!("mode=1777,size={bytes}")).map_err(step("shm"))?;
     mount_api::mount(c"shm", &target, c"tmpfs", flags, &data).map_err(step("mount shm"))?;
     Ok(path.to_owned())
-}
-
-/// The first process of a pid namespace that containers share: it reaps what is orphaned in there.
-fn start_pause() -> Result<Pause, String> {
-    // SAFETY: the shim has one thread.
-    match unsafe { sys::clone3(libc::CLONE_NEWPID as u64, None) } {
-        Err(error) => Err(step("make the shared pid namespace")(error)),
-        Ok(Forked::Parent { pidfd, .. }) => Ok(Pause { pidfd }),
-        Ok(Forked::Child) => {
-            let _ = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0);
-            let _ = fs::write("/proc/self/comm", "pause");
-            let _ = sys::close_from(0);
-            pause()
-        }
-    }
-}
-
-/// SIGCHLD is blocked since before the clone, so none is missed between reaping and waiting.
-fn pause() -> ! {
-    loop {
-        while sys::reap_one().is_some() {}
-        // SAFETY: the set is initialised before use.
-        unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, libc::SIGCHLD);
-            libc::sigwaitinfo(&raw const set, std::ptr::null_mut());
-        }
-    }
 }
 
 /// Bound by a relative name, as a full path may exceed what a socket address holds.

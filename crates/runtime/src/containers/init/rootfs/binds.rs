@@ -1,0 +1,69 @@
+//! Sources of bind mounts, opened as detached trees while the host's file system is still there.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use super::super::Failure;
+use crate::containers::mount_api::{self, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_RDONLY};
+use crate::containers::spec::{Bind, Propagation};
+use crate::containers::sys::path_cstring;
+
+pub fn open(bind: &Bind, destination: &str, mountinfo: &str) -> Result<OwnedFd, Failure> {
+    let source = &bind.source;
+    let what = || format!("error mounting {source:?} to rootfs at {destination:?}");
+    let path = path_cstring(source).map_err(Failure::step(what()))?;
+    let tree = mount_api::open_tree(&path, true).map_err(Failure::step(what()))?;
+    let propagation = match bind.propagation {
+        Propagation::Private => libc::MS_PRIVATE,
+        Propagation::HostToContainer => libc::MS_SLAVE,
+        Propagation::Bidirectional => {
+            if let Some(mount_point) = not_shared(source, mountinfo) {
+                let message =
+                    format!("path {source:?} is mounted on {mount_point:?} but it is not a shared mount");
+                return Err(Failure { message, exit_code: 128 });
+            }
+            libc::MS_SHARED
+        }
+    };
+    mount_api::set_attributes(tree.as_fd(), 0, propagation, true).map_err(Failure::step(what()))?;
+    if bind.read_only {
+        let recursive = bind.recursive_read_only;
+        mount_api::set_attributes(tree.as_fd(), MOUNT_ATTR_RDONLY, 0, recursive)
+            .map_err(Failure::step(what()))?;
+    }
+    if bind.no_exec {
+        mount_api::set_attributes(tree.as_fd(), MOUNT_ATTR_NOEXEC, 0, false)
+            .map_err(Failure::step(what()))?;
+    }
+    Ok(tree)
+}
+
+/// The mount point that `path` lies on, if mounts made there do not reach other namespaces.
+fn not_shared(path: &Path, mountinfo: &str) -> Option<String> {
+    let path = fs::canonicalize(path).ok()?;
+    let mut best: Option<(String, bool)> = None;
+    for line in mountinfo.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let Some(point) = fields.get(4) else { continue };
+        let point = point.replace("\\040", " ");
+        // Of several mounts on one point the last covers the others.
+        if path.starts_with(&point) && best.as_ref().is_none_or(|(known, _)| point.len() >= known.len()) {
+            let optional = fields.iter().skip(6).take_while(|field| **field != "-");
+            best = Some((point, optional.into_iter().any(|field| field.starts_with("shared:"))));
+        }
+    }
+    best.and_then(|(point, shared)| (!shared).then_some(point))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_mounts_are_recognised() {
+        let info = "1 0 1:1 / / rw shared:1 - ext4 a rw\n2 1 1:2 / /tmp rw - tmpfs t rw\n";
+        assert_eq!(not_shared(Path::new("/usr"), info), None);
+        assert_eq!(not_shared(Path::new("/tmp"), info), Some("/tmp".to_owned()));
+    }
+}

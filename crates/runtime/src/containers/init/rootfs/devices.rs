@@ -1,0 +1,148 @@
+//! Device nodes: the standard ones, and those of the host that a container is given.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use nix::unistd::symlinkat;
+
+use super::super::Failure;
+use super::super::root::{Links, Root};
+use crate::containers::spec::{ContainerSpec, Device, ResolvedDevice};
+use crate::containers::sys::{self, cstring, errno_text};
+
+/// Standard devices: name, major, minor.
+const STANDARD: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+
+/// More than a machine has; keeps a strange /dev from growing without bound.
+const MAX_HOST_DEVICES: usize = 8192;
+
+/// Links of a standard /dev: target, name.
+const LINKS: [(&str, &str); 6] = [
+    ("/proc/self/fd", "fd"),
+    ("/proc/self/fd/0", "stdin"),
+    ("/proc/self/fd/1", "stdout"),
+    ("/proc/self/fd/2", "stderr"),
+    ("/proc/kcore", "core"),
+    ("pts/ptmx", "ptmx"),
+];
+
+/// Fills a /dev that the runtime has made.
+pub fn make_standard(dev: &OwnedFd) -> Result<(), Failure> {
+    for (name, major, minor) in STANDARD {
+        let node = Node { block: false, major, minor, mode: 0o666, uid: 0, gid: 0 };
+        node.make(dev.as_fd(), name).map_err(Failure::step(format!("make /dev/{name}")))?;
+    }
+    for (target, name) in LINKS {
+        symlinkat(target, dev, name)
+            .map_err(|errno| Failure::step(format!("make /dev/{name}"))(errno.into()))?;
+    }
+    Ok(())
+}
+
+/// Makes the devices that the container is given, wherever it wants them.
+pub fn make_given(root: &Root, devices: &[ResolvedDevice]) -> Result<(), Failure> {
+    for device in devices {
+        let path = &device.container_path;
+        let make = || {
+            let (parent, name) = path.rsplit_once('/').unwrap_or(("/", path));
+            let folder = root.folder(parent, Links::Follow)?;
+            let node = Node {
+                block: device.block,
+                major: device.major,
+                minor: device.minor,
+                mode: device.mode,
+                uid: device.uid,
+                gid: device.gid,
+            };
+            node.make(folder.as_fd(), name)
+        };
+        make().map_err(Failure::step(format!("make {path}")))?;
+    }
+    Ok(())
+}
+
+struct Node {
+    block: bool,
+    major: u32,
+    minor: u32,
+    mode: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Node {
+    /// One that is there already stays as it is.
+    fn make(&self, folder: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+        let kind = if self.block { libc::S_IFBLK } else { libc::S_IFCHR };
+        let name = cstring(name)?;
+        let device = libc::makedev(self.major, self.minor);
+        match sys::mknod_at(folder, &name, kind | self.mode, device) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            other => other?,
+        }
+        if (self.uid, self.gid) != (0, 0) {
+            sys::chown_at(folder, &name, self.uid, self.gid)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a device of the host is; the path must be a device node.
+fn resolve_device(device: &Device) -> io::Result<ResolvedDevice> {
+    let metadata = fs::metadata(&device.host_path)?;
+    let kind = metadata.file_type();
+    if !kind.is_block_device() && !kind.is_char_device() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a device node"));
+    }
+    Ok(ResolvedDevice {
+        container_path: device.container_path.clone(),
+        block: kind.is_block_device(),
+        major: libc::major(metadata.rdev()),
+        minor: libc::minor(metadata.rdev()),
+        mode: metadata.mode() & 0o777,
+        uid: metadata.uid(),
+        gid: metadata.gid(),
+        access: device.access.clone(),
+    })
+}
+
+/// The devices a container is given: those listed, with `privileged` all of the host's.
+pub fn host_devices(spec: &ContainerSpec) -> Result<Vec<ResolvedDevice>, String> {
+    let mut out = Vec::new();
+    for device in &spec.devices {
+        let resolved = resolve_device(device)
+            .map_err(|error| format!("device {:?}: {}", device.host_path, errno_text(&error)))?;
+        out.push(resolved);
+    }
+    if spec.privileged {
+        walk_devices(Path::new("/dev"), &mut out, 0);
+    }
+    Ok(out)
+}
+
+fn walk_devices(folder: &Path, out: &mut Vec<ResolvedDevice>, depth: u32) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if out.len() >= MAX_HOST_DEVICES {
+            return;
+        }
+        let (path, name) = (entry.path(), entry.file_name());
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() && depth < 8 {
+            if !["pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev"]
+                .iter()
+                .any(|skip| name == *skip)
+            {
+                walk_devices(&path, out, depth + 1);
+            }
+        } else if (kind.is_block_device() || kind.is_char_device()) && name != "console" {
+            let container_path = path.to_string_lossy().into_owned();
+            let device = Device { host_path: path, container_path, access: "rwm".to_owned() };
+            out.extend(resolve_device(&device).ok());
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Which mounts, devices and closed paths a container's root gets; pure.
+
+use std::path::{Path, PathBuf};
+
+use crate::containers::spec::{Bind, ContainerSpec, Mount, MountKind, ResolvedDevice};
+
+/// What a container does not see of the kernel, unless its procMount is Unmasked: as containerd and the kubelet have it.
+pub const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+];
+
+/// What of it cannot be written to.
+pub const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+pub struct RootfsPlan {
+    pub rootfs: PathBuf,
+    pub readonly: bool,
+    pub privileged: bool,
+    pub mounts: Vec<Planned>,
+    pub devices: Vec<ResolvedDevice>,
+    pub masked: Vec<String>,
+    pub read_only: Vec<String>,
+    /// v1 hierarchies as mount options; empty on v2.
+    pub cgroup_hierarchies: Vec<String>,
+}
+
+pub struct Planned {
+    pub destination: String,
+    pub what: What,
+}
+
+pub enum What {
+    Given(MountKind),
+    Dev,
+    Devpts,
+    Cgroup,
+}
+
+impl RootfsPlan {
+    /// Default mounts where the spec has none of its own, outer ones first.
+    pub fn of(
+        spec: &ContainerSpec,
+        shm: &Path,
+        devices: Vec<ResolvedDevice>,
+        cgroup_hierarchies: Vec<String>,
+    ) -> Self {
+        let mut mounts: Vec<Planned> = spec
+            .mounts
+            .iter()
+            .map(|Mount { destination, kind }| Planned {
+                destination: clean(destination),
+                what: What::Given(kind.clone()),
+            })
+            .collect();
+        let shm = Bind { source: shm.to_owned(), ..Bind::default() };
+        let defaults = [
+            ("/proc", What::Given(MountKind::Proc)),
+            ("/dev", What::Dev),
+            ("/dev/pts", What::Devpts),
+            ("/dev/shm", What::Given(MountKind::Bind(shm))),
+            ("/dev/mqueue", What::Given(MountKind::Mqueue)),
+            ("/sys", What::Given(MountKind::Sysfs { read_only: !spec.privileged })),
+            ("/sys/fs/cgroup", What::Cgroup),
+        ];
+        for (destination, what) in defaults {
+            if !mounts.iter().any(|mount| mount.destination == destination) {
+                mounts.push(Planned { destination: destination.to_owned(), what });
+            }
+        }
+        mounts.sort_by_key(|mount| mount.destination.split('/').filter(|part| !part.is_empty()).count());
+        let list = |given: &Option<Vec<String>>, default: &[&str]| match given {
+            _ if spec.privileged => Vec::new(),
+            Some(given) => given.clone(),
+            None => default.iter().map(|path| (*path).to_owned()).collect(),
+        };
+        Self {
+            rootfs: spec.rootfs.clone(),
+            readonly: spec.readonly_rootfs,
+            privileged: spec.privileged,
+            mounts,
+            devices,
+            masked: list(&spec.masked_paths, &MASKED),
+            read_only: list(&spec.readonly_paths, &READ_ONLY),
+            cgroup_hierarchies,
+        }
+    }
+}
+
+/// Removes doubled and trailing slashes and `.` and `..` by text.
+fn clean(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_mounts_take_the_place_of_defaults() {
+        let tmpfs = MountKind::Tmpfs { size_bytes: None, mode: 0o1777, read_only: false };
+        let spec = ContainerSpec {
+            mounts: vec![
+                Mount { destination: "/data/a/b".into(), kind: tmpfs.clone() },
+                Mount { destination: "/dev/shm/".into(), kind: tmpfs.clone() },
+                Mount { destination: "/data".into(), kind: tmpfs },
+            ],
+            ..ContainerSpec::default()
+        };
+        let plan = RootfsPlan::of(&spec, Path::new("/shm"), vec![], vec![]);
+        let order: Vec<&str> = plan.mounts.iter().map(|mount| mount.destination.as_str()).collect();
+        let want = [
+            "/data",
+            "/proc",
+            "/dev",
+            "/sys",
+            "/dev/shm",
+            "/dev/pts",
+            "/dev/mqueue",
+            "/data/a/b",
+            "/sys/fs/cgroup",
+        ];
+        assert_eq!(order, want);
+        assert_eq!(plan.masked.len(), MASKED.len());
+    }
+
+    #[test]
+    fn paths_are_cleaned() {
+        for (path, want) in [("/a//b/", "/a/b"), ("/", "/"), ("/a/../../b/.", "/b")] {
+            assert_eq!(clean(path), want);
+        }
+    }
+}

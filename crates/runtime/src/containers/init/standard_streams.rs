@@ -1,0 +1,33 @@
+//! Standard streams of a process without a terminal.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use super::Failure;
+use crate::containers::sys;
+
+/// `None` is the null device.
+#[derive(Default)]
+pub struct Stdio {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+}
+
+impl Stdio {
+    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Puts the streams into their places.
+    pub fn set(&self, uid: u32, null: &OwnedFd) -> Result<(), Failure> {
+        for (target, fd) in [(0, &self.stdin), (1, &self.stdout), (2, &self.stderr)] {
+            if let Some(fd) = fd {
+                // So that the program can open /dev/stdout again although it is not root.
+                let _ = sys::fchown(fd.as_fd(), uid, u32::MAX);
+            }
+            let fd = fd.as_ref().unwrap_or(null);
+            sys::dup_to(fd.as_raw_fd(), target).map_err(Failure::step("set up standard streams"))?;
+        }
+        Ok(())
+    }
+}

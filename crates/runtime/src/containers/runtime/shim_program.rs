@@ -1,0 +1,38 @@
+//! The shim's program, run in a way that leaves containers nothing to write to.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::containers::mount_api::{self, MOUNT_ATTR_RDONLY};
+use crate::containers::state::SandboxFolder;
+use crate::containers::sys::path_cstring;
+
+/// A read-only mount of the executable alone, attached nowhere.
+///
+/// Until a container's process has become its program it is a copy of the shim, and /proc/PID/exe leads
+/// to the shim's executable: on the host's file system root in a container could wait for the moment
+/// when nothing runs it and write to it (CVE-2019-5736). Through this mount nobody can. It also keeps
+/// all shims of a server on one version while the file on disk is being replaced.
+pub struct ShimProgram {
+    path: PathBuf,
+    args: Vec<String>,
+    file: OwnedFd,
+}
+
+impl ShimProgram {
+    /// `args` come before the sandbox's folder.
+    pub fn open(path: &Path, args: &[String]) -> io::Result<Self> {
+        let file = mount_api::open_tree(&path_cstring(path)?, false)?;
+        mount_api::set_attributes(file.as_fd(), MOUNT_ATTR_RDONLY, 0, false)?;
+        Ok(Self { path: path.to_owned(), args: args.to_vec(), file })
+    }
+
+    pub fn command(&self, folder: &SandboxFolder) -> Command {
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        command.arg0(&self.path).args(&self.args).arg(folder.path());
+        command
+    }
+}

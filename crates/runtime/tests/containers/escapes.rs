@@ -1,0 +1,303 @@
+//! Known ways out of a container, tried by hostile images, volumes and pods.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use knarr_runtime::containers::{Bind, ContainerSpec, ExecRequest, Mount, MountKind, PidMode, User};
+
+use crate::world::{World, sandbox};
+
+fn bind(source: &Path, destination: &str) -> Mount {
+    let kind = MountKind::Bind(Bind { source: source.to_owned(), ..Bind::default() });
+    Mount { destination: destination.into(), kind }
+}
+
+fn mkfifo(path: &Path) {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::from_bits_truncate(0o666)).unwrap();
+}
+
+/// A folder on the host that stands for a volume the tenant has filled.
+fn volume(world: &World, name: &str) -> std::path::PathBuf {
+    let folder = world.folder.join("volumes").join(name);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+async fn shared_pid_world() -> World {
+    let world = World::new().await;
+    let mut config = sandbox("s");
+    config.shared_pid = true;
+    world.runtime.run_sandbox(config).await.unwrap();
+    world
+}
+
+/// Why the container does not start.
+async fn refusal(world: &World, spec: ContainerSpec) -> String {
+    let id = spec.id.clone();
+    if world.runtime.sandbox_status("s").is_err() {
+        world.sandbox("s").await;
+    }
+    world.runtime.create_container("s", spec).await.unwrap();
+    match world.runtime.start_container(&id).await {
+        Err(error) => error.to_string(),
+        Ok(_) => {
+            world.runtime.wait_container(&id).await.unwrap();
+            panic!("container {id} ran: {}", world.log(&id))
+        }
+    }
+}
+
+#[tokio::test]
+async fn working_folder_through_the_root_of_process_one() {
+    let world = shared_pid_world().await;
+    for (id, user) in [("root", 0), ("user", 101)] {
+        let mut spec = world.spec(id, &["ls"]);
+        spec.pid_mode = PidMode::Pod;
+        spec.cwd = "/proc/1/root".into();
+        spec.user.uid = user;
+        let error = refusal(&world, spec).await;
+        assert!(error.contains("chdir to cwd (\"/proc/1/root\")"), "{error}");
+    }
+    // Nothing is made there either.
+    let mut spec = world.spec("new", &["ls"]);
+    spec.pid_mode = PidMode::Pod;
+    spec.cwd = format!("/proc/1/root/{}", world.folder.join("made").display());
+    refusal(&world, spec).await;
+    assert!(!world.folder.join("made").exists());
+}
+
+#[tokio::test]
+async fn working_folder_through_a_descriptor() {
+    let world = World::new().await;
+    for number in 3..16 {
+        let mut spec = world.spec(&format!("fd{number}"), &["ls", "../../../../../etc"]);
+        spec.cwd = format!("/proc/self/fd/{number}");
+        refusal(&world, spec).await;
+        let mut spec = world.spec(&format!("link{number}"), &["ls"]);
+        symlink(format!("/proc/self/fd/{number}"), spec.rootfs.join("work")).unwrap();
+        spec.cwd = "/work".into();
+        refusal(&world, spec).await;
+    }
+}
+
+#[tokio::test]
+async fn working_folder_of_a_command_after_the_start() {
+    let world = World::new().await;
+    let mut spec = world.spec("c", &["sleep", "1000"]);
+    fs::create_dir(spec.rootfs.join("work")).unwrap();
+    spec.cwd = "/work".into();
+    let rootfs = spec.rootfs.clone();
+    world.run(spec).await;
+    assert_eq!(world.sh("c", "pwd").await, (0, "/work".to_owned()));
+    fs::remove_dir(rootfs.join("work")).unwrap();
+    for target in ["/proc/1/root", "/proc/self/fd/3", "/proc/self/fd/7", "/proc/self/cwd"] {
+        symlink(target, rootfs.join("work")).unwrap();
+        let args = vec!["ls".to_owned()];
+        let error = world.runtime.exec_sync("c", args, None).await.unwrap_err().to_string();
+        assert!(error.contains("chdir to cwd"), "{target}: {error}");
+        fs::remove_file(rootfs.join("work")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_volume_at_dev_does_not_choose_what_is_opened() {
+    let world = World::new().await;
+    let show = "stat -L -c %t:%T /proc/self/fd/0; stat -c %t:%T /proc/keys";
+    for (id, make) in [("link", true), ("fifo", false)] {
+        let dev = volume(&world, id);
+        if make {
+            symlink("/proc/sys/kernel/core_pattern", dev.join("null")).unwrap();
+        } else {
+            mkfifo(&dev.join("null"));
+        }
+        let mut spec = world.spec(id, &["sh", "-c", &format!("{show}; sleep 1000")]);
+        spec.mounts = vec![bind(&dev, "/dev")];
+        world.run(spec).await;
+        crate::world::eventually("the container's output", || world.log(id).lines().count() >= 2).await;
+        assert_eq!(world.log(id), "1:3\n1:3");
+        // A command that is run later, too.
+        assert_eq!(world.sh(id, show).await.1, "1:3\n1:3");
+    }
+}
+
+#[tokio::test]
+async fn a_volume_at_dev_does_not_choose_the_terminal() {
+    let world = World::new().await;
+    let dev = volume(&world, "dev");
+    symlink("/proc/self/fd", dev.join("pts")).unwrap();
+    let mut spec = world.spec("link", &["tty"]);
+    spec.mounts = vec![bind(&dev, "/dev")];
+    spec.tty = true;
+    refusal(&world, spec).await;
+    // A devpts that is there, and a console that leads elsewhere.
+    let dev = volume(&world, "console");
+    symlink("/proc/sysrq-trigger", dev.join("console")).unwrap();
+    let mut spec = world.spec("console", &["tty"]);
+    spec.mounts = vec![bind(&dev, "/dev")];
+    spec.tty = true;
+    let error = refusal(&world, spec).await;
+    assert!(error.contains("/dev/console"), "{error}");
+    // A terminal for a command in a container that has replaced its /dev/pts.
+    let pts = volume(&world, "pts");
+    symlink("/proc/sysrq-trigger", pts.join("ptmx")).unwrap();
+    let mut spec = world.spec("pts", &["sleep", "1000"]);
+    spec.mounts = vec![bind(&pts, "/dev/pts")];
+    world.run(spec).await;
+    let args = vec!["true".to_owned()];
+    let request =
+        ExecRequest { container_id: "pts".into(), args, tty: true, stdout: true, ..Default::default() };
+    let error = world.runtime.exec(request).await.err().map(|error| error.to_string());
+    assert!(error.as_deref().unwrap_or_default().contains("open a terminal"), "{error:?}");
+}
+
+#[tokio::test]
+async fn kernel_file_systems_lie_where_they_are_closed() {
+    let world = World::new().await;
+    for name in ["proc", "sys", "dev"] {
+        let spec = world.spec(name, &["true"]);
+        let _ = fs::remove_dir_all(spec.rootfs.join(name));
+        fs::create_dir_all(spec.rootfs.join("elsewhere")).unwrap();
+        symlink("/elsewhere", spec.rootfs.join(name)).unwrap();
+        let error = refusal(&world, spec).await;
+        assert!(error.contains(&format!("\"/{name}\"")), "{error}");
+    }
+    let data = volume(&world, "data");
+    fs::write(data.join("file"), "").unwrap();
+    for (id, source, destination) in [
+        ("a", data.clone(), "/proc"),
+        ("b", data.clone(), "/proc/sys"),
+        ("c", data.join("file"), "/proc/sys/kernel/core_pattern"),
+        ("d", data.clone(), "/"),
+    ] {
+        let mut spec = world.spec(id, &["true"]);
+        spec.mounts = vec![bind(&source, destination)];
+        let error = refusal(&world, spec).await;
+        assert!(error.contains(&format!("error mounting to rootfs at {destination:?}")), "{error}");
+    }
+    let mut spec = world.spec("meminfo", &["sh", "-c", "wc -c < /proc/meminfo"]);
+    spec.mounts = vec![bind(&data.join("file"), "/proc/meminfo")];
+    assert_eq!(world.script(spec).await, (0, "0".to_owned()));
+}
+
+#[tokio::test]
+async fn mount_points_are_not_found_through_processes() {
+    let world = shared_pid_world().await;
+    let data = volume(&world, "data");
+    for (id, target) in [("root", "/proc/1/root"), ("descriptor", "/proc/self/fd/7")] {
+        let mut spec = world.spec(id, &["true"]);
+        spec.pid_mode = PidMode::Pod;
+        symlink(target, spec.rootfs.join("way")).unwrap();
+        let destination = format!("/way{}", world.folder.join("made").display());
+        spec.mounts = vec![bind(&data, &destination)];
+        let error = refusal(&world, spec).await;
+        assert!(error.contains("too many levels of symbolic links"), "{error}");
+        assert!(!world.folder.join("made").exists());
+    }
+}
+
+#[tokio::test]
+async fn process_one_of_a_shared_pid_namespace_is_of_no_use() {
+    let world = shared_pid_world().await;
+    let script = "grep -E '^(Uid|Groups|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/1/status | tr -s '\\t ' ' '; \
+        ls -A /proc/1/root/ | wc -l; ls /proc/1/fd | wc -l; touch /proc/1/root/x 2>/dev/null || echo sealed; \
+        kill -9 1; kill -0 1 && echo alive";
+    let mut spec = world.spec("c", &["sh", "-c", script]);
+    spec.pid_mode = PidMode::Pod;
+    spec.capabilities.add = vec!["SYS_PTRACE".into()];
+    let got = world.script(spec).await.1;
+    let want = [
+        "Uid: 65535 65535 65535 65535",
+        "Groups: ",
+        "CapEff: 0000000000000000",
+        "CapBnd: 0000000000000000",
+        "NoNewPrivs: 1",
+        "Seccomp: 2",
+        "0",
+        "0",
+        "sealed",
+        "alive",
+    ];
+    assert_eq!(got.lines().map(str::trim_end).collect::<Vec<_>>(), want.map(str::trim_end));
+    // Without that capability it cannot be looked into at all.
+    let mut spec =
+        world.spec("plain", &["sh", "-c", "ls /proc/1/root /proc/1/fd >/dev/null 2>&1 || echo refused"]);
+    spec.pid_mode = PidMode::Pod;
+    assert_eq!(world.script(spec).await.1, "refused");
+}
+
+#[tokio::test]
+async fn the_runtime_s_program_cannot_be_run_or_written() {
+    let world = World::new().await;
+    world.sandbox("s").await;
+    let error = refusal(&world, world.spec("exe", &["/proc/self/exe"])).await;
+    assert!(error.contains("too many levels of symbolic links"), "{error}");
+    let path = format!("/proc/{}/exe", world.shim_pid("s"));
+    let mut options = fs::OpenOptions::new();
+    let error = options.write(true).custom_flags(libc::O_TRUNC).open(path).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EROFS), "{error}");
+}
+
+/// A process on its way into the container is not to be looked into by what already runs there.
+#[tokio::test]
+async fn newcomers_cannot_be_looked_into() {
+    let world = World::new().await;
+    let look = "while [ ! -e /stop ]; do for p in /proc/[0-9]*; do readlink $p/exe; readlink $p/cwd; \
+        for f in $p/fd/*; do readlink $f; done; done; done 2>/dev/null | grep -v -E '^(/|/bin/busybox|/dev/null|/proc/[0-9]+/fd|pipe:.*)$'; \
+        echo end";
+    let spec = world.spec("c", &["sh", "-c", look]);
+    let rootfs = spec.rootfs.clone();
+    world.run(spec).await;
+    for _ in 0..150 {
+        assert_eq!(world.sh("c", "true").await.0, 0);
+    }
+    fs::write(rootfs.join("stop"), "").unwrap();
+    world.runtime.wait_container("c").await.unwrap();
+    assert_eq!(world.log("c"), "end");
+}
+
+#[tokio::test]
+async fn working_folders_are_entered_with_the_user_s_rights() {
+    let world = World::new().await;
+    let user = || User { uid: 101, gid: 102, additional_gids: vec![] };
+    // A folder of the image that only root may enter, as with runc.
+    let mut spec = world.spec("image", &["pwd"]);
+    fs::set_permissions(spec.rootfs.join("root"), fs::Permissions::from_mode(0o700)).unwrap();
+    spec.cwd = "/root".into();
+    spec.user = user();
+    assert_eq!(world.script(spec).await, (0, "/root".to_owned()));
+    // One in a volume is not entered.
+    let data = volume(&world, "data");
+    fs::create_dir_all(data.join("closed/open")).unwrap();
+    fs::set_permissions(data.join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    let mut spec = world.spec("volume", &["pwd"]);
+    spec.mounts = vec![bind(&data, "/data")];
+    spec.cwd = "/data/closed/open".into();
+    spec.user = user();
+    let error = refusal(&world, spec).await;
+    assert!(error.contains("permission denied"), "{error}");
+    // A missing one is made, by a link that leads to nothing yet, too.
+    let mut spec = world.spec("missing", &["pwd"]);
+    symlink("/srv/app", spec.rootfs.join("work")).unwrap();
+    spec.cwd = "/work/inner".into();
+    spec.user = user();
+    let made = spec.rootfs.join("srv/app/inner");
+    assert_eq!(world.script(spec).await, (0, "/srv/app/inner".to_owned()));
+    assert_eq!(fs::metadata(made).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[tokio::test]
+async fn programs_and_accounts_are_read_with_the_user_s_rights() {
+    let world = World::new().await;
+    let mut spec = world.spec("secret", &["/bin/secret"]);
+    fs::copy("/bin/busybox", spec.rootfs.join("bin/secret")).unwrap();
+    fs::set_permissions(spec.rootfs.join("bin/secret"), fs::Permissions::from_mode(0o700)).unwrap();
+    spec.user.uid = 101;
+    let error = refusal(&world, spec).await;
+    assert!(error.contains("permission denied"), "{error}");
+    // An account file that would make the runtime wait, and one that leads to the host.
+    let spec = world.spec("fifo", &["sh", "-c", "echo $HOME"]);
+    fs::remove_file(spec.rootfs.join("etc/passwd")).unwrap();
+    mkfifo(&spec.rootfs.join("etc/passwd"));
+    assert_eq!(world.script(spec).await, (0, "/".to_owned()));
+}
