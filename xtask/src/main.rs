@@ -3,6 +3,7 @@
 mod bench;
 mod codegen;
 mod conformance;
+mod escapes;
 mod fuzz;
 #[path = "../../bin/knarr/tests/e2e/requirements.rs"]
 mod requirements;
@@ -35,6 +36,8 @@ enum Task {
     Bench(bench::Args),
     /// Run Kubernetes' own conformance suite against the release binary (needs `go`, a module proxy and mmdebstrap)
     Conformance(conformance::Args),
+    /// Try the known ways out of a container, on pure cgroup v2, too (as root)
+    Escapes(escapes::Args),
     /// Feed broken input to what decodes, for as long as you like
     Fuzz(fuzz::Args),
     /// Write the field-schema table from the published Kubernetes Go modules (needs `go` and a module proxy)
@@ -47,6 +50,7 @@ fn main() -> Result<()> {
         Task::Simulate(args) => simulate::simulate(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Conformance(args) => conformance::run(&args),
+        Task::Escapes(args) => escapes::escapes(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Codegen(args) => codegen::run(&args),
     }
