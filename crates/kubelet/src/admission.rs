@@ -61,6 +61,7 @@ fn predicate(name: &str, what: &str) -> Option<Rejection> {
 /// Why the pod cannot run on the node; `None` if it can.
 pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
     os_mismatch(pod, node)
+        .or_else(|| groups_policy(pod, node))
         .or_else(|| lacking_feature(pod, node))
         .or_else(|| lacking_resource(pod, node, taken))
         .or_else(|| {
@@ -120,6 +121,17 @@ fn lacking_feature(pod: &Pod, node: &Node) -> Option<Rejection> {
     })
 }
 
+/// A runtime that knows no policy merges the image's groups in.
+fn groups_policy(pod: &Pod, node: &Node) -> Option<Rejection> {
+    let policy = pod::spec(pod).security_context.as_ref()?.supplemental_groups_policy.as_deref()?;
+    let features = node.status.as_ref().and_then(|s| s.features.as_ref());
+    let supported = features.is_some_and(|f| f.supplemental_groups_policy == Some(true));
+    (policy == "Strict" && !supported).then(|| Rejection {
+        reason: "SupplementalGroupsPolicyNotSupported".to_owned(),
+        message: "SupplementalGroupsPolicy=Strict is not supported in this node".to_owned(),
+    })
+}
+
 fn lacking_resource(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
     let capacity = amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()));
     let used = taken.amounts();
@@ -155,7 +167,7 @@ fn conflict(a: &PortMapping, b: &PortMapping) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::Taint;
+    use k8s_openapi::api::core::v1::{NodeFeatures, Taint};
     use serde_json::{Value, json};
 
     fn pod(uid: &str, spec: Value) -> Pod {
@@ -226,6 +238,20 @@ mod tests {
         assert_eq!(text.reason, "OutOfpods");
         taken.remove("d");
         assert_eq!(rejection(&pod("e", json!({})), &node(), &taken), None);
+    }
+
+    #[test]
+    fn strict_groups_need_a_runtime_that_knows_them() {
+        let strict = pod("a", json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}}));
+        let merge = pod("b", json!({"securityContext": {"supplementalGroupsPolicy": "Merge"}}));
+        let mut node = node();
+        for (supported, refused) in [(None, true), (Some(false), true), (Some(true), false)] {
+            node.status.as_mut().unwrap().features =
+                supported.map(|yes| NodeFeatures { supplemental_groups_policy: Some(yes) });
+            let reason = rejection(&strict, &node, &Taken::default()).map(|r| r.reason);
+            assert_eq!(reason, refused.then(|| "SupplementalGroupsPolicyNotSupported".to_owned()));
+            assert_eq!(rejection(&merge, &node, &Taken::default()), None);
+        }
     }
 
     #[test]

@@ -33,5 +33,6 @@ pub mod simulated;
 pub mod status;
 pub mod termination;
 pub mod termination_message;
+pub mod user_namespaces;
 pub mod volume_manager;
 pub mod volumes;

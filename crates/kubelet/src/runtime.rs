@@ -55,6 +55,25 @@ pub struct RuntimeVersion {
     pub version: String,
 }
 
+/// One of the ways in which a runtime runs pods, as a RuntimeClass names it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeHandler {
+    /// Empty is the default one.
+    pub name: String,
+    pub recursive_read_only_mounts: bool,
+    /// Whether pods with `hostUsers: false` get a user namespace of their own.
+    pub user_namespaces: bool,
+}
+
+/// What a runtime can do, and what the kubelet can ask of it. Nothing, unless it is set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuntimeFeatures {
+    /// Empty if the runtime does not list them.
+    pub handlers: Vec<RuntimeHandler>,
+    /// `supplementalGroupsPolicy: Strict`.
+    pub supplemental_groups_policy: bool,
+}
+
 /// Nameservers and the like for a pod's /etc/resolv.conf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DnsConfig {
@@ -320,6 +339,11 @@ pub struct SandboxStats {
 #[async_trait]
 pub trait ContainerRuntime: Send + Sync + 'static {
     fn version(&self) -> RuntimeVersion;
+
+    /// As last heard of the runtime.
+    fn features(&self) -> RuntimeFeatures {
+        RuntimeFeatures::default()
+    }
 
     /// What keeps pods from running, as the node's Ready condition tells it; nothing if all is well.
     async fn not_ready(&self) -> Vec<String> {

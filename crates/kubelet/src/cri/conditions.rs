@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::messages as cri;
 use super::{Cri, client, lock};
-use crate::runtime::Result;
+use crate::runtime::{Result, RuntimeFeatures, RuntimeHandler};
 
 const STATUS: &str = "/runtime.v1.RuntimeService/Status";
 const UPDATE: &str = "/runtime.v1.RuntimeService/UpdateRuntimeConfig";
@@ -47,6 +47,21 @@ fn problems(status: &cri::RuntimeStatus) -> Vec<String> {
     problems
 }
 
+/// What the runtime can do, as far as the kubelet asks for it.
+fn features(answer: &cri::StatusResponse) -> RuntimeFeatures {
+    let handler = |handler: &cri::RuntimeHandler| RuntimeHandler {
+        name: handler.name.clone(),
+        recursive_read_only_mounts: handler.features.as_ref().is_some_and(|f| f.recursive_read_only_mounts),
+        // The kubelet hands out no ranges of ids and sends no `userns_options`: whatever the runtime can do, pods
+        // would run in the host's user namespace.
+        user_namespaces: false,
+    };
+    RuntimeFeatures {
+        handlers: answer.runtime_handlers.iter().map(handler).collect(),
+        supplemental_groups_policy: answer.features.as_ref().is_some_and(|f| f.supplemental_groups_policy),
+    }
+}
+
 impl Cri {
     pub(super) async fn why_not_ready(&self) -> Vec<String> {
         let asked = self.inner.runtime.call_within::<cri::StatusResponse>(
@@ -59,6 +74,7 @@ impl Cri {
                 if let Err(error) = self.ask_version().await {
                     tracing::debug!(%error, "the runtime's version is not known");
                 }
+                *lock(&self.inner.features) = features(&answer);
                 let why_not = problems(&answer.status.unwrap_or_default());
                 *lock(&self.inner.health) =
                     Health { answered: Some(Instant::now()), missed: false, why_not: why_not.clone() };
@@ -109,6 +125,25 @@ impl Cri {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn user_namespaces_are_not_asked_of_a_runtime_that_has_them() {
+        let all = cri::RuntimeHandlerFeatures { recursive_read_only_mounts: true, user_namespaces: true };
+        let handler = |name: &str, features| cri::RuntimeHandler { name: name.into(), features };
+        let found = features(&cri::StatusResponse {
+            status: None,
+            runtime_handlers: vec![handler("", None), handler("runc", Some(all))],
+            features: Some(cri::RuntimeFeatures { supplemental_groups_policy: true }),
+        });
+        let handlers: Vec<_> = found
+            .handlers
+            .iter()
+            .map(|h| (h.name.as_str(), h.recursive_read_only_mounts, h.user_namespaces))
+            .collect();
+        assert_eq!(handlers, [("", false, false), ("runc", true, false)]);
+        assert!(found.supplemental_groups_policy);
+        assert_eq!(features(&cri::StatusResponse::default()), RuntimeFeatures::default());
+    }
 
     #[test]
     fn conditions_are_told_in_upstreams_words() {

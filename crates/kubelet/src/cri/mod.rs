@@ -60,6 +60,7 @@ struct Inner {
     logs: Mutex<std::collections::BTreeMap<String, PathBuf>>,
     events: broadcast::Sender<RuntimeEvent>,
     health: Mutex<conditions::Health>,
+    features: Mutex<RuntimeFeatures>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -95,12 +96,15 @@ impl Cri {
                 logs: Mutex::default(),
                 events,
                 health: Mutex::default(),
+                features: Mutex::default(),
             }),
         };
         let endpoint = &options.runtime_endpoint;
         let invalid = |error| format!("validate CRI v1 runtime API for endpoint {endpoint:?}: {error}");
         opened.ask_version().await.map_err(invalid)?;
         opened.check_cgroup_driver().await?;
+        // What it can do has to be known before the first pod; whether it is ready is asked again later.
+        opened.why_not_ready().await;
         opened.all_images().await.map_err(|error| format!("validate CRI v1 image API: {error}"))?;
         let picture = opened.picture().await.map_err(invalid)?;
         tracing::info!(endpoint, runtime = %opened.version().name, "container runtime connected");
@@ -131,6 +135,10 @@ impl Cri {
 impl ContainerRuntime for Cri {
     fn version(&self) -> RuntimeVersion {
         lock(&self.inner.version).clone()
+    }
+
+    fn features(&self) -> RuntimeFeatures {
+        lock(&self.inner.features).clone()
     }
 
     async fn not_ready(&self) -> Vec<String> {

@@ -65,7 +65,7 @@ fn answer(fake: &mut Fake, path: &str, message: Bytes) -> Answer {
         }),
         "Status" => {
             let status = cri::RuntimeStatus { conditions: fake.conditions.clone() };
-            Answer::new(Ok(cri::StatusResponse { status: Some(status) }))
+            Answer::new(Ok(cri::StatusResponse { status: Some(status), ..Default::default() }))
         }
         "ListImages" => Answer::new(Ok(cri::ListImagesResponse { images: vec![image()] })),
         "ImageStatus" => Answer::new(Ok(cri::ImageStatusResponse { image: Some(image()) })),

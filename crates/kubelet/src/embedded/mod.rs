@@ -177,6 +177,12 @@ impl ContainerRuntime for Embedded {
         RuntimeVersion { name: "knarr".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 
+    fn features(&self) -> RuntimeFeatures {
+        let default =
+            RuntimeHandler { name: String::new(), recursive_read_only_mounts: true, user_namespaces: false };
+        RuntimeFeatures { handlers: vec![default], supplemental_groups_policy: true }
+    }
+
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {
         let (this, config) = (self.clone(), config.clone());
         unbroken(async move { this.run_sandbox(config).await }).await

@@ -316,6 +316,7 @@ impl NodeStatusManager {
             machine: self.machine.clone(),
             node_fs_bytes: usage.node_fs.capacity_bytes,
             thresholds: self.options.thresholds,
+            runtime: self.runtime.features(),
             runtime_version: format!("{}://{}", runtime.name, runtime.version),
             kubelet_version: self.options.kubelet_version.clone(),
             images: told.images.clone(),

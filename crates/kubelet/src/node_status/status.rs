@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use super::conditions::{self, DISK, MEMORY, PIDS};
 use super::machine::{Machine, architecture};
 use super::thresholds::{Pressure, Thresholds};
-use crate::runtime::Image;
+use crate::runtime::{Image, RuntimeFeatures, RuntimeHandler};
 
 const MAX_IMAGES: usize = 50;
 const MAX_NAMES_PER_IMAGE: usize = 5;
@@ -42,6 +42,7 @@ pub struct Facts {
     pub thresholds: Thresholds,
     /// `knarr://0.1.0`
     pub runtime_version: String,
+    pub runtime: RuntimeFeatures,
     pub kubelet_version: String,
     pub images: Vec<ContainerImage>,
     pub pressure: Pressure,
@@ -66,15 +67,10 @@ pub fn next(old: &NodeStatus, facts: &Facts, now: Timestamp) -> (NodeStatus, Vec
     if let Some(volumes) = &facts.volumes_in_use {
         status.volumes_in_use = Some(volumes.clone()).filter(|volumes| !volumes.is_empty());
     }
-    status.runtime_handlers = Some(vec![NodeRuntimeHandler {
-        name: Some(String::new()),
-        features: Some(NodeRuntimeHandlerFeatures {
-            recursive_read_only_mounts: Some(true),
-            user_namespaces: Some(false),
-        }),
-    }]);
+    status.runtime_handlers = Some(facts.runtime.handlers.iter().map(runtime_handler).collect());
     status.declared_features = Some(DECLARED_FEATURES.iter().map(|&name| name.to_owned()).collect());
-    status.features = Some(NodeFeatures { supplemental_groups_policy: Some(true) });
+    status.features =
+        Some(NodeFeatures { supplemental_groups_policy: Some(facts.runtime.supplemental_groups_policy) });
     let list = status.conditions.get_or_insert_default();
     let events = [
         conditions::set_pressure(list, &MEMORY, facts.pressure.memory, now),
@@ -84,6 +80,16 @@ pub fn next(old: &NodeStatus, facts: &Facts, now: Timestamp) -> (NodeStatus, Vec
         conditions::set_ready(list, &facts.not_ready, now),
     ];
     (status, events.into_iter().flatten().collect())
+}
+
+fn runtime_handler(handler: &RuntimeHandler) -> NodeRuntimeHandler {
+    NodeRuntimeHandler {
+        name: Some(handler.name.clone()),
+        features: Some(NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(handler.recursive_read_only_mounts),
+            user_namespaces: Some(handler.user_namespaces),
+        }),
+    }
 }
 
 fn addresses(ips: &[IpAddr], hostname: &str) -> Vec<NodeAddress> {
@@ -294,9 +300,32 @@ mod tests {
             status.conditions.iter().flatten().map(|c| format!("{}={}", c.type_, c.status)).collect();
         assert_eq!(types, ["MemoryPressure=False", "DiskPressure=False", "PIDPressure=False", "Ready=False"]);
         assert_eq!(events, ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]);
+        assert_eq!(status.runtime_handlers, Some(Vec::new()), "of a runtime that lists none");
         let addresses: Vec<String> =
             status.addresses.iter().flatten().map(|a| format!("{} {}", a.type_, a.address)).collect();
         assert_eq!(addresses, ["InternalIP 10.0.0.1", "Hostname n1"]);
+    }
+
+    #[test]
+    fn the_runtime_says_what_it_can_do() {
+        let handler = |name: &str, can| RuntimeHandler {
+            name: name.into(),
+            recursive_read_only_mounts: can,
+            user_namespaces: !can,
+        };
+        let runtime = RuntimeFeatures {
+            handlers: vec![handler("", true), handler("kata", false)],
+            supplemental_groups_policy: false,
+        };
+        let (status, _) = next(&NodeStatus::default(), &Facts { runtime, ..facts() }, now());
+        assert_eq!(
+            to_json(&status)["runtimeHandlers"],
+            json!([
+                {"name": "", "features": {"recursiveReadOnlyMounts": true, "userNamespaces": false}},
+                {"name": "kata", "features": {"recursiveReadOnlyMounts": false, "userNamespaces": true}},
+            ])
+        );
+        assert_eq!(to_json(&status)["features"], json!({"supplementalGroupsPolicy": false}));
     }
 
     #[test]

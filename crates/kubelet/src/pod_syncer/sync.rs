@@ -17,6 +17,7 @@ use crate::pod::{self, ContainerKind};
 use crate::runtime::{ContainerState, PodRuntimeStatus, PodSandboxConfig, SandboxState};
 use crate::status::{DEADLINE_EXCEEDED, deadline};
 use crate::termination::Kill;
+use crate::user_namespaces;
 use crate::volume_manager::MountedVolumes;
 
 /// What the worker does next.
@@ -187,6 +188,7 @@ impl PodSyncer {
         if let Some(class) = pod::spec(pod).runtime_class_name.as_deref().filter(|name| !name.is_empty()) {
             config.runtime_handler = self.objects.runtime_handler(class).await.map_err(told)?;
         }
+        user_namespaces::check(pod, &config.runtime_handler, &self.runtime.features()).map_err(told)?;
         for (reason, message) in warnings {
             self.events.warning(pod, reason, message);
         }

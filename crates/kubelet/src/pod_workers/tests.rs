@@ -19,6 +19,8 @@ use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+mod isolation;
+
 use super::fake_runtime::FakeRuntime;
 use crate::config::Config;
 use crate::kubelet::{Dependencies, Kubelet};

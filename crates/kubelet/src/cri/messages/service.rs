@@ -43,10 +43,37 @@ pub struct RuntimeStatus {
     pub conditions: Vec<RuntimeCondition>,
 }
 
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RuntimeHandlerFeatures {
+    #[prost(bool, tag = "1")]
+    pub recursive_read_only_mounts: bool,
+    #[prost(bool, tag = "2")]
+    pub user_namespaces: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RuntimeHandler {
+    /// Empty is the default one.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(message, optional, tag = "2")]
+    pub features: Option<RuntimeHandlerFeatures>,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RuntimeFeatures {
+    #[prost(bool, tag = "1")]
+    pub supplemental_groups_policy: bool,
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     pub status: Option<RuntimeStatus>,
+    #[prost(message, repeated, tag = "3")]
+    pub runtime_handlers: Vec<RuntimeHandler>,
+    #[prost(message, optional, tag = "4")]
+    pub features: Option<RuntimeFeatures>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
