@@ -14,6 +14,7 @@ use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Informer, Informers};
 use knarr_kubelet::config::Config;
 use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo, allocatable};
+use knarr_kubelet::host_security::HostSecurity;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::node_status::{self, Thresholds};
 use knarr_kubelet::plugins::{PluginHandler, PluginManager};
@@ -335,6 +336,7 @@ async fn start_kubelet(
         recorder: recorder.clone(),
         memory_capacity: i64::try_from(node_status::machine::Machine::read().memory_bytes)
             .unwrap_or(i64::MAX),
+        host_security: HostSecurity::read(),
     };
     let kubelet = Kubelet::new(config, dependencies, stop.clone());
     let served = bind_kubelet_server(options, access, &kubelet, &runtime.runtime).await?;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::back_off::BackOff;
 use crate::config::Config;
 use crate::events::Events;
+use crate::host_security::HostSecurity;
 use crate::image_manager::ImageManager;
 use crate::log_rotation;
 use crate::pod;
@@ -45,6 +46,8 @@ pub struct Dependencies {
     pub cgroups: Option<Cgroups>,
     /// The machine's memory, in bytes.
     pub memory_capacity: i64,
+    /// What the host's kernel enforces.
+    pub host_security: HostSecurity,
 }
 
 /// The node agent.
@@ -115,6 +118,7 @@ impl Kubelet {
             nodes: nodes.lister(),
             terminator,
             memory_capacity: with.memory_capacity,
+            host_security: with.host_security,
             started: clock.now(),
             clock,
             taken: std::sync::Mutex::default(),

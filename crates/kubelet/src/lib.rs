@@ -1,15 +1,18 @@
 //! The node agent: turns the pods bound to this node into running containers and reports how they fare.
 
 pub mod admission;
+mod app_armor;
 pub mod back_off;
 pub mod compute_actions;
 pub mod config;
+mod confinement;
 pub mod container_config;
 pub mod cri;
 pub mod csi;
 pub mod embedded;
 pub mod events;
 pub mod hooks;
+pub mod host_security;
 pub mod http_get;
 pub mod image_manager;
 mod inotify;
@@ -28,6 +31,7 @@ pub mod probes;
 pub mod qos;
 pub mod resources;
 pub mod runtime;
+mod se_linux;
 pub mod server;
 pub mod simulated;
 pub mod status;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, PodStatus, SecurityContext};
 use knarr_api::kind::Kind;
 
 static NO_SPEC: LazyLock<PodSpec> = LazyLock::new(PodSpec::default);
@@ -27,6 +27,18 @@ pub fn init_containers(pod: &Pod) -> &[Container] {
 
 pub fn ephemeral_containers(pod: &Pod) -> &[EphemeralContainer] {
     spec(pod).ephemeral_containers.as_deref().unwrap_or_default()
+}
+
+/// All containers, of every kind, in the common shape.
+pub fn containers(pod: &Pod) -> impl Iterator<Item = Cow<'_, Container>> {
+    let regular = init_containers(pod).iter().chain(&spec(pod).containers).map(Cow::Borrowed);
+    regular.chain(ephemeral_containers(pod).iter().map(|c| Cow::Owned(common_shape(c))))
+}
+
+/// What containers of every kind say of their own security.
+pub fn security_contexts(pod: &Pod) -> impl Iterator<Item = &SecurityContext> {
+    let regular = init_containers(pod).iter().chain(&spec(pod).containers).map(|c| &c.security_context);
+    regular.chain(ephemeral_containers(pod).iter().map(|c| &c.security_context)).flatten()
 }
 
 /// `name_namespace(uid)`, the form that messages use.

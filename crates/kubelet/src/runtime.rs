@@ -72,6 +72,28 @@ pub struct RuntimeFeatures {
     pub handlers: Vec<RuntimeHandler>,
     /// `supplementalGroupsPolicy: Strict`.
     pub supplemental_groups_policy: bool,
+    /// Whether it applies AppArmor profiles, on hosts that have AppArmor.
+    pub app_armor: bool,
+    /// Whether it sets SELinux labels, on hosts that have SELinux.
+    pub se_linux: bool,
+}
+
+/// Which AppArmor profile a container runs under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AppArmorProfile {
+    RuntimeDefault,
+    Unconfined,
+    /// The name of a profile that is loaded on the host.
+    Localhost(String),
+}
+
+/// Parts of an SELinux label; what is empty is left to the runtime.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeLinuxOptions {
+    pub user: String,
+    pub role: String,
+    pub type_: String,
+    pub level: String,
 }
 
 /// Nameservers and the like for a pod's /etc/resolv.conf.
@@ -104,6 +126,7 @@ pub struct PodSandboxConfig {
     pub privileged: bool,
     /// Who the sandbox's own process runs as, where it has one.
     pub user: ContainerUser,
+    pub se_linux: Option<SeLinuxOptions>,
     /// Of the pod's RuntimeClass; empty is the runtime's default. The built-in runtime has one way alone.
     pub runtime_handler: String,
     pub sysctls: BTreeMap<String, String>,
@@ -193,6 +216,9 @@ pub struct ContainerConfig {
     pub seccomp: SeccompProfile,
     /// Where the profile of `SeccompProfile::Localhost` was read; empty for all others.
     pub seccomp_file: PathBuf,
+    /// `None` leaves it to the runtime.
+    pub app_armor: Option<AppArmorProfile>,
+    pub se_linux: Option<SeLinuxOptions>,
     /// `procMount: Unmasked`.
     pub unmasked_proc: bool,
     pub pid_mode: PidMode,

@@ -11,6 +11,7 @@ use crate::pod_network::{PortMapping, Protocol};
 use crate::qos;
 use crate::resources::pod_cgroup;
 use crate::runtime::{DnsConfig, PodSandboxConfig};
+use crate::se_linux;
 
 pub fn sandbox_config(
     config: &Config,
@@ -37,6 +38,7 @@ pub fn sandbox_config(
         shared_pid: spec.share_process_namespace == Some(true),
         privileged: has_privileged(pod),
         user: super::security::user(pod, &Container::default())?,
+        se_linux: se_linux::of_pod(pod),
         runtime_handler: String::new(),
         // A name may be spelled with slashes as well.
         sysctls: sysctls.map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
@@ -45,10 +47,7 @@ pub fn sandbox_config(
 }
 
 fn has_privileged(pod: &Pod) -> bool {
-    let regular = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
-    let contexts = regular.map(|c| &c.security_context);
-    let ephemeral = pod::ephemeral_containers(pod).iter().map(|c| &c.security_context);
-    contexts.chain(ephemeral).flatten().any(|context| context.privileged == Some(true))
+    pod::security_contexts(pod).any(|context| context.privileged == Some(true))
 }
 
 /// The ports of the node that the pod wants, of its main containers and sidecars.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod, SeccompProfile as ApiProfile};
 
-use crate::pod;
 use crate::runtime::{CapabilityChange, ContainerConfig, ContainerUser, Image, ImageUser, SeccompProfile};
+use crate::{app_armor, pod, se_linux};
 
 /// Largest seccomp profile read.
 const MAX_PROFILE_BYTES: u64 = 4 << 20;
@@ -50,6 +50,8 @@ pub fn apply(
         drop: c.drop.unwrap_or_default(),
         ambient: Vec::new(),
     });
+    config.app_armor = app_armor::profile(pod, container)?;
+    config.se_linux = se_linux::of_container(pod, container);
     config.unmasked_proc = own.proc_mount.as_deref() == Some("Unmasked");
     (config.seccomp, config.seccomp_file) = if config.privileged {
         (SeccompProfile::Unconfined, PathBuf::new())

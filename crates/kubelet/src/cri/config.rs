@@ -8,8 +8,8 @@ use knarr_runtime::containers::{MASKED_PATHS, READONLY_PATHS};
 use super::messages as cri;
 use crate::pod_network::{PortMapping, Protocol};
 use crate::runtime::{
-    ContainerConfig, ContainerUser, DnsConfig, ImageUser, Mount, PidMode, PodSandboxConfig, Propagation,
-    Resources, SeccompProfile,
+    AppArmorProfile, ContainerConfig, ContainerUser, DnsConfig, ImageUser, Mount, PidMode, PodSandboxConfig,
+    Propagation, Resources, SeLinuxOptions, SeccompProfile,
 };
 
 /// CRI's signals in the order of their numbers, which begin at 1. Real-time signals follow.
@@ -107,6 +107,7 @@ pub fn sandbox(config: &PodSandboxConfig, cgroup_parent: &str) -> cri::PodSandbo
         supplemental_groups_policy,
         privileged: config.privileged,
         seccomp: Some(cri::SecurityProfile::default()),
+        selinux_options: config.se_linux.as_ref().map(se_linux),
     };
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
@@ -179,6 +180,24 @@ fn seccomp(config: &ContainerConfig) -> cri::SecurityProfile {
     cri::SecurityProfile { profile_type: kind.into(), localhost_ref }
 }
 
+fn app_armor(profile: &AppArmorProfile) -> cri::SecurityProfile {
+    let (kind, name) = match profile {
+        AppArmorProfile::RuntimeDefault => (cri::ProfileType::RuntimeDefault, ""),
+        AppArmorProfile::Unconfined => (cri::ProfileType::Unconfined, ""),
+        AppArmorProfile::Localhost(name) => (cri::ProfileType::Localhost, name.as_str()),
+    };
+    cri::SecurityProfile { profile_type: kind.into(), localhost_ref: name.to_owned() }
+}
+
+fn se_linux(options: &SeLinuxOptions) -> cri::SeLinuxOption {
+    cri::SeLinuxOption {
+        user: options.user.clone(),
+        role: options.role.clone(),
+        kind: options.type_.clone(),
+        level: options.level.clone(),
+    }
+}
+
 fn owned(paths: &[&str]) -> Vec<String> {
     paths.iter().map(|path| (*path).to_owned()).collect()
 }
@@ -218,6 +237,8 @@ fn security(
         masked_paths: masked(&MASKED_PATHS),
         readonly_paths: masked(&READONLY_PATHS),
         seccomp: Some(seccomp(config)),
+        apparmor: config.app_armor.as_ref().map(app_armor),
+        selinux_options: config.se_linux.as_ref().map(se_linux),
     }
 }
 
@@ -311,6 +332,35 @@ mod tests {
         assert_eq!((modes.network, modes.pid, modes.ipc), (2, 0, 0));
         assert!(context.privileged);
         assert_eq!((context.run_as_user.unwrap().value, context.supplemental_groups), (7, vec![8]));
+    }
+
+    #[test]
+    fn profiles_and_labels_are_handed_on() {
+        let labels = SeLinuxOptions { level: "s0:c1".into(), ..SeLinuxOptions::default() };
+        let of_pod = PodSandboxConfig { se_linux: Some(labels.clone()), ..Default::default() };
+        let level = |options: Option<cri::SeLinuxOption>| options.map(|o| o.level);
+        let linux = sandbox(&of_pod, "/").linux.unwrap();
+        assert_eq!(level(linux.security_context.unwrap().selinux_options), Some("s0:c1".to_owned()));
+        let context = |config: &ContainerConfig| {
+            container(config, &of_pod, None).linux.unwrap().security_context.unwrap()
+        };
+        let plain = context(&ContainerConfig::default());
+        assert_eq!((plain.apparmor, plain.selinux_options), (None, None));
+        for (profile, kind, name) in [
+            (AppArmorProfile::RuntimeDefault, cri::ProfileType::RuntimeDefault, ""),
+            (AppArmorProfile::Unconfined, cri::ProfileType::Unconfined, ""),
+            (AppArmorProfile::Localhost("k8s".into()), cri::ProfileType::Localhost, "k8s"),
+        ] {
+            let config = ContainerConfig {
+                app_armor: Some(profile),
+                se_linux: Some(labels.clone()),
+                ..ContainerConfig::default()
+            };
+            let made = context(&config);
+            let expected = cri::SecurityProfile { profile_type: kind.into(), localhost_ref: name.into() };
+            assert_eq!(made.apparmor, Some(expected));
+            assert_eq!(level(made.selinux_options), Some("s0:c1".to_owned()));
+        }
     }
 
     #[test]

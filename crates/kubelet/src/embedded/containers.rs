@@ -8,6 +8,7 @@ use knarr_runtime::images::{ImageConfig, resolve_user};
 
 use super::sandboxes::new_id;
 use super::{ATTEMPT, Embedded, IMAGE, IMAGE_ID, errors, images};
+use crate::host_security::HostSecurity;
 use crate::labels;
 use crate::runtime::*;
 
@@ -99,8 +100,19 @@ fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
     mounts
 }
 
+/// Admission refuses pods that ask for profiles or labels; ephemeral containers come later.
+fn check_security_modules(config: &ContainerConfig, host: HostSecurity) -> Result<()> {
+    let what = match config.app_armor {
+        Some(AppArmorProfile::RuntimeDefault | AppArmorProfile::Localhost(_)) => "apparmor is not supported",
+        _ if config.se_linux.is_some() && host.se_linux => "SELinux labels are not supported",
+        _ => return Ok(()),
+    };
+    Err(RuntimeError::Failed(format!("failed to create container {:?}: {what}", config.name)))
+}
+
 impl Embedded {
     pub(super) async fn make_container(&self, sandbox_id: &str, config: ContainerConfig) -> Result<String> {
+        check_security_modules(&config, HostSecurity::read())?;
         let store = &self.inner.images;
         let image = store.get(&config.image).await.map_err(errors::image)?;
         let image =
@@ -237,6 +249,24 @@ mod tests {
         let env = vec![("A".to_owned(), "2".to_owned()), ("B".to_owned(), "3".to_owned())];
         let config = ContainerConfig { env, ..ContainerConfig::default() };
         assert_eq!(environment(&config, &image), ["PATH=/bin", "A=2", "B=3"]);
+    }
+
+    #[test]
+    fn profiles_and_labels_are_refused() {
+        let (off, on) = (HostSecurity::default(), HostSecurity { app_armor: true, se_linux: true });
+        let refused = |app_armor: Option<AppArmorProfile>, labels: bool, host| {
+            let se_linux = labels.then(SeLinuxOptions::default);
+            let config = ContainerConfig { name: "c".into(), app_armor, se_linux, ..Default::default() };
+            check_security_modules(&config, host).err().map(|e| e.to_string())
+        };
+        let unsupported = Some("failed to create container \"c\": apparmor is not supported".to_owned());
+        for host in [off, on] {
+            assert_eq!(refused(Some(AppArmorProfile::RuntimeDefault), false, host), unsupported);
+            assert_eq!(refused(Some(AppArmorProfile::Localhost("a".into())), false, host), unsupported);
+            assert_eq!(refused(Some(AppArmorProfile::Unconfined), false, host), None);
+        }
+        assert_eq!(refused(None, true, off), None);
+        assert!(refused(None, true, on).is_some());
     }
 
     #[test]

@@ -180,7 +180,12 @@ impl ContainerRuntime for Embedded {
     fn features(&self) -> RuntimeFeatures {
         let default =
             RuntimeHandler { name: String::new(), recursive_read_only_mounts: true, user_namespaces: false };
-        RuntimeFeatures { handlers: vec![default], supplemental_groups_policy: true }
+        RuntimeFeatures {
+            handlers: vec![default],
+            supplemental_groups_policy: true,
+            app_armor: false,
+            se_linux: false,
+        }
     }
 
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {

@@ -315,7 +315,7 @@ mod tests {
         };
         let runtime = RuntimeFeatures {
             handlers: vec![handler("", true), handler("kata", false)],
-            supplemental_groups_policy: false,
+            ..RuntimeFeatures::default()
         };
         let (status, _) = next(&NodeStatus::default(), &Facts { runtime, ..facts() }, now());
         assert_eq!(

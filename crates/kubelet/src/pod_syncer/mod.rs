@@ -21,7 +21,9 @@ use knarr_client::Lister;
 use crate::admission::{Rejection, Taken, rejection};
 use crate::back_off::BackOff;
 use crate::config::Config;
+use crate::confinement;
 use crate::events::Events;
+use crate::host_security::HostSecurity;
 use crate::image_manager::ImageManager;
 use crate::pod;
 use crate::pod_cgroups::PodCgroups;
@@ -67,6 +69,7 @@ pub struct PodSyncer {
     /// The machine's memory, in bytes.
     pub memory_capacity: i64,
     pub started: Timestamp,
+    pub host_security: HostSecurity,
     pub taken: Mutex<Taken>,
     pub crash_back_off: Mutex<BackOff>,
 }
@@ -105,7 +108,8 @@ impl PodSyncer {
         let refused = {
             let mut taken = lock(&self.taken);
             taken.remove(pod.uid());
-            let refused = rejection(pod, &node, &taken);
+            let refused = rejection(pod, &node, &taken)
+                .or_else(|| confinement::unenforceable(pod, self.host_security, &self.runtime.features()));
             if refused.is_none() {
                 taken.add(pod);
             }

@@ -22,6 +22,7 @@ use crate::image_manager::{ImageFailure, go_duration};
 use crate::labels::container_hash;
 use crate::pod::{self, ContainerKind};
 use crate::runtime::{ContainerConfig, ContainerState, Image, PodRuntimeStatus, PodSandboxStatus};
+use crate::se_linux;
 use crate::status::StartFailure;
 use crate::termination::Kill;
 use crate::volume_manager::MountedVolumes;
@@ -68,6 +69,13 @@ impl PodSyncer {
         };
         let config =
             self.configure(start, image, volumes).await.map_err(told("CreateContainerConfigError"))?;
+        if start.kind == ContainerKind::Ephemeral
+            && config.se_linux.is_some()
+            && let Some((reason, message)) = se_linux::warning(start.pod, self.host_security)
+        {
+            // The pod was warned of the others when its sandbox was made.
+            events.warning(reason, message);
+        }
         let sandbox = self.sandbox_config(start.pod, start.sandbox.attempt).await;
         let (sandbox, _) = sandbox.map_err(told("CreateContainerConfigError"))?;
         let created = self.runtime.create_container(&start.sandbox.id, &config, &sandbox).await;

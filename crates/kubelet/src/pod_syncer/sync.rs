@@ -15,6 +15,7 @@ use crate::container_config::dns::{parse_resolv_conf, pod_dns};
 use crate::container_config::sandbox_config;
 use crate::pod::{self, ContainerKind};
 use crate::runtime::{ContainerState, PodRuntimeStatus, PodSandboxConfig, SandboxState};
+use crate::se_linux;
 use crate::status::{DEADLINE_EXCEEDED, deadline};
 use crate::termination::Kill;
 use crate::user_namespaces;
@@ -189,7 +190,7 @@ impl PodSyncer {
             config.runtime_handler = self.objects.runtime_handler(class).await.map_err(told)?;
         }
         user_namespaces::check(pod, &config.runtime_handler, &self.runtime.features()).map_err(told)?;
-        for (reason, message) in warnings {
+        for (reason, message) in warnings.into_iter().chain(se_linux::warning(pod, self.host_security)) {
             self.events.warning(pod, reason, message);
         }
         self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| told(e.to_string()))

@@ -23,6 +23,7 @@ mod isolation;
 
 use super::fake_runtime::FakeRuntime;
 use crate::config::Config;
+use crate::host_security::HostSecurity;
 use crate::kubelet::{Dependencies, Kubelet};
 use crate::volume_manager::{MountedVolumes, VolumeError, Volumes};
 use crate::volumes::ObjectSource;
@@ -103,6 +104,7 @@ impl Lab {
             recorder: EventRecorder::new(client, "kubelet", "n1", stop.clone()),
             cgroups: None,
             memory_capacity: 8 << 30,
+            host_security: HostSecurity::default(),
         };
         tokio::spawn(Kubelet::new(config, with, stop).run());
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -20,6 +20,7 @@ use knarr_client::events::EventRecorder;
 use knarr_kubelet::config::Config;
 use knarr_kubelet::csi::Drivers;
 use knarr_kubelet::embedded::Embedded;
+use knarr_kubelet::host_security::HostSecurity;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::pod_network::{NetworkError, PodNetwork, PodRef, PortMapping};
 use knarr_kubelet::volumes::{Csi, ObjectSource, Options, VolumeManager};
@@ -131,6 +132,7 @@ impl World {
             recorder: EventRecorder::new(client, "kubelet", "n1", stop.clone()),
             cgroups: Some(self.embedded.cgroups()),
             memory_capacity: 8 << 30,
+            host_security: HostSecurity::default(),
         };
         self.running = Some(tokio::spawn(Kubelet::new(config, with, stop).run()));
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ImageSpec, Int64Value, NamespaceOption, PodSandboxConfig, SecurityProfile, SupplementalGroupsPolicy,
+    ImageSpec, Int64Value, NamespaceOption, PodSandboxConfig, SeLinuxOption, SecurityProfile,
+    SupplementalGroupsPolicy,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
@@ -111,6 +112,10 @@ pub struct LinuxContainerSecurityContext {
     pub readonly_paths: Vec<String>,
     #[prost(message, optional, tag = "15")]
     pub seccomp: Option<SecurityProfile>,
+    #[prost(message, optional, tag = "16")]
+    pub apparmor: Option<SecurityProfile>,
+    #[prost(message, optional, tag = "4")]
+    pub selinux_options: Option<SeLinuxOption>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

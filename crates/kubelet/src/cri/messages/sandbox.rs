@@ -76,10 +76,24 @@ pub struct SecurityProfile {
     pub localhost_ref: String,
 }
 
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct SeLinuxOption {
+    #[prost(string, tag = "1")]
+    pub user: String,
+    #[prost(string, tag = "2")]
+    pub role: String,
+    #[prost(string, tag = "3")]
+    pub kind: String,
+    #[prost(string, tag = "4")]
+    pub level: String,
+}
+
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LinuxSandboxSecurityContext {
     #[prost(message, optional, tag = "1")]
     pub namespace_options: Option<NamespaceOption>,
+    #[prost(message, optional, tag = "2")]
+    pub selinux_options: Option<SeLinuxOption>,
     #[prost(message, optional, tag = "3")]
     pub run_as_user: Option<Int64Value>,
     #[prost(message, optional, tag = "8")]

@@ -2,6 +2,18 @@
 
 use super::*;
 
+/// `Reason: message` of a pod that was rejected.
+async fn rejection(spec: Value) -> String {
+    let lab = Lab::new().await;
+    lab.add(spec);
+    lab.until("an end", |lab| lab.phase() == "Failed").await;
+    assert!(lab.runtime.calls().is_empty(), "{:?}", lab.runtime.calls());
+    let status = lab.pod().status.unwrap();
+    let text = format!("{}: {}", status.reason.unwrap_or_default(), status.message.unwrap_or_default());
+    assert!(lab.events().await.contains(&text.replace("Pod was rejected: ", "")), "{text}");
+    text
+}
+
 fn with(field: &str, value: Value) -> Value {
     let mut spec = web(json!({}));
     spec[field] = value;
@@ -18,4 +30,23 @@ async fn user_namespaces_that_the_runtime_does_not_have_are_refused() {
     assert!(lab.events().await.contains(&told.to_owned()), "{:?}", lab.events().await);
     assert_eq!(lab.phase(), "Pending");
     assert_eq!(lab.runtime.calls(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn profiles_of_an_app_armor_that_is_not_there_are_refused() {
+    let context = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+    assert_eq!(
+        rejection(with("securityContext", context)).await,
+        "AppArmor: Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn labels_of_an_se_linux_that_is_not_there_are_warned_of_once() {
+    let lab = Lab::new().await;
+    lab.add(with("securityContext", json!({"seLinuxOptions": {"level": "s0:c1,c2"}})));
+    lab.until_state("main", "Running").await;
+    let events = lab.events().await;
+    let warned = events.iter().filter(|e| e.starts_with("SELinuxOptionsIgnored: ")).count();
+    assert_eq!(warned, 1, "{events:?}");
 }
