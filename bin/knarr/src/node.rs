@@ -20,6 +20,7 @@ use knarr_kubelet::node_status::{self, Thresholds};
 use knarr_kubelet::plugins::{PluginHandler, PluginManager};
 use knarr_kubelet::runtime::ContainerRuntime;
 use knarr_kubelet::server as kubelet_server;
+use knarr_kubelet::sysctls::SysctlPattern;
 use knarr_kubelet::volumes::{self, Csi, ObjectSource, VolumeManager};
 use knarr_network::cidr::Ipv4Cidr;
 use knarr_network::{dns, proxy, routes, source::ServiceSource};
@@ -64,6 +65,10 @@ pub struct NodeArgs {
     /// [default: memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%]
     #[arg(long, value_name = "THRESHOLDS")]
     eviction_hard: Option<Thresholds>,
+    /// Sysctls that pods may set beside the safe ones, such as `kernel.msg*,net.core.somaxconn`: they are the pod's own,
+    /// but may harm others on the node
+    #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
+    allowed_unsafe_sysctls: Vec<SysctlPattern>,
     /// Look for a registry's images at another address first, `docker.io=https://mirror.example`; `*` stands for all
     /// registries; may be given several times
     #[arg(long, value_name = "REGISTRY=URL")]
@@ -118,6 +123,10 @@ impl NodeArgs {
         self.eviction_hard.unwrap_or_default()
     }
 
+    pub fn allowed_unsafe_sysctls(&self) -> Vec<SysctlPattern> {
+        self.allowed_unsafe_sysctls.clone()
+    }
+
     pub fn mirrors(&self) -> Vec<Mirror> {
         self.registry_mirror.clone()
     }
@@ -162,6 +171,7 @@ pub struct NodeOptions {
     pub kubelet_dir: PathBuf,
     pub kubelet_port: u16,
     pub thresholds: Thresholds,
+    pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
     pub mirrors: Vec<Mirror>,
     pub runtime: RuntimeArgs,
     pub network: NetworkArgs,
@@ -425,6 +435,7 @@ fn kubelet_config(options: &NodeOptions) -> Config {
     config.cluster_domain.clone_from(&options.cluster_domain);
     config.resolv_conf.clone_from(&options.resolv_conf);
     config.cgroup_root.clone_from(&options.cgroup_root);
+    config.allowed_unsafe_sysctls.clone_from(&options.allowed_unsafe_sysctls);
     config
 }
 

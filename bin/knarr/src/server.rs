@@ -287,6 +287,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         resolv_conf: args.node.resolv_conf(),
         kubelet_port: args.node.kubelet_port(),
         thresholds: args.node.thresholds(),
+        allowed_unsafe_sysctls: args.node.allowed_unsafe_sysctls(),
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
         network: args.node.network(),

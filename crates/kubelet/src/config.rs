@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::sysctls::SysctlPattern;
+
 /// Settings of one node. Field names follow KubeletConfiguration where it has them.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -29,6 +31,8 @@ pub struct Config {
     pub master_service_namespace: String,
     /// Pull images one at a time.
     pub serialize_image_pulls: bool,
+    /// What pods may set beside the safe sysctls.
+    pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
 }
 
 impl Config {
@@ -47,6 +51,7 @@ impl Config {
             container_log_max_files: 5,
             master_service_namespace: "default".to_owned(),
             serialize_image_pulls: false,
+            allowed_unsafe_sysctls: Vec::new(),
         }
     }
 
@@ -56,6 +61,8 @@ impl Config {
 
     /// What `/configz` shows: these settings as a KubeletConfiguration (kubelet.config.k8s.io/v1beta1).
     pub fn configz(&self) -> Value {
+        let allowed_unsafe_sysctls: Vec<String> =
+            self.allowed_unsafe_sysctls.iter().map(ToString::to_string).collect();
         json!({"kubeletconfig": {
             "kind": "KubeletConfiguration",
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -68,6 +75,7 @@ impl Config {
             "containerLogMaxSize": self.container_log_max_size.to_string(),
             "containerLogMaxFiles": self.container_log_max_files,
             "serializeImagePulls": self.serialize_image_pulls,
+            "allowedUnsafeSysctls": allowed_unsafe_sysctls,
         }})
     }
 

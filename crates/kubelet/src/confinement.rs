@@ -5,10 +5,16 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::admission::Rejection;
 use crate::host_security::HostSecurity;
 use crate::runtime::RuntimeFeatures;
+use crate::sysctls::SysctlAllowlist;
 use crate::{app_armor, pod, se_linux};
 
 fn rejection(reason: &str, message: String) -> Rejection {
     Rejection { reason: reason.to_owned(), message }
+}
+
+/// The sysctl that the pod may not set.
+pub fn forbidden_sysctl(pod: &Pod, allowed: &SysctlAllowlist) -> Option<Rejection> {
+    allowed.forbidden(pod).map(|why| rejection("SysctlForbidden", format!("forbidden sysctl: {why}")))
 }
 
 /// The profile or label that nobody would enforce.

@@ -19,6 +19,7 @@ use crate::events::Events;
 use crate::host_security::HostSecurity;
 use crate::image_manager::ImageManager;
 use crate::log_rotation;
+use crate::node_status::machine::Machine;
 use crate::pod;
 use crate::pod_cgroups::PodCgroups;
 use crate::pod_lookup::{ContainerRef, LookupError, PodLookup};
@@ -27,6 +28,7 @@ use crate::pod_workers::PodWorkers;
 use crate::probes::ProbeManager;
 use crate::runtime::{ContainerRuntime, ContainerState, SandboxState};
 use crate::status::StatusManager;
+use crate::sysctls::SysctlAllowlist;
 use crate::termination::Terminator;
 use crate::volume_manager::{VolumeUsage, Volumes};
 use crate::volumes::ObjectSource;
@@ -119,6 +121,7 @@ impl Kubelet {
             terminator,
             memory_capacity: with.memory_capacity,
             host_security: with.host_security,
+            sysctls: SysctlAllowlist::new(&Machine::read().kernel_version, &config.allowed_unsafe_sysctls),
             started: clock.now(),
             clock,
             taken: std::sync::Mutex::default(),

@@ -35,6 +35,7 @@ mod se_linux;
 pub mod server;
 pub mod simulated;
 pub mod status;
+pub mod sysctls;
 pub mod termination;
 pub mod termination_message;
 pub mod user_namespaces;

@@ -12,6 +12,7 @@ use crate::qos;
 use crate::resources::pod_cgroup;
 use crate::runtime::{DnsConfig, PodSandboxConfig};
 use crate::se_linux;
+use crate::sysctls::normalized;
 
 pub fn sandbox_config(
     config: &Config,
@@ -40,8 +41,7 @@ pub fn sandbox_config(
         user: super::security::user(pod, &Container::default())?,
         se_linux: se_linux::of_pod(pod),
         runtime_handler: String::new(),
-        // A name may be spelled with slashes as well.
-        sysctls: sysctls.map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
+        sysctls: sysctls.map(|s| (normalized(&s.name), s.value.clone())).collect(),
         cgroup_parent: pod_cgroup(qos::qos_class(pod), pod.uid()),
     })
 }

@@ -30,6 +30,7 @@ use crate::pod_cgroups::PodCgroups;
 use crate::probes::ProbeManager;
 use crate::runtime::{ContainerRuntime, ContainerState, PodRuntimeStatus, Resources};
 use crate::status::{self, Input, Messages, StartFailure, StatusManager, whole_seconds};
+use crate::sysctls::SysctlAllowlist;
 use crate::termination::Terminator;
 use crate::termination_message;
 use crate::volume_manager::Volumes;
@@ -70,6 +71,7 @@ pub struct PodSyncer {
     pub memory_capacity: i64,
     pub started: Timestamp,
     pub host_security: HostSecurity,
+    pub sysctls: SysctlAllowlist,
     pub taken: Mutex<Taken>,
     pub crash_back_off: Mutex<BackOff>,
 }
@@ -108,7 +110,8 @@ impl PodSyncer {
         let refused = {
             let mut taken = lock(&self.taken);
             taken.remove(pod.uid());
-            let refused = rejection(pod, &node, &taken)
+            let refused = confinement::forbidden_sysctl(pod, &self.sysctls)
+                .or_else(|| rejection(pod, &node, &taken))
                 .or_else(|| confinement::unenforceable(pod, self.host_security, &self.runtime.features()));
             if refused.is_none() {
                 taken.add(pod);

@@ -50,3 +50,12 @@ async fn labels_of_an_se_linux_that_is_not_there_are_warned_of_once() {
     let warned = events.iter().filter(|e| e.starts_with("SELinuxOptionsIgnored: ")).count();
     assert_eq!(warned, 1, "{events:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn sysctls_that_are_not_safe_are_refused() {
+    let context = json!({"sysctls": [{"name": "kernel/msgmax", "value": "65536"}]});
+    assert_eq!(
+        rejection(with("securityContext", context)).await,
+        "SysctlForbidden: Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted"
+    );
+}
