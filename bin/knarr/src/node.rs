@@ -69,6 +69,9 @@ pub struct NodeArgs {
     /// but may harm others on the node
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
     allowed_unsafe_sysctls: Vec<SysctlPattern>,
+    /// Give containers that name no seccomp profile the runtime's default one; `false` leaves them unconfined
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    seccomp_default: bool,
     /// Look for a registry's images at another address first, `docker.io=https://mirror.example`; `*` stands for all
     /// registries; may be given several times
     #[arg(long, value_name = "REGISTRY=URL")]
@@ -127,6 +130,10 @@ impl NodeArgs {
         self.allowed_unsafe_sysctls.clone()
     }
 
+    pub fn seccomp_default(&self) -> bool {
+        self.seccomp_default
+    }
+
     pub fn mirrors(&self) -> Vec<Mirror> {
         self.registry_mirror.clone()
     }
@@ -172,6 +179,7 @@ pub struct NodeOptions {
     pub kubelet_port: u16,
     pub thresholds: Thresholds,
     pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
+    pub seccomp_default: bool,
     pub mirrors: Vec<Mirror>,
     pub runtime: RuntimeArgs,
     pub network: NetworkArgs,
@@ -435,6 +443,7 @@ fn kubelet_config(options: &NodeOptions) -> Config {
     config.cluster_domain.clone_from(&options.cluster_domain);
     config.resolv_conf.clone_from(&options.resolv_conf);
     config.cgroup_root.clone_from(&options.cgroup_root);
+    config.seccomp_default = options.seccomp_default;
     config.allowed_unsafe_sysctls.clone_from(&options.allowed_unsafe_sysctls);
     config
 }

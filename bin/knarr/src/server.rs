@@ -288,6 +288,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         kubelet_port: args.node.kubelet_port(),
         thresholds: args.node.thresholds(),
         allowed_unsafe_sysctls: args.node.allowed_unsafe_sysctls(),
+        seccomp_default: args.node.seccomp_default(),
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
         network: args.node.network(),

@@ -33,6 +33,8 @@ pub struct Config {
     pub serialize_image_pulls: bool,
     /// What pods may set beside the safe sysctls.
     pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
+    /// Containers that name no seccomp profile get the runtime's default one.
+    pub seccomp_default: bool,
 }
 
 impl Config {
@@ -52,6 +54,7 @@ impl Config {
             master_service_namespace: "default".to_owned(),
             serialize_image_pulls: false,
             allowed_unsafe_sysctls: Vec::new(),
+            seccomp_default: true,
         }
     }
 
@@ -76,6 +79,7 @@ impl Config {
             "containerLogMaxFiles": self.container_log_max_files,
             "serializeImagePulls": self.serialize_image_pulls,
             "allowedUnsafeSysctls": allowed_unsafe_sysctls,
+            "seccompDefault": self.seccomp_default,
         }})
     }
 

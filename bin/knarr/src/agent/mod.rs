@@ -192,6 +192,7 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
         kubelet_port: args.node.kubelet_port(),
         thresholds: args.node.thresholds(),
         allowed_unsafe_sysctls: args.node.allowed_unsafe_sysctls(),
+        seccomp_default: args.node.seccomp_default(),
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
         network: args.node.network(),

@@ -81,7 +81,9 @@ pub fn container_config(
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
         ..ContainerConfig::default()
     };
-    security::apply(&mut made, pod, container, &image, &config.data_dir.join("seccomp"))?;
+    let root = config.data_dir.join("seccomp");
+    let seccomp = security::Seccomp { root: &root, by_default: config.seccomp_default };
+    security::apply(&mut made, pod, container, &image, seccomp)?;
     made.env = env.into_iter().collect();
     Ok(made)
 }

@@ -25,13 +25,22 @@ fn id(value: i64) -> Result<u32, String> {
     u32::try_from(value).map_err(|_| format!("user or group id {value} is out of range"))
 }
 
-/// Fills in the security fields. `seccomp_root` holds profiles of type Localhost.
+/// Where seccomp profiles come from.
+#[derive(Debug, Clone, Copy)]
+pub struct Seccomp<'a> {
+    /// Holds profiles of type Localhost.
+    pub root: &'a Path,
+    /// Where neither container nor pod names a profile, it is RuntimeDefault rather than Unconfined.
+    pub by_default: bool,
+}
+
+/// Fills in the security fields.
 pub fn apply(
     config: &mut ContainerConfig,
     pod: &Pod,
     container: &Container,
     image: &Image,
-    seccomp_root: &Path,
+    seccomp: Seccomp<'_>,
 ) -> Result<(), String> {
     verify_non_root(pod, container, image)?;
     let own = container.security_context.clone().unwrap_or_default();
@@ -56,7 +65,7 @@ pub fn apply(
     (config.seccomp, config.seccomp_file) = if config.privileged {
         (SeccompProfile::Unconfined, PathBuf::new())
     } else {
-        seccomp(effective!(pod, container, seccomp_profile).as_ref(), seccomp_root)?
+        seccomp_profile(effective!(pod, container, seccomp_profile).as_ref(), seccomp)?
     };
     Ok(())
 }
@@ -98,8 +107,15 @@ fn verify_non_root(pod: &Pod, container: &Container, image: &Image) -> Result<()
 }
 
 /// The profile, and where it lies if it is a file.
-fn seccomp(profile: Option<&ApiProfile>, root: &Path) -> Result<(SeccompProfile, PathBuf), String> {
-    let Some(profile) = profile else { return Ok((SeccompProfile::Unconfined, PathBuf::new())) };
+fn seccomp_profile(
+    profile: Option<&ApiProfile>,
+    seccomp: Seccomp<'_>,
+) -> Result<(SeccompProfile, PathBuf), String> {
+    let Some(profile) = profile else {
+        let unset =
+            if seccomp.by_default { SeccompProfile::RuntimeDefault } else { SeccompProfile::Unconfined };
+        return Ok((unset, PathBuf::new()));
+    };
     match profile.type_.as_str() {
         "RuntimeDefault" => Ok((SeccompProfile::RuntimeDefault, PathBuf::new())),
         "Unconfined" => Ok((SeccompProfile::Unconfined, PathBuf::new())),
@@ -110,7 +126,7 @@ fn seccomp(profile: Option<&ApiProfile>, root: &Path) -> Result<(SeccompProfile,
             if !inside {
                 return Err(format!("localhostProfile {name:?} must be a relative path without \"..\""));
             }
-            let path = root.join(name);
+            let path = seccomp.root.join(name);
             let cannot = |e: std::io::Error| {
                 format!(
                     "failed to generate seccomp spec opts: cannot load seccomp profile {:?}: {e}",
@@ -137,6 +153,15 @@ mod tests {
         of_pod: PodSecurityContext,
         user: Option<ImageUser>,
     ) -> Result<ContainerConfig, String> {
+        run_with(own, of_pod, user, true)
+    }
+
+    fn run_with(
+        own: SecurityContext,
+        of_pod: PodSecurityContext,
+        user: Option<ImageUser>,
+        by_default: bool,
+    ) -> Result<ContainerConfig, String> {
         let container = Container { name: "web".into(), security_context: Some(own), ..Container::default() };
         let spec = PodSpec { security_context: Some(of_pod), ..PodSpec::default() };
         let mut pod = Pod { spec: Some(spec), ..Pod::default() };
@@ -145,7 +170,8 @@ mod tests {
         pod.metadata.uid = Some("u".into());
         let image = Image { user, ..Image::default() };
         let mut config = ContainerConfig::default();
-        apply(&mut config, &pod, &container, &image, Path::new("/nonexistent")).map(|()| config)
+        let seccomp = Seccomp { root: Path::new("/nonexistent"), by_default };
+        apply(&mut config, &pod, &container, &image, seccomp).map(|()| config)
     }
 
     #[test]
@@ -176,6 +202,29 @@ mod tests {
             let error = run(own, of_pod, user).err();
             assert_eq!(error.is_some(), expected.is_some(), "{error:?}");
             assert!(error.unwrap_or_default().contains(expected.unwrap_or("")));
+        }
+    }
+
+    #[test]
+    fn seccomp_profiles() {
+        use SeccompProfile::{RuntimeDefault, Unconfined};
+        let profile = |kind: &str| Some(ApiProfile { type_: kind.into(), localhost_profile: None });
+        for (of_pod, own, privileged, by_default, expected) in [
+            (None, None, false, true, RuntimeDefault),
+            (None, None, false, false, Unconfined),
+            (None, None, true, true, Unconfined),
+            (profile("Unconfined"), None, false, true, Unconfined),
+            (profile("RuntimeDefault"), None, false, false, RuntimeDefault),
+            (profile("RuntimeDefault"), profile("Unconfined"), false, true, Unconfined),
+            (profile("Unconfined"), profile("RuntimeDefault"), false, false, RuntimeDefault),
+        ] {
+            let own = SecurityContext {
+                seccomp_profile: own,
+                privileged: Some(privileged),
+                ..SecurityContext::default()
+            };
+            let of_pod = PodSecurityContext { seccomp_profile: of_pod, ..PodSecurityContext::default() };
+            assert_eq!(run_with(own, of_pod, None, by_default).unwrap().seccomp, expected);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Isolation that a pod asks for is given or refused, never left out silently.
 
 use super::*;
+use crate::runtime::SeccompProfile;
 
 /// `Reason: message` of a pod that was rejected.
 async fn rejection(spec: Value) -> String {
@@ -58,4 +59,18 @@ async fn sysctls_that_are_not_safe_are_refused() {
         rejection(with("securityContext", context)).await,
         "SysctlForbidden: Pod was rejected: forbidden sysctl: \"kernel.msgmax\" not allowlisted"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn containers_are_confined_unless_they_say_otherwise() {
+    let confined = async |security: Value| {
+        let lab = Lab::new().await;
+        lab.add(web(json!({"securityContext": security})));
+        lab.until_state("main", "Running").await;
+        lab.runtime.lock().containers[0].1.seccomp.clone()
+    };
+    assert_eq!(confined(json!({})).await, SeccompProfile::RuntimeDefault);
+    assert_eq!(confined(json!({"privileged": true})).await, SeccompProfile::Unconfined);
+    let unconfined = json!({"seccompProfile": {"type": "Unconfined"}});
+    assert_eq!(confined(unconfined).await, SeccompProfile::Unconfined);
 }
