@@ -127,7 +127,7 @@ pub struct PodSandboxConfig {
     /// Who the sandbox's own process runs as, where it has one.
     pub user: ContainerUser,
     pub se_linux: Option<SeLinuxOptions>,
-    /// Of the pod's RuntimeClass; empty is the runtime's default. The built-in runtime has one way alone.
+    /// Of the pod's RuntimeClass; empty is the runtime's default. The built-in runtime knows no other.
     pub runtime_handler: String,
     pub sysctls: BTreeMap<String, String>,
     /// Relative to the kubelet's cgroup root; its limits are the kubelet's.

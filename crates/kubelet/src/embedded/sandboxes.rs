@@ -28,12 +28,23 @@ fn sysctls(config: &PodSandboxConfig) -> BTreeMap<String, String> {
     sysctls
 }
 
+/// There is the default handler alone; one that promises another isolation is refused, as containerd refuses it.
+fn check_handler(handler: &str) -> Result<()> {
+    match handler {
+        "" => Ok(()),
+        other => Err(RuntimeError::Failed(format!(
+            "failed to get sandbox runtime: no runtime for {other:?} is configured"
+        ))),
+    }
+}
+
 impl Embedded {
     pub(super) fn sandbox_dir(&self, id: &str) -> PathBuf {
         self.inner.dir.join(id)
     }
 
     pub(super) async fn run_sandbox(&self, config: PodSandboxConfig) -> Result<String> {
+        check_handler(&config.runtime_handler)?;
         let id = new_id();
         self.write_files(&id, &config)?;
         let mut annotations = config.annotations.clone();

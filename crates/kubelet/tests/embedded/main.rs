@@ -4,9 +4,9 @@ mod world;
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
-use knarr_kubelet::runtime::ContainerRuntime;
+use knarr_kubelet::runtime::{ContainerRuntime, PodSandboxConfig};
 use serde_json::json;
 
 use world::World;
@@ -103,6 +103,28 @@ async fn a_pod_lives_through_a_restart_and_leaves_nothing() {
     assert!(!world.embedded.cgroups().exists(cgroup));
     assert_eq!(std::fs::read_dir(world.folder.join("sandboxes")).unwrap().count(), 0);
     assert_eq!(std::fs::read_dir(world.folder.join("kubelet/logs")).unwrap().count(), 0);
+}
+
+/// Ways to run pods that are not there are not replaced by a plain one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn isolation_that_is_not_there_is_refused() {
+    let world = World::new().await;
+    let config = PodSandboxConfig { runtime_handler: "kata".into(), ..PodSandboxConfig::default() };
+    assert_eq!(
+        world.embedded.run_pod_sandbox(&config).await.unwrap_err().to_string(),
+        "failed to get sandbox runtime: no runtime for \"kata\" is configured"
+    );
+    let container = json!({"name": "main", "image": "box:1", "command": ["sleep", "1000"]});
+    world.add_pod("mapped", json!({"hostUsers": false, "containers": [container]}));
+    let told = "Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does not support user \
+                namespaces";
+    world
+        .until("the refusal", "mapped", |w| {
+            w.api.all::<Event>().iter().any(|e| e.message.as_deref() == Some(told))
+        })
+        .await;
+    assert_eq!(world.phase("mapped"), "Pending");
+    assert!(world.embedded.list_pod_sandboxes().await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
