@@ -183,36 +183,25 @@ impl Caches {
         }
     }
 
+    /// Loads all caches at one revision. Those that are still being filled are among them: what they have read may be
+    /// older than the place from which the store is followed next.
     async fn load(&self, store: &dyn Store) -> Result<u64, LoadError> {
-        let by_name = self.by_name.load_full();
-        let mut found: BTreeMap<&str, BTreeMap<Box<str>, Arc<Object>>> = BTreeMap::new();
-        let mut request = RangeRequest::prefix(ROOT).limit(PAGE).without_count();
-        let revision = loop {
-            let page = store.range(request.clone()).await?;
-            for kv in &page.kvs {
-                let Some((name, caches, key)) = place(&by_name, &kv.key) else { continue };
-                let Some(cache) = caches.first() else { continue };
-                let object = cache
-                    .decode(&kv.value, kv.mod_revision)
-                    .map_err(|source| LoadError::Damaged { key: lossy(&kv.key), source })?;
-                found.entry(name).or_default().insert(key.into(), Arc::new(object));
+        loop {
+            let by_name = self.by_name.load_full();
+            let (mut found, revision) = read_all(store, &by_name).await?;
+            let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+            if !Arc::ptr_eq(&by_name, &self.by_name.load_full()) {
+                // A cache has come meanwhile, for which nothing was read.
+                continue;
             }
-            match page.kvs.last() {
-                Some(last) if page.more => {
-                    request.range = KeyRange::prefix(ROOT).after(&last.key);
-                    request.revision = Some(page.revision);
+            for (name, caches) in &*by_name {
+                for (at, cache) in caches.iter().enumerate() {
+                    cache.reset(found.remove(&(name.as_str(), at)).unwrap_or_default(), revision);
                 }
-                _ => break page.revision,
             }
-        };
-        for (name, caches) in &*by_name {
-            // One that is still loading reads for itself.
-            if let Some(cache) = caches.first() {
-                cache.reset(found.remove(name.as_str()).unwrap_or_default(), revision);
-            }
+            self.applied.send_replace(revision);
+            return Ok(revision);
         }
-        self.applied.send_replace(revision);
-        Ok(revision)
     }
 
     async fn follow(
@@ -274,12 +263,43 @@ impl Caches {
                     *revision = item.revision();
                     let by_name = self.by_name.load_full();
                     if let WatchItem::Events(events) = &item {
-                        events.events.iter().for_each(|e| apply(&by_name, e));
+                        let revisions = events.events.chunk_by(|a, b| a.kv.mod_revision == b.kv.mod_revision);
+                        revisions.for_each(|events| apply(&by_name, events));
                     }
                     by_name.values().flatten().for_each(|c| c.set_applied(*revision));
                     self.applied.send_replace(*revision);
                 }
             }
+        }
+    }
+}
+
+type Objects = BTreeMap<Box<str>, Arc<Object>>;
+
+/// All stored objects at one revision, by resource and by the place of the cache among those of the resource.
+async fn read_all<'a>(
+    store: &dyn Store,
+    by_name: &'a ByName,
+) -> Result<(BTreeMap<(&'a str, usize), Objects>, u64), LoadError> {
+    let mut found: BTreeMap<(&str, usize), Objects> = BTreeMap::new();
+    let mut request = RangeRequest::prefix(ROOT).limit(PAGE).without_count();
+    loop {
+        let page = store.range(request.clone()).await?;
+        for kv in &page.kvs {
+            let Some((name, caches, key)) = place(by_name, &kv.key) else { continue };
+            for (at, cache) in caches.iter().enumerate() {
+                let object = cache
+                    .decode(&kv.value, kv.mod_revision)
+                    .map_err(|source| LoadError::Damaged { key: lossy(&kv.key), source })?;
+                found.entry((name, at)).or_default().insert(key.into(), Arc::new(object));
+            }
+        }
+        match page.kvs.last() {
+            Some(last) if page.more => {
+                request.range = KeyRange::prefix(ROOT).after(&last.key);
+                request.revision = Some(page.revision);
+            }
+            _ => return Ok((found, page.revision)),
         }
     }
 }
@@ -292,30 +312,39 @@ fn place<'a, 'k>(by_name: &'a ByName, key: &'k [u8]) -> Option<(&'a str, &'a [Ar
     Some((name, caches, &rest[slash + 1..]))
 }
 
-fn apply(by_name: &ByName, event: &Event) {
-    let Some((_, caches, key)) = place(by_name, &event.kv.key) else { return };
+/// Applies the events of one revision, to each cache at once.
+pub(super) fn apply(by_name: &ByName, events: &[Event]) {
+    let mut of_cache: BTreeMap<&str, (&[Arc<Cache>], Vec<(&str, &Event)>)> = BTreeMap::new();
+    for event in events {
+        if let Some((name, caches, key)) = place(by_name, &event.kv.key) {
+            of_cache.entry(name).or_insert((caches, Vec::new())).1.push((key, event));
+        }
+    }
+    for (caches, events) in of_cache.into_values() {
+        for cache in caches {
+            cache.apply(events.iter().filter_map(|(key, event)| arrived(cache, key, event)).collect());
+        }
+    }
+}
+
+/// An event as a cache takes it in.
+fn arrived(cache: &Cache, key: &str, event: &Event) -> Option<(Box<str>, Applied)> {
     let (stored, deleted) = match event.kind {
-        EventKind::Put => (Some(&event.kv), false),
-        EventKind::Delete => (event.prev.as_ref(), true),
+        EventKind::Put => (&event.kv, false),
+        EventKind::Delete => (event.prev.as_ref()?, true),
     };
-    let Some(stored) = stored else { return };
-    for cache in caches {
-        match cache.arrived(key, &stored.value, event.kv.mod_revision) {
-            Ok(object) if deleted => cache.apply(key, Applied::Delete(Arc::new(object))),
-            Ok(object) => cache.apply(key, Applied::Put(Arc::new(object))),
-            Err(error) => {
-                tracing::error!(key = %lossy(&event.kv.key), %error, "damaged object in the store");
-            }
+    match cache.arrived(key, &stored.value, event.kv.mod_revision) {
+        Ok(object) if deleted => Some((key.into(), Applied::Delete(Arc::new(object)))),
+        Ok(object) => Some((key.into(), Applied::Put(Arc::new(object)))),
+        Err(error) => {
+            tracing::error!(key = %lossy(&event.kv.key), %error, "damaged object in the store");
+            None
         }
     }
 }
 
 /// Everything that is stored of one resource, at one revision.
-async fn load_one(
-    store: &dyn Store,
-    name: &str,
-    cache: &Cache,
-) -> Result<(BTreeMap<Box<str>, Arc<Object>>, u64), LoadError> {
+async fn load_one(store: &dyn Store, name: &str, cache: &Cache) -> Result<(Objects, u64), LoadError> {
     let prefix = format!("{ROOT}{name}/");
     let mut objects = BTreeMap::new();
     let mut request = RangeRequest::prefix(prefix.clone()).limit(PAGE).without_count();

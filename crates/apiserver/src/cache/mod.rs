@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use expected::Expected;
 pub use feed::{Caches, LoadError};
 pub use selection::Selection;
+use watcher::Start;
 pub use watcher::{Change, Kind, Watcher, left};
 
 /// Recent events kept per resource, by number and by the bytes of the objects they keep alive.
@@ -94,6 +95,34 @@ struct State {
 }
 
 impl State {
+    fn apply(&mut self, key: Box<str>, change: Applied) {
+        // An event that a load has overtaken.
+        if change.revision() <= self.loaded {
+            return;
+        }
+        let previous = match &change {
+            Applied::Put(object) => self.objects.insert(key, Arc::clone(object)),
+            Applied::Delete(_) => self.objects.remove(&key),
+        };
+        let (object, deleted) = match change {
+            Applied::Put(object) => (object, false),
+            Applied::Delete(object) => (object, true),
+        };
+        let event = Arc::new(CacheEvent::new(object, previous, deleted));
+        self.changed = event.revision();
+        // A list made between this event and the end of its batch must not carry a revision that lacks it.
+        self.applied = self.applied.max(event.revision());
+        self.watchers.send(&event);
+        self.ring_bytes += event.bytes();
+        self.ring.push_back(event);
+        self.forget_views();
+        while self.ring.len() > RING_EVENTS || self.ring_bytes > RING_BYTES {
+            let Some(gone) = self.ring.pop_front() else { break };
+            self.ring_bytes -= gone.bytes();
+            self.oldest = gone.revision();
+        }
+    }
+
     /// What has been replaced a while ago is needed for watches alone, which read its bytes: typed views of it,
     /// several times their size, are dropped.
     fn forget_views(&self) {
@@ -125,6 +154,18 @@ struct Watchers {
 const SWEEP_AFTER: usize = 256;
 
 impl Watchers {
+    fn register(&mut self, selection: &Selection, sender: mpsc::Sender<Arc<CacheEvent>>) {
+        let senders = match selection.indexed_field() {
+            Some((path, value)) => {
+                self.sweep();
+                self.by_field.entry(path).or_default().entry(value.into()).or_default()
+            }
+            None => &mut self.all,
+        };
+        senders.retain(|s| !s.is_closed());
+        senders.push(sender);
+    }
+
     /// Forgets watchers that have left under values of which no event comes any more.
     fn sweep(&mut self) {
         self.since_sweep += 1;
@@ -304,10 +345,11 @@ impl Cache {
         selection: Selection,
         from: WatchFrom,
     ) -> Result<Watcher, TooOld> {
-        self.watch_with(namespace, selection, from, Vec::new())
+        self.watch_with(namespace, selection, from, None)
     }
 
-    /// Starts a watch with events from before what is kept here: those after `asked` up to `through`.
+    /// Starts a watch with events from before what is kept here: those after `asked` up to `through`. The history may
+    /// be ahead of the cache; what the cache then applies up to `through` is not repeated.
     pub fn resume(
         &self,
         namespace: Option<&str>,
@@ -316,57 +358,47 @@ impl Cache {
         through: u64,
         history: Vec<Arc<CacheEvent>>,
     ) -> Result<Watcher, TooOld> {
-        let watcher = self.watch_with(namespace, selection, WatchFrom::After(through), history)?;
-        Ok(watcher.beginning_at(asked))
+        self.watch_with(namespace, selection, WatchFrom::After(through), Some((asked, history)))
     }
 
+    /// Decides, while nothing can be applied, where the replay ends and the live events begin: `live_after` is the one
+    /// revision that both go by.
     fn watch_with(
         &self,
         namespace: Option<&str>,
         selection: Selection,
         from: WatchFrom,
-        history: Vec<Arc<CacheEvent>>,
+        history: Option<(u64, Vec<Arc<CacheEvent>>)>,
     ) -> Result<Watcher, TooOld> {
         let mut state = self.write();
-        let mut initial = VecDeque::from(history);
-        let mut state_items = Vec::new();
+        let live_after = match from {
+            WatchFrom::After(revision) if revision < state.oldest => {
+                return Err(TooOld { oldest: state.oldest });
+            }
+            WatchFrom::After(revision) => revision.max(state.applied),
+            WatchFrom::State | WatchFrom::Now => state.applied,
+        };
+        let mut start = Start { began_at: live_after, live_after, ..Start::default() };
         match from {
             WatchFrom::Now => {}
             WatchFrom::State => {
                 let all = in_namespace(&state.objects, namespace).filter(|(_, o)| selection.matches(o));
-                state_items.extend(all.map(|(_, o)| Arc::clone(o)));
+                start.state.extend(all.map(|(_, o)| Arc::clone(o)));
             }
             WatchFrom::After(revision) => {
-                if revision < state.oldest {
-                    return Err(TooOld { oldest: state.oldest });
-                }
-                let start = state.ring.partition_point(|e| e.revision() <= revision);
-                initial.extend(state.ring.range(start..).cloned());
+                let (asked, history) = history.unwrap_or((revision, Vec::new()));
+                start.began_at = asked;
+                start.replay.extend(history);
+                let first = state.ring.partition_point(|e| e.revision() <= revision);
+                start.replay.extend(state.ring.range(first..).cloned());
             }
         }
         let (sender, receiver) = mpsc::channel(WATCHER_BUFFER);
-        if state.closed {
-            // Without its sender the watch is over once it has told the state.
-            return Ok(Watcher::new(namespace, selection, state_items, initial, receiver, state.applied));
+        // Without its sender the watch is over once it has handed out its start.
+        if !state.closed {
+            state.watchers.register(&selection, sender);
         }
-        match selection.indexed_field() {
-            Some((path, value)) => {
-                state.watchers.sweep();
-                let by_value = state.watchers.by_field.entry(path).or_default();
-                let senders = by_value.entry(value.into()).or_default();
-                senders.retain(|s| !s.is_closed());
-                senders.push(sender);
-            }
-            None => {
-                state.watchers.all.retain(|s| !s.is_closed());
-                state.watchers.all.push(sender);
-            }
-        }
-        let at = match from {
-            WatchFrom::After(revision) => revision,
-            _ => state.applied,
-        };
-        Ok(Watcher::new(namespace, selection, state_items, initial, receiver, at))
+        Ok(Watcher::new(namespace, selection, start, receiver))
     }
 
     /// Replaces everything, ending all watches: for the first load, and when the feed lost its place.
@@ -386,20 +418,17 @@ impl Cache {
 
     /// Ends the loading: these objects as of `revision`, and what came since.
     fn finish_loading(&self, objects: BTreeMap<Box<str>, Arc<Object>>, revision: u64) {
-        let (waiting, applied) = {
-            let mut state = self.write();
-            // Somebody else has loaded everything anew meanwhile.
-            let Some(waiting) = state.waiting.take() else { return };
-            state.objects = objects;
-            (state.oldest, state.changed, state.loaded) = (revision, revision, revision);
-            let applied = state.applied.max(revision);
-            state.applied = revision;
-            (waiting, applied)
-        };
+        let mut state = self.write();
+        // Somebody else has loaded everything anew meanwhile.
+        let Some(waiting) = state.waiting.take() else { return };
+        state.objects = objects;
+        (state.oldest, state.changed, state.loaded) = (revision, revision, revision);
+        let applied = std::mem::replace(&mut state.applied, revision).max(revision);
+        // Nothing newer can come between these: the lock is held throughout.
         for (key, change) in waiting {
-            self.apply(&key, change);
+            state.apply(key, change);
         }
-        self.set_applied(applied);
+        state.applied = state.applied.max(applied);
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -411,36 +440,15 @@ impl Cache {
         state.watchers = Watchers::default();
     }
 
-    fn apply(&self, key: &str, change: Applied) {
+    /// Applies all that one revision changes. Nobody sees a part of it: a list or watch goes by its revision.
+    fn apply(&self, changes: Vec<(Box<str>, Applied)>) {
         let mut state = self.write();
         if let Some(waiting) = &mut state.waiting {
-            waiting.push((key.into(), change));
+            waiting.extend(changes);
             return;
         }
-        // An event that a load has overtaken.
-        if change.revision() <= state.loaded {
-            return;
-        }
-        let previous = match &change {
-            Applied::Put(object) => state.objects.insert(key.into(), Arc::clone(object)),
-            Applied::Delete(_) => state.objects.remove(key),
-        };
-        let (object, deleted) = match change {
-            Applied::Put(object) => (object, false),
-            Applied::Delete(object) => (object, true),
-        };
-        let event = Arc::new(CacheEvent::new(object, previous, deleted));
-        state.changed = event.revision();
-        // A list made between this event and the end of its batch must not carry a revision that lacks it.
-        state.applied = state.applied.max(event.revision());
-        state.watchers.send(&event);
-        state.ring_bytes += event.bytes();
-        state.ring.push_back(event);
-        state.forget_views();
-        while state.ring.len() > RING_EVENTS || state.ring_bytes > RING_BYTES {
-            let Some(gone) = state.ring.pop_front() else { break };
-            state.ring_bytes -= gone.bytes();
-            state.oldest = gone.revision();
+        for (key, change) in changes {
+            state.apply(key, change);
         }
         self.generation.fetch_add(1, Ordering::AcqRel);
     }

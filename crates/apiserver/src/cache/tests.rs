@@ -1,5 +1,9 @@
 //! The cache against scripted changes: selectors, starts, limits.
 
+use std::sync::{Mutex, Weak};
+
+use knarr_storage::{Event, EventKind, KeyValue};
+
 use super::*;
 
 fn object(name: &str, labels: &str, revision: u64) -> Arc<Object> {
@@ -24,8 +28,12 @@ fn labelled(text: &str) -> Selection {
     Selection { labels, ..Selection::everything(pods()) }
 }
 
+fn apply(cache: &Cache, key: &str, change: Applied) {
+    cache.apply(vec![(key.into(), change)]);
+}
+
 fn put(cache: &Cache, name: &str, labels: &str, revision: u64) {
-    cache.apply(&format!("ns/{name}"), Applied::Put(object(name, labels, revision)));
+    apply(cache, &format!("ns/{name}"), Applied::Put(object(name, labels, revision)));
 }
 
 fn show(change: &Change) -> String {
@@ -50,8 +58,8 @@ fn selectors_turn_changes_into_coming_and_going() {
     put(&cache, "y", "\"a\":\"2\"", 13);
     put(&cache, "x", "\"a\":\"2\"", 14);
     put(&cache, "x", "\"a\":\"1\"", 15);
-    cache.apply("ns/x", Applied::Delete(object("x", "\"a\":\"1\"", 16)));
-    cache.apply("ns/y", Applied::Delete(object("y", "\"a\":\"2\"", 17)));
+    apply(&cache, "ns/x", Applied::Delete(object("x", "\"a\":\"1\"", 16)));
+    apply(&cache, "ns/y", Applied::Delete(object("y", "\"a\":\"2\"", 17)));
     assert_eq!(drain(&mut watcher), ["+x@11", "~x@12", "-x@14", "+x@15", "-x@16"]);
 }
 
@@ -168,12 +176,80 @@ fn watches_resume_from_older_history_without_a_seam() {
 }
 
 #[test]
+fn a_history_that_reaches_further_than_the_cache_is_not_repeated() {
+    let cache = cache();
+    put(&cache, "a", "", 11);
+    let event = |name: &str, revision| Arc::new(CacheEvent::new(object(name, "", revision), None, false));
+    let history = vec![event("x", 7), event("a", 11), event("b", 12), event("c", 13)];
+    let mut watcher = cache.resume(None, Selection::everything(pods()), 6, 13, history).ok().unwrap();
+    // The cache gets now what the history had before.
+    put(&cache, "b", "", 12);
+    put(&cache, "c", "", 13);
+    put(&cache, "d", "", 14);
+    assert_eq!(drain(&mut watcher), ["+x@7", "+a@11", "+b@12", "+c@13", "+d@14"]);
+}
+
+#[test]
+fn a_bookmark_is_not_true_of_a_watch_that_was_ended() {
+    let cache = cache();
+    let mut watcher = cache.watch(None, Selection::everything(pods()), WatchFrom::Now).ok().unwrap();
+    put(&cache, "a", "", 11);
+    drain(&mut watcher);
+    assert_eq!(watcher.bookmark(15), Some(15));
+    assert_eq!(watcher.bookmark(10), Some(11), "never behind what was handed out");
+    for i in 0..=WATCHER_BUFFER as u64 {
+        put(&cache, "a", "", 12 + i);
+    }
+    assert_eq!(drain(&mut watcher).len(), WATCHER_BUFFER);
+    assert_eq!(watcher.bookmark(12 + WATCHER_BUFFER as u64), None, "the last event is missing");
+}
+
+/// Events as a store sends them.
+fn event(name: &str, revision: u64, deleted: bool) -> Event {
+    let kv = KeyValue {
+        key: format!("/registry/core/pods/ns/{name}").into(),
+        value: object(name, "", revision).json(),
+        create_revision: revision,
+        mod_revision: revision,
+        version: 1,
+        lease: None,
+    };
+    let (kind, prev) = match deleted {
+        true => (EventKind::Delete, Some(kv.clone())),
+        false => (EventKind::Put, None),
+    };
+    Event { kind, kv, prev }
+}
+
+#[test]
+fn a_revision_is_applied_whole() {
+    // Each time an object is parsed, somebody looks.
+    let views = Arc::new(Mutex::new(Vec::new()));
+    let cache = Arc::new_cyclic(|cache: &Weak<Cache>| {
+        let (cache, views) = (Weak::clone(cache), Arc::clone(&views));
+        let look = move |stored: &[u8]| {
+            let snapshot = cache.upgrade().unwrap().snapshot(None, &Selection::everything(pods()), None);
+            views.lock().unwrap().push((snapshot.revision, snapshot.items.len()));
+            Ok(stored.to_vec())
+        };
+        Cache::new(&[], Some(Arc::new(look)))
+    });
+    let by_name = BTreeMap::from([("core/pods".to_owned(), vec![Arc::clone(&cache)])]);
+    feed::apply(&by_name, &[event("a", 11, false), event("b", 11, false)]);
+    // As when a lease ends: several objects go with one revision.
+    feed::apply(&by_name, &[event("a", 12, true), event("b", 12, true)]);
+    let mut late = cache.watch(None, Selection::everything(pods()), WatchFrom::State).ok().unwrap();
+    assert_eq!(*views.lock().unwrap(), [(0, 0), (0, 0), (11, 2), (11, 2)]);
+    assert!(drain(&mut late).is_empty());
+}
+
+#[test]
 fn replaced_objects_lose_their_typed_view_after_a_while() {
     use k8s_openapi::api::core::v1::Pod;
     let cache = cache();
     let first = object("a", "", 11);
     let view = first.typed::<Pod>().unwrap();
-    cache.apply("ns/a", Applied::Put(Arc::clone(&first)));
+    apply(&cache, "ns/a", Applied::Put(Arc::clone(&first)));
     for i in 0..VIEWS_KEPT as u64 {
         assert!(Arc::ptr_eq(&view, &first.typed::<Pod>().unwrap()));
         put(&cache, "a", "", 12 + i);

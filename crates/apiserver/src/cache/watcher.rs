@@ -26,15 +26,24 @@ pub struct Change {
     pub previous: Option<Arc<Object>>,
 }
 
+/// What a watch hands out before the live events, and where those begin.
+#[derive(Default)]
+pub(super) struct Start {
+    /// Objects as they stand at `began_at`.
+    pub(super) state: VecDeque<Arc<Object>>,
+    /// Events after `began_at`: all up to `live_after`, and none beyond.
+    pub(super) replay: VecDeque<Arc<CacheEvent>>,
+    pub(super) began_at: u64,
+    /// Live events up to this revision are part of the above, or not asked for.
+    pub(super) live_after: u64,
+}
+
 /// A running watch. Dropping it ends it.
 pub struct Watcher {
     namespace: Option<Box<str>>,
     selection: Selection,
-    state: VecDeque<Arc<Object>>,
-    initial: VecDeque<Arc<CacheEvent>>,
+    start: Start,
     receiver: mpsc::Receiver<Arc<CacheEvent>>,
-    /// Where the watch began: the revision of the state it was given.
-    began_at: u64,
     /// Everything up to here has been handed out or was not selected.
     seen: u64,
 }
@@ -43,45 +52,34 @@ impl Watcher {
     pub(super) fn new(
         namespace: Option<&str>,
         selection: Selection,
-        state: Vec<Arc<Object>>,
-        initial: VecDeque<Arc<CacheEvent>>,
+        start: Start,
         receiver: mpsc::Receiver<Arc<CacheEvent>>,
-        began_at: u64,
     ) -> Self {
         Self {
             namespace: namespace.filter(|ns| !ns.is_empty()).map(Into::into),
             selection,
-            state: state.into(),
-            initial,
+            seen: start.began_at,
+            start,
             receiver,
-            began_at,
-            seen: began_at,
         }
     }
 
-    /// The same watch with an earlier start, whose events it has been given.
-    pub(super) fn beginning_at(mut self, revision: u64) -> Self {
-        self.began_at = revision;
-        self.seen = revision;
-        self
-    }
-
     pub fn began_at(&self) -> u64 {
-        self.began_at
+        self.start.began_at
     }
 
     /// The next change that is there already.
     pub fn try_next(&mut self) -> Option<Change> {
-        if let Some(object) = self.state.pop_front() {
+        if let Some(object) = self.start.state.pop_front() {
             return Some(Change { kind: Kind::Added, object, wire: None, previous: None });
         }
-        while let Some(event) = self.initial.pop_front() {
+        while let Some(event) = self.start.replay.pop_front() {
             if let Some(change) = self.change(&event) {
                 return Some(change);
             }
         }
         while let Ok(event) = self.receiver.try_recv() {
-            if let Some(change) = self.change(&event) {
+            if let Some(change) = self.live(&event) {
                 return Some(change);
             }
         }
@@ -90,7 +88,7 @@ impl Watcher {
 
     /// Whether part of the initial state is still to be handed out.
     pub fn has_state(&self) -> bool {
-        !self.state.is_empty()
+        !self.start.state.is_empty()
     }
 
     /// The next change; `None` when the watch was ended, because it was too slow or the cache was reset. Cancel safe.
@@ -100,17 +98,18 @@ impl Watcher {
                 return Some(change);
             }
             let event = self.receiver.recv().await?;
-            if let Some(change) = self.change(&event) {
+            if let Some(change) = self.live(&event) {
                 return Some(change);
             }
         }
     }
 
+    fn live(&mut self, event: &CacheEvent) -> Option<Change> {
+        // What the start has had must not come again.
+        if event.revision() <= self.start.live_after { None } else { self.change(event) }
+    }
+
     fn change(&mut self, event: &CacheEvent) -> Option<Change> {
-        // What is in the initial state already must not come again.
-        if event.revision() <= self.began_at {
-            return None;
-        }
         self.seen = event.revision();
         if self.namespace.as_deref().is_some_and(|ns| ns != event.object.namespace()) {
             return None;
@@ -132,9 +131,11 @@ impl Watcher {
         Some(Change { kind, object, wire, previous: before.cloned() })
     }
 
-    /// The last revision that this watch has seen an event of.
-    pub fn seen(&self) -> u64 {
-        self.seen
+    /// The revision of a bookmark, once nothing waits any more: everything up to it has been handed out. `applied` was
+    /// read from the caches before the last of what waits was taken. `None` when the watch was ended: events that came
+    /// after its end are missing.
+    pub fn bookmark(&self, applied: u64) -> Option<u64> {
+        (!self.receiver.is_closed()).then(|| applied.max(self.seen))
     }
 }
 

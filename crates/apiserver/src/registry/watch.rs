@@ -153,8 +153,7 @@ impl Session {
             }
             return Some(Ok(Frame::Change(change)));
         }
-        let due = self.due.take()?;
-        let revision = due.max(self.watcher.seen());
+        let revision = self.watcher.bookmark(self.due.take()?)?;
         Some(Ok(Frame::Bookmark { revision, initial_end: false }))
     }
 

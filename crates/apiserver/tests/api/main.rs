@@ -18,6 +18,7 @@ mod metrics;
 mod policies;
 mod protobuf;
 mod proxying;
+mod resumed_watches;
 mod subresources;
 mod tls;
 mod two_servers;
