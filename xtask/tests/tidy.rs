@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 const ARROWS: &[(&str, &[&str])] = &[
     ("apimachinery", &[]),
     ("grpc", &[]),
+    ("serving", &[]),
     ("storage", &["grpc"]),
     ("runtime", &[]),
     ("cel", &["apimachinery"]),
     ("api", &["apimachinery", "cel"]),
     ("client", &["apimachinery", "api"]),
-    ("apiserver", &["apimachinery", "api", "cel", "grpc", "storage", "client"]),
+    ("apiserver", &["apimachinery", "api", "cel", "grpc", "serving", "storage", "client"]),
     ("scheduler", &["apimachinery", "api", "cel", "client"]),
     ("controllers", &["apimachinery", "api", "client"]),
-    ("kubelet", &["apimachinery", "api", "client", "grpc", "runtime"]),
+    ("kubelet", &["apimachinery", "api", "client", "grpc", "runtime", "serving"]),
     ("network", &["apimachinery", "api", "client"]),
 ];
 

@@ -10,6 +10,9 @@ use knarr_apiserver::{
     Anonymous, Audit, AuditBatch, AuditFormat, AuditLog, AuditThrottle, AuditTruncate, AuditWebhook,
     Authentication, Authorization, AuthorizationMode, Config, Encryption, Features, Oidc, RequestHeader,
 };
+use knarr_serving::Limits;
+
+use crate::open_files;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "API server")]
@@ -206,6 +209,15 @@ pub struct ApiArgs {
     /// Writing requests at a time
     #[arg(long, value_name = "COUNT", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
+    /// Connections at a time, as far as the limit of open files allows them
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    max_connections: usize,
+    /// Connections at a time from one address that is not this machine's own
+    #[arg(long, value_name = "COUNT", default_value_t = 1_000)]
+    max_connections_per_address: usize,
+    /// Requests at a time over one HTTP/2 connection; 0 for the default of 100
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    http2_max_streams_per_connection: u32,
     /// How long a request may take
     #[arg(long, value_name = "DURATION", default_value = "1m0s", value_parser = duration)]
     request_timeout: Duration,
@@ -224,6 +236,9 @@ pub struct ApiArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
 }
+
+/// Connections get one in so many of the files that the process may open.
+const OPEN_FILES_SHARE: u64 = 2;
 
 /// The feature gate of pod groups.
 pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
@@ -327,10 +342,24 @@ impl ApiArgs {
                 "--max-requests-inflight and --max-mutating-requests-inflight can not both be 0 with priority and fairness"
             );
         }
+        config.connection_limits = self.connection_limits(open_files::limit())?;
         config.request_timeout = self.request_timeout;
         config.event_ttl = self.event_ttl;
         config.shutdown_delay = self.shutdown_delay_duration;
         Ok(())
+    }
+
+    /// What peers may take of the listener of a process that may open so many files.
+    fn connection_limits(&self, open_files: u64) -> Result<Limits> {
+        let (connections, per_address) = (self.max_connections, self.max_connections_per_address);
+        if connections == 0 || per_address == 0 {
+            bail!("--max-connections and --max-connections-per-address must be greater than 0");
+        }
+        let mut limits = Limits { connections, per_address, ..Limits::default() };
+        if self.http2_max_streams_per_connection > 0 {
+            limits.streams = self.http2_max_streams_per_connection;
+        }
+        Ok(limits.within_open_files(open_files, OPEN_FILES_SHARE))
     }
 
     fn service_accounts(&self, config: &mut Config) -> Result<()> {

@@ -22,6 +22,7 @@ mod logging;
 mod memory;
 mod node;
 mod node_runtime;
+mod open_files;
 mod picture;
 mod pki;
 mod pod_network;
@@ -94,12 +95,16 @@ fn main() -> ExitCode {
     // A shim has one thread and next to no memory: nothing else may start before it.
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
     if arguments.first().is_some_and(|a| a == SHIM) {
+        open_files::restore();
         let folder = arguments.into_iter().skip(1).map(|a| a.to_string_lossy().into_owned());
         let code = knarr_runtime::containers::shim_main(folder);
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
     let command = Cli::parse().command;
     logging::start();
+    if serves(&command) {
+        open_files::raise();
+    }
     match run(command) {
         Ok(()) if output::is_whole() => ExitCode::SUCCESS,
         Ok(()) => ExitCode::FAILURE,
@@ -115,6 +120,14 @@ fn main() -> ExitCode {
 fn keep_pages_small() {
     // SAFETY: a plain system call. A kernel that does not know the option refuses it, which does no harm.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+}
+
+/// Whether a command goes on until it is stopped, for clients of its own.
+fn serves(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Server(_) | Command::Agent(_) | Command::Scheduler(_) | Command::ControllerManager(_)
+    )
 }
 
 fn run(command: Command) -> Result<()> {

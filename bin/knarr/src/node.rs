@@ -31,6 +31,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::layout::{DEFAULT_CGROUP_ROOT, Layout};
 use crate::node_runtime::{NodeRuntime, RuntimeArgs};
+use crate::open_files;
 use crate::pki::Credentials;
 use crate::pod_network::NetworkArgs;
 use crate::preflight;
@@ -430,6 +431,7 @@ async fn bind_kubelet_server(
         node_name: options.name.clone(),
         configz: kubelet_config(options).configz(),
         local_path: options.layout.local_path(),
+        open_files: open_files::limit(),
     };
     let (pods, runtime) = (Arc::<Kubelet>::clone(kubelet), Arc::clone(runtime));
     kubelet_server::bind(server_options, pods, runtime, access.kubelet.clone())

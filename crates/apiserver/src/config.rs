@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use knarr_api::resource::Resource;
 use knarr_apimachinery::clock::Clock;
+use knarr_serving::Limits;
 use knarr_storage::Store;
 
 use crate::admission::AdmissionConfig;
@@ -106,6 +107,8 @@ pub struct Config {
     pub priority_and_fairness: bool,
     pub max_requests_inflight: usize,
     pub max_mutating_requests_inflight: usize,
+    /// What peers may take of the listener.
+    pub connection_limits: Limits,
     /// How likely a request over HTTP/2 is to end its connection, so that clients spread over servers.
     pub goaway_chance: f64,
     /// How long the server goes on after it has said that it is not ready any more.
@@ -170,6 +173,7 @@ impl Config {
             priority_and_fairness: true,
             max_requests_inflight: 400,
             max_mutating_requests_inflight: 200,
+            connection_limits: Limits::default(),
             goaway_chance: 0.0,
             shutdown_delay: Duration::ZERO,
             audit: Audit::default(),

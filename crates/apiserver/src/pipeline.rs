@@ -12,18 +12,19 @@ use http::header::{
     CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE, WARNING, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, Version};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use knarr_apimachinery::duration;
 use knarr_apimachinery::status::StatusError;
+use knarr_serving::CloseConnection;
 use serde_json::{Value, json};
 
 use crate::aggregator;
 use crate::audit::{self, Annotations, Source, Trail};
 use crate::authn::impersonation::{self, Mode, Need};
-use crate::authn::{MASTERS, UserInfo};
+use crate::authn::{ANONYMOUS, MASTERS, UNAUTHENTICATED, UserInfo};
 use crate::authz::Attributes;
 use crate::discovery;
 use crate::flowcontrol::estimate::Known;
@@ -143,6 +144,7 @@ async fn answer(
     let long = info.is_long_running(&query);
     let path = info.path.clone();
     let running = long.then(|| LongRunning::begin(&server, &observed));
+    let http2 = parts.version == Version::HTTP_2;
     let way = Arc::new(Way { audit_id: audit_id.clone(), notes: Annotations::default(), ..Way::default() });
     let query_timeout = query.get("timeout").filter(|text| !text.is_empty()).map(str::to_owned);
     let work = Work { parts, body, upgrade, sender, info, query };
@@ -199,6 +201,9 @@ async fn answer(
         }
     }
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    if let (true, Some(close)) = (http2, way.unknown.get()) {
+        response.extensions_mut().insert(*close);
+    }
     response
 }
 
@@ -222,6 +227,9 @@ struct Way {
     queued_nanos: AtomicU64,
     /// Turned away for want of a seat.
     refused: AtomicBool,
+    /// How the connection ends over HTTP/2 where the sender is nobody known: it serves this one request. HTTP/2 is
+    /// cheap to flood with. Source: the gate UnauthenticatedHTTP2DOSMitigation.
+    unknown: OnceLock<CloseConnection>,
 }
 
 /// The client's own id for the audit log, or a new one.
@@ -297,6 +305,18 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         Sender::Network(certificate) => server.authentication.request(server, &mut parts, &certificate).await,
         Sender::Component(user) => Ok(user),
     };
+    let unknown = match &user {
+        Err(_) => Some(CloseConnection::Now),
+        Ok(user) if user.name == ANONYMOUS || user.in_group(UNAUTHENTICATED) => {
+            Some(CloseConnection::WhenDone)
+        }
+        Ok(_) => None,
+    };
+    if let Some(close) = unknown.filter(|_| server.config.features.is_on("UnauthenticatedHTTP2DOSMitigation"))
+    {
+        // Set once, here.
+        let _ = way.unknown.set(close);
+    }
     let source = Source { id: &way.audit_id, peer, parts: &parts, info: &info };
     let trail = Trail::begin(&server.audit, &source, user.as_ref().cloned().unwrap_or_default(), &way.notes);
     if let Some(trail) = &trail {

@@ -4,7 +4,6 @@ mod auth;
 mod pages;
 mod tls;
 
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,29 +13,27 @@ use anyhow::{Context, Result};
 use clap::Args;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
+use hyper::{Request, Response, StatusCode, Version};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::reviews::{Lasting, UserInfo};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
+use knarr_serving::{CloseConnection, Limits, Service};
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{access, api_flags, preflight};
+use crate::{access, api_flags, open_files, preflight};
 use auth::{Delegated, Options as AuthOptions};
 pub use pages::{Check, Pages};
 use tls::Tls;
 
-/// Connections at a time; further clients wait.
+/// Connections at a time.
 const MAX_CONNECTIONS: usize = 500;
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-const HEADERS_WITHIN: Duration = Duration::from_secs(30);
-/// After a failing accept, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Of them, from one address that is not this machine's own.
+const MAX_PER_ADDRESS: usize = 250;
+/// Connections get one in so many of the files that the process may open.
+const OPEN_FILES_SHARE: u64 = 8;
 
 #[derive(Args)]
 pub struct ServingArgs {
@@ -125,70 +122,46 @@ impl Bound {
         let listener = TcpListener::from_std(self.listener).context("cannot use the listening socket")?;
         let (tls, following) = (Arc::clone(&self.tls), stop.clone());
         tokio::spawn(async move { tls.follow(following).await });
-        tokio::spawn(accept(listener, self.tls, self.auth, Arc::new(pages), stop));
+        let component = Arc::new(Component { tls: self.tls, auth: self.auth, pages });
+        tokio::spawn(knarr_serving::serve(component, listener, limits(open_files::limit()), stop));
         Ok(())
     }
 }
 
-async fn accept(
-    listener: TcpListener,
+/// The service behind the connections.
+struct Component {
     tls: Arc<Tls>,
     auth: Arc<Delegated>,
-    pages: Arc<Pages>,
-    stop: CancellationToken,
-) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => return,
-            accepted = async {
-                let slot = Arc::clone(&slots).acquire_owned().await;
-                (slot, listener.accept().await)
-            } => accepted,
-        };
-        match accepted {
-            (Ok(slot), Ok((stream, _))) => {
-                let (tls, auth, pages, stop) =
-                    (Arc::clone(&tls), Arc::clone(&auth), Arc::clone(&pages), stop.clone());
-                tokio::spawn(async move {
-                    tokio::select! {
-                        () = stop.cancelled() => {}
-                        () = connection(stream, &tls, auth, pages) => {}
-                    }
-                    drop(slot);
-                });
-            }
-            (Err(_), _) => return,
-            (_, Err(error)) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                pages.clock.sleep(ACCEPT_PAUSE).await;
-            }
+    pages: Pages,
+}
+
+impl Service for Component {
+    /// Whom the client certificate names.
+    type Peer = Option<UserInfo>;
+    type Body = Full<Bytes>;
+
+    fn tls(&self) -> Arc<ServerConfig> {
+        self.tls.config()
+    }
+
+    fn peer(&self, _: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Option<UserInfo> {
+        chain.and_then(|chain| chain.first()).and_then(|der| UserInfo::of_certificate(der))
+    }
+
+    async fn answer(&self, user: Option<UserInfo>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let mut response = answer(&request, user, &self.auth, &self.pages).await;
+        if request.version() == Version::HTTP_2 && response.status() == StatusCode::UNAUTHORIZED {
+            // Who is not known gets one answer and keeps no connection open.
+            response.extensions_mut().insert(CloseConnection::Now);
         }
+        response
     }
 }
 
-async fn connection(stream: TcpStream, tls: &Tls, auth: Arc<Delegated>, pages: Arc<Pages>) {
-    let acceptor = TlsAcceptor::from(tls.config());
-    let stream = tokio::select! {
-        stream = acceptor.accept(stream) => stream,
-        () = pages.clock.sleep(HANDSHAKE_WITHIN) => return,
-    };
-    let stream = match stream {
-        Ok(stream) => stream,
-        Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
-    };
-    let chain = stream.get_ref().1.peer_certificates();
-    let user = chain.and_then(|chain| chain.first()).and_then(|der| UserInfo::of_certificate(der));
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (auth, pages, user) = (Arc::clone(&auth), Arc::clone(&pages), user.clone());
-        async move { Ok::<_, Infallible>(answer(&request, user, &auth, &pages).await) }
-    });
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(100);
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "connection ended");
-    }
+/// Limits of the connections, in a process that may open so many files.
+fn limits(open_files: u64) -> Limits {
+    let limits = Limits { connections: MAX_CONNECTIONS, per_address: MAX_PER_ADDRESS, ..Limits::default() };
+    Limits { drain: Duration::ZERO, ..limits }.within_open_files(open_files, OPEN_FILES_SHARE)
 }
 
 async fn answer(

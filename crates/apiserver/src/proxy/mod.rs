@@ -9,6 +9,7 @@ mod pages;
 mod rewrite;
 
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
@@ -23,6 +24,7 @@ use hyper::client::conn::http1::SendRequest;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use knarr_apimachinery::status::StatusError;
+use knarr_serving::IdleMonitor;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 
@@ -66,6 +68,8 @@ impl Backend {
 const MAX_ERROR: usize = 2048;
 /// A page whose links are led back is held whole.
 const MAX_PAGE: usize = 16 << 20;
+/// A tunnel through which nothing moves for so long ends, as the kubelet's streams do.
+const TUNNEL_IDLE: Duration = Duration::from_secs(4 * 3600);
 /// Headers that belong to one connection.
 const HOP_BY_HOP: [HeaderName; 4] =
     [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, HeaderName::from_static("keep-alive")];
@@ -305,9 +309,11 @@ fn tunnel(
                 return;
             }
         };
-        let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+        let (mut client, mut backend) = (IdleMonitor::new(TokioIo::new(client)), TokioIo::new(backend));
+        let idle = client.idle_for(TUNNEL_IDLE);
         tokio::select! {
             () = stop.cancelled() => {}
+            () = idle => tracing::debug!("tunnel ended: idle for too long"),
             done = tokio::io::copy_bidirectional(&mut client, &mut backend) => {
                 if let Err(error) = done {
                     tracing::debug!(%error, "tunnel ended");

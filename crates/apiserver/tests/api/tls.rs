@@ -200,6 +200,41 @@ async fn strangers_are_unauthorized() {
     assert_eq!(s.ask(None, false, get1("/version"), "").await.0, 401);
 }
 
+/// An HTTP/2 connection whose first request is answered with this code ends after it, or takes further ones.
+async fn check_one_request(s: &Served, client: Option<&Keypair>, path: &str, code: u16, ends: bool) {
+    let stream = TokioIo::new(s.connect(client, true).await);
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    let ended = tokio::spawn(connection);
+    let body = || Full::new(Bytes::new());
+    let answer = sender.send_request(get(path).body(body()).unwrap()).await.unwrap();
+    assert_eq!(answer.status().as_u16(), code, "{path}");
+    answer.into_body().collect().await.unwrap();
+    if ends {
+        let ended = tokio::time::timeout(std::time::Duration::from_secs(10), ended).await;
+        return ended.unwrap_or_else(|_| panic!("{path}: still open")).unwrap().unwrap();
+    }
+    for _ in 0..3 {
+        let answer = sender.send_request(get(path).body(body()).unwrap()).await.unwrap();
+        assert_eq!(answer.status().as_u16(), code, "{path}");
+        answer.into_body().collect().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_is_not_known_keeps_no_http2_connection() {
+    let s = serve().await;
+    check_one_request(&s, None, CONFIG_MAPS, 401, true).await;
+    check_one_request(&s, None, "/healthz", 200, true).await;
+    let jane = s.authority.sign("jane", &["people"], &[], false);
+    check_one_request(&s, Some(&jane), CONFIG_MAPS, 403, false).await;
+    let off = serve_with(|config, _| {
+        config.features.set("UnauthenticatedHTTP2DOSMitigation=false").unwrap();
+    })
+    .await;
+    check_one_request(&off, None, CONFIG_MAPS, 401, false).await;
+}
+
 #[tokio::test]
 async fn tokens_say_who_asks() {
     let s = serve().await;

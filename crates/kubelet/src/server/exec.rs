@@ -20,7 +20,7 @@ use super::exec_result::ExecResult;
 use super::handler::Handler;
 use super::route::{self, Target};
 use super::spdy;
-use super::upgrade::{self, Wanted};
+use super::upgrade::{self, STREAMING_IDLE, Wanted};
 use crate::pod_lookup::LookupError;
 use crate::runtime::{
     AttachRequest, BoxReader, BoxWriter, ContainerRuntime, Control, ExecRequest, RuntimeError, Session,
@@ -33,8 +33,6 @@ const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 
-/// A session on which nothing moves for so long ends; upstream's streaming idle timeout.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
 /// When a command has ended but something it left behind keeps its output open, how long silence is borne.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a client may take for its streams and its end.
@@ -330,9 +328,9 @@ async fn drive(
     Some(ExecResult::of(verb, exited))
 }
 
-/// Ends when nothing has moved for [`IDLE_TIMEOUT`].
+/// Ends when nothing has moved for [`STREAMING_IDLE`].
 async fn idle(moved: Arc<Notify>) {
-    while tokio::time::timeout(IDLE_TIMEOUT, moved.notified()).await.is_ok() {}
+    while tokio::time::timeout(STREAMING_IDLE, moved.notified()).await.is_ok() {}
 }
 
 async fn copy_output(

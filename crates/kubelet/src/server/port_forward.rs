@@ -23,7 +23,7 @@ use super::channels::{self, Channels, Codec, Input, Output};
 use super::handler::Handler;
 use super::route::{self, Target};
 use super::spdy::{self, Outgoing, Stream};
-use super::upgrade::{self, Wanted, WebSocket};
+use super::upgrade::{self, STREAMING_IDLE, Wanted, WebSocket};
 use crate::runtime::{Connection, ContainerRuntime, RuntimeError};
 
 const BUFFER: usize = 32 << 10;
@@ -85,6 +85,7 @@ pub async fn port_forward(
             let (answer, socket) = upgrade::to_websocket(request, key, name);
             tokio::spawn(async move {
                 let Some(socket) = socket.await else { return };
+                let idle = socket.get_ref().idle_for(STREAMING_IDLE);
                 let session = async {
                     match protocol {
                         Protocol::Channels(codec) => over_channels(forwarder, socket, codec, &ports).await,
@@ -94,6 +95,7 @@ pub async fn port_forward(
                 tokio::select! {
                     () = stop.cancelled() => {}
                     () = session => {}
+                    () = idle => tracing::debug!("port-forward ended: idle for too long"),
                 }
             });
             answer
@@ -105,8 +107,10 @@ pub async fn port_forward(
             let (answer, socket) = upgrade::to_spdy(request, name);
             tokio::spawn(async move {
                 let Some(socket) = socket.await else { return };
+                let idle = socket.idle_for(STREAMING_IDLE);
                 tokio::select! {
                     () = stop.cancelled() => {}
+                    () = idle => tracing::debug!("port-forward ended: idle for too long"),
                     () = over_spdy(forwarder, socket) => {}
                 }
             });

@@ -6,35 +6,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use http::Request;
+use http::{Request, StatusCode, Version};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use knarr_client::Client;
 use knarr_client::reviews::UserInfo;
+use knarr_serving::{CloseConnection, Limits, Service};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+use super::answer::{Answer, Body};
 use super::handler::Handler;
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
 
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections at the same time.
+/// Connections at the same time: each log that is followed and each exec has one of its own.
 const MAX_CONNECTIONS: usize = 1000;
-/// How long a failed accept (too many open files) pauses the next.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Of them, from one address that is not the node's own.
+const MAX_PER_ADDRESS: usize = 500;
+/// Connections get one in so many of the files that the process may open.
+const OPEN_FILES_SHARE: u64 = 8;
 
 /// What the server is told at its start.
 #[derive(Clone)]
@@ -50,6 +45,8 @@ pub struct Options {
     pub configz: Value,
     /// Where the folders of provisioned volumes are made.
     pub local_path: PathBuf,
+    /// How many files the process may open.
+    pub open_files: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -67,8 +64,9 @@ pub enum ServerError {
 /// A server that listens and does not answer yet.
 pub struct BoundServer {
     listener: TcpListener,
-    tls: TlsAcceptor,
+    tls: Arc<rustls::ServerConfig>,
     handler: Arc<Handler>,
+    limits: Limits,
 }
 
 /// Listens. `client` asks the API server about tokens and rights.
@@ -78,7 +76,7 @@ pub async fn bind(
     runtime: Arc<dyn ContainerRuntime>,
     client: Client,
 ) -> Result<BoundServer, ServerError> {
-    let tls = TlsAcceptor::from(Arc::new(tls_config(&options)?));
+    let (tls, limits) = (Arc::new(tls_config(&options)?), limits(options.open_files));
     let address = options.address;
     let listener =
         TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })?;
@@ -90,7 +88,7 @@ pub async fn bind(
         client,
         options.local_path,
     ));
-    Ok(BoundServer { listener, tls, handler })
+    Ok(BoundServer { listener, tls, handler, limits })
 }
 
 fn tls_config(options: &Options) -> Result<rustls::ServerConfig, ServerError> {
@@ -121,77 +119,45 @@ impl BoundServer {
 
     /// Answers until `stop`; connections that are open then are closed.
     pub fn serve(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        Box::pin(self.answer(stop))
+        let node = Arc::new(Node { tls: self.tls, handler: self.handler, stop: stop.clone() });
+        Box::pin(knarr_serving::serve(node, self.listener, self.limits, stop))
+    }
+}
+
+/// Limits of the kubelet's connections, in a process that may open so many files.
+fn limits(open_files: u64) -> Limits {
+    let most = Limits { connections: MAX_CONNECTIONS, per_address: MAX_PER_ADDRESS, ..Limits::default() };
+    Limits { drain: Duration::ZERO, ..most }.within_open_files(open_files, OPEN_FILES_SHARE)
+}
+
+/// The service behind the connections.
+pub(super) struct Node {
+    pub tls: Arc<rustls::ServerConfig>,
+    pub handler: Arc<Handler>,
+    /// Ends what was upgraded.
+    pub stop: CancellationToken,
+}
+
+impl Service for Node {
+    /// Whom the client certificate names.
+    type Peer = Option<UserInfo>;
+    type Body = Body;
+
+    fn tls(&self) -> Arc<rustls::ServerConfig> {
+        Arc::clone(&self.tls)
     }
 
-    async fn answer(self, stop: CancellationToken) {
-        let (slots, tracker) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
-        loop {
-            let accepted = tokio::select! {
-                () = stop.cancelled() => break,
-                accepted = accept(&self.listener, &slots) => accepted,
-            };
-            let Some((stream, slot)) = accepted else {
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            };
-            let (tls, handler, stop) = (self.tls.clone(), Arc::clone(&self.handler), stop.clone());
-            tracker.spawn(async move {
-                let _slot = slot;
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = connection(stream, tls, handler, stop.clone()) => {}
-                }
-            });
+    fn peer(&self, _: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Option<UserInfo> {
+        chain.and_then(|chain| chain.first()).and_then(|der| UserInfo::of_certificate(der))
+    }
+
+    async fn answer(&self, user: Option<UserInfo>, request: Request<Incoming>) -> Answer {
+        let http2 = request.version() == Version::HTTP_2;
+        let mut answer = self.handler.handle(request, user.as_ref(), &self.stop).await;
+        if http2 && answer.status() == StatusCode::UNAUTHORIZED {
+            // As at the API server: who is not known gets one answer and keeps no connection open.
+            answer.extensions_mut().insert(CloseConnection::Now);
         }
-        tracker.close();
-        tracker.wait().await;
-    }
-}
-
-async fn accept(
-    listener: &TcpListener,
-    slots: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
-    let slot = Arc::clone(slots).acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => Some((stream, slot)),
-        Err(error) => {
-            tracing::debug!(%error, "accept failed");
-            None
-        }
-    }
-}
-
-async fn connection(stream: TcpStream, tls: TlsAcceptor, handler: Arc<Handler>, stop: CancellationToken) {
-    let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
-        Err(_) => return,
-    };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
-    let user = certificate.and_then(|der| UserInfo::of_certificate(der));
-    serve_stream(stream, user, handler, stop).await;
-}
-
-/// Speaks HTTP on a stream whose other end is known by its certificate, or is not known.
-pub(super) async fn serve_stream<S>(
-    stream: S,
-    user: Option<UserInfo>,
-    handler: Arc<Handler>,
-    stop: CancellationToken,
-) where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let service = service_fn(move |request: Request<Incoming>| {
-        let (handler, user, stop) = (Arc::clone(&handler), user.clone(), stop.clone());
-        async move { Ok::<_, std::convert::Infallible>(handler.handle(request, user.as_ref(), &stop).await) }
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new());
-    if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "connection ended");
+        answer
     }
 }

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 use knarr_client::clock::SystemClock;
 use knarr_client::reviews::UserInfo;
+use knarr_serving::{Limits, Protocol, speak};
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fake_runtime::{FakeRuntime, Leaked};
 use super::handler::Handler;
-use super::serve::serve_stream;
+use super::serve::Node;
 use crate::pod_lookup::{ContainerRef, LookupError, PodLookup};
 use crate::runtime::{Control, RuntimeEvent, RuntimeEventKind, TerminalSize};
 
@@ -66,6 +67,14 @@ impl PodLookup for OnePod {
     async fn sandbox_id(&self, _: &Pod) -> Result<String, LookupError> {
         Ok("s1".into())
     }
+}
+
+/// For connections that begin behind the handshake.
+fn no_tls() -> Arc<rustls::ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let resolver = Arc::new(rustls::server::ResolvesServerCertUsingSni::new());
+    Arc::new(builder.unwrap().with_no_client_auth().with_cert_resolver(resolver))
 }
 
 struct Lab {
@@ -119,7 +128,11 @@ impl Lab {
         let (near, far) = tokio::io::duplex(64 << 10);
         let user = UserInfo { name: "kube-apiserver-kubelet-client".into(), ..UserInfo::default() };
         let user = known.then_some(user);
-        tokio::spawn(serve_stream(far, user, Arc::clone(&self.handler), CancellationToken::new()));
+        let stop = CancellationToken::new();
+        let node = Node { tls: no_tls(), handler: Arc::clone(&self.handler), stop: stop.clone() };
+        tokio::spawn(async move {
+            speak(Arc::new(node), far, user, Protocol::Http1, &Limits::default(), stop).await;
+        });
         near
     }
 
@@ -412,6 +425,24 @@ fn data_frames(mut bytes: &[u8]) -> Vec<(u32, bool, Vec<u8>)> {
     found
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_idle_port_forward_ends() {
+    let lab = Lab::new();
+    for (path, protocol) in [
+        ("/portForward/ns/p?port=80", "v4.channel.k8s.io"),
+        ("/portForward/ns/p", "SPDY/3.1+portforward.k8s.io"),
+    ] {
+        let began = tokio::time::Instant::now();
+        let mut socket = lab.websocket(path, protocol).await;
+        while let Some(Ok(_)) = socket.next().await {}
+        assert_eq!(began.elapsed().as_secs() / 3600, 4, "{protocol}");
+    }
+    let began = tokio::time::Instant::now();
+    let mut stream = upgrade_to_spdy(&lab, "/portForward/ns/p", "portforward.k8s.io").await;
+    while let Ok(1..) = stream.read(&mut [0; 64]).await {}
+    assert_eq!(began.elapsed().as_secs() / 3600, 4);
+}
+
 fn port_forward_frames() -> Vec<u8> {
     let mut client = SpdyClient { begun: false };
     let mut bytes = Vec::new();
@@ -543,6 +574,7 @@ async fn certificates_over_tls() {
         node_name: "n1".into(),
         configz: json!({}),
         local_path: std::env::temp_dir(),
+        open_files: 1024,
     };
     let handler = &lab.handler;
     let (pods, runtime) = (Arc::clone(&handler.pods), Arc::clone(&handler.runtime));

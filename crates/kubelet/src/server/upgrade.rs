@@ -1,9 +1,12 @@
 //! Switching a connection's protocol: to WebSocket, or to SPDY/3.1.
 
+use std::time::Duration;
+
 use http::{HeaderMap, Request, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
+use knarr_serving::IdleMonitor;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
@@ -18,7 +21,10 @@ const MAX_MESSAGE: usize = 4 << 20;
 /// What may wait to be written to a slow client.
 const MAX_WRITE_BUFFER: usize = 8 << 20;
 
-pub type Socket = TokioIo<Upgraded>;
+/// A session on which nothing moves for so long ends. Source: the kubelet's `streamingConnectionIdleTimeout`.
+pub const STREAMING_IDLE: Duration = Duration::from_secs(4 * 3600);
+
+pub type Socket = IdleMonitor<TokioIo<Upgraded>>;
 pub type WebSocket = WebSocketStream<Socket>;
 
 /// What the client wants to speak.
@@ -127,7 +133,10 @@ pub fn to_spdy(
 
 async fn upgraded(request: Request<Incoming>) -> Option<Socket> {
     let upgraded = hyper::upgrade::on(request).await;
-    upgraded.inspect_err(|error| tracing::debug!(%error, "upgrade failed")).ok().map(TokioIo::new)
+    upgraded
+        .inspect_err(|error| tracing::debug!(%error, "upgrade failed"))
+        .ok()
+        .map(|io| IdleMonitor::new(TokioIo::new(io)))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statfs::{NSFS_MAGIC, PROC_SUPER_MAGIC, statfs};
 use serde_json::Value;
 use thiserror::Error;
@@ -115,6 +116,9 @@ impl Invocation<'_> {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
+        if let Some(pid) = child.id() {
+            usual_open_files(pid);
+        }
         let mut stdin = child.stdin.take();
         let feed = async move {
             // A plugin that answers without reading is free to.
@@ -125,6 +129,21 @@ impl Invocation<'_> {
         let (output, ()) = tokio::join!(child.wait_with_output(), feed);
         output
     }
+}
+
+/// The soft limit of open files that programs expect at their start.
+const OPEN_FILES: libc::rlim_t = 1024;
+
+/// A server raises its own soft limit of open files, and what it starts inherits that. Whatever the plugin starts has
+/// the usual one: it is set before the plugin is given its request.
+fn usual_open_files(pid: u32) {
+    let (Ok((_, hard)), Ok(pid)) = (getrlimit(Resource::RLIMIT_NOFILE), libc::pid_t::try_from(pid)) else {
+        return;
+    };
+    let limit = libc::rlimit { rlim_cur: hard.min(OPEN_FILES), rlim_max: hard };
+    // SAFETY: a plain system call that reads `limit`. It does no harm to a plugin that has ended: the process id is
+    // kept until the child is waited for.
+    unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
 }
 
 /// Whether a namespace is mounted there, rather than the empty file that it was mounted on.
@@ -202,6 +221,11 @@ mod tests {
             answer.unwrap(),
             json!({"is": "ADD c1 /run/netns/x eth0 A=b", "read": {"cniVersion": "1.0.0"}})
         );
+        // What the plugin starts does not inherit what a server raised for itself.
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        nix::sys::resource::setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+        assert!(hard > OPEN_FILES, "the test needs a hard limit above {OPEN_FILES}");
+        assert_eq!(answer_of("cat > /dev/null; ulimit -S -n").await.unwrap(), json!(OPEN_FILES));
         for (script, error) in [
             (
                 r#"echo '{"code": 7, "msg": "no free address", "details": "10.0.0.0/30"}'; exit 1"#,

@@ -1,0 +1,211 @@
+//! One connection: TLS, HTTP by what ALPN chose, and its end.
+
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::{io, net::SocketAddr};
+
+use http::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::activity::{Activity, Next};
+use crate::answer::{self, CloseConnection};
+use crate::limits::Limits;
+use crate::listener::Service;
+use crate::slots::Slot;
+
+/// The version of HTTP on a connection. ALPN decides it, as in Go: nobody waits for a peer to show it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// A connection that keeps its place, also after it was handed on for another protocol.
+struct Held<S> {
+    stream: S,
+    _slot: Slot,
+}
+
+pub(crate) async fn accepted<S: Service>(
+    service: Arc<S>,
+    (stream, peer): (TcpStream, SocketAddr),
+    slot: Slot,
+    limits: &Limits,
+    stop: CancellationToken,
+) {
+    // Watch events are small and must not wait for more.
+    let _ = stream.set_nodelay(true);
+    let tls = tokio::select! {
+        tls = timeout(limits.handshake, TlsAcceptor::from(service.tls()).accept(stream)) => tls,
+        () = stop.cancelled() => return,
+    };
+    let stream = match tls {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            return service.handshake_failed();
+        }
+        Err(_) => return service.handshake_failed(),
+    };
+    let session = stream.get_ref().1;
+    let protocol = match session.alpn_protocol() {
+        Some(b"h2") => Protocol::Http2,
+        _ => Protocol::Http1,
+    };
+    let peer = service.peer(peer, session.peer_certificates());
+    speak(service, Held { stream, _slot: slot }, peer, protocol, limits, stop).await;
+}
+
+/// Answers the requests of a connection until it ends.
+pub async fn speak<S: Service, IO>(
+    service: Arc<S>,
+    stream: IO,
+    peer: S::Peer,
+    protocol: Protocol,
+    limits: &Limits,
+    stop: CancellationToken,
+) where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let activity = Activity::new();
+    let doing = Arc::clone(&activity);
+    let answering = service_fn(move |request: Request<Incoming>| {
+        let (service, peer, activity) = (Arc::clone(&service), peer.clone(), Arc::clone(&doing));
+        let running = activity.begin();
+        // In a box of its own: hyper keeps the room for a request as long as the connection lasts.
+        Box::pin(async move {
+            let response = service.answer(peer, request).await;
+            let close = response.extensions().get::<CloseConnection>().copied();
+            if close.is_some() {
+                activity.close.notify_one();
+            }
+            let running = (close != Some(CloseConnection::Now)).then_some(running);
+            Ok::<_, Infallible>(answer::prepare(response, running))
+        })
+    });
+    let builder = builder(protocol, limits);
+    let conn = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), answering));
+    if let Err(error) = supervise(conn, &activity, limits, stop).await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+fn builder(protocol: Protocol, limits: &Limits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    // Between requests as well: this is the idle limit of HTTP/1.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(limits.ping_interval)
+        .keep_alive_timeout(limits.ping_timeout)
+        .max_header_list_size(limits.header_bytes)
+        .max_concurrent_streams(limits.streams);
+    match protocol {
+        Protocol::Http1 => builder.http1_only(),
+        Protocol::Http2 => builder.http2_only(),
+    }
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A connection that can be asked to finish.
+trait Graceful: Future<Output = Result<(), BoxError>> {
+    fn finish(self: Pin<&mut Self>);
+}
+
+impl<I, S, E, B> Graceful for hyper_util::server::conn::auto::UpgradeableConnection<'_, I, S, E>
+where
+    S: hyper::service::Service<Request<Incoming>, Response = http::Response<B>>,
+    S::Future: 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body + 'static,
+    B::Error: Into<BoxError>,
+    I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    E: hyper_util::server::conn::auto::HttpServerConnExec<S::Future, B>,
+{
+    fn finish(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Runs a connection until it ends, is idle for too long, or the server stops.
+async fn supervise(
+    mut conn: Pin<&mut impl Graceful>,
+    activity: &Activity,
+    limits: &Limits,
+    stop: CancellationToken,
+) -> Result<(), BoxError> {
+    let mut closing = false;
+    let mut look = Instant::now();
+    loop {
+        let close = tokio::select! {
+            ended = conn.as_mut() => return ended,
+            () = activity.close.notified() => true,
+            () = sleep_until(look) => match activity.next(limits) {
+                Next::Look(at) => {
+                    look = at;
+                    false
+                }
+                Next::Close => true,
+                Next::Drop => return Ok(()),
+            },
+            () = stop.cancelled() => {
+                conn.as_mut().finish();
+                return timeout(limits.drain, conn).await.unwrap_or(Ok(()));
+            }
+        };
+        if close && !closing {
+            closing = true;
+            activity.closing();
+            conn.as_mut().finish();
+            look = Instant::now();
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Held<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

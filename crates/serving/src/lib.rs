@@ -1,0 +1,18 @@
+//! Serving HTTP over TLS: limits on connections, handshakes, idle peers and streams, the same for every server of the
+//! program.
+//!
+//! A [`Service`] answers requests; [`serve`] accepts its connections within [`Limits`].
+
+mod activity;
+mod answer;
+mod connection;
+mod idle;
+mod limits;
+mod listener;
+mod slots;
+
+pub use answer::{Answered, CloseConnection};
+pub use connection::{Protocol, speak};
+pub use idle::IdleMonitor;
+pub use limits::Limits;
+pub use listener::{Service, serve};
