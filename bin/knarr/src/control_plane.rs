@@ -89,7 +89,7 @@ pub async fn api_server(
     config.service_account_key_pem = pki.service_account_key()?;
     config.service_account_issuer = format!("https://kubernetes.default.svc.{}", options.cluster_domain);
     config.kubelet_client = Some(keypair(kubelet_client));
-    config.kubelet_ca_pem = pki.ca_pem().to_owned();
+    config.kubelet_ca_pem = pki.kubelet_trust()?;
     config.proxy_client = Some(keypair(front_proxy_client(pki)?));
     config.authentication.request_header =
         RequestHeader::usual(pki.front_proxy()?.ca_pem().to_owned(), vec!["front-proxy-client".to_owned()]);

@@ -16,7 +16,7 @@ use crate::component::{Component, ComponentArgs, Identity, Shown};
 use crate::controller_flags::ControllerArgs;
 use crate::pki::read;
 use crate::serving::Check;
-use crate::signer::{CertificateKeys, TokenKey};
+use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
 /// Its name towards the API.
 pub const NAME: &str = "kube-controller-manager";
@@ -57,6 +57,12 @@ pub struct ControllerManagerArgs {
     /// Key of that authority
     #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
     cluster_signing_key_file: Option<PathBuf>,
+    /// Certificate of the authority that signs kubelets' serving certificates [default: the one above]
+    #[arg(long, value_name = "FILE", requires_all = ["cluster_signing_kubelet_serving_key_file", "cluster_signing_cert_file"])]
+    cluster_signing_kubelet_serving_cert_file: Option<PathBuf>,
+    /// Key of that authority
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_kubelet_serving_cert_file")]
+    cluster_signing_kubelet_serving_key_file: Option<PathBuf>,
     #[command(flatten)]
     component: ComponentArgs,
     #[command(flatten)]
@@ -110,6 +116,10 @@ fn shown(args: &ControllerManagerArgs) -> Shown {
         "CSRSigningController": {
             "ClusterSigningCertFile": args.cluster_signing_cert_file,
             "ClusterSigningKeyFile": args.cluster_signing_key_file,
+            "KubeletServingSignerConfiguration": {
+                "CertFile": args.cluster_signing_kubelet_serving_cert_file,
+                "KeyFile": args.cluster_signing_kubelet_serving_key_file,
+            },
         },
         "SAController": {
             "RootCAFile": args.root_ca_file,
@@ -147,9 +157,16 @@ fn options(args: &ControllerManagerArgs, access: &Access) -> Result<Options> {
         None => String::from_utf8(access.certificate_authority.clone().unwrap_or_default())
             .context("the kubeconfig's certificate authority is not PEM")?,
     };
-    let keys = args.cluster_signing_cert_file.as_deref().zip(args.cluster_signing_key_file.as_deref());
-    let certificate_signer =
-        keys.map(|(certificate, key)| CertificateKeys::open(certificate, key)).transpose()?;
+    let open = |certificate: &Option<PathBuf>, key: &Option<PathBuf>| {
+        let files = certificate.as_deref().zip(key.as_deref());
+        files.map(|(certificate, key)| SigningKey::open(certificate, key)).transpose()
+    };
+    let kubelet_serving = open(
+        &args.cluster_signing_kubelet_serving_cert_file,
+        &args.cluster_signing_kubelet_serving_key_file,
+    )?;
+    let certificate_signer = open(&args.cluster_signing_cert_file, &args.cluster_signing_key_file)?
+        .map(|clients| CertificateKeys { clients, kubelet_serving });
     let token_key = args.service_account_private_key_file.as_deref().map(TokenKey::open).transpose()?;
     Ok(Options {
         cluster_cidr: args.cluster_cidr.clone(),

@@ -13,7 +13,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use crate::certificate::{self, Authority, Validity};
-use crate::signer::{CertificateKeys, TokenKey};
+use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
@@ -47,6 +47,11 @@ pub struct Subject<'a> {
 impl Pki {
     /// Opens the folder, making the CA on first use.
     pub fn open(folder: PathBuf) -> Result<Self> {
+        Self::open_as(folder, "kubernetes")
+    }
+
+    /// As `open`, with the common name of a CA that is made now.
+    fn open_as(folder: PathBuf, name: &str) -> Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -55,7 +60,7 @@ impl Pki {
         let (cert_path, key_path) = (folder.join("ca.crt"), folder.join("ca.key"));
         if !cert_path.exists() {
             let key = KeyPair::generate()?;
-            let cert = ca_params()?.self_signed(&key)?;
+            let cert = ca_params(name)?.self_signed(&key)?;
             write_private(&key_path, key.serialize_pem().as_bytes())?;
             write_private(&cert_path, cert.pem().as_bytes())?;
         }
@@ -67,7 +72,19 @@ impl Pki {
 
     /// The authority that vouches for proxies which tell who a user is; it signs nothing else.
     pub fn front_proxy(&self) -> Result<Self> {
-        Self::open(self.folder.join("front-proxy"))
+        Self::open_as(self.folder.join("front-proxy"), "kubernetes-front-proxy")
+    }
+
+    /// The authority of kubelets' serving certificates. API servers alone trust it, so that no node, whatever it manages
+    /// to get a certificate for, is taken for the API server.
+    pub fn kubelet_serving(&self) -> Result<Self> {
+        Self::open_as(self.folder.join("kubelet-serving"), "kubernetes-kubelet-serving")
+    }
+
+    /// What API servers check kubelets against: that authority, and the cluster's own, which signed for kubelets in
+    /// former versions and still does in nodes' kubeconfigs.
+    pub fn kubelet_trust(&self) -> Result<String> {
+        Ok(format!("{}{}", self.kubelet_serving()?.ca_pem, self.ca_pem))
     }
 
     pub fn ca_pem(&self) -> &str {
@@ -128,9 +145,11 @@ impl std::fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Signs certificate requests with the cluster's authority.
+    /// Signs certificate requests with the cluster's authorities.
     pub fn certificate_signer(&self) -> Result<CertificateKeys> {
-        CertificateKeys::open(&self.folder.join("ca.crt"), &self.folder.join("ca.key"))
+        let of = |folder: &Path| SigningKey::open(&folder.join("ca.crt"), &folder.join("ca.key"));
+        let kubelet_serving = of(&self.kubelet_serving()?.folder)?;
+        Ok(CertificateKeys { clients: of(&self.folder)?, kubelet_serving: Some(kubelet_serving) })
     }
 
     /// Signs the tokens of service accounts.
@@ -139,10 +158,10 @@ impl Pki {
     }
 }
 
-fn ca_params() -> Result<CertificateParams> {
+fn ca_params(common_name: &str) -> Result<CertificateParams> {
     let mut params = CertificateParams::new(Vec::new())?;
     let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, "kubernetes");
+    name.push(DnType::CommonName, common_name);
     params.distinguished_name = name;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =

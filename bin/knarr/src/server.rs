@@ -304,7 +304,7 @@ fn node_access(
 ) -> Result<NodeAccess> {
     let name = &options.node_name;
     let node_user = format!("system:node:{name}");
-    let serving = pki.credentials(
+    let serving = pki.kubelet_serving()?.credentials(
         "kubelet",
         &Subject {
             common_name: &node_user,
@@ -312,7 +312,7 @@ fn node_access(
             names: std::slice::from_ref(name),
             addresses: &[options.node_ip],
             server: true,
-            client: true,
+            client: false,
         },
     )?;
     Ok(NodeAccess {

@@ -13,12 +13,12 @@ use crate::certificate::{self, Authority, Usages, Validity};
 use crate::pki::read;
 
 /// An authority and its key.
-pub struct CertificateKeys {
+pub struct SigningKey {
     certificate_pem: String,
     key: KeyPair,
 }
 
-impl CertificateKeys {
+impl SigningKey {
     pub fn open(certificate: &Path, key: &Path) -> Result<Self> {
         let certificate_pem = read(certificate)?;
         let of_key = || format!("{} is no private key", key.display());
@@ -26,6 +26,13 @@ impl CertificateKeys {
         certificate::check_pair(&certificate_pem, &key).with_context(|| certificate.display().to_string())?;
         Ok(Self { certificate_pem, key })
     }
+}
+
+/// The authorities by what they sign.
+pub struct CertificateKeys {
+    pub clients: SigningKey,
+    /// Of kubelets' serving certificates; without one that of clients signs them too.
+    pub kubelet_serving: Option<SigningKey>,
 }
 
 impl fmt::Debug for CertificateKeys {
@@ -37,6 +44,7 @@ impl fmt::Debug for CertificateKeys {
 impl knarr_controllers::CertificateSigner for CertificateKeys {
     fn sign(
         &self,
+        signer: &str,
         csr_der: &[u8],
         usages: &[String],
         lifetime: Duration,
@@ -48,7 +56,9 @@ impl knarr_controllers::CertificateSigner for CertificateKeys {
             server: has(signers::SERVER_AUTH),
             client: has(signers::CLIENT_AUTH),
         };
-        let authority = Authority { certificate_pem: &self.certificate_pem, key: &self.key };
+        let own = self.kubelet_serving.as_ref().filter(|_| signer == signers::KUBELET_SERVING);
+        let SigningKey { certificate_pem, key } = own.unwrap_or(&self.clients);
+        let authority = Authority { certificate_pem, key };
         Ok(certificate::for_request(&authority, csr_der, usages, Validity { from: now, lifetime })?)
     }
 }
@@ -76,5 +86,61 @@ impl fmt::Debug for TokenKey {
 impl knarr_controllers::TokenSigner for TokenKey {
     fn sign(&self, claims: &serde_json::Value) -> Option<String> {
         self.0.sign(claims)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use knarr_controllers::CertificateSigner;
+    use rcgen::CertificateParams;
+    use rustls::RootCertStore;
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::server::WebPkiClientVerifier;
+
+    use super::*;
+    use crate::pki::Pki;
+
+    fn roots(pem: &str) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        for root in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+            roots.add(root.unwrap()).unwrap();
+        }
+        Arc::new(roots)
+    }
+
+    #[test]
+    fn clients_take_no_kubelet_for_the_api_server() {
+        let folder = std::env::temp_dir().join(format!("knarr-signer-{}", std::process::id()));
+        let pki = Pki::open(folder.clone()).unwrap();
+        let keys = pki.certificate_signer().unwrap();
+        let name = "kubernetes.default.svc";
+        let csr = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let csr = csr.serialize_request(&KeyPair::generate().unwrap()).unwrap();
+        let issue = |signer: &str, usage: &str| {
+            let hour = Duration::from_secs(3600);
+            let pem =
+                keys.sign(signer, csr.der(), &[usage.to_owned()], hour, jiff::Timestamp::now()).unwrap();
+            CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
+        };
+        let provider = || Arc::new(rustls::crypto::ring::default_provider());
+        let serving = issue(signers::KUBELET_SERVING, signers::SERVER_AUTH);
+        let serves = |trust: &str| {
+            let verifier =
+                WebPkiServerVerifier::builder_with_provider(roots(trust), provider()).build().unwrap();
+            let name = ServerName::try_from(name).unwrap();
+            verifier.verify_server_cert(&serving, &[], &name, &[], UnixTime::now()).is_ok()
+        };
+        assert!(!serves(pki.ca_pem()), "kubeconfigs and pods trust this authority");
+        assert!(serves(&pki.kubelet_trust().unwrap()));
+        let client = issue(signers::KUBE_APISERVER_CLIENT_KUBELET, signers::CLIENT_AUTH);
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(roots(pki.ca_pem()), provider()).build().unwrap();
+        verifier.verify_client_cert(&client, &[], UnixTime::now()).unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use knarr_api::certificates::signers::{KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, NODE_USER_PREFIX};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
@@ -18,7 +17,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::extensions::GeneralName;
 
-use super::request::{Approval, Request};
+use super::request::{Approval, Obtained, Request};
 use super::with_credentials;
 use crate::access;
 use crate::pki::{Credentials, write_private};
@@ -27,6 +26,8 @@ use crate::pki::{Credentials, write_private};
 pub const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
 const CLIENT: &str = "kubelet-client";
 const SERVING: &str = "kubelet";
+/// Beside the serving certificate: a digest of the cluster's authority, as of the time it was issued.
+const CLUSTER: &str = "kubelet.cluster";
 
 /// Files of the data folder, readable by root alone.
 #[derive(Debug, Clone)]
@@ -55,6 +56,15 @@ impl Store {
     fn read(&self, name: &str) -> Option<Credentials> {
         let part = |extension: &str| fs::read_to_string(self.folder.join(format!("{name}.{extension}"))).ok();
         Some(Credentials { certificate: part("crt")?, key: part("key")? })
+    }
+
+    /// The digest that was written with the serving certificate.
+    fn cluster(&self) -> Option<String> {
+        fs::read_to_string(self.folder.join(CLUSTER)).ok()
+    }
+
+    fn write_cluster(&self, digest: &str) -> Result<()> {
+        write_private(&self.folder.join(CLUSTER), digest.as_bytes())
     }
 
     fn write(&self, name: &str, credentials: &Credentials) -> Result<()> {
@@ -114,6 +124,7 @@ pub fn renew_at(pem: &[u8]) -> Option<Timestamp> {
 }
 
 /// The alternative names of a serving certificate.
+#[derive(Clone)]
 struct Names {
     names: Vec<String>,
     addresses: Vec<IpAddr>,
@@ -149,30 +160,48 @@ impl Applicant<'_> {
             Request { node: self.node, signer: KUBE_APISERVER_CLIENT_KUBELET, names: &[], addresses: &[] };
         let client = access::client(with, self.clock, "knarr-agent")?;
         let approval = if self.is_node() { Approval::ByOthers } else { Approval::With(&client) };
-        let credentials = request.obtain(&client, approval).await?;
+        let Obtained::Issued(credentials) = request.obtain(&client, approval).await? else {
+            bail!("the node's certificate was left to a person");
+        };
         self.store.write(CLIENT, &credentials)?;
         Ok(credentials)
     }
 
-    /// The certificate that the kubelet shows, and in words where it comes from.
+    /// The certificate that the kubelet shows, and in words where it comes from: for the node's name and address, or for
+    /// the name alone while nobody vouches for the address.
     pub async fn serving_certificate(&self, identity: &Access, ip: IpAddr) -> Result<(Credentials, String)> {
-        let client = access::client(identity, self.clock, "knarr-agent")?;
-        let wanted = self.serving_names(&client, ip).await;
-        let own_name = Names { names: wanted.names.clone(), addresses: Vec::new() };
+        let own_name = Names { names: vec![self.node.to_owned()], addresses: Vec::new() };
+        let wanted = Names { addresses: vec![ip], ..own_name.clone() };
         if let Some(credentials) = self.of_access(identity, &own_name) {
             return Ok((credentials, "the node's own".to_owned()));
         }
-        if let Some(kept) = self.store.read(SERVING)
-            && self.fits(kept.certificate.as_bytes(), &wanted)
-            && self.is_of_cluster(&kept)
-        {
+        let kept = self.store.read(SERVING).filter(|kept| self.is_of_cluster(kept));
+        let kept = |names: &Names| kept.clone().filter(|k| self.fits(k.certificate.as_bytes(), names));
+        if let Some(kept) = kept(&wanted) {
             return Ok((kept, "kept from an earlier start".to_owned()));
         }
-        let credentials = self.request_serving(&client, &wanted).await?;
-        Ok((credentials, "issued by the cluster".to_owned()))
+        let client = access::client(identity, self.clock, "knarr-agent")?;
+        let why = match self.request_serving(&client, &wanted, Approval::ByController).await? {
+            Obtained::Issued(credentials) => return Ok((credentials, "issued by the cluster".to_owned())),
+            Obtained::Referred(why) => why,
+        };
+        tracing::warn!("the kubelet's certificate is for the node's name alone: {why}");
+        if let Some(kept) = kept(&own_name) {
+            return Ok((kept, "kept from an earlier start, without the address".to_owned()));
+        }
+        match self.request_serving(&client, &own_name, Approval::ByOthers).await? {
+            Obtained::Issued(made) => Ok((made, "issued by the cluster, without the address".to_owned())),
+            Obtained::Referred(why) => bail!("no serving certificate: {why}"),
+        }
     }
 
-    async fn request_serving(&self, client: &Client, wanted: &Names) -> Result<Credentials> {
+    /// Approved with an administrator's access where there is one.
+    async fn request_serving(
+        &self,
+        client: &Client,
+        wanted: &Names,
+        approval: Approval<'_>,
+    ) -> Result<Obtained> {
         let request = Request {
             node: self.node,
             signer: KUBELET_SERVING,
@@ -180,10 +209,13 @@ impl Applicant<'_> {
             addresses: &wanted.addresses,
         };
         let admin = access::client(self.given, self.clock, "knarr-agent")?;
-        let approval = if self.is_node() { Approval::ByOthers } else { Approval::With(&admin) };
-        let credentials = request.obtain(client, approval).await?;
-        self.store.write(SERVING, &credentials)?;
-        Ok(credentials)
+        let approval = if self.is_node() { approval } else { Approval::With(&admin) };
+        let obtained = request.obtain(client, approval).await?;
+        if let Obtained::Issued(credentials) = &obtained {
+            self.store.write(SERVING, credentials)?;
+            self.store.write_cluster(&self.cluster())?;
+        }
+        Ok(obtained)
     }
 
     /// Renews the serving certificate if it is due; the kubelet shows it from its next start on.
@@ -195,7 +227,7 @@ impl Applicant<'_> {
         }
         let client = access::client(identity, self.clock, "knarr-agent")?;
         let names = Names { names: facts.names, addresses: facts.addresses };
-        self.request_serving(&client, &names).await.map(drop)
+        self.request_serving(&client, &names, Approval::ByOthers).await.map(drop)
     }
 
     fn is_node(&self) -> bool {
@@ -223,14 +255,6 @@ impl Applicant<'_> {
         (user.node() == Some(self.node)).then_some(access)
     }
 
-    /// The node's name, and its address once the cluster knows it: before that nobody can vouch for it.
-    async fn serving_names(&self, client: &Client, ip: IpAddr) -> Names {
-        let node = client.get::<Node>("", self.node).await.ok();
-        let addresses = node.and_then(|n| n.status).and_then(|s| s.addresses).unwrap_or_default();
-        let known = addresses.iter().any(|a| a.type_ == "InternalIP" && a.address.parse() == Ok(ip));
-        Names { names: vec![self.node.to_owned()], addresses: known.then_some(ip).into_iter().collect() }
-    }
-
     fn fits(&self, pem: &[u8], wanted: &Names) -> bool {
         Facts::of(pem).is_some_and(|f| f.serves(wanted) && f.is_fresh(self.clock.now()))
     }
@@ -244,9 +268,24 @@ impl Applicant<'_> {
         })
     }
 
-    /// A cluster that was made anew has another CA, and its API server would refuse to talk to this kubelet. Where
-    /// kubelets' certificates come from another CA than the API server's, a new one is requested at each start.
+    /// Whether the kept certificate was issued by this cluster. One that was made anew would not trust it. Whoever signs
+    /// for kubelets is not in the kubeconfig, so the authority that is there is compared with that of the time of issue.
     fn is_of_cluster(&self, kept: &Credentials) -> bool {
+        match self.store.cluster() {
+            Some(cluster) => cluster == self.cluster(),
+            // Of an earlier version, which had one authority for everything.
+            None => self.is_signed_by_cluster(kept),
+        }
+    }
+
+    /// A digest of the kubeconfig's authority.
+    fn cluster(&self) -> String {
+        let authorities = self.given.certificate_authority.as_deref().unwrap_or_default();
+        let digest = ring::digest::digest(&ring::digest::SHA256, authorities.trim_ascii());
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn is_signed_by_cluster(&self, kept: &Credentials) -> bool {
         let authorities = self.given.certificate_authority.as_deref().unwrap_or_default();
         let Ok(leaf) = CertificateDer::from_pem_slice(kept.certificate.as_bytes()) else { return false };
         let Ok((_, leaf)) = x509_parser::parse_x509_certificate(&leaf) else { return false };
@@ -322,6 +361,13 @@ mod tests {
         let applicant = Applicant { node: "n1", given: &given, user: &user, clock: &clock, store: &store };
         assert!(applicant.is_of_cluster(&sign(&pki, true)));
         assert!(!applicant.is_of_cluster(&sign(&other, true)));
+        // Kubelets' certificates may come from another authority than the kubeconfig's.
+        store.write_cluster(&applicant.cluster()).unwrap();
+        let issued = sign(&pki.kubelet_serving().unwrap(), true);
+        assert!(applicant.is_of_cluster(&issued));
+        let given =
+            Access { certificate_authority: Some(other.ca_pem().as_bytes().to_vec()), ..Access::default() };
+        assert!(!Applicant { given: &given, ..applicant }.is_of_cluster(&issued));
         assert!(store.read(SERVING).is_none());
         store.write(SERVING, &sign(&pki, true)).unwrap();
         assert!(store.read(SERVING).is_some());

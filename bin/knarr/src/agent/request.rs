@@ -10,8 +10,8 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::certificates::signers::{
-    APPROVED, CLIENT_AUTH, DENIED, DIGITAL_SIGNATURE, FAILED, KUBELET_SERVING, NODE_USER_PREFIX, NODES_GROUP,
-    SERVER_AUTH,
+    APPROVED, AUTO_APPROVAL, CLIENT_AUTH, DENIED, DIGITAL_SIGNATURE, FAILED, KUBELET_SERVING,
+    NODE_USER_PREFIX, NODES_GROUP, SERVER_AUTH,
 };
 use knarr_api::kind::Kind;
 use knarr_client::{Client, Error, Event, Informers, ListOptions};
@@ -38,13 +38,22 @@ pub struct Request<'a> {
 pub enum Approval<'a> {
     /// A controller of the cluster, or a person.
     ByOthers,
+    /// A controller of the cluster; what it leaves to a person is given up.
+    ByController,
     /// We ourselves, with an administrator's access.
     With(&'a Client),
 }
 
+/// What came of a request.
+pub enum Obtained {
+    Issued(Credentials),
+    /// A person would have to approve it, for this reason.
+    Referred(String),
+}
+
 impl Request<'_> {
     /// Makes a key, and waits for its certificate.
-    pub async fn obtain(&self, client: &Client, approval: Approval<'_>) -> Result<Credentials> {
+    pub async fn obtain(&self, client: &Client, approval: Approval<'_>) -> Result<Obtained> {
         let key = KeyPair::generate()?;
         let made = client.create(&self.object(&key)?).await.map_err(|error| {
             let advice = match error.status().map(knarr_apimachinery::status::StatusError::code) {
@@ -60,8 +69,11 @@ impl Request<'_> {
         if let Approval::With(admin) = approval {
             approve(admin, made.name()).await?;
         }
-        let certificate = issued(client, made.name()).await?;
-        Ok(Credentials { certificate, key: key.serialize_pem() })
+        let waits = !matches!(approval, Approval::ByController);
+        Ok(match issued(client, made.name(), waits).await? {
+            Ok(certificate) => Obtained::Issued(Credentials { certificate, key: key.serialize_pem() }),
+            Err(why) => Obtained::Referred(why),
+        })
     }
 
     fn object(&self, key: &KeyPair) -> Result<CertificateSigningRequest> {
@@ -114,6 +126,8 @@ async fn approve(admin: &Client, name: &str) -> Result<()> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Pending,
+    /// Left to a person.
+    Referred(String),
     Approved,
     Issued(String),
     Refused(String),
@@ -133,12 +147,15 @@ fn outcome(csr: &CertificateSigningRequest) -> Outcome {
     match status.certificate.map(|c| String::from_utf8_lossy(&c.0).into_owned()).filter(|c| !c.is_empty()) {
         Some(certificate) => Outcome::Issued(certificate),
         None if of_type(APPROVED).is_some() => Outcome::Approved,
-        None => Outcome::Pending,
+        None => match of_type(AUTO_APPROVAL).filter(|c| c.status == "False") {
+            Some(condition) => Outcome::Referred(condition.message.clone().unwrap_or_default()),
+            None => Outcome::Pending,
+        },
     }
 }
 
-/// Waits for the certificate.
-async fn issued(client: &Client, name: &str) -> Result<String> {
+/// Waits for the certificate; if `waits`, for a person's approval too, else fails with the reason why it takes one.
+async fn issued(client: &Client, name: &str, waits: bool) -> Result<Result<String, String>> {
     let stop = CancellationToken::new();
     let _stopped_at_the_end = stop.clone().drop_guard();
     let informers = Informers::new(client.clone(), stop);
@@ -156,9 +173,10 @@ async fn issued(client: &Client, name: &str) -> Result<String> {
     let mut hinted = false;
     loop {
         match &*state.borrow_and_update() {
-            Outcome::Issued(certificate) => return Ok(certificate.clone()),
+            Outcome::Issued(certificate) => return Ok(Ok(certificate.clone())),
             Outcome::Refused(how) => bail!("the certificate request {name} {how}"),
-            Outcome::Pending | Outcome::Approved => {}
+            Outcome::Referred(why) if !waits => return Ok(Err(why.clone())),
+            Outcome::Referred(_) | Outcome::Pending | Outcome::Approved => {}
         }
         tokio::select! {
             changed = state.changed() => changed.context("the watch of the request ended")?,
@@ -166,6 +184,9 @@ async fn issued(client: &Client, name: &str) -> Result<String> {
                 hinted = true;
                 let hint = match *state.borrow() {
                     Outcome::Approved => "it is approved; its signer has to issue it".to_owned(),
+                    Outcome::Referred(ref why) => {
+                        format!("{why} Approve it with `kubectl certificate approve {name}`")
+                    }
                     _ => format!("approve it with `kubectl certificate approve {name}`"),
                 };
                 println!("  waiting for the certificate request {name}: {hint}");
@@ -226,5 +247,11 @@ mod tests {
             Outcome::Refused("was refused by its signer: m".into())
         );
         assert_eq!(outcome(&csr(&[DENIED], "")), Outcome::Refused("was denied: m".into()));
+        let mut referred = csr(&[AUTO_APPROVAL], "");
+        for condition in referred.status.iter_mut().flat_map(|s| s.conditions.iter_mut().flatten()) {
+            condition.status = "False".to_owned();
+        }
+        assert_eq!(outcome(&referred), Outcome::Referred("m".into()));
+        assert_eq!(outcome(&csr(&[AUTO_APPROVAL, APPROVED], "")), Outcome::Approved);
     }
 }

@@ -15,6 +15,15 @@ pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 pub const APPROVED: &str = "Approved";
 pub const DENIED: &str = "Denied";
 pub const FAILED: &str = "Failed";
+/// False on a request that waits for an administrator; it decides nothing.
+pub const AUTO_APPROVAL: &str = "AutoApproval";
+
+/// The key of `spec.extra` below which the API server records the address that a request for a kubelet's serving
+/// certificate came from. Clients cannot set it.
+pub const SOURCE_ADDRESS: &str = "knarr.dev/source-address";
+/// The annotation of a Node with further addresses for its serving certificate, separated by commas. Nodes cannot set
+/// it.
+pub const SERVING_ADDRESSES: &str = "knarr.dev/serving-addresses";
 
 /// The group of all nodes, and what their user names begin with.
 pub const NODES_GROUP: &str = "system:nodes";

@@ -1,4 +1,6 @@
-//! Certificate signing requests: who asks, and who may approve, sign, or ask for what.
+//! Certificate signing requests: who asks and from where, and who may approve, sign, or ask for what.
+
+use std::net::IpAddr;
 
 use async_trait::async_trait;
 use k8s_openapi::ByteString;
@@ -6,7 +8,7 @@ use knarr_api::certificates::request::CertificateRequest;
 use knarr_api::certificates::signers;
 use knarr_api::table::rfc3339;
 use knarr_apimachinery::status::StatusError;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{Attributes, Operation, Plugin};
 use crate::authn::MASTERS;
@@ -43,10 +45,12 @@ impl Plugin for CertificateRequestor {
         }
         match (attributes.operation, attributes.subresource) {
             (Operation::Create, "") => {
+                let peer = attributes.request.peer;
                 if let Value::Object(user) = attributes.user.to_value()
                     && let Some(spec) = attributes.object.get_mut("spec").and_then(Value::as_object_mut)
                 {
                     spec.extend(user);
+                    record_source(spec, peer);
                 }
             }
             (Operation::Update, "approval" | "status") => {
@@ -55,6 +59,20 @@ impl Plugin for CertificateRequestor {
             }
             _ => {}
         }
+    }
+}
+
+/// Records where a request for a kubelet's serving certificate came from: whoever approves it may take that for an
+/// address of the node. What an authenticator says under this key does not count.
+fn record_source(spec: &mut Map<String, Value>, peer: Option<IpAddr>) {
+    if let Some(extra) = spec.get_mut("extra").and_then(Value::as_object_mut) {
+        extra.remove(signers::SOURCE_ADDRESS);
+    }
+    let is_serving = spec.get("signerName").and_then(Value::as_str) == Some(signers::KUBELET_SERVING);
+    let Some(peer) = peer.filter(|_| is_serving) else { return };
+    let extra = spec.entry("extra").or_insert_with(|| json!({}));
+    if let Some(extra) = extra.as_object_mut() {
+        extra.insert(signers::SOURCE_ADDRESS.to_owned(), json!([peer.to_canonical().to_string()]));
     }
 }
 
@@ -205,7 +223,20 @@ impl Plugin for CertificateSubjectRestriction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+
+    #[test]
+    fn the_source_address_is_the_connections() {
+        let key = signers::SOURCE_ADDRESS;
+        let after = |signer: &str, peer: Option<&str>| {
+            let mut spec = json!({"signerName": signer, "extra": {key: ["10.0.0.9"], "other": ["x"]}});
+            record_source(spec.as_object_mut().unwrap(), peer.map(|p| p.parse().unwrap()));
+            spec["extra"].take()
+        };
+        assert_eq!(after(signers::KUBELET_SERVING, None), json!({"other": ["x"]}));
+        let mapped = after(signers::KUBELET_SERVING, Some("::ffff:192.0.2.1"));
+        assert_eq!(mapped, json!({"other": ["x"], key: ["192.0.2.1"]}));
+        assert_eq!(after(signers::KUBE_APISERVER_CLIENT, Some("192.0.2.1")), json!({"other": ["x"]}));
+    }
 
     #[test]
     fn times_are_filled_in_and_kept() {

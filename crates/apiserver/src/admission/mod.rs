@@ -26,6 +26,7 @@ pub mod limit_ranger;
 pub mod match_conditions;
 pub mod namespace_lifecycle;
 pub mod namespaces;
+mod node_claims;
 pub mod node_declared_feature_validator;
 pub mod node_restriction;
 pub mod owner_references_permission_enforcement;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::attributes::text;
 use super::service_account::is_mirror;
-use super::{Attributes, Operation, Plugin, lookup};
+use super::{Attributes, Operation, Plugin, lookup, node_claims};
 use crate::authz::node::node_name;
 use crate::server::Inner;
 
@@ -86,7 +86,8 @@ async fn judge(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdi
         }
         ("", "nodes", _) => {
             let in_control = server.config.admission.control_plane_node.as_deref() == Some(node);
-            own_node(node, attributes, if in_control { CONTROL_PLANE } else { "" })
+            own_node(node, attributes, if in_control { CONTROL_PLANE } else { "" })?;
+            claims(node, attributes, server)
         }
         ("", "persistentvolumeclaims", "status") => claim_status(node, attributes),
         ("", "persistentvolumeclaims", _) => no("may only update PVC status"),
@@ -276,6 +277,22 @@ fn own_node(node: &str, attributes: &Attributes<'_>, allowed: &str) -> Verdict {
         }
         _ => Ok(()),
     }
+}
+
+/// What it says of itself that would be believed of another.
+fn claims(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+    if !matches!(attributes.operation, Operation::Create | Operation::Update) {
+        return Ok(());
+    }
+    let (new, old) = (&attributes.object, attributes.old);
+    let added = node_claims::added(new, old);
+    let others = match added.is_empty() {
+        true => Vec::new(),
+        false => lookup::list(server, ("", "v1", "nodes"), None)?,
+    };
+    let problem = node_claims::annotation_problem(new, old)
+        .or_else(|| node_claims::address_problem(node, &added, &others));
+    problem.map_or(Ok(()), |why| no(format!("node {node:?} {why}")))
 }
 
 /// Changed labels that are not a kubelet's to change: those that say where trusted workloads go, and those of

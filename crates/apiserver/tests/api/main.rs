@@ -15,6 +15,7 @@ mod fairness;
 mod harness;
 mod lists;
 mod metrics;
+mod node_claims;
 mod policies;
 mod protobuf;
 mod proxying;

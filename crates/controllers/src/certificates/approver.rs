@@ -1,17 +1,19 @@
 //! csrapproving: kubelets' requests are approved where they ask for what is theirs.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use knarr_api::certificates::request::CertificateRequest;
-use knarr_api::certificates::signers::{self, APPROVED, DENIED};
+use knarr_api::certificates::signers::{self, APPROVED, AUTO_APPROVAL, DENIED, SERVING_ADDRESSES};
 use knarr_api::kind::Kind;
+use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Lister, Result};
 
+use super::serving::{self, Known};
 use super::{condition, usages_of};
 use crate::manager::{Context, Descriptor};
 
@@ -30,7 +32,9 @@ enum Verdict {
     Approve(&'static str),
     /// Approved if the requestor may create `certificatesigningrequests/SUBRESOURCE`; tried in order.
     Ask(&'static [(&'static str, &'static str)]),
-    /// Left to others, or to a later look.
+    /// Left to an administrator, for this reason, until what is known of the node changes.
+    Refer(String),
+    /// Left to others.
     Leave,
 }
 
@@ -39,11 +43,13 @@ const NODE_CLIENT: (&str, &str) =
 const SELF_NODE_CLIENT: (&str, &str) =
     ("selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview.");
 const SERVING: &str = "Auto approving kubelet serving certificate for the node's own name and addresses.";
+const NOT_VOUCHED_FOR: &str = "NotVouchedFor";
 
 async fn run(cx: Arc<Context>) {
     let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&cx.clock));
     let requests = cx.informers.informer::<CertificateSigningRequest>();
     let nodes = cx.informers.informer::<Node>();
+    let slices = cx.informers.informer::<EndpointSlice>();
     let on_request = Arc::clone(&queue);
     requests.add_handler(move |event| {
         if is_open(event.object()) {
@@ -52,11 +58,10 @@ async fn run(cx: Arc<Context>) {
     });
     let (on_node, waiting) = (Arc::clone(&queue), requests.lister());
     nodes.add_handler(move |event| {
-        // A request for a new address waits until the node has it.
+        // Another node may have given an address up, or an administrator vouch for one.
         let changed = match event {
-            Event::Added(_) => true,
-            Event::Updated { old, new } => addresses(old) != addresses(new),
-            Event::Deleted(_) => false,
+            Event::Added(_) | Event::Deleted(_) => true,
+            Event::Updated { old, new } => addresses(old) != addresses(new) || listed(old) != listed(new),
         };
         if changed {
             let open = waiting.list().into_iter().filter(|csr| is_open(csr));
@@ -66,10 +71,12 @@ async fn run(cx: Arc<Context>) {
     });
     requests.wait_synced().await;
     nodes.wait_synced().await;
-    let (requests, nodes, stop) = (requests.lister(), nodes.lister(), cx.stop.clone());
+    slices.wait_synced().await;
+    let (requests, stop) = (requests.lister(), cx.stop.clone());
+    let sources = (nodes.lister(), slices.lister());
     let reconcile = move |name: String| {
-        let (cx, requests, nodes) = (Arc::clone(&cx), requests.clone(), nodes.clone());
-        async move { reconcile(&cx, &requests, &nodes, &name).await }
+        let (cx, requests, sources) = (Arc::clone(&cx), requests.clone(), sources.clone());
+        async move { reconcile(&cx, &requests, &sources, &name).await }
     };
     queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile).await;
 }
@@ -82,15 +89,20 @@ fn is_open(csr: &CertificateSigningRequest) -> bool {
 async fn reconcile(
     cx: &Context,
     requests: &Lister<CertificateSigningRequest>,
-    nodes: &Lister<Node>,
+    (nodes, slices): &(Lister<Node>, Lister<EndpointSlice>),
     name: &str,
 ) -> Result<()> {
     let Some(csr) = requests.get("", name).filter(|csr| is_open(csr)) else { return Ok(()) };
     // What does not parse was not let in; if it is there all the same, it is nobody's to approve.
     let Ok(request) = CertificateRequest::parse(&csr.spec.request.0) else { return Ok(()) };
-    let node = signers::node_name(&request).and_then(|node| nodes.get("", node));
-    match verdict(&csr, &request, node.as_deref()) {
+    let known = || {
+        let ranges = [Some(cx.options.cluster_cidr.as_str()), cx.options.service_cidr.as_deref()];
+        let ranges: Vec<&str> = ranges.into_iter().flatten().collect();
+        Known::new(nodes.list(), &slices.list(), &ranges)
+    };
+    match verdict(&csr, &request, &known) {
         Verdict::Leave => Ok(()),
+        Verdict::Refer(why) => refer(cx, &csr, &why).await,
         Verdict::Approve(message) => approve(cx, &csr, message).await,
         Verdict::Ask(permissions) => {
             for (subresource, message) in permissions {
@@ -104,7 +116,11 @@ async fn reconcile(
     }
 }
 
-fn verdict(csr: &CertificateSigningRequest, request: &CertificateRequest, node: Option<&Node>) -> Verdict {
+fn verdict(
+    csr: &CertificateSigningRequest,
+    request: &CertificateRequest,
+    known: &dyn Fn() -> Known,
+) -> Verdict {
     match csr.spec.signer_name.as_str() {
         signers::KUBE_APISERVER_CLIENT_KUBELET => {
             if signers::kubelet_client_problem(request, usages_of(csr)).is_some() {
@@ -114,10 +130,12 @@ fn verdict(csr: &CertificateSigningRequest, request: &CertificateRequest, node: 
             Verdict::Ask(if by_itself { &[SELF_NODE_CLIENT, NODE_CLIENT] } else { &[NODE_CLIENT] })
         }
         signers::KUBELET_SERVING => {
-            let fine = signers::kubelet_serving_problem(request, usages_of(csr)).is_none()
-                && may_ask_for_serving(csr, request)
-                && names_only(request, node);
-            if fine { Verdict::Approve(SERVING) } else { Verdict::Leave }
+            if signers::kubelet_serving_problem(request, usages_of(csr)).is_some()
+                || !may_ask_for_serving(csr, request)
+            {
+                return Verdict::Leave;
+            }
+            serving::objection(csr, request, &known()).map_or(Verdict::Approve(SERVING), Verdict::Refer)
         }
         _ => Verdict::Leave,
     }
@@ -130,27 +148,12 @@ fn may_ask_for_serving(csr: &CertificateSigningRequest, request: &CertificateReq
     by_itself || in_group(MASTERS)
 }
 
-/// Whether every alternative name is the node's name or one of the addresses that its Node shows.
-fn names_only(request: &CertificateRequest, node: Option<&Node>) -> bool {
-    let own = signers::node_name(request).unwrap_or("");
-    let addresses = node.map(addresses).unwrap_or_default();
-    let is_name = |name: &str| {
-        name == own
-            || addresses.iter().any(|a| {
-                matches!(a.type_.as_str(), "Hostname" | "InternalDNS" | "ExternalDNS") && a.address == name
-            })
-    };
-    let is_address = |ip: &IpAddr| {
-        addresses.iter().any(|a| {
-            matches!(a.type_.as_str(), "InternalIP" | "ExternalIP" | "Hostname")
-                && a.address.parse() == Ok(*ip)
-        }) || own.parse() == Ok(*ip)
-    };
-    request.dns_names.iter().all(|n| is_name(n)) && request.ip_addresses.iter().all(is_address)
-}
-
 fn addresses(node: &Node) -> &[NodeAddress] {
     node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default()
+}
+
+fn listed(node: &Node) -> Option<&String> {
+    node.metadata.annotations.as_ref()?.get(SERVING_ADDRESSES)
 }
 
 async fn is_allowed(cx: &Context, csr: &CertificateSigningRequest, subresource: &str) -> Result<bool> {
@@ -173,6 +176,28 @@ async fn is_allowed(cx: &Context, csr: &CertificateSigningRequest, subresource: 
     Ok(review.status.is_some_and(|s| s.allowed))
 }
 
+/// Says on the request, and in an event, why it waits for an administrator.
+async fn refer(cx: &Context, csr: &CertificateSigningRequest, why: &str) -> Result<()> {
+    let message = format!("Not approved automatically: {why}.");
+    let mut referred = csr.clone();
+    let conditions = referred.status.get_or_insert_default().conditions.get_or_insert_default();
+    if conditions.iter().any(|c| c.type_ == AUTO_APPROVAL && c.message.as_deref() == Some(&message)) {
+        return Ok(());
+    }
+    conditions.retain(|c| c.type_ != AUTO_APPROVAL);
+    let mut refused = condition(AUTO_APPROVAL, NOT_VOUCHED_FOR, message.clone(), cx.clock.now());
+    refused.status = "False".to_owned();
+    conditions.push(refused);
+    match cx.client.update_subresource(&referred, "approval").await {
+        Err(e) if e.is_conflict() || e.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => {
+            cx.recorder.event(csr, EventType::Warning, NOT_VOUCHED_FOR, message);
+            Ok(())
+        }
+    }
+}
+
 async fn approve(cx: &Context, csr: &CertificateSigningRequest, message: &str) -> Result<()> {
     let mut approved = csr.clone();
     let conditions = approved.status.get_or_insert_default().conditions.get_or_insert_default();
@@ -186,33 +211,41 @@ async fn approve(cx: &Context, csr: &CertificateSigningRequest, message: &str) -
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{client_request, csr, node, serving_request};
+    use super::super::testing::{client_request, csr, from, node, serving_request};
     use super::*;
 
     fn judged(csr: &CertificateSigningRequest, node: Option<&Node>) -> Verdict {
-        verdict(csr, &CertificateRequest::parse(&csr.spec.request.0).unwrap(), node)
+        let request = CertificateRequest::parse(&csr.spec.request.0).unwrap();
+        let nodes: Vec<_> = node.into_iter().cloned().map(Arc::new).collect();
+        verdict(csr, &request, &|| Known::new(nodes.clone(), &[], &[]))
     }
 
     #[test]
     fn serving_certificates_are_for_the_nodes_own_names() {
         let registered = node("n1", &[("InternalIP", "10.0.0.1"), ("Hostname", "n1.example")]);
-        let approve = Verdict::Approve(SERVING);
         let by = |user: &str, groups: &[&str], names: &[&str]| {
-            csr("a", signers::KUBELET_SERVING, serving_request("n1", names), user, groups)
+            let csr = csr("a", signers::KUBELET_SERVING, serving_request("n1", names), user, groups);
+            from(csr, "10.0.0.2")
         };
         let (own, nodes) = ("system:node:n1", &["system:nodes"][..]);
         for (csr, node, wanted) in [
-            (by(own, nodes, &["n1"]), None, &approve),
-            (by(own, nodes, &["n1", "10.0.0.1"]), None, &Verdict::Leave),
-            (by(own, nodes, &["n1", "10.0.0.1", "n1.example"]), Some(&registered), &approve),
-            (by(own, nodes, &["n1", "10.0.0.2"]), Some(&registered), &Verdict::Leave),
-            (by(own, nodes, &["kubernetes"]), Some(&registered), &Verdict::Leave),
-            (by("system:node:n2", nodes, &["n1"]), Some(&registered), &Verdict::Leave),
-            (by(own, &["others"], &["n1"]), Some(&registered), &Verdict::Leave),
-            (by("admin", &["system:masters"], &["n1"]), None, &approve),
-            (by("admin", &["system:masters"], &["n2"]), None, &Verdict::Leave),
+            (by(own, nodes, &["n1"]), None, "approve"),
+            (by(own, nodes, &["n1", "10.0.0.1"]), None, "refer"),
+            (by(own, nodes, &["n1", "10.0.0.1", "n1.example"]), Some(&registered), "refer"),
+            (by(own, nodes, &["n1", "10.0.0.2"]), Some(&registered), "approve"),
+            (by(own, nodes, &["kubernetes"]), Some(&registered), "refer"),
+            (by("system:node:n2", nodes, &["n1"]), Some(&registered), "leave"),
+            (by(own, &["others"], &["n1"]), Some(&registered), "leave"),
+            (by("admin", &["system:masters"], &["n1"]), None, "approve"),
+            (by("admin", &["system:masters"], &["n2"]), None, "refer"),
         ] {
-            assert_eq!(judged(&csr, node), *wanted, "{csr:?}");
+            let verdict = match judged(&csr, node) {
+                Verdict::Approve(SERVING) => "approve",
+                Verdict::Refer(_) => "refer",
+                Verdict::Leave => "leave",
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(verdict, wanted, "{csr:?}");
         }
     }
 

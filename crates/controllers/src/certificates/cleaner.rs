@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::certificates::request::not_after;
-use knarr_api::certificates::signers::{self, APPROVED, DENIED, FAILED};
+use knarr_api::certificates::signers::{self, APPROVED, AUTO_APPROVAL, DENIED, FAILED};
 use knarr_api::kind::Kind;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
@@ -67,7 +67,8 @@ fn due(csr: &CertificateSigningRequest) -> Option<Timestamp> {
     let conditions = status.conditions.unwrap_or_default();
     let issued = signers::is_issued(csr);
     let after = |since: Timestamp, period: Duration| since.checked_add(period).ok();
-    if conditions.is_empty() {
+    // What says why it waits decides nothing.
+    if conditions.iter().all(|c| c.type_ == AUTO_APPROVAL) {
         return after(csr.metadata.creation_timestamp.as_ref()?.0, PENDING_FOR);
     }
     let mut ends = Vec::new();

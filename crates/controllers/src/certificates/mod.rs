@@ -6,6 +6,7 @@
 pub mod approver;
 pub mod cleaner;
 pub mod pod_request_cleaner;
+mod serving;
 pub mod signer;
 #[cfg(test)]
 mod testing;
@@ -20,12 +21,14 @@ use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// Whoever holds the cluster's CA.
+/// Whoever holds the cluster's authorities.
 pub trait CertificateSigner: Debug + Send + Sync {
     /// Issues a certificate for a PKCS#10 request (DER), with its subject and alternative names and these usages, valid
-    /// from `now` for `lifetime` or as long as the CA is. Returns PEM.
+    /// from `now` for `lifetime` or as long as the CA is. Which CA that is depends on the request's signer name. Returns
+    /// PEM.
     fn sign(
         &self,
+        signer: &str,
         csr_der: &[u8],
         usages: &[String],
         lifetime: Duration,

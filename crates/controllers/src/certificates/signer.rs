@@ -71,7 +71,7 @@ async fn reconcile(
             status.conditions.get_or_insert_default().push(failed);
         }
         Verdict::Sign { der, lifetime } => {
-            let signed = signer.sign(&der, usages_of(&csr), lifetime, cx.clock.now());
+            let signed = signer.sign(&csr.spec.signer_name, &der, usages_of(&csr), lifetime, cx.clock.now());
             let pem = signed.map_err(|e| Error::Protocol(format!("error auto signing csr: {e}")))?;
             status.certificate = Some(ByteString(pem.into_bytes()));
         }

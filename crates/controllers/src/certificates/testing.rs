@@ -46,6 +46,15 @@ pub fn csr(name: &str, signer: &str, pem: String, user: &str, groups: &[&str]) -
     csr
 }
 
+/// As the API server records where a request came from; from within its own process without an address.
+pub fn from(mut csr: CertificateSigningRequest, source: &str) -> CertificateSigningRequest {
+    if !source.is_empty() {
+        let extra = csr.spec.extra.get_or_insert_default();
+        extra.insert(signers::SOURCE_ADDRESS.to_owned(), vec![source.to_owned()]);
+    }
+    csr
+}
+
 /// With conditions of these types, since the epoch.
 pub fn decided(mut csr: CertificateSigningRequest, types: &[&str]) -> CertificateSigningRequest {
     let now = Timestamp::UNIX_EPOCH;

@@ -7,8 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use k8s_openapi::api::core::v1::Node;
-use knarr_api::certificates::signers;
+use k8s_openapi::api::core::v1::{Event, Node};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_api::certificates::signers::{self, AUTO_APPROVAL, SERVING_ADDRESSES};
 use knarr_api::kind::Kind;
 
 use super::testing::{csr, node, serving_request};
@@ -21,6 +22,7 @@ struct Stamp;
 impl CertificateSigner for Stamp {
     fn sign(
         &self,
+        _: &str,
         _: &[u8],
         usages: &[String],
         lifetime: Duration,
@@ -31,7 +33,13 @@ impl CertificateSigner for Stamp {
 }
 
 fn world() -> World {
-    let resources = [CertificateSigningRequest::RESOURCE, Node::RESOURCE, SubjectAccessReview::RESOURCE];
+    let resources = [
+        CertificateSigningRequest::RESOURCE,
+        Node::RESOURCE,
+        SubjectAccessReview::RESOURCE,
+        EndpointSlice::RESOURCE,
+        Event::RESOURCE,
+    ];
     let mut world = World::new(&resources);
     world.certificate_signer = Some(Arc::new(Stamp));
     for descriptor in [&approver::DESCRIPTOR, &signer::DESCRIPTOR, &cleaner::DESCRIPTOR] {
@@ -72,18 +80,27 @@ async fn a_nodes_request_is_approved_signed_and_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_for_an_address_waits_for_the_node_to_have_it() {
+async fn a_request_for_an_address_waits_for_somebody_to_vouch_for_it() {
     let world = world();
     request(&world, "a", &["n1", "10.0.0.1"]);
-    world.api.add(&node("n1", &[("InternalIP", "10.0.0.9")]));
+    // What the node itself says is not enough.
+    world.api.add(&node("n1", &[("InternalIP", "10.0.0.1")]));
     world.pass(5.0).await;
     assert_eq!(certificate(&world, "a"), None);
+    let csr = world.api.get::<CertificateSigningRequest>("", "a").unwrap();
+    let conditions = csr.status.unwrap().conditions.unwrap();
+    let [condition] = &conditions[..] else { panic!("{conditions:?}") };
+    assert_eq!((condition.type_.as_str(), condition.status.as_str()), (AUTO_APPROVAL, "False"));
+    let message = condition.message.as_deref().unwrap();
+    assert!(message.contains("nobody vouches for the address 10.0.0.1"), "{message}");
+    assert_eq!(world.events(), [format!("a NotVouchedFor {message}")]);
     world.api.edit::<Node>("", "n1", |n| {
-        *n.status.get_or_insert_default() = node("n1", &[("InternalIP", "10.0.0.1")]).status.unwrap()
+        let annotations = n.metadata.annotations.get_or_insert_default();
+        annotations.insert(SERVING_ADDRESSES.to_owned(), "10.0.0.1".to_owned());
     });
     world.pass(1.0).await;
-    assert!(certificate(&world, "a").is_some());
-    assert_eq!(world.api.writes().len(), 2, "one approval, one certificate");
+    let csr = world.api.get::<CertificateSigningRequest>("", "a").unwrap();
+    assert!(certificate(&world, "a").is_some(), "{:?}", csr.status);
 }
 
 #[tokio::test(start_paused = true)]

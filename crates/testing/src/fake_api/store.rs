@@ -243,7 +243,7 @@ impl Store {
                 next["metadata"]["annotations"] = new["metadata"]["annotations"].clone();
                 next
             }
-            Some("status") => with(old, &new, "status"),
+            Some("status" | "approval") => with(old, &new, "status"),
             Some("finalize") => with(old, &new, "spec"),
             _ if old.get("status").is_some() => with(&new, old, "status"),
             _ => new,

@@ -1,0 +1,36 @@
+//! What a node may write about itself, and what would be believed of another.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Harness, MERGE};
+
+const NODES: &str = "/api/v1/nodes";
+
+fn status(ip: &str) -> Value {
+    json!({"status": {"addresses": [{"type": "InternalIP", "address": ip}],
+        "conditions": [{"type": "Ready", "status": "True"}]}})
+}
+
+#[tokio::test]
+async fn a_node_does_not_take_the_addresses_of_another() {
+    let h = Harness::new().await;
+    let (admin, node) = (h.admin(), h.user("system:node:n1", &["system:nodes"]));
+    admin.post(NODES, &json!({"metadata": {"name": "n2"}})).await.expect(201);
+    admin.patch(&format!("{NODES}/n2/status"), MERGE, &status("192.0.2.2")).await.expect(200);
+    node.post(NODES, &json!({"metadata": {"name": "n1"}})).await.expect(201);
+    let (own, own_status) = (format!("{NODES}/n1"), format!("{NODES}/n1/status"));
+    node.patch(&own_status, MERGE, &status("192.0.2.1")).await.expect(200);
+    // The cache that admission looks at follows the store.
+    admin.get(NODES).await.expect(200);
+    let refused = node.patch(&own_status, MERGE, &status("192.0.2.2")).await.expect(403);
+    assert_eq!(
+        refused["message"],
+        "nodes \"n1\" is forbidden: node \"n1\" is not allowed to claim the address 192.0.2.2 of node \"n2\""
+    );
+    let mark = json!({"metadata": {"annotations": {"knarr.dev/serving-addresses": "10.43.0.1"}}});
+    for path in [&own, &own_status] {
+        assert_eq!(node.patch(path, MERGE, &mark).await.code, 403, "{path}");
+    }
+    admin.patch(&own, MERGE, &mark).await.expect(200);
+    node.patch(&own_status, MERGE, &status("192.0.2.1")).await.expect(200);
+}
