@@ -484,9 +484,9 @@ async fn start_network(
     if !routes_to_nodes {
         return Ok(());
     }
-    let (name, stop) = (options.name.clone(), stop.clone());
+    let (name, cluster, stop) = (options.name.clone(), options.cluster_cidr.parse()?, stop.clone());
     tasks.spawn(async move {
-        if let Err(error) = routes::run(&informers, &name, stop).await {
+        if let Err(error) = routes::run(&informers, &name, cluster, stop).await {
             tracing::error!(%error, "routes to other nodes are not kept");
         }
     });

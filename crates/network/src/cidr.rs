@@ -49,6 +49,16 @@ impl Ipv4Cidr {
         u32::from(address) & mask_bits(self.prefix_len) == u32::from(self.network)
     }
 
+    /// Whether all of `other` is inside.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.prefix_len <= other.prefix_len && self.contains(other.network)
+    }
+
+    /// Whether they have an address in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+
     /// The address `offset` above the network address, if it is still inside.
     pub fn nth(&self, offset: u32) -> Option<Ipv4Addr> {
         let address = Ipv4Addr::from(u32::from(self.network).checked_add(offset)?);
@@ -97,6 +107,20 @@ mod tests {
         ] {
             let parsed = text.parse::<Ipv4Cidr>().ok().map(|c| c.to_string());
             assert_eq!(parsed.as_deref(), shown, "{text}");
+        }
+    }
+
+    #[test]
+    fn prefixes_cover_and_overlap() {
+        let cidr = |text: &str| text.parse::<Ipv4Cidr>().unwrap();
+        for (a, b, covers, overlaps) in [
+            ("10.42.0.0/16", "10.42.3.0/24", true, true),
+            ("10.42.3.0/24", "10.42.0.0/16", false, true),
+            ("10.42.3.0/24", "10.42.3.0/24", true, true),
+            ("10.42.3.0/24", "10.42.4.0/24", false, false),
+            ("0.0.0.0/0", "192.0.2.1/32", true, true),
+        ] {
+            assert_eq!((cidr(a).covers(&cidr(b)), cidr(a).overlaps(&cidr(b))), (covers, overlaps), "{a} {b}");
         }
     }
 

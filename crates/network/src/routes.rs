@@ -1,4 +1,7 @@
 //! Routes to the pods of other nodes, for nodes that share a link: each node is the gateway to its own pod CIDR.
+//!
+//! What a Node object says is that node's word. A route is made only for addresses of pods that no other node has: a
+//! node gets no traffic that is not for its own pods.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -27,26 +30,46 @@ pub struct DesiredRoutes {
     pub routes: BTreeMap<Ipv4Cidr, Ipv4Addr>,
     /// Names of nodes whose address is on no link of this node.
     pub off_link: Vec<String>,
+    /// Pod CIDRs that are not routed, by the names of nodes that have them.
+    pub refused: Vec<(String, Ipv4Cidr)>,
 }
 
-/// The routes this node should have. `addresses` are its own; a gateway must be inside the prefix of one.
-pub fn desired_routes(nodes: &[Arc<Node>], this: &str, addresses: &[Address]) -> DesiredRoutes {
+/// The routes this node should have. `addresses` are its own; a gateway must be inside the prefix of one. Pod CIDRs lie
+/// in `cluster`; where two overlap, this node's own counts, then that of the older node.
+pub fn desired_routes(
+    nodes: &[Arc<Node>],
+    this: &str,
+    cluster: Ipv4Cidr,
+    addresses: &[Address],
+) -> DesiredRoutes {
     let mut desired = DesiredRoutes::default();
-    let own: Vec<Ipv4Cidr> = nodes.iter().filter(|n| name(n) == this).flat_map(|n| pod_cidrs(n)).collect();
-    for node in nodes.iter().filter(|n| name(n) != this && !is_simulated(n)) {
-        let Some(gateway) = internal_ip(node) else { continue };
-        let on_link = addresses.iter().any(|a| {
-            a.prefix_len < 32 && a.ip != gateway && Ipv4Cidr::new(a.ip, a.prefix_len).contains(gateway)
-        });
-        for cidr in pod_cidrs(node).into_iter().filter(|cidr| !own.contains(cidr)) {
-            if on_link {
-                desired.routes.entry(cidr).or_insert(gateway);
+    let (own, mut others): (Vec<_>, Vec<_>) = nodes.iter().partition(|n| name(n) == this);
+    others.sort_by_key(|n| (n.metadata.creation_timestamp.as_ref().map(|t| t.0), name(n)));
+    let mut taken: Vec<Ipv4Cidr> = own.into_iter().flat_map(|n| pod_cidrs(n)).collect();
+    for node in others {
+        let gateway = internal_ip(node).filter(|_| !is_simulated(node));
+        for cidr in pod_cidrs(node) {
+            if !cluster.covers(&cidr) || taken.iter().any(|other| other.overlaps(&cidr)) {
+                desired.refused.push((name(node).to_owned(), cidr));
+                continue;
+            }
+            taken.push(cidr);
+            let Some(gateway) = gateway else { continue };
+            if is_on_link(gateway, cluster, addresses) {
+                desired.routes.insert(cidr, gateway);
             } else if !desired.off_link.iter().any(|n| n == name(node)) {
                 desired.off_link.push(name(node).to_owned());
             }
         }
     }
     desired
+}
+
+/// Whether the address is that of a machine at the other end of a link.
+fn is_on_link(gateway: Ipv4Addr, cluster: Ipv4Cidr, addresses: &[Address]) -> bool {
+    !cluster.contains(gateway)
+        && addresses.iter().all(|a| a.ip != gateway)
+        && addresses.iter().any(|a| a.prefix_len < 32 && Ipv4Cidr::new(a.ip, a.prefix_len).contains(gateway))
 }
 
 /// What to set and what to delete, given the routes to nodes that exist.
@@ -69,8 +92,13 @@ pub fn plan(desired: &BTreeMap<Ipv4Cidr, Ipv4Addr>, existing: &[Route]) -> (Vec<
 }
 
 /// Sets and deletes routes until they are as desired; gives what was desired.
-pub fn sync(links: &mut Links, nodes: &[Arc<Node>], this: &str) -> Result<DesiredRoutes, NetlinkError> {
-    let desired = desired_routes(nodes, this, &links.addresses()?);
+pub fn sync(
+    links: &mut Links,
+    nodes: &[Arc<Node>],
+    this: &str,
+    cluster: Ipv4Cidr,
+) -> Result<DesiredRoutes, NetlinkError> {
+    let desired = desired_routes(nodes, this, cluster, &links.addresses()?);
     let (set, delete) = plan(&desired.routes, &links.routes()?);
     for route in delete {
         links.delete_route(route)?;
@@ -89,7 +117,12 @@ fn report(error: &NetlinkError) {
 
 /// Keeps the routes in step with the cluster's nodes until `stop`. They stay afterwards: pods go on while the node's
 /// agent restarts.
-pub async fn run(informers: &Informers, this: &str, stop: CancellationToken) -> Result<(), NetlinkError> {
+pub async fn run(
+    informers: &Informers,
+    this: &str,
+    cluster: Ipv4Cidr,
+    stop: CancellationToken,
+) -> Result<(), NetlinkError> {
     let mut links = Links::open()?;
     let nodes = informers.informer::<Node>();
     nodes.wait_synced().await;
@@ -98,16 +131,23 @@ pub async fn run(informers: &Informers, this: &str, stop: CancellationToken) -> 
     nodes.add_handler(move |_| notify.notify_one());
     changed.notify_one();
     let lister = nodes.lister();
-    let mut reported = Vec::new();
+    let mut reported = (Vec::new(), Vec::new());
     while stop.run_until_cancelled(changed.notified()).await.is_some() {
-        match sync(&mut links, &lister.list(), this) {
-            Ok(desired) if desired.off_link != reported => {
-                if !desired.off_link.is_empty() {
+        match sync(&mut links, &lister.list(), this, cluster) {
+            Ok(desired) => {
+                if desired.off_link != reported.0 && !desired.off_link.is_empty() {
                     tracing::warn!(nodes = ?desired.off_link, "no link in common: their pods cannot be reached");
                 }
-                reported = desired.off_link;
+                if desired.refused != reported.1 && !desired.refused.is_empty() {
+                    let refused: Vec<_> = desired.refused.iter().map(|(n, c)| format!("{n} {c}")).collect();
+                    tracing::warn!(
+                        nodes = ?refused,
+                        %cluster,
+                        "no route to pod CIDRs outside of the cluster's or taken by another node"
+                    );
+                }
+                reported = (desired.off_link, desired.refused);
             }
-            Ok(_) => {}
             Err(error) => {
                 report(&error);
                 changed.notify_one();
@@ -168,10 +208,58 @@ mod tests {
             node("new", "192.0.2.9", ""),
         ];
         let addresses = [Address { index: 2, ip: Ipv4Addr::new(192, 0, 2, 1), prefix_len: 24 }];
-        let desired = desired_routes(&nodes, "a", &addresses);
+        let desired = desired_routes(&nodes, "a", cidr("10.42.0.0/16"), &addresses);
         let gateway = Ipv4Addr::new(192, 0, 2, 2);
         assert_eq!(desired.routes, BTreeMap::from([(cidr("10.42.1.0/24"), gateway)]));
         assert_eq!(desired.off_link, ["far"]);
+    }
+
+    #[test]
+    fn a_node_gets_no_traffic_but_that_of_its_own_pods() {
+        let addresses = [
+            Address { index: 2, ip: Ipv4Addr::new(192, 0, 2, 1), prefix_len: 24 },
+            Address { index: 3, ip: Ipv4Addr::new(10, 42, 0, 1), prefix_len: 24 },
+        ];
+        let aged = |mut node: Arc<Node>, second: i64| {
+            let time = k8s_openapi::jiff::Timestamp::from_second(second).unwrap();
+            Arc::make_mut(&mut node).metadata.creation_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(time));
+            node
+        };
+        let own = aged(node("this", "192.0.2.1", "10.42.0.0/24"), 50);
+        let good = aged(node("good", "192.0.2.2", "10.42.1.0/24"), 10);
+        let good_route = (cidr("10.42.1.0/24"), Ipv4Addr::new(192, 0, 2, 2));
+        for (what, claimed, ip, age, routed) in [
+            ("its own part", "10.42.2.0/24", "192.0.2.3", 20, true),
+            ("everything", "0.0.0.0/0", "192.0.2.3", 1, false),
+            ("services", "10.43.0.0/24", "192.0.2.3", 1, false),
+            ("more than the cluster", "10.0.0.0/8", "192.0.2.3", 1, false),
+            ("the whole cluster", "10.42.0.0/16", "192.0.2.3", 1, false),
+            ("part of this node's", "10.42.0.128/25", "192.0.2.3", 1, false),
+            ("an older node's", "10.42.1.0/24", "192.0.2.3", 20, false),
+            ("part of an older node's", "10.42.1.0/25", "192.0.2.3", 20, false),
+            ("a gateway elsewhere", "10.42.2.0/24", "198.51.100.1", 20, false),
+            ("this node as gateway", "10.42.2.0/24", "192.0.2.1", 20, false),
+            ("a pod as gateway", "10.42.2.0/24", "10.42.0.7", 20, false),
+        ] {
+            let bad = aged(node("bad", ip, claimed), age);
+            let nodes = [bad, Arc::clone(&own), Arc::clone(&good)];
+            let desired = desired_routes(&nodes, "this", cidr("10.42.0.0/16"), &addresses);
+            let mut expected = BTreeMap::from([good_route]);
+            if routed {
+                expected.insert(cidr(claimed), ip.parse().unwrap());
+            }
+            assert_eq!(desired.routes, expected, "{what}");
+            assert_eq!(desired.refused.is_empty() && desired.off_link.is_empty(), routed, "{what}");
+        }
+        // Of two that have the same the older one was first.
+        let (old, new) = (
+            aged(node("z", "192.0.2.8", "10.42.5.0/24"), 1),
+            aged(node("b", "192.0.2.9", "10.42.5.0/24"), 2),
+        );
+        let desired = desired_routes(&[new, old], "this", cidr("10.42.0.0/16"), &addresses);
+        assert_eq!(desired.routes.values().collect::<Vec<_>>(), [&Ipv4Addr::new(192, 0, 2, 8)]);
+        assert_eq!(desired.refused, [("b".to_owned(), cidr("10.42.5.0/24"))]);
     }
 
     #[test]

@@ -77,10 +77,11 @@ fn pods_of_two_nodes_reach_each_other() {
     };
     let nodes =
         [object("this", outside.node_ip, "10.42.3.0/24"), object("other", outside.host.ip, "10.42.9.0/24")];
-    let desired = routes::sync(&mut Links::open().unwrap(), &nodes, "this").unwrap();
+    let cluster = "10.42.0.0/16".parse().unwrap();
+    let desired = routes::sync(&mut Links::open().unwrap(), &nodes, "this", cluster).unwrap();
     assert_eq!(desired.routes.len(), 1);
     in_namespace(&outside.host.namespace, || {
-        routes::sync(&mut Links::open().unwrap(), &nodes, "other").unwrap()
+        routes::sync(&mut Links::open().unwrap(), &nodes, "other", cluster).unwrap()
     })
     .unwrap();
     let answer = in_namespace(&namespace, || lab::tcp_get(here.ip, 80)).unwrap().unwrap();
@@ -90,7 +91,7 @@ fn pods_of_two_nodes_reach_each_other() {
         routes.into_iter().filter(|r| r.kind == RouteKind::Node).count()
     };
     assert_eq!(count(), 1);
-    routes::sync(&mut Links::open().unwrap(), &nodes[..1], "this").unwrap();
+    routes::sync(&mut Links::open().unwrap(), &nodes[..1], "this", cluster).unwrap();
     assert_eq!(count(), 0);
 }
 

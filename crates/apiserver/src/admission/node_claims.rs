@@ -1,6 +1,7 @@
-//! What a node may not claim for itself: addresses of another node that is well, and an administrator's word for them.
+//! What a node may not claim for itself: addresses of another node that is well, an administrator's word for them, and
+//! addresses of pods.
 //!
-//! Upstream lets nodes claim any address; its certificates and routes are other programs' business.
+//! Upstream lets nodes claim all of these; its certificates and routes are other programs' business.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,6 +16,18 @@ pub fn annotation_problem(new: &Value, old: Option<&Value>) -> Option<String> {
     let of = |node: &Value| node["metadata"]["annotations"][SERVING_ADDRESSES].clone();
     let before = old.map(of).unwrap_or_default();
     (of(new) != before).then(|| format!("is not allowed to modify the annotation {SERVING_ADDRESSES}"))
+}
+
+/// Why the pod CIDRs of a new or changed Node are refused: the controller that divides the cluster's addresses assigns
+/// them, and other nodes send there what is for these addresses.
+pub fn pod_cidr_problem(new: &Value, old: Option<&Value>) -> Option<String> {
+    let of = |node: &Value| {
+        let spec = &node["spec"];
+        let list = spec["podCIDRs"].as_array().cloned().unwrap_or_default();
+        (text(spec, "/podCIDR").to_owned(), list)
+    };
+    let before = old.map(of).unwrap_or_default();
+    (of(new) != before).then(|| "is not allowed to set its pod CIDRs".to_owned())
 }
 
 /// The addresses that this write adds. A node that only reports the ones it had is not asked about them again: it would
@@ -80,6 +93,24 @@ mod tests {
         }
         let same = added(&node("a", "True", &["192.0.2.1"]), None);
         assert_eq!(address_problem("a", &same, &nodes), None);
+    }
+
+    #[test]
+    fn pod_addresses_are_assigned() {
+        let node = |cidrs: &[&str]| match cidrs {
+            [] => json!({"spec": {}}),
+            [first, ..] => json!({"spec": {"podCIDR": first, "podCIDRs": cidrs}}),
+        };
+        for (old, new, refused) in [
+            (None, &[][..], false),
+            (None, &["0.0.0.0/0"], true),
+            (Some(&[][..]), &["10.42.1.0/24"], true),
+            (Some(&["10.42.1.0/24"][..]), &["10.42.1.0/24"], false),
+            (Some(&["10.42.1.0/24"]), &["10.42.1.0/24", "fd00::/64"], true),
+        ] {
+            let problem = pod_cidr_problem(&node(new), old.map(node).as_ref());
+            assert_eq!(problem.is_some(), refused, "{old:?} {new:?}");
+        }
     }
 
     #[test]

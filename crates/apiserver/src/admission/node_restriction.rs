@@ -291,6 +291,7 @@ fn claims(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
         false => lookup::list(server, ("", "v1", "nodes"), None)?,
     };
     let problem = node_claims::annotation_problem(new, old)
+        .or_else(|| node_claims::pod_cidr_problem(new, old))
         .or_else(|| node_claims::address_problem(node, &added, &others));
     problem.map_or(Ok(()), |why| no(format!("node {node:?} {why}")))
 }

@@ -34,3 +34,21 @@ async fn a_node_does_not_take_the_addresses_of_another() {
     admin.patch(&own, MERGE, &mark).await.expect(200);
     node.patch(&own_status, MERGE, &status("192.0.2.1")).await.expect(200);
 }
+
+#[tokio::test]
+async fn a_node_does_not_choose_its_pod_addresses() {
+    let h = Harness::new().await;
+    let (admin, node) = (h.admin(), h.user("system:node:n1", &["system:nodes"]));
+    let with_cidr =
+        |cidr: &str| json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]}});
+    let refused = node.post(NODES, &with_cidr("0.0.0.0/0")).await.expect(403);
+    assert_eq!(
+        refused["message"],
+        "nodes \"n1\" is forbidden: node \"n1\" is not allowed to set its pod CIDRs"
+    );
+    node.post(NODES, &json!({"metadata": {"name": "n1"}})).await.expect(201);
+    let own = format!("{NODES}/n1");
+    assert_eq!(node.patch(&own, MERGE, &with_cidr("10.42.7.0/24")).await.code, 403);
+    admin.patch(&own, MERGE, &with_cidr("10.42.7.0/24")).await.expect(200);
+    node.patch(&own, MERGE, &json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+}
