@@ -27,6 +27,11 @@ use crate::pki::{Credentials, Pki, Subject};
 use crate::scheduler::{self, NAME};
 use crate::scheduling_questions::{LiveHealth, Questions};
 
+/// Who reads what questions about scheduling are answered from; the ClusterRole `knarr:questions` says what that is.
+pub const QUESTIONS: &str = "system:knarr:questions";
+/// Who makes what every cluster starts with; the roles `knarr:addons` say what that is.
+pub const ADDONS: &str = "system:knarr:addons";
+
 /// What the control plane is told.
 #[derive(Clone)]
 pub struct Options {
@@ -104,13 +109,7 @@ pub async fn api_server(
     config.local_apis.push(Arc::clone(&questions) as _);
     let server_clock = Arc::clone(&config.clock);
     let server = ApiServer::new(config).await.context("the API server does not start")?;
-    questions.read_with(client(
-        &server,
-        &server_clock,
-        "system:knarr:questions",
-        &["system:masters"],
-        "knarr",
-    ));
+    questions.read_with(client(&server, &server_clock, QUESTIONS, &[], "knarr"));
     Ok(server)
 }
 

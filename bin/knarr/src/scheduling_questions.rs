@@ -137,7 +137,37 @@ fn internal(error: impl std::fmt::Display) -> StatusError {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Secret;
+    use knarr_api::kind::Kind;
+    use knarr_apimachinery::clock::Clock;
+    use knarr_apiserver::{ApiServer, Config};
+    use knarr_client::clock::SystemClock;
+    use knarr_client::transport::ListOptions;
+    use knarr_storage::{Embedded, Options};
+
     use super::*;
+    use crate::control_plane::{self, ADDONS, QUESTIONS};
+
+    #[tokio::test]
+    async fn identities_inside_the_server_may_do_what_they_have_to() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = Arc::new(Embedded::memory(Options::default()));
+        let resources = knarr_api::resources::all().to_vec();
+        let server = ApiServer::new(Config::new(store, Arc::clone(&clock), resources)).await.unwrap();
+        let client = |user: &str| control_plane::client(&server, &clock, user, &[], "knarr");
+        let (_, warnings) = picture::read(&client(QUESTIONS)).await.unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        for _ in 0..2 {
+            crate::addons::ensure_dns_service(&client(ADDONS), "10.96.0.10".parse().unwrap()).await.unwrap();
+            crate::addons::ensure_storage_class(&client(ADDONS)).await.unwrap();
+        }
+        for user in [QUESTIONS, ADDONS] {
+            let secrets =
+                client(user).transport().list(&Secret::RESOURCE, None, &ListOptions::default()).await;
+            assert_eq!(secrets.unwrap_err().status().map(StatusError::code), Some(403), "{user}");
+        }
+        server.stop();
+    }
 
     #[test]
     fn questions_are_one_thing_or_the_other() {

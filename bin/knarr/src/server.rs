@@ -139,8 +139,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         shows.then(|| tokio::spawn(control_plane::identity(&server, &clock, &options, stop.clone())));
     progress
         .step("scheduler, controllers", async {
-            let client =
-                control_plane::client(&server, &clock, "system:knarr:addons", &["system:masters"], "knarr");
+            let client = control_plane::client(&server, &clock, control_plane::ADDONS, &[], "knarr");
             addons::ensure_dns_service(&client, options.service_ip(10)).await?;
             addons::ensure_storage_class(&client).await?;
             Ok(((), String::new()))

@@ -336,7 +336,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         Ok(seat) => seat,
         Err(refusal) => return Ok(refusal),
     };
-    if let Err(refusal) = server.authorizer.check_request(&user, &attributes).await {
+    if let Err(refusal) = server.authorizer.check_request(&user, &attributes, &info.path).await {
         return Ok(refused(&refusal, &parts.headers, &query));
     }
     let body = body.read(server.config.max_request_body_bytes).await?;

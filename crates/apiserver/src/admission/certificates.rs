@@ -17,6 +17,8 @@ use crate::server::Inner;
 
 const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";
+/// The name under which API servers come to kubelets. Kubelets of former versions let it do everything.
+const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 fn is_request(attributes: &Attributes<'_>) -> bool {
     attributes.resource.group == GROUP && attributes.resource.plural == PLURAL
@@ -200,10 +202,14 @@ impl Plugin for CertificateSubjectRestriction {
         };
         match signer {
             signers::KUBE_APISERVER_CLIENT => {
-                if parse()?.organizations.iter().all(|o| o != MASTERS) {
+                let request = parse()?;
+                let why = if request.organizations.iter().any(|o| o == MASTERS) {
+                    format!("use of {signer} signer with {MASTERS} group is not allowed")
+                } else if request.common_names.iter().any(|name| name == KUBELET_CLIENT) {
+                    format!("use of {signer} signer with the name {KUBELET_CLIENT} is not allowed")
+                } else {
                     return Ok(());
-                }
-                let why = format!("use of {signer} signer with {MASTERS} group is not allowed");
+                };
                 Err(attributes.forbidden(&why))
             }
             signers::KUBELET_SERVING | signers::KUBE_APISERVER_CLIENT_KUBELET

@@ -4,6 +4,7 @@ mod conditions;
 pub mod config;
 pub mod escalation;
 pub mod node;
+mod node_folders;
 pub mod options;
 mod pod_references;
 pub mod policy;
@@ -180,10 +181,22 @@ impl Authorizer {
         }
     }
 
-    /// As `check` for a client's own request, with what the audit log and metrics say of it.
-    pub async fn check_request(&self, user: &UserInfo, attributes: &Attributes) -> Result<(), StatusError> {
+    /// As `check` for a client's own request to this path, with what the audit log and metrics say of it.
+    pub async fn check_request(
+        &self,
+        user: &UserInfo,
+        attributes: &Attributes,
+        path: &str,
+    ) -> Result<(), StatusError> {
         let started = self.clock.monotonic();
-        let decision = self.authorize(user, attributes).await;
+        let narrower = match node_folders::narrower(attributes, path) {
+            Some(narrower) => Some(self.authorize(user, &narrower).await).filter(Decision::is_allowed),
+            None => None,
+        };
+        let decision = match narrower {
+            Some(allowed) => allowed,
+            None => self.authorize(user, attributes).await,
+        };
         let took = self.clock.monotonic().saturating_sub(started).as_secs_f64();
         self.metrics.increment(Metric::AuthorizationAttempts, &[decision.word()]);
         self.metrics.record(Metric::AuthorizationDuration, &[decision.word()], took);

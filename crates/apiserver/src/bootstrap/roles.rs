@@ -1,4 +1,5 @@
-//! Default roles and bindings: missing ones are created, missing rules and subjects added, nothing is taken away.
+//! Default roles and bindings: missing ones are created, missing rules and subjects added, nothing is taken away but what
+//! former versions granted and should not have.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -41,16 +42,33 @@ async fn reconcile_one(server: &Inner, request: &Request, default: Default) -> R
     modify(server, request, &served, &params(), target, Change::Update, &change).await.map(|_| ())
 }
 
+/// Rules of former versions by the ClusterRole that has them: verbs and resource, of the core group.
+const WITHDRAWN: [(&str, &[&str], &str); 1] =
+    // Was the right to run anything in any container.
+    [("knarr:local-path-provisioner", &["create", "delete"], "nodes/proxy")];
+
+/// Takes out rules that are exactly as a former version wrote them.
+fn withdraw(role: &mut Value) {
+    let name = metadata::text(role, "name").to_owned();
+    let Some(rules) = role["rules"].as_array_mut() else { return };
+    for (_, verbs, resource) in WITHDRAWN.iter().filter(|(of, ..)| *of == name) {
+        rules.retain(|rule| *rule != json!({"apiGroups": [""], "resources": [resource], "verbs": verbs}));
+    }
+}
+
 /// The object with what it lacks of its default; `None` if it lacks nothing or is not to be kept up.
 fn merged(current: &Value, default: &Value) -> Option<Value> {
     if current["metadata"]["annotations"][AUTOUPDATE] != "true" {
         return None;
     }
     let mut new = current.clone();
+    if default["kind"] == "ClusterRole" {
+        withdraw(&mut new);
+    }
     if default.get("aggregationRule").is_none_or(Value::is_null) && default.get("rules").is_some() {
         let of =
             |v: &Value| serde_json::from_value::<Vec<PolicyRule>>(v["rules"].clone()).unwrap_or_default();
-        let missing = rules::uncovered(&of(current), &of(default));
+        let missing = rules::uncovered(&of(&new), &of(default));
         let list = &mut new["rules"];
         if !list.is_array() {
             *list = json!([]);
@@ -92,5 +110,24 @@ mod tests {
         let mut left_alone = current.clone();
         left_alone["metadata"]["annotations"][AUTOUPDATE] = "false".into();
         assert_eq!(merged(&left_alone, &default), None);
+    }
+    #[test]
+    fn former_rights_are_withdrawn() {
+        let default = policy::defaults(&crate::features::Features::default())
+            .into_iter()
+            .map(|d| d.object)
+            .find(|o| o["kind"] == "ClusterRole" && o["metadata"]["name"] == "knarr:local-path-provisioner")
+            .unwrap();
+        let reaches_containers = |role: &Value| {
+            let rules = role["rules"].as_array().unwrap();
+            rules.iter().any(|r| r["resources"].as_array().unwrap().contains(&json!("nodes/proxy")))
+        };
+        assert!(!reaches_containers(&default));
+        let mut former = default.clone();
+        former["metadata"]["annotations"][AUTOUPDATE] = "true".into();
+        let granted = json!({"verbs": ["create", "delete"], "apiGroups": [""], "resources": ["nodes/proxy"]});
+        former["rules"].as_array_mut().unwrap().push(granted);
+        let now = merged(&former, &default).unwrap();
+        assert_eq!(now["rules"], default["rules"]);
     }
 }

@@ -80,6 +80,9 @@ async fn signers_and_subjects_are_restricted() {
         admin.post(REQUESTS, &masters).await.expect(403)["message"],
         "certificatesigningrequests.certificates.k8s.io \"m\" is forbidden: use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed"
     );
+    let name = "kube-apiserver-kubelet-client";
+    let kubelet_client = csr("k", "kubernetes.io/kube-apiserver-client", request(name, "x"));
+    assert_eq!(admin.post(REQUESTS, &kubelet_client).await.code, 403);
     let other = csr("o", KUBELET_SERVING, request("system:node:n2", "system:nodes"));
     let refused = node.post(REQUESTS, &other).await;
     assert!(

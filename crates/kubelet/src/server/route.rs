@@ -68,6 +68,7 @@ pub fn subresources(path: &str) -> &'static [&'static str] {
         _ if below("/stats") => &["stats"],
         _ if below("/metrics") => &["metrics"],
         _ if below("/logs") => &["log"],
+        _ if below("/volumes/local-path") => &["local-path", "proxy"],
         _ => &["proxy"],
     }
 }
@@ -166,6 +167,8 @@ mod tests {
             ("/metrics/resource", &["metrics"]),
             ("/exec/a/b/c", &["proxy"]),
             ("/containerLogs/a/b/c", &["proxy"]),
+            ("/volumes/local-path/pvc-1", &["local-path", "proxy"]),
+            ("/volumes/other", &["proxy"]),
         ];
         for (path, want) in table {
             assert_eq!(subresources(path), want, "{path}");

@@ -126,7 +126,11 @@ impl Lab {
     /// A connection whose client certificate names the API server, or nobody.
     fn connect(&self, known: bool) -> DuplexStream {
         let (near, far) = tokio::io::duplex(64 << 10);
-        let user = UserInfo { name: "kube-apiserver-kubelet-client".into(), ..UserInfo::default() };
+        let user = UserInfo {
+            name: "kube-apiserver-kubelet-client".into(),
+            groups: vec!["system:masters".into()],
+            ..UserInfo::default()
+        };
         let user = known.then_some(user);
         let stop = CancellationToken::new();
         let node = Node { tls: no_tls(), handler: Arc::clone(&self.handler), stop: stop.clone() };
@@ -548,10 +552,15 @@ impl Pki {
     }
 
     fn issue(&self, name: &str, usage: rcgen::ExtendedKeyUsagePurpose) -> (String, String) {
+        self.issue_in(name, "", usage)
+    }
+
+    fn issue_in(&self, name: &str, group: &str, usage: rcgen::ExtendedKeyUsagePurpose) -> (String, String) {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, group);
         params.extended_key_usages = vec![usage];
         (params.signed_by(&key, &self.ca).unwrap().pem(), key.serialize_pem())
     }
@@ -608,7 +617,12 @@ async fn certificates_over_tls() {
             Request::builder().uri("/healthz").header("host", "localhost").body(Empty::<Bytes>::new());
         Some(sender.send_request(request.unwrap()).await.ok()?.status().as_u16())
     };
-    assert_eq!(ask(Some(pki.issue("kube-apiserver-kubelet-client", ClientAuth))).await, Some(200));
+    assert_eq!(
+        ask(Some(pki.issue_in("kube-apiserver-kubelet-client", "system:masters", ClientAuth))).await,
+        Some(200)
+    );
+    // The API server's name alone is anybody's.
+    assert_eq!(ask(Some(pki.issue("kube-apiserver-kubelet-client", ClientAuth))).await, Some(403));
     assert_eq!(ask(Some(pki.issue("somebody", ClientAuth))).await, Some(403));
     assert_eq!(ask(None).await, Some(401));
     assert_eq!(ask(Some(foreign.issue("kube-apiserver-kubelet-client", ClientAuth))).await, None);
