@@ -46,9 +46,13 @@ fn server(cluster: &Cluster, n: usize) -> Process {
 /// What an administrator copies to a further server.
 fn copy_keys(cluster: &Cluster) {
     let (from, to) = (data_dir(cluster, 0).join("pki"), data_dir(cluster, 1).join("pki"));
-    std::fs::create_dir_all(&to).expect("the folder pki");
-    for file in ["ca.crt", "ca.key", "sa.key"] {
-        std::fs::copy(from.join(file), to.join(file)).expect("a key");
+    let authorities = ["", "kubelet-serving", "front-proxy"];
+    let files = authorities
+        .iter()
+        .flat_map(|folder| ["ca.crt", "ca.key"].map(|file| PathBuf::from(folder).join(file)));
+    for file in files.chain([PathBuf::from("sa.key")]) {
+        std::fs::create_dir_all(to.join(&file).parent().expect("a folder")).expect("the folder pki");
+        std::fs::copy(from.join(&file), to.join(&file)).expect("a key");
     }
 }
 

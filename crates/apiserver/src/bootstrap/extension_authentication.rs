@@ -1,7 +1,13 @@
 //! The ConfigMap `kube-system/extension-apiserver-authentication`: from it API servers behind this one learn whom to
 //! trust, clients' authorities and the proxy's names and headers.
+//!
+//! Where there are several servers, each adds its own to what the others have written: an API server behind them has to
+//! trust them all. Source: kube-apiserver's cluster authentication trust controller.
 
+use jiff::Timestamp;
 use knarr_apimachinery::status::StatusError;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 
 use super::{ensure, params, served};
@@ -25,9 +31,10 @@ pub async fn reconcile(server: &Inner, request: &Request) -> Result<(), StatusEr
     });
     ensure(server, request, &config_maps, object).await?;
     let target = Target { namespace: NAMESPACE, name: NAME, subresource: None };
+    let now = server.clock.now();
     let change = |old: &Value| {
         let mut new = old.clone();
-        new["data"] = data.clone();
+        new["data"] = merged(&old["data"], &data, now);
         Ok(new)
     };
     modify(server, request, &config_maps, &params(), target, Change::Update, &change).await.map(|_| ())
@@ -56,4 +63,85 @@ fn data(config: &Config) -> Value {
         data["requestheader-extra-headers-prefix"] = list(&proxy.extra_header_prefixes);
     }
     data
+}
+
+/// What this server says beside what is there: bundles without duplicates and certificates that have expired, lists
+/// with what they lack.
+fn merged(there: &Value, own: &Value, now: Timestamp) -> Value {
+    let mut all = there.as_object().cloned().unwrap_or_default();
+    for (key, own) in own.as_object().into_iter().flatten() {
+        let (before, own) = (all.get(key).and_then(Value::as_str).unwrap_or(""), own.as_str().unwrap_or(""));
+        let both = match key.ends_with("-ca-file") {
+            true => bundle(before, own, now),
+            false => list(before, own),
+        };
+        all.insert(key.clone(), both.into());
+    }
+    all.into()
+}
+
+fn bundle(before: &str, own: &str, now: Timestamp) -> String {
+    let mut known: Vec<CertificateDer<'static>> = Vec::new();
+    let certificates = [before, own].map(|pem| CertificateDer::pem_slice_iter(pem.as_bytes()).flatten());
+    for certificate in certificates.into_iter().flatten() {
+        if !known.contains(&certificate) && !has_expired(&certificate, now) {
+            known.push(certificate);
+        }
+    }
+    known.iter().map(|certificate| pem(certificate)).collect()
+}
+
+fn has_expired(certificate: &CertificateDer<'_>, now: Timestamp) -> bool {
+    x509_parser::parse_x509_certificate(certificate)
+        .is_ok_and(|(_, parsed)| parsed.validity().not_after.timestamp() < now.as_second())
+}
+
+fn pem(der: &[u8]) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let lines: Vec<&str> =
+        (0..text.len()).step_by(64).filter_map(|at| text.get(at..text.len().min(at + 64))).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
+/// Both are lists of strings as JSON.
+fn list(before: &str, own: &str) -> String {
+    let parse = |text: &str| serde_json::from_str::<Vec<String>>(text).unwrap_or_default();
+    let mut all = parse(before);
+    for entry in parse(own) {
+        if !all.contains(&entry) {
+            all.push(entry);
+        }
+    }
+    json!(all).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn authority(days: i64) -> String {
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let ends = std::time::SystemTime::UNIX_EPOCH
+            + std::time::Duration::from_secs(
+                u64::try_from(Timestamp::now().as_second() + days * 86_400).unwrap(),
+            );
+        params.not_before = std::time::SystemTime::UNIX_EPOCH.into();
+        params.not_after = ends.into();
+        let pem = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+        pem.replace("\r\n", "\n")
+    }
+
+    #[test]
+    fn every_server_stays_trusted() {
+        let said = |ca: &str, names: &str| json!({"requestheader-client-ca-file": ca, "requestheader-allowed-names": names});
+        let (first, second, expired) = (authority(1), authority(1), authority(-1));
+        let now = Timestamp::now();
+        let there = said(&format!("{expired}{first}"), r#"["a","b"]"#);
+        let both = merged(&there, &said(&second, r#"["b","c"]"#), now);
+        assert_eq!(both, said(&format!("{first}{second}"), r#"["a","b","c"]"#));
+        assert_eq!(merged(&both, &said(&first, r#"["a"]"#), now), both, "a restart changes nothing");
+        assert_eq!(merged(&Value::Null, &said(&first, "[]"), now), said(&first, "[]"));
+    }
 }
