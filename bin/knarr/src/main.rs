@@ -22,6 +22,7 @@ mod logging;
 mod memory;
 mod node;
 mod node_runtime;
+mod oom_score;
 mod open_files;
 mod picture;
 mod pki;
@@ -104,6 +105,9 @@ fn main() -> ExitCode {
     logging::start();
     if serves(&command) {
         open_files::raise();
+    }
+    if matches!(command, Command::Server(_) | Command::Agent(_)) {
+        oom_score::protect();
     }
     match run(command) {
         Ok(()) if output::is_whole() => ExitCode::SUCCESS,

@@ -1,0 +1,22 @@
+//! Who the kernel takes first when memory runs out: pods, not the server that keeps them.
+
+use std::io;
+
+/// As upstream's kubelet and proxy set it. Guaranteed pods have -997, critical ones, too; shims have -998.
+const SERVER: &str = "-999";
+const FILE: &str = "/proc/self/oom_score_adj";
+
+/// Protects a server. Lowering the score needs CAP_SYS_RESOURCE, which some machines withhold even from root.
+pub fn protect() {
+    match std::fs::write(FILE, SERVER) {
+        Ok(()) => {}
+        Err(error) if is_denied(&error) => tracing::warn!(
+            "the server may be killed when memory runs out: lowering oom_score_adj needs CAP_SYS_RESOURCE"
+        ),
+        Err(error) => tracing::warn!(%error, "cannot write {FILE}"),
+    }
+}
+
+fn is_denied(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+}
