@@ -301,3 +301,26 @@ async fn programs_and_accounts_are_read_with_the_user_s_rights() {
     mkfifo(&spec.rootfs.join("etc/passwd"));
     assert_eq!(world.script(spec).await, (0, "/".to_owned()));
 }
+
+/// What covers a masked file, and a stream of a container without a /dev/null, is the host's own device.
+#[tokio::test]
+async fn the_host_s_null_device_cannot_be_changed() {
+    let world = World::new().await;
+    let before = fs::metadata("/dev/null").unwrap();
+    let change = "for f in /proc/keys /proc/self/fd/0; do touch -c $f && echo touched; chmod 666 $f && echo changed; \
+        echo x > $f && echo written; done 2>/dev/null";
+    let dev = volume(&world, "dev");
+    let mut spec = world.spec("c", &["sh", "-c", &format!("{change}; sleep 1000")]);
+    spec.mounts = vec![bind(&dev, "/dev")];
+    // Without a /dev/null the shell has nowhere to complain.
+    spec.args[2] = spec.args[2].replace("2>/dev/null", "2>/tmp/complaints");
+    world.run(spec).await;
+    crate::world::eventually("the container's output", || world.log("c").lines().count() >= 2).await;
+    let after = fs::metadata("/dev/null").unwrap();
+    assert_eq!(world.log("c"), "written\nwritten");
+    assert_eq!((after.mode(), after.uid(), after.mtime()), (before.mode(), before.uid(), before.mtime()));
+    assert_eq!(
+        world.sh("c", &change.replace("2>/dev/null", "2>/tmp/complaints")).await.1,
+        "written\nwritten"
+    );
+}

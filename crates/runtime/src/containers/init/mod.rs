@@ -80,8 +80,8 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     sys::close_all_but(&launch.kept()).map_err(Failure::step("close inherited descriptors"))?;
     sys::setsid().map_err(Failure::step("setsid"))?;
     launch.process.set_oom_score_adj()?;
-    let null = null_device::of_host().map_err(Failure::step("open /dev/null"))?;
     let cover = rootfs::NullCover::open().map_err(Failure::step("open /dev/null"))?;
+    let null = cover.device().map_err(Failure::step("open /dev/null"))?;
     let root = match &launch.surroundings {
         Surroundings::New(plan) => rootfs::enter(plan)?,
         Surroundings::Join { init } => sys::setns(*init, libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP)

@@ -1,22 +1,39 @@
 //! The null device, found where nothing of the container's can stand in for it.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::fcntl::OFlag;
 
 use super::root::{Links, Root};
-use crate::containers::sys;
+use crate::containers::mount_api::{self, MOUNT_ATTR_RDONLY};
+use crate::containers::sys::{self, cstring};
 
 const PATH: &str = "/dev/null";
 
-/// The host's null device, to be opened before the container's root is entered.
-pub fn of_host() -> io::Result<OwnedFd> {
-    let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-    // SAFETY: constant NUL-terminated path; the result is a fresh descriptor.
-    let fd = unsafe { OwnedFd::from_raw_fd(sys::check(libc::open(c"/dev/null".as_ptr(), flags))?) };
-    verify(fd.as_fd())?;
-    Ok(fd)
+/// A detached mount of the host's null device, to be made before the container's root is entered.
+///
+/// It is read-only: data still passes, but root in a container cannot change the mode, owner or times of
+/// the device that the whole host uses.
+pub fn mount_of_host() -> io::Result<OwnedFd> {
+    let null = open(c"/dev/null", libc::O_PATH | libc::O_NOFOLLOW)?;
+    verify(null.as_fd())?;
+    let tree = mount_api::open_tree_of(null.as_fd(), false)?;
+    mount_api::set_attributes(tree.as_fd(), MOUNT_ATTR_RDONLY, 0, false)?;
+    Ok(tree)
+}
+
+/// Opens the device of [`mount_of_host`] by that mount; the host's procfs must still be there.
+pub fn of_host(mount: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let null = open(&cstring(format!("/proc/self/fd/{}", mount.as_raw_fd()))?, libc::O_RDWR)?;
+    verify(null.as_fd())?;
+    Ok(null)
+}
+
+fn open(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: path is NUL-terminated; the result is a fresh descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(sys::check(libc::open(path.as_ptr(), flags | libc::O_CLOEXEC))?) })
 }
 
 /// The container's own null device if that is what its /dev/null is, else `host`.

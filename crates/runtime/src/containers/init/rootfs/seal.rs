@@ -18,8 +18,12 @@ pub struct NullCover {
 impl NullCover {
     /// To be opened before the container's root is entered.
     pub fn open() -> io::Result<Self> {
-        let null = null_device::of_host()?;
-        Ok(Self { tree: mount_api::open_tree_of(null.as_fd(), false)?, attached: false })
+        Ok(Self { tree: null_device::mount_of_host()?, attached: false })
+    }
+
+    /// The device itself, for standard streams; also to be opened before the container's root is entered.
+    pub fn device(&self) -> io::Result<OwnedFd> {
+        null_device::of_host(self.tree.as_fd())
     }
 
     fn attach(&mut self, target: BorrowedFd<'_>) -> io::Result<()> {
