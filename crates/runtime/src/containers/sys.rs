@@ -199,6 +199,22 @@ pub fn make_undumpable() -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, 0, 0).map(drop)
 }
 
+/// Gives the process a new, empty session keyring; without it the whole machine's containers share one,
+/// and with it what they keep there.
+///
+/// A kernel without keys, or a filter that keeps us and thereby all containers from them, needs none.
+pub fn new_session_keyring() -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_ulong = 1;
+    let anonymous = std::ptr::null::<libc::c_char>();
+    // SAFETY: a null name is allowed.
+    let joined =
+        check_long(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, anonymous) });
+    match joined {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// Blocks the signals that the shim reads from its signalfd and returns the descriptor.
 pub fn child_signal_fd() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised before use.

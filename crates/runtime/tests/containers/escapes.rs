@@ -324,3 +324,27 @@ async fn the_host_s_null_device_cannot_be_changed() {
         "written\nwritten"
     );
 }
+
+/// Keys that one container keeps are of no concern to others.
+#[tokio::test]
+async fn every_container_has_a_session_keyring_of_its_own() {
+    let world = World::new().await;
+    if !Path::new("/proc/keys").exists() {
+        return;
+    }
+    let mut rings = Vec::new();
+    for id in ["a", "b"] {
+        let mut spec = world.spec(id, &["sh", "-c", "grep ' keyring  *_ses' /proc/keys; sleep 1000"]);
+        spec.masked_paths = Some(Vec::new());
+        // Another user than root sees only what is its own.
+        spec.user.uid = 101;
+        world.run(spec).await;
+        crate::world::eventually("the container's keyring", || !world.log(id).is_empty()).await;
+        rings.extend(world.log(id).lines().map(|line| line.split(' ').next().unwrap().to_owned()));
+        let (_, line) = world.sh(id, "grep ' keyring  *_ses' /proc/keys").await;
+        rings.push(line.split(' ').next().unwrap().to_owned());
+    }
+    let host = fs::read_to_string("/proc/keys").unwrap();
+    assert_eq!(rings.len(), 4, "{rings:?}");
+    assert!(rings[0] != rings[2] && rings[1] != rings[3], "{rings:?}\n{host}");
+}

@@ -79,6 +79,7 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     // From here on nothing of the host's is open but what the process needs itself.
     sys::close_all_but(&launch.kept()).map_err(Failure::step("close inherited descriptors"))?;
     sys::setsid().map_err(Failure::step("setsid"))?;
+    sys::new_session_keyring().map_err(Failure::step("make a session keyring"))?;
     launch.process.set_oom_score_adj()?;
     let cover = rootfs::NullCover::open().map_err(Failure::step("open /dev/null"))?;
     let null = cover.device().map_err(Failure::step("open /dev/null"))?;
