@@ -35,7 +35,7 @@ pub use runtime::{AttachRequest, Container, ExecOutput, ExecRequest, Runtime, Ru
 pub use shim::shim_main;
 pub use signal::signal_number;
 pub use spec::{
-    Bind, CapabilityChange, ContainerSpec, Device, Mount, MountKind, PidMode, Propagation, Rlimit,
+    Bind, CapabilityChange, ContainerSpec, Device, IdRange, Mount, MountKind, PidMode, Propagation, Rlimit,
     SandboxConfig, SeccompProfile, User,
 };
 pub use status::{ContainerState, ContainerStatus, Event, SandboxState, SandboxStatus, TerminalSize};

@@ -5,7 +5,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::sys::{check, cstring};
 
@@ -14,6 +14,7 @@ pub const MOUNT_ATTR_NOSUID: u64 = 0x2;
 pub const MOUNT_ATTR_NODEV: u64 = 0x4;
 pub const MOUNT_ATTR_NOEXEC: u64 = 0x8;
 pub const MOUNT_ATTR_STRICTATIME: u64 = 0x20;
+const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
 
 const OPEN_TREE_CLONE: libc::c_uint = 1;
 const OPEN_TREE_CLOEXEC: libc::c_uint = libc::O_CLOEXEC as libc::c_uint;
@@ -126,7 +127,16 @@ pub fn set_attributes(
     propagation: libc::c_ulong,
     recursive: bool,
 ) -> io::Result<()> {
-    let attr = MountAttr { attr_set: set, propagation, ..MountAttr::default() };
+    change(tree, MountAttr { attr_set: set, propagation, ..MountAttr::default() }, recursive)
+}
+
+/// Shows the files of a detached tree with the ids that a user namespace maps theirs to.
+pub fn map_ids(tree: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    let userns_fd = user_namespace.as_raw_fd() as u64;
+    change(tree, MountAttr { attr_set: MOUNT_ATTR_IDMAP, userns_fd, ..MountAttr::default() }, true)
+}
+
+fn change(tree: BorrowedFd<'_>, attr: MountAttr, recursive: bool) -> io::Result<()> {
     let mut flags = libc::AT_EMPTY_PATH;
     if recursive {
         flags |= libc::AT_RECURSIVE;
@@ -163,12 +173,17 @@ pub fn unmount_detach(target: &CStr) -> io::Result<()> {
     check(unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) }).map(drop)
 }
 
-/// Makes the current directory, a mount point, the root, and drops the old root.
-pub fn pivot_to_cwd() -> io::Result<()> {
+/// Makes a detached tree the root and drops the old one. `/proc` of the old root is where it is attached
+/// meanwhile: a folder that every user may reach.
+pub fn pivot_to(tree: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
+    // SAFETY: constant NUL-terminated path.
+    let target = fresh(unsafe { libc::open(c"/proc".as_ptr(), flags) }.into())?;
+    move_mount(tree, target.as_fd())?;
+    // SAFETY: plain system call on an open descriptor.
+    check(unsafe { libc::fchdir(tree.as_raw_fd()) })?;
     // SAFETY: constant NUL-terminated paths.
-    if unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    done(unsafe { libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) })?;
     // The old root now lies over the new one at "."; detaching it leaves the new one.
     // SAFETY: constant NUL-terminated path.
     check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) })?;

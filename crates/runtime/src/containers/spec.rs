@@ -32,6 +32,22 @@ pub struct SandboxConfig {
     /// on it are the caller's; containers become its children.
     pub cgroup_parent: String,
     pub shm_bytes: u64,
+    /// Give the sandbox a user namespace of its own; not together with namespaces of the host.
+    pub user_namespace: Option<IdRange>,
+}
+
+/// The ids that a user namespace's ids, from 0 on, are outside of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdRange {
+    pub first: u32,
+    pub count: u32,
+}
+
+impl IdRange {
+    /// What an id inside is outside.
+    pub fn outside(&self, id: u32) -> Option<u32> {
+        if id < self.count { self.first.checked_add(id) } else { None }
+    }
 }
 
 impl Default for SandboxConfig {
@@ -47,6 +63,7 @@ impl Default for SandboxConfig {
             sysctls: BTreeMap::new(),
             cgroup_parent: String::new(),
             shm_bytes: DEFAULT_SHM_BYTES,
+            user_namespace: None,
         }
     }
 }
@@ -61,6 +78,8 @@ pub struct ContainerSpec {
     pub annotations: BTreeMap<String, String>,
     /// A folder on the host that holds the root file system, mounted by the caller.
     pub rootfs: PathBuf,
+    /// Its files carry the outside ids of the sandbox's user namespace already; else they are id-mapped.
+    pub rootfs_has_outside_ids: bool,
     pub readonly_rootfs: bool,
     /// The command and its arguments; must not be empty.
     pub args: Vec<String>,
@@ -148,6 +167,8 @@ pub struct Bind {
     /// Nothing in it can be executed.
     pub no_exec: bool,
     pub propagation: Propagation,
+    /// Its files carry the outside ids of the sandbox's user namespace already; else they are id-mapped.
+    pub has_outside_ids: bool,
 }
 
 /// How mounts made later travel between host and container.
@@ -188,6 +209,7 @@ pub struct Rlimit {
 /// A device of the container once the host has been asked what it is.
 #[derive(Debug, Clone)]
 pub(super) struct ResolvedDevice {
+    pub host_path: PathBuf,
     pub container_path: String,
     pub block: bool,
     pub major: u32,
@@ -214,6 +236,20 @@ pub(super) fn valid_id(id: &str) -> bool {
     (1..=128).contains(&id.len())
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         && !id.starts_with('.')
+}
+
+/// What makes a sandbox's configuration impossible whatever the machine; `None` if nothing does.
+pub(super) fn sandbox_fault(config: &SandboxConfig) -> Option<String> {
+    let ids = config.user_namespace?;
+    if config.host_network || config.host_ipc {
+        return Some("a user namespace cannot be combined with namespaces of the host".to_owned());
+    }
+    let last = ids.count.checked_sub(1).and_then(|last| ids.first.checked_add(last));
+    // 4294967295 is no id: it stands for "unchanged".
+    if ids.first == 0 || last.is_none_or(|last| last == u32::MAX) {
+        return Some(format!("ids {}+{} of the user namespace", ids.first, ids.count));
+    }
+    None
 }
 
 /// What makes a spec impossible whatever the machine; `None` if nothing does.

@@ -56,6 +56,11 @@ impl SandboxFolder {
         self.0.join("netns")
     }
 
+    /// The bind mount that keeps the user namespace, if the sandbox has one.
+    pub fn userns(&self) -> PathBuf {
+        self.0.join("userns")
+    }
+
     /// The pod's /dev/shm.
     pub fn shm(&self) -> PathBuf {
         self.0.join("shm")

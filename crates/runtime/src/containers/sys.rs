@@ -50,16 +50,37 @@ pub enum Forked {
 /// The caller must be single-threaded: the child goes on running Rust code that allocates.
 pub unsafe fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Forked> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-    let mut pidfd: libc::c_int = -1;
     // SAFETY: an all-zero clone_args is valid.
     let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    args.flags = flags | libc::CLONE_PIDFD as u64;
-    args.pidfd = &raw mut pidfd as u64;
+    args.flags = flags;
     args.exit_signal = libc::SIGCHLD as u64;
     if let Some(fd) = cgroup {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = fd.as_raw_fd() as u64;
     }
+    // SAFETY: the caller's promise.
+    unsafe { clone_with(args) }
+}
+
+/// As [`clone3`], but the new process becomes a child of the caller's parent, which learns of its end.
+///
+/// # Safety
+/// As for [`clone3`].
+pub unsafe fn clone_sibling(flags: u64) -> io::Result<Forked> {
+    // SAFETY: an all-zero clone_args is valid.
+    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
+    // The signal at its end is the caller's own.
+    args.flags = flags | libc::CLONE_PARENT as u64;
+    // SAFETY: the caller's promise.
+    unsafe { clone_with(args) }
+}
+
+/// # Safety
+/// As for [`clone3`].
+unsafe fn clone_with(mut args: libc::clone_args) -> io::Result<Forked> {
+    let mut pidfd: libc::c_int = -1;
+    args.flags |= libc::CLONE_PIDFD as u64;
+    args.pidfd = &raw mut pidfd as u64;
     // SAFETY: args outlives the call; without CLONE_VM the child has its own copy of everything.
     let pid = check_long(unsafe {
         libc::syscall(libc::SYS_clone3, &raw const args, std::mem::size_of::<libc::clone_args>())
@@ -91,6 +112,12 @@ pub fn prctl(option: libc::c_int, arg2: libc::c_ulong, arg3: libc::c_ulong) -> i
     check(unsafe { libc::prctl(option, arg2, arg3, 0 as libc::c_ulong, 0 as libc::c_ulong) })
 }
 
+/// The name that `ps` and /proc/PID/comm show.
+pub fn set_name(name: &CStr) -> io::Result<()> {
+    // SAFETY: name is NUL-terminated; the kernel reads 16 bytes at the most.
+    check(unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) }).map(drop)
+}
+
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::kill(pid, signal) }).map(drop)
@@ -110,6 +137,15 @@ pub fn reap_one() -> Option<(i32, i32)> {
     // SAFETY: status is a valid pointer.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
     (pid > 0).then_some((pid, status))
+}
+
+/// Waits for the end of one child.
+pub fn wait_for(pid: i32) {
+    let mut status = 0;
+    // SAFETY: status is a valid pointer.
+    while unsafe { libc::waitpid(pid, &raw mut status, 0) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
 }
 
 /// Exit code as a shell counts it (128 + signal), and the signal.

@@ -7,4 +7,5 @@ mod latency;
 mod lifecycle;
 mod limits;
 mod restart;
+mod user_namespaces;
 mod world;

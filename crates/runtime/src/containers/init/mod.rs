@@ -10,6 +10,7 @@ mod root;
 mod rootfs;
 mod standard_streams;
 mod terminal;
+mod user_namespace;
 mod working_folder;
 
 use std::io;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cgroups::JoinHandles;
 use super::socket;
+use super::spec::IdRange;
 use super::status::TerminalSize;
 use super::sys::{self, errno_text};
 pub use process::Process;
@@ -26,6 +28,7 @@ use root::Root;
 pub use rootfs::{MASKED, READ_ONLY, RootfsPlan, clone_flags, host_devices};
 pub use standard_streams::Stdio;
 pub use terminal::TERMINAL_REPORT;
+pub use user_namespace::{SIBLING_REPORT, enter as enter_user_namespace};
 
 /// Why a process could not start; worded as runc words it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +60,16 @@ pub struct Launch<'a> {
     pub terminal: Option<Option<TerminalSize>>,
     pub join: JoinHandles,
     pub report: OwnedFd,
+    /// The sandbox's own user namespace, if it has one.
+    pub user_namespace: Option<UserNamespace<'a>>,
+}
+
+#[derive(Clone, Copy)]
+pub struct UserNamespace<'a> {
+    pub fd: BorrowedFd<'a>,
+    pub ids: IdRange,
+    /// Whether the process gets a pid namespace of its own in there.
+    pub new_pid_namespace: bool,
 }
 
 /// Becomes the program; never returns.
@@ -78,26 +91,20 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     sys::make_undumpable().map_err(Failure::step("hide from other processes"))?;
     // From here on nothing of the host's is open but what the process needs itself.
     sys::close_all_but(&launch.kept()).map_err(Failure::step("close inherited descriptors"))?;
-    sys::setsid().map_err(Failure::step("setsid"))?;
-    sys::new_session_keyring().map_err(Failure::step("make a session keyring"))?;
     launch.process.set_oom_score_adj()?;
+    launch.process.set_rlimits()?;
+    launch.stdio.give_to(launch.outside_uid()?);
     let cover = rootfs::NullCover::open().map_err(Failure::step("open /dev/null"))?;
     let null = cover.device().map_err(Failure::step("open /dev/null"))?;
-    let root = match &launch.surroundings {
-        Surroundings::New(plan) => rootfs::enter(plan)?,
-        Surroundings::Join { init } => sys::setns(*init, libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP)
-            .and_then(|()| Root::of_process())
-            .map_err(Failure::step("join the container's namespaces"))?,
-    };
-    let uid = launch.process.user.uid;
+    let root = launch.enter_surroundings()?;
     match launch.terminal {
         Some(size) => {
             let console = matches!(launch.surroundings, Surroundings::New(_));
-            terminal::open(&root, launch.report.as_fd(), size, uid, console)?;
+            terminal::open(&root, launch.report.as_fd(), size, launch.process.user.uid, console)?;
         }
         None => {
             let null = null_device::inside(&root, &null).map_err(Failure::step("open /dev/null"))?;
-            launch.stdio.set(uid, &null)?;
+            launch.stdio.set(&null)?;
         }
     }
     if let Surroundings::New(plan) = &launch.surroundings {
@@ -114,6 +121,47 @@ impl Launch<'_> {
         if let Surroundings::Join { init } = &self.surroundings {
             kept.push(init.as_raw_fd());
         }
+        kept.extend(self.user_namespace.map(|namespace| namespace.fd.as_raw_fd()));
         kept
+    }
+
+    /// The user as the host sees it.
+    fn outside_uid(&self) -> Result<u32, Failure> {
+        let uid = self.process.user.uid;
+        let Some(namespace) = self.user_namespace else { return Ok(uid) };
+        namespace.ids.outside(uid).ok_or_else(|| Failure {
+            message: format!("user {uid} is beyond the {} ids of the user namespace", namespace.ids.count),
+            exit_code: 128,
+        })
+    }
+
+    /// Takes the process into its namespaces, on in a sibling where it gets a pid namespace inside a user
+    /// namespace, and to the container's root.
+    fn enter_surroundings(&self) -> Result<Root, Failure> {
+        let begin = || {
+            sys::setsid().map_err(Failure::step("setsid"))?;
+            sys::new_session_keyring().map_err(Failure::step("make a session keyring"))
+        };
+        match &self.surroundings {
+            Surroundings::New(plan) => {
+                let namespace = self.user_namespace;
+                let from = rootfs::FromHost::open(plan, namespace.map(|namespace| namespace.fd))?;
+                if let Some(UserNamespace { fd, new_pid_namespace, .. }) = namespace {
+                    user_namespace::enter(fd, new_pid_namespace, self.report.as_fd())?;
+                }
+                begin()?;
+                rootfs::enter(plan, from)
+            }
+            Surroundings::Join { init } => {
+                let user = if self.user_namespace.is_some() { libc::CLONE_NEWUSER } else { 0 };
+                sys::setns(*init, user | libc::CLONE_NEWNS | libc::CLONE_NEWCGROUP)
+                    .map_err(Failure::step("join the container's namespaces"))?;
+                if user != 0 {
+                    user_namespace::become_root()?;
+                }
+                begin()?;
+                Root::of_process().map_err(Failure::step("open the root"))
+            }
+        }
     }
 }

@@ -62,6 +62,11 @@ impl Process {
         }
     }
 
+    /// Limits that are raised need the host's CAP_SYS_RESOURCE.
+    pub fn set_rlimits(&self) -> Result<(), Failure> {
+        self.rlimits.iter().try_for_each(set_rlimit)
+    }
+
     /// Ends in the program or in the reason why not.
     ///
     /// The working directory, the account file and the program are looked up with the rights that the
@@ -70,9 +75,6 @@ impl Process {
     pub fn exec(&self, root: &Root) -> Result<std::convert::Infallible, Failure> {
         // A server and its shims may do without huge pages; that is no business of the container.
         let _ = sys::prctl(libc::PR_SET_THP_DISABLE, 0, 0);
-        for limit in &self.rlimits {
-            set_rlimit(limit)?;
-        }
         let folder = WorkingFolder::prepare(root, &self.cwd);
         self.become_user()?;
         folder.enter(root)?;

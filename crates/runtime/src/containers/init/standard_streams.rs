@@ -18,13 +18,17 @@ impl Stdio {
         [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten().map(AsRawFd::as_raw_fd)
     }
 
+    /// Makes the streams the user's, so that the program can open /dev/stdout again although it is not root.
+    /// `uid` is the id outside of any user namespace.
+    pub fn give_to(&self, uid: u32) {
+        for fd in [&self.stdin, &self.stdout, &self.stderr].into_iter().flatten() {
+            let _ = sys::fchown(fd.as_fd(), uid, u32::MAX);
+        }
+    }
+
     /// Puts the streams into their places.
-    pub fn set(&self, uid: u32, null: &OwnedFd) -> Result<(), Failure> {
+    pub fn set(&self, null: &OwnedFd) -> Result<(), Failure> {
         for (target, fd) in [(0, &self.stdin), (1, &self.stdout), (2, &self.stderr)] {
-            if let Some(fd) = fd {
-                // So that the program can open /dev/stdout again although it is not root.
-                let _ = sys::fchown(fd.as_fd(), uid, u32::MAX);
-            }
             let fd = fd.as_ref().unwrap_or(null);
             sys::dup_to(fd.as_raw_fd(), target).map_err(Failure::step("set up standard streams"))?;
         }

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use super::cgroups::Cgroups;
-use super::spec::{SandboxConfig, valid_id};
+use super::spec::{SandboxConfig, sandbox_fault, valid_id};
 use super::state::{self, SandboxFolder, SandboxRecord};
 use super::status::{Event, SandboxStatus};
 use super::{Error, Result};
@@ -118,6 +118,9 @@ impl Runtime {
     pub async fn run_sandbox(&self, config: SandboxConfig) -> Result<SandboxStatus> {
         if !valid_id(&config.id) {
             return Err(Error::Invalid(format!("sandbox id {:?}", config.id)));
+        }
+        if let Some(fault) = sandbox_fault(&config) {
+            return Err(Error::Invalid(fault));
         }
         let runtime = self.clone();
         unbroken(async move { runtime.make_sandbox(config).await }).await

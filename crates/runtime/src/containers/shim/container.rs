@@ -10,8 +10,9 @@ use super::launch::{Launched, Report, Target, launch};
 use super::output::Output;
 use super::pause::Pause;
 use super::serve::Caller;
+use super::user_namespace::UserNamespace;
 use crate::containers::cgroups::{Cgroups, DeviceRule, OomWatch};
-use crate::containers::init::{Process, RootfsPlan, Stdio, Surroundings, clone_flags, host_devices};
+use crate::containers::init::{self, Process, RootfsPlan, Stdio, Surroundings, clone_flags, host_devices};
 use crate::containers::log::{LogFile, Stream};
 use crate::containers::spec::{ContainerSpec, PidMode};
 use crate::containers::state::{self, SandboxFolder};
@@ -45,6 +46,7 @@ pub struct Surrounding<'a> {
     pub hostname: &'a str,
     pub own_pid_ns: &'a OwnedFd,
     pub pause: Option<&'a Pause>,
+    pub user_namespace: Option<&'a UserNamespace>,
 }
 
 impl Container {
@@ -109,8 +111,17 @@ impl Container {
             (PidMode::Pod, None) => return Err("the sandbox has no shared pid namespace".to_owned()),
             _ => None,
         };
-        let target =
-            Target { surroundings: Surroundings::New(&plan), pid_ns_of, flags: clone_flags(spec.pid_mode) };
+        let user_namespace = around.user_namespace.map(|namespace| init::UserNamespace {
+            fd: namespace.fd(),
+            ids: namespace.ids,
+            new_pid_namespace: spec.pid_mode == PidMode::Container,
+        });
+        if user_namespace.is_some() && spec.pid_mode == PidMode::Host {
+            return Err("a user namespace cannot be combined with the host's processes".to_owned());
+        }
+        let flags = clone_flags(spec.pid_mode, user_namespace.is_some());
+        let surroundings = Surroundings::New(&plan);
+        let target = Target { surroundings, pid_ns_of, flags, user_namespace };
         let terminal = spec.tty.then_some(None);
         let launched = launch(target, &process, stdio, terminal, join, around.own_pid_ns.as_fd())?;
         let Launched { pid, pidfd, report } = launched;
@@ -129,6 +140,12 @@ impl Container {
             cgroups.restrict_devices(&self.cgroup, &rules).map_err(super::chain)?;
         }
         Ok(())
+    }
+
+    /// Another process goes on in place of the one that was launched.
+    pub fn goes_on_as(&mut self, (pid, pidfd): (i32, OwnedFd)) {
+        self.pid = pid;
+        self.pidfd = Some(pidfd);
     }
 
     /// The program runs.

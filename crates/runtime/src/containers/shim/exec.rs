@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::container::Container;
 use super::launch::{Launched, Report, Target, launch};
 use super::serve::Caller;
+use super::user_namespace::UserNamespace;
 use crate::containers::cgroups::Cgroups;
-use crate::containers::init::{Process, Stdio, Surroundings};
+use crate::containers::init::{self, Process, Stdio, Surroundings};
 use crate::containers::protocol::ExecSpec;
 use crate::containers::sys;
 
@@ -19,18 +20,24 @@ pub struct Exec {
     pub waiting: Option<Caller>,
 }
 
+/// What a command needs of its sandbox.
+pub struct Surrounding<'a> {
+    pub hostname: &'a str,
+    pub cgroups: &'a Cgroups,
+    pub own_pid_ns: &'a OwnedFd,
+    pub user_namespace: Option<&'a UserNamespace>,
+}
+
 impl Exec {
     /// Clones the process into the container's namespaces and cgroup.
     pub fn start(
         spec: ExecSpec,
         fds: Vec<OwnedFd>,
         container: &Container,
-        hostname: &str,
-        cgroups: &Cgroups,
-        own_pid_ns: &OwnedFd,
+        around: &Surrounding<'_>,
     ) -> Result<Self, String> {
         let init = container.pidfd.as_ref().ok_or("the container is not running")?;
-        let mut process = Process::of(&container.spec, hostname)?;
+        let mut process = Process::of(&container.spec, around.hostname)?;
         process.args = spec.args;
         process.tty = spec.tty;
         let mut fds = fds.into_iter();
@@ -44,10 +51,15 @@ impl Exec {
             surroundings: Surroundings::Join { init: init.as_fd() },
             pid_ns_of: Some(init.as_fd()),
             flags: 0,
+            user_namespace: around.user_namespace.map(|namespace| init::UserNamespace {
+                fd: namespace.fd(),
+                ids: namespace.ids,
+                new_pid_namespace: false,
+            }),
         };
-        let join = cgroups.join_handles(&container.cgroup).map_err(super::chain)?;
+        let join = around.cgroups.join_handles(&container.cgroup).map_err(super::chain)?;
         let terminal = spec.tty.then_some(spec.size);
-        let launched = launch(target, &process, stdio, terminal, join, own_pid_ns.as_fd())?;
+        let launched = launch(target, &process, stdio, terminal, join, around.own_pid_ns.as_fd())?;
         let Launched { pid, pidfd, report } = launched;
         Ok(Self { id: spec.exec_id, pid, pidfd, report: Some(report), waiting: None })
     }

@@ -4,7 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::containers::cgroups::JoinHandles;
-use crate::containers::init::{self, Failure, Launch, Process, Stdio, Surroundings, TERMINAL_REPORT};
+use crate::containers::init::{
+    self, Failure, Launch, Process, SIBLING_REPORT, Stdio, Surroundings, TERMINAL_REPORT, UserNamespace,
+};
 use crate::containers::socket;
 use crate::containers::status::TerminalSize;
 use crate::containers::sys::{self, Forked};
@@ -21,6 +23,8 @@ pub struct Report {
     socket: OwnedFd,
     failure: Option<Failure>,
     pub terminal: Option<OwnedFd>,
+    /// The process that goes on in place of the one that was launched.
+    pub sibling: Option<(i32, OwnedFd)>,
 }
 
 pub enum Progress {
@@ -44,6 +48,11 @@ impl Report {
                 self.terminal = fds.pop();
                 Progress::Waiting
             }
+            Ok(5) if buffer[0] == SIBLING_REPORT => {
+                let pid = i32::from_le_bytes([buffer[1], buffer[2], buffer[3], buffer[4]]);
+                self.sibling = fds.pop().map(|pidfd| (pid, pidfd));
+                Progress::Waiting
+            }
             Ok(count) => {
                 self.failure = Some(serde_json::from_slice(&buffer[..count]).unwrap_or_else(|_| Failure {
                     message: "the process could not say why it failed".to_owned(),
@@ -64,6 +73,7 @@ pub struct Target<'a> {
     /// Whose pid namespace the process is born in, if not the one the flags make or the shim's own.
     pub pid_ns_of: Option<BorrowedFd<'a>>,
     pub flags: u64,
+    pub user_namespace: Option<UserNamespace<'a>>,
 }
 
 pub fn launch(
@@ -84,8 +94,8 @@ pub fn launch(
     let forked = unsafe { sys::clone3(target.flags, join.unified.as_ref().map(AsFd::as_fd)) };
     if matches!(forked, Ok(Forked::Child)) {
         drop(near);
-        let launch =
-            Launch { surroundings: target.surroundings, process, stdio, terminal, join, report: far };
+        let Target { surroundings, user_namespace, .. } = target;
+        let launch = Launch { surroundings, process, stdio, terminal, join, report: far, user_namespace };
         init::run(launch);
     }
     if target.pid_ns_of.is_some() {
@@ -93,9 +103,11 @@ pub fn launch(
         sys::setns(own_pid_ns, libc::CLONE_NEWPID).map_err(|error| fail("leave the pid namespace", error))?;
     }
     match forked {
-        Ok(Forked::Parent { pid, pidfd }) => {
-            Ok(Launched { pid, pidfd, report: Report { socket: near, failure: None, terminal: None } })
-        }
+        Ok(Forked::Parent { pid, pidfd }) => Ok(Launched {
+            pid,
+            pidfd,
+            report: Report { socket: near, failure: None, terminal: None, sibling: None },
+        }),
         Ok(Forked::Child) => Err("unreachable".to_owned()),
         Err(error) => Err(fail("clone", error)),
     }

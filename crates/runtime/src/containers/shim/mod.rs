@@ -12,6 +12,7 @@ mod pause;
 mod requests;
 mod serve;
 mod setup;
+mod user_namespace;
 
 use std::io::Write;
 use std::os::fd::AsFd;

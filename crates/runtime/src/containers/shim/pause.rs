@@ -4,15 +4,15 @@
 //! nothing they could use: its root is empty, it has no capabilities and no descriptors, and it may make
 //! only the system calls that it needs.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use super::user_namespace::UserNamespace;
 use crate::containers::mount_api::{
     self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY,
 };
-use crate::containers::state::SandboxFolder;
 use crate::containers::sys::{self, Forked, errno_text};
-use crate::containers::{capabilities, seccomp};
+use crate::containers::{capabilities, init, seccomp, socket};
 
 /// As the user and group of Kubernetes' pause image.
 const NOBODY: u32 = 65535;
@@ -24,27 +24,46 @@ pub struct Pause {
     pub pidfd: OwnedFd,
 }
 
-/// Clones the process and waits until it is confined. `folder` becomes the mount point of its root, in a
-/// mount namespace of its own.
-pub fn start(folder: &SandboxFolder) -> Result<Pause, String> {
+/// Clones the process, into the sandbox's user namespace if it has one, and waits until it is confined.
+pub fn start(user_namespace: Option<&UserNamespace>) -> Result<Pause, String> {
     let fail = |error: io::Error| format!("make the shared pid namespace: {}", errno_text(&error));
-    let (near, far) = sys::pipe().map_err(fail)?;
+    let (near, far) = socket::packet_pair().map_err(fail)?;
+    let flags = if user_namespace.is_some() { 0 } else { libc::CLONE_NEWPID | libc::CLONE_NEWNS };
     // SAFETY: the shim has one thread.
-    let pidfd = match unsafe { sys::clone3((libc::CLONE_NEWPID | libc::CLONE_NEWNS) as u64, None) } {
+    let (pid, mut pidfd) = match unsafe { sys::clone3(flags as u64, None) } {
         Err(error) => return Err(fail(error)),
-        Ok(Forked::Parent { pidfd, .. }) => pidfd,
-        Ok(Forked::Child) => become_pause(folder, &far),
+        Ok(Forked::Parent { pid, pidfd }) => (pid, pidfd),
+        Ok(Forked::Child) => become_pause(user_namespace, &far),
     };
     drop(far);
-    let mut failure = String::new();
-    std::fs::File::from(near).read_to_string(&mut failure).map_err(fail)?;
-    if failure.is_empty() { Ok(Pause { pidfd }) } else { Err(failure) }
+    if user_namespace.is_some() {
+        sys::wait_for(pid);
+    }
+    let mut failure = Vec::new();
+    loop {
+        let (mut buffer, mut fds) = ([0; 1024], Vec::new());
+        match socket::receive(near.as_fd(), &mut buffer, &mut fds).map_err(fail)? {
+            0 => break,
+            count => match fds.pop() {
+                Some(sibling) => pidfd = sibling,
+                None => failure = buffer[..count].to_vec(),
+            },
+        }
+    }
+    if failure.is_empty() { Ok(Pause { pidfd }) } else { Err(String::from_utf8_lossy(&failure).into_owned()) }
 }
 
-fn become_pause(folder: &SandboxFolder, report: &OwnedFd) -> ! {
-    if let Err((what, error)) = confine(folder, report) {
-        let message = format!("confine the pause process: {what}: {}", errno_text(&error));
-        let _ = sys::write(report.as_fd(), message.as_bytes());
+fn become_pause(user_namespace: Option<&UserNamespace>, report: &OwnedFd) -> ! {
+    let entered = match user_namespace {
+        Some(namespace) => init::enter_user_namespace(namespace.fd(), true, report.as_fd()),
+        None => Ok(()),
+    };
+    let confined = entered
+        .map_err(|failure| failure.message)
+        .and_then(|()| confine(report).map_err(|(what, error)| format!("{what}: {}", errno_text(&error))));
+    if let Err(message) = confined {
+        let message = format!("confine the pause process: {message}");
+        let _ = socket::send(report.as_fd(), message.as_bytes(), &[]);
         sys::exit_now(1)
     }
     // SAFETY: nobody uses the descriptor again; its owner is never dropped.
@@ -52,11 +71,11 @@ fn become_pause(folder: &SandboxFolder, report: &OwnedFd) -> ! {
     pause()
 }
 
-fn confine(folder: &SandboxFolder, report: &OwnedFd) -> Result<(), (&'static str, io::Error)> {
+fn confine(report: &OwnedFd) -> Result<(), (&'static str, io::Error)> {
     let step = |what: &'static str| move |error: io::Error| (what, error);
-    let _ = std::fs::write("/proc/self/comm", "pause");
+    sys::set_name(c"pause").map_err(step("name the process"))?;
     sys::close_all_but(&[report.as_raw_fd()]).map_err(step("close descriptors"))?;
-    enter_empty_root(folder).map_err(step("enter an empty root"))?;
+    enter_empty_root().map_err(step("enter an empty root"))?;
     // SAFETY: no groups, and plain system calls.
     unsafe {
         sys::check(libc::setgroups(0, std::ptr::null())).map_err(step("setgroups"))?;
@@ -74,14 +93,11 @@ fn confine(folder: &SandboxFolder, report: &OwnedFd) -> Result<(), (&'static str
     seccomp::install(&filter).map_err(step("load seccomp filter"))
 }
 
-fn enter_empty_root(folder: &SandboxFolder) -> io::Result<()> {
+fn enter_empty_root() -> io::Result<()> {
     mount_api::mount(c"none", c"/", c"", libc::MS_PRIVATE | libc::MS_REC, c"")?;
     let attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
     let empty = mount_api::new_mount(c"tmpfs", "size=0k,nr_inodes=1,mode=555", attributes)?;
-    let target = OwnedFd::from(std::fs::File::open(folder.path())?);
-    mount_api::move_mount(empty.as_fd(), target.as_fd())?;
-    std::env::set_current_dir(folder.path())?;
-    mount_api::pivot_to_cwd()
+    mount_api::pivot_to(empty.as_fd())
 }
 
 /// SIGCHLD is blocked since before the clone, so none is missed between reaping and waiting.

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::container::{Container, Surrounding};
-use super::exec::Exec;
+use super::exec::{self, Exec};
 use super::serve::{Caller, Shim};
 use crate::containers::protocol::{ErrorKind, ExecSpec, Push, Request, Response, StreamSet};
 use crate::containers::spec::ContainerSpec;
@@ -125,6 +125,7 @@ impl Shim {
             hostname: &self.record.config.hostname,
             own_pid_ns: &self.own_pid_ns,
             pause: self.pause.as_ref(),
+            user_namespace: self.user_namespace.as_ref(),
         };
         let Some(container) = self.containers.get_mut(&key) else { return Ok(()) };
         if !container.is_startable() {
@@ -152,8 +153,13 @@ impl Shim {
         if spec.args.first().is_none_or(String::is_empty) || fds.len() != spec.streams.count() {
             return Err((ErrorKind::Invalid, "no command specified".to_owned()));
         }
-        let (hostname, cgroups) = (&self.record.config.hostname, &self.record.cgroups);
-        let mut exec = Exec::start(spec, fds, container, hostname, cgroups, &self.own_pid_ns)
+        let around = exec::Surrounding {
+            hostname: &self.record.config.hostname,
+            cgroups: &self.record.cgroups,
+            own_pid_ns: &self.own_pid_ns,
+            user_namespace: self.user_namespace.as_ref(),
+        };
+        let mut exec = Exec::start(spec, fds, container, &around)
             .map_err(|message| (ErrorKind::Exec, format!("exec failed: {message}")))?;
         exec.waiting = Some(caller);
         self.execs.insert(self.next_key, exec);

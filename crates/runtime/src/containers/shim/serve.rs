@@ -14,6 +14,7 @@ use super::launch::Progress;
 use super::output::Port;
 use super::pause::Pause;
 use super::setup;
+use super::user_namespace::UserNamespace;
 use crate::containers::protocol::{ErrorKind, Incoming, Push, RemoteError, Response};
 use crate::containers::state::{SandboxFolder, SandboxRecord};
 use crate::containers::sys;
@@ -37,6 +38,7 @@ pub struct Shim {
     listener: UnixListener,
     pub(super) own_pid_ns: OwnedFd,
     pub(super) pause: Option<Pause>,
+    pub(super) user_namespace: Option<UserNamespace>,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) containers: BTreeMap<u64, Container>,
     pub(super) execs: BTreeMap<u64, Exec>,
@@ -68,6 +70,7 @@ impl Shim {
         listener: UnixListener,
         own_pid_ns: OwnedFd,
         pause: Option<Pause>,
+        user_namespace: Option<UserNamespace>,
     ) -> Self {
         Self {
             folder,
@@ -77,6 +80,7 @@ impl Shim {
             listener,
             own_pid_ns,
             pause,
+            user_namespace,
             connections: BTreeMap::new(),
             containers: BTreeMap::new(),
             execs: BTreeMap::new(),
@@ -218,19 +222,41 @@ impl Shim {
         }
     }
 
+    /// Takes the few messages that a process which is gone may have left.
+    fn drain_report(&mut self, key: u64) {
+        for _ in 0..4 {
+            if self.containers.get(&key).is_some_and(|container| container.report.is_some()) {
+                self.container_report(key);
+            }
+        }
+    }
+
+    /// The container whose first process this is.
+    fn container_of(&self, pid: i32) -> Option<u64> {
+        self.containers.iter().find(|(_, container)| container.pid == pid).map(|(key, _)| *key)
+    }
+
     /// Takes in every exited child; ones nobody knows are orphans of a container.
     fn reap(&mut self) {
         let mut info = [0; 128];
         let _ = sys::read(self.signals.as_fd(), &mut info);
         while let Some((pid, status)) = sys::reap_one() {
-            let container = self.containers.iter().find(|(_, container)| container.pid == pid);
-            if let Some(key) = container.map(|(key, _)| *key) {
-                self.container_exited(key, status);
+            if let Some(key) = self.container_of(pid) {
+                self.container_exited(key, pid, status);
                 continue;
             }
             let exec = self.execs.iter().find(|(_, exec)| exec.pid == pid);
             if let Some(key) = exec.map(|(key, _)| *key) {
                 self.exec_exited(key, status);
+                continue;
+            }
+            // It may be one that a starting container has just handed over to.
+            let starting = self.containers.iter().filter(|(_, container)| container.report.is_some());
+            for key in starting.map(|(key, _)| *key).collect::<Vec<_>>() {
+                self.drain_report(key);
+            }
+            if let Some(key) = self.container_of(pid) {
+                self.container_exited(key, pid, status);
             }
         }
     }
@@ -239,7 +265,11 @@ impl Shim {
         let Some(container) = self.containers.get_mut(&key) else { return };
         let Some(report) = &mut container.report else { return };
         match report.read() {
-            Progress::Waiting => {}
+            Progress::Waiting => {
+                if let Some(sibling) = report.sibling.take() {
+                    container.goes_on_as(sibling);
+                }
+            }
             Progress::Running => {
                 let terminal = report.terminal.take();
                 container.report = None;
@@ -272,14 +302,13 @@ impl Shim {
         }
     }
 
-    fn container_exited(&mut self, key: u64, wait_status: i32) {
-        // All of its report is there, as the process is gone: a few messages at most.
-        for _ in 0..4 {
-            if self.containers.get(&key).is_some_and(|container| container.report.is_some()) {
-                self.container_report(key);
-            }
-        }
+    fn container_exited(&mut self, key: u64, pid: i32, wait_status: i32) {
+        self.drain_report(key);
         let Some(container) = self.containers.get_mut(&key) else { return };
+        if container.pid != pid {
+            // It has handed over to another process.
+            return;
+        }
         if let Some(failure) = container.failure.take() {
             self.start_failed(key, &failure);
             return;

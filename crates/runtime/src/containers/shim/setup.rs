@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use super::pause;
 use super::serve::Shim;
+use super::user_namespace::UserNamespace;
 use crate::containers::mount_api;
 use crate::containers::spec::SandboxConfig;
 use crate::containers::state::{self, SandboxFolder, SandboxRecord};
@@ -32,20 +33,24 @@ pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, Str
     let _ = fs::write("/proc/self/comm", "knarr-shim");
     let _ = fs::write("/proc/self/oom_score_adj", SHIM_OOM_SCORE_ADJ);
     fs::write(folder.pid_file(), std::process::id().to_string()).map_err(step("write pid file"))?;
+    let user_namespace = config.user_namespace.map(UserNamespace::make).transpose()?;
     make_namespaces(config)?;
-    if !config.host_network {
-        keep_netns(&folder.netns())?;
+    if let Some(namespace) = &user_namespace {
+        keep_namespace(&format!("/proc/self/fd/{}", namespace.fd().as_raw_fd()), &folder.userns())?;
     }
-    let shm =
-        if config.host_ipc { PathBuf::from("/dev/shm") } else { mount_shm(&folder.shm(), config.shm_bytes)? };
+    if !config.host_network {
+        keep_namespace("/proc/self/ns/net", &folder.netns())?;
+    }
+    let shm = if config.host_ipc { PathBuf::from("/dev/shm") } else { mount_shm(&folder.shm(), config)? };
     let signals = sys::child_signal_fd().map_err(step("signalfd"))?;
     let own_pid_ns = OwnedFd::from(fs::File::open("/proc/self/ns/pid").map_err(step("open pid namespace"))?);
-    let pause = if config.shared_pid { Some(pause::start(&folder)?) } else { None };
+    let pause = if config.shared_pid { Some(pause::start(user_namespace.as_ref())?) } else { None };
     let listener = listen(&folder)?;
     state::make_private_folder(&folder.containers()).map_err(step("make state folder"))?;
-    Ok(Shim::new(folder, record, shm, signals, listener, own_pid_ns, pause))
+    Ok(Shim::new(folder, record, shm, signals, listener, own_pid_ns, pause, user_namespace))
 }
 
+/// With a user namespace those for the network, IPC and names came with it.
 fn make_namespaces(config: &SandboxConfig) -> Result<(), String> {
     let mut flags = 0;
     if !config.host_network {
@@ -54,7 +59,9 @@ fn make_namespaces(config: &SandboxConfig) -> Result<(), String> {
     if !config.host_ipc {
         flags |= libc::CLONE_NEWIPC;
     }
-    sys::unshare(flags).map_err(step("make namespaces"))?;
+    if config.user_namespace.is_none() {
+        sys::unshare(flags).map_err(step("make namespaces"))?;
+    }
     if !config.host_network {
         sys::loopback_up().map_err(step("bring lo up"))?;
         if !config.hostname.is_empty() {
@@ -81,17 +88,21 @@ fn set_sysctl(config: &SandboxConfig, name: &str, value: &str) -> Result<(), Str
     fs::write(Path::new("/proc/sys").join(path), value).map_err(step(&format!("set sysctl {name:?}")))
 }
 
-fn keep_netns(path: &Path) -> Result<(), String> {
-    fs::File::create(path).map_err(step("make netns file"))?;
-    let target = path_cstring(path).map_err(step("netns"))?;
-    mount_api::mount(c"/proc/self/ns/net", &target, c"", libc::MS_BIND, c"").map_err(step("keep netns"))
+fn keep_namespace(namespace: &str, path: &Path) -> Result<(), String> {
+    let step = || step("keep the namespace");
+    fs::File::create(path).map_err(step())?;
+    let target = path_cstring(path).map_err(step())?;
+    let source = sys::cstring(namespace).map_err(step())?;
+    mount_api::mount(&source, &target, c"", libc::MS_BIND, c"").map_err(step())
 }
 
-fn mount_shm(path: &Path, bytes: u64) -> Result<PathBuf, String> {
+fn mount_shm(path: &Path, config: &SandboxConfig) -> Result<PathBuf, String> {
     fs::create_dir_all(path).map_err(step("make shm folder"))?;
     let target = path_cstring(path).map_err(step("shm"))?;
     let flags = libc::MS_NOSUID | libc::MS_NOEXEC | libc::MS_NODEV;
-    let data = sys::cstring(format!("mode=1777,size={bytes}")).map_err(step("shm"))?;
+    let root = config.user_namespace.map_or(0, |ids| ids.first);
+    let data = format!("mode=1777,size={},uid={root},gid={root}", config.shm_bytes);
+    let data = sys::cstring(data).map_err(step("shm"))?;
     mount_api::mount(c"shm", &target, c"tmpfs", flags, &data).map_err(step("mount shm"))?;
     Ok(path.to_owned())
 }
@@ -118,7 +129,7 @@ pub fn leave_standard_streams() {
 
 /// Takes down the sandbox's mounts; namespaces go with the process.
 pub fn tear_down(folder: &SandboxFolder) {
-    for path in [folder.netns(), folder.shm()] {
+    for path in [folder.netns(), folder.userns(), folder.shm()] {
         if let Ok(target) = path_cstring(&path) {
             let _ = mount_api::unmount_detach(&target);
         }

@@ -1,7 +1,7 @@
 //! Sources of bind mounts, opened as detached trees while the host's file system is still there.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::super::Failure;
@@ -9,7 +9,13 @@ use crate::containers::mount_api::{self, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_RDONLY};
 use crate::containers::spec::{Bind, Propagation};
 use crate::containers::sys::path_cstring;
 
-pub fn open(bind: &Bind, destination: &str, mountinfo: &str) -> Result<OwnedFd, Failure> {
+/// `ids` is the user namespace whose ids the files are shown with.
+pub fn open(
+    bind: &Bind,
+    destination: &str,
+    mountinfo: &str,
+    ids: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, Failure> {
     let source = &bind.source;
     let what = || format!("error mounting {source:?} to rootfs at {destination:?}");
     let path = path_cstring(source).map_err(Failure::step(what()))?;
@@ -27,6 +33,9 @@ pub fn open(bind: &Bind, destination: &str, mountinfo: &str) -> Result<OwnedFd, 
         }
     };
     mount_api::set_attributes(tree.as_fd(), 0, propagation, true).map_err(Failure::step(what()))?;
+    if let Some(namespace) = ids.filter(|_| !bind.has_outside_ids) {
+        map_ids(&tree, source, namespace)?;
+    }
     if bind.read_only {
         let recursive = bind.recursive_read_only;
         mount_api::set_attributes(tree.as_fd(), MOUNT_ATTR_RDONLY, 0, recursive)
@@ -37,6 +46,12 @@ pub fn open(bind: &Bind, destination: &str, mountinfo: &str) -> Result<OwnedFd, 
             .map_err(Failure::step(what()))?;
     }
     Ok(tree)
+}
+
+pub fn map_ids(tree: &OwnedFd, source: &Path, namespace: BorrowedFd<'_>) -> Result<(), Failure> {
+    mount_api::map_ids(tree.as_fd(), namespace).map_err(Failure::step(format!(
+        "failed to set MOUNT_ATTR_IDMAP on {source:?} (maybe the filesystem used doesn't support idmap mounts on this kernel?)"
+    )))
 }
 
 /// The mount point that `path` lies on, if mounts made there do not reach other namespaces.

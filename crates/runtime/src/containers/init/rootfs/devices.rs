@@ -6,12 +6,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
 use nix::unistd::symlinkat;
 
 use super::super::Failure;
 use super::super::root::{Links, Root};
+use crate::containers::mount_api;
 use crate::containers::spec::{ContainerSpec, Device, ResolvedDevice};
-use crate::containers::sys::{self, cstring, errno_text};
+use crate::containers::sys::{self, cstring, errno_text, path_cstring};
 
 /// Standard devices: name, major, minor.
 const STANDARD: [(&str, u32, u32); 6] =
@@ -30,39 +33,63 @@ const LINKS: [(&str, &str); 6] = [
     ("pts/ptmx", "ptmx"),
 ];
 
-/// Fills a /dev that the runtime has made.
-pub fn make_standard(dev: &OwnedFd) -> Result<(), Failure> {
-    for (name, major, minor) in STANDARD {
-        let node = Node { block: false, major, minor, mode: 0o666, uid: 0, gid: 0 };
-        node.make(dev.as_fd(), name).map_err(Failure::step(format!("make /dev/{name}")))?;
-    }
-    for (target, name) in LINKS {
-        symlinkat(target, dev, name)
-            .map_err(|errno| Failure::step(format!("make /dev/{name}"))(errno.into()))?;
-    }
-    Ok(())
+/// The devices of a container, as far as they have to be opened on the host: in a user namespace no
+/// device node can be made, so the host's are mounted.
+pub struct Devices {
+    standard: Vec<Source>,
+    given: Vec<Source>,
 }
 
-/// Makes the devices that the container is given, wherever it wants them.
-pub fn make_given(root: &Root, devices: &[ResolvedDevice]) -> Result<(), Failure> {
-    for device in devices {
-        let path = &device.container_path;
-        let make = || {
-            let (parent, name) = path.rsplit_once('/').unwrap_or(("/", path));
-            let folder = root.folder(parent, Links::Follow)?;
-            let node = Node {
-                block: device.block,
-                major: device.major,
-                minor: device.minor,
-                mode: device.mode,
-                uid: device.uid,
-                gid: device.gid,
-            };
-            node.make(folder.as_fd(), name)
+enum Source {
+    Make,
+    Mount(OwnedFd),
+}
+
+impl Devices {
+    /// To be called while the host's file system is still there.
+    pub fn open(given: &[ResolvedDevice], in_user_namespace: bool) -> Result<Self, Failure> {
+        let open = |path: &Path| {
+            if !in_user_namespace {
+                return Ok(Source::Make);
+            }
+            let tree = path_cstring(path).and_then(|path| mount_api::open_tree(&path, false));
+            tree.map(Source::Mount).map_err(Failure::step(format!("open {path:?}")))
         };
-        make().map_err(Failure::step(format!("make {path}")))?;
+        Ok(Self {
+            standard: STANDARD
+                .iter()
+                .map(|(name, ..)| open(&Path::new("/dev").join(name)))
+                .collect::<Result<_, _>>()?,
+            given: given.iter().map(|device| open(&device.host_path)).collect::<Result<_, _>>()?,
+        })
     }
-    Ok(())
+
+    /// Fills a /dev that the runtime has made.
+    pub fn make_standard(&self, dev: &OwnedFd) -> Result<(), Failure> {
+        for ((name, major, minor), source) in STANDARD.into_iter().zip(&self.standard) {
+            let node = Node { block: false, major, minor, mode: 0o666, uid: 0, gid: 0 };
+            node.make(dev.as_fd(), name, source).map_err(Failure::step(format!("make /dev/{name}")))?;
+        }
+        for (target, name) in LINKS {
+            symlinkat(target, dev, name)
+                .map_err(|errno| Failure::step(format!("make /dev/{name}"))(errno.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the devices that the container is given, wherever it wants them.
+    pub fn make_given(&self, root: &Root, devices: &[ResolvedDevice]) -> Result<(), Failure> {
+        for (device, source) in devices.iter().zip(&self.given) {
+            let path = &device.container_path;
+            let make = || {
+                let (parent, name) = path.rsplit_once('/').unwrap_or(("/", path));
+                let folder = root.folder(parent, Links::Follow)?;
+                Node::of(device).make(folder.as_fd(), name, source)
+            };
+            make().map_err(Failure::step(format!("make {path}")))?;
+        }
+        Ok(())
+    }
 }
 
 struct Node {
@@ -75,8 +102,26 @@ struct Node {
 }
 
 impl Node {
+    fn of(device: &ResolvedDevice) -> Self {
+        Self {
+            block: device.block,
+            major: device.major,
+            minor: device.minor,
+            mode: device.mode,
+            uid: device.uid,
+            gid: device.gid,
+        }
+    }
+
     /// One that is there already stays as it is.
-    fn make(&self, folder: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    fn make(&self, folder: BorrowedFd<'_>, name: &str, source: &Source) -> io::Result<()> {
+        match source {
+            Source::Make => self.make_node(folder, name),
+            Source::Mount(tree) => mount_device(folder, name, tree),
+        }
+    }
+
+    fn make_node(&self, folder: BorrowedFd<'_>, name: &str) -> io::Result<()> {
         let kind = if self.block { libc::S_IFBLK } else { libc::S_IFCHR };
         let name = cstring(name)?;
         let device = libc::makedev(self.major, self.minor);
@@ -91,6 +136,15 @@ impl Node {
     }
 }
 
+fn mount_device(folder: BorrowedFd<'_>, name: &str, tree: &OwnedFd) -> io::Result<()> {
+    let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    match openat(folder, name, flags, Mode::from_bits_truncate(0o644)) {
+        Ok(target) => mount_api::move_mount(tree.as_fd(), target.as_fd()),
+        Err(nix::errno::Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// What a device of the host is; the path must be a device node.
 fn resolve_device(device: &Device) -> io::Result<ResolvedDevice> {
     let metadata = fs::metadata(&device.host_path)?;
@@ -99,6 +153,7 @@ fn resolve_device(device: &Device) -> io::Result<ResolvedDevice> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a device node"));
     }
     Ok(ResolvedDevice {
+        host_path: device.host_path.clone(),
         container_path: device.container_path.clone(),
         block: kind.is_block_device(),
         major: libc::major(metadata.rdev()),

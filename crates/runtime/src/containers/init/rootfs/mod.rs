@@ -7,54 +7,80 @@ mod plan;
 mod seal;
 
 use std::fs;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::Failure;
 use super::root::Root;
 use crate::containers::mount_api;
 use crate::containers::spec::{MountKind, PidMode};
 use crate::containers::sys::{self, path_cstring};
+use devices::Devices;
 pub use devices::host_devices;
 use plan::What;
 pub use plan::{MASKED, READ_ONLY, RootfsPlan};
 pub use seal::{NullCover, seal};
 
-/// The clone flags a container's first process needs beside those of its sandbox.
-pub fn clone_flags(pid_mode: PidMode) -> u64 {
+/// The clone flags a container's first process needs beside those of its sandbox. In a user namespace it
+/// makes its namespaces itself, once it is in there.
+pub fn clone_flags(pid_mode: PidMode, in_user_namespace: bool) -> u64 {
+    if in_user_namespace {
+        return 0;
+    }
     let pid = if pid_mode == PidMode::Container { libc::CLONE_NEWPID } else { 0 };
     (libc::CLONE_NEWNS | pid) as u64
 }
 
+/// What is taken from the host's file system, by descriptor.
+pub struct FromHost {
+    root: OwnedFd,
+    binds: Vec<Option<OwnedFd>>,
+    devices: Devices,
+}
+
+impl FromHost {
+    /// With the host's rights: only these allow id-mapping. `user_namespace` is the sandbox's, if it has one.
+    pub fn open(plan: &RootfsPlan, user_namespace: Option<BorrowedFd<'_>>) -> Result<Self, Failure> {
+        let mountinfo =
+            fs::read_to_string("/proc/self/mountinfo").map_err(Failure::step("read mountinfo"))?;
+        let mut opened = Vec::with_capacity(plan.mounts.len());
+        for mount in &plan.mounts {
+            opened.push(match &mount.what {
+                What::Given(MountKind::Bind(bind)) => {
+                    Some(binds::open(bind, &mount.destination, &mountinfo, user_namespace)?)
+                }
+                _ => None,
+            });
+        }
+        let what = || format!("open rootfs {:?}", plan.rootfs);
+        let path = path_cstring(&plan.rootfs).map_err(Failure::step(what()))?;
+        let root = mount_api::open_tree(&path, true).map_err(Failure::step(what()))?;
+        if let Some(namespace) = user_namespace.filter(|_| !plan.rootfs_has_outside_ids) {
+            binds::map_ids(&root, &plan.rootfs, namespace)?;
+        }
+        let devices = Devices::open(&plan.devices, user_namespace.is_some())?;
+        Ok(Self { root, binds: opened, devices })
+    }
+}
+
 /// Takes the container's root and makes all its mounts. Everything after pivot_root happens inside, on
 /// descriptors, so that symbolic links of the image and of volumes cannot lead anywhere else.
-pub fn enter(plan: &RootfsPlan) -> Result<Root, Failure> {
-    let mountinfo = fs::read_to_string("/proc/self/mountinfo").map_err(Failure::step("read mountinfo"))?;
-    let mut binds: Vec<Option<OwnedFd>> = Vec::with_capacity(plan.mounts.len());
-    for mount in &plan.mounts {
-        binds.push(match &mount.what {
-            What::Given(MountKind::Bind(bind)) => Some(binds::open(bind, &mount.destination, &mountinfo)?),
-            _ => None,
-        });
-    }
+pub fn enter(plan: &RootfsPlan, from: FromHost) -> Result<Root, Failure> {
     if !plan.privileged {
         sys::unshare(libc::CLONE_NEWCGROUP).map_err(Failure::step("unshare the cgroup namespace"))?;
     }
     let slave = libc::MS_SLAVE | libc::MS_REC;
     mount_api::mount(c"none", c"/", c"", slave, c"").map_err(Failure::step("make the root mount a slave"))?;
-    pivot(&plan.rootfs).map_err(Failure::step(format!("enter rootfs {:?}", plan.rootfs)))?;
-    let root = Root::of_process().map_err(Failure::step("open the root"))?;
-    for (mount, bind) in plan.mounts.iter().zip(&binds) {
-        mounts::attach(plan, &root, mount, bind.as_ref())?;
+    let mut made = Vec::with_capacity(plan.mounts.len());
+    for (mount, bind) in plan.mounts.iter().zip(from.binds) {
+        let failed = mounts::failed(&mount.destination);
+        made.push(mounts::make(plan, &mount.what, bind).map_err(failed)?);
     }
-    devices::make_given(&root, &plan.devices)?;
+    mount_api::pivot_to(from.root.as_fd())
+        .map_err(Failure::step(format!("enter rootfs {:?}", plan.rootfs)))?;
+    let root = Root::of_process().map_err(Failure::step("open the root"))?;
+    for (mount, made) in plan.mounts.iter().zip(&made) {
+        mounts::attach(plan, &root, &mount.destination, made, &from.devices)?;
+    }
+    from.devices.make_given(&root, &plan.devices)?;
     Ok(root)
-}
-
-fn pivot(rootfs: &Path) -> io::Result<()> {
-    let path = path_cstring(rootfs)?;
-    mount_api::mount(&path, &path, c"", libc::MS_BIND | libc::MS_REC, c"")?;
-    std::env::set_current_dir(rootfs)?;
-    mount_api::pivot_to_cwd()
 }

@@ -9,8 +9,8 @@ use nix::unistd::symlinkat;
 
 use super::super::Failure;
 use super::super::root::{Links, Root, is_folder};
-use super::devices;
-use super::plan::{Planned, RootfsPlan, What};
+use super::devices::Devices;
+use super::plan::{RootfsPlan, What};
 use crate::containers::mount_api::{
     self, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC, MOUNT_ATTR_NOSUID, MOUNT_ATTR_RDONLY, MOUNT_ATTR_STRICTATIME,
 };
@@ -35,31 +35,61 @@ const COVERABLE: [&str; 10] = [
     "/proc/uptime",
 ];
 
-/// Attaches one mount; `bind` is its tree if it is a bind mount.
+/// A mount that is made and not yet attached.
+pub enum Made {
+    Bind(OwnedFd),
+    Own(OwnedFd),
+    Dev(OwnedFd),
+    Cgroup(Cgroup),
+}
+
+/// The cgroup file system of v2; or a folder for the hierarchies of v1, and these with their options.
+pub enum Cgroup {
+    V2(OwnedFd),
+    V1 { folder: OwnedFd, hierarchies: Vec<(String, OwnedFd)> },
+}
+
+/// Makes one mount; `bind` is its tree if it is a bind mount.
+///
+/// All are made while the host's file system is still there: in a user namespace the kernel makes a
+/// procfs or sysfs only where it can see another one that shows everything.
+pub fn make(plan: &RootfsPlan, what: &What, bind: Option<OwnedFd>) -> io::Result<Made> {
+    if let Some(tree) = bind {
+        return Ok(Made::Bind(tree));
+    }
+    Ok(match what {
+        What::Dev => Made::Dev(new(c"tmpfs", "mode=755,size=65536k", DEV)?),
+        What::Cgroup => Made::Cgroup(make_cgroups(plan)?),
+        What::Devpts => {
+            let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
+            Made::Own(new(c"devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC)?)
+        }
+        What::Given(kind) => Made::Own(given(kind)?),
+    })
+}
+
+/// Attaches one mount where it belongs.
 pub fn attach(
     plan: &RootfsPlan,
     root: &Root,
-    mount: &Planned,
-    bind: Option<&OwnedFd>,
+    destination: &str,
+    made: &Made,
+    devices: &Devices,
 ) -> Result<(), Failure> {
-    let destination = mount.destination.as_str();
-    let fail = |error| Failure::step(format!("error mounting to rootfs at {destination:?}"))(error);
-    if let Some(tree) = bind {
-        return attach_bind(root, destination, tree).map_err(fail);
-    }
-    match &mount.what {
-        What::Dev => {
-            let dev = place(root, destination, new(c"tmpfs", "mode=755,size=65536k", DEV)).map_err(fail)?;
-            devices::make_standard(&dev)
+    let attached = match made {
+        Made::Bind(tree) => attach_bind(root, destination, tree),
+        Made::Own(mount) => place(root, destination, mount),
+        Made::Dev(dev) => {
+            place(root, destination, dev).map_err(failed(destination))?;
+            return devices.make_standard(dev);
         }
-        What::Cgroup => mount_cgroups(plan, root, destination).map_err(fail),
-        What::Devpts => {
-            let options = "newinstance,ptmxmode=0666,mode=0620,gid=5";
-            let mounted = new(c"devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
-            place(root, destination, mounted).map(drop).map_err(fail)
-        }
-        What::Given(kind) => place(root, destination, given(kind)).map(drop).map_err(fail),
-    }
+        Made::Cgroup(cgroup) => attach_cgroups(plan, root, destination, cgroup),
+    };
+    attached.map_err(failed(destination))
+}
+
+pub fn failed(destination: &str) -> impl FnOnce(io::Error) -> Failure {
+    Failure::step(format!("error mounting to rootfs at {destination:?}"))
 }
 
 const DEV: u64 = MOUNT_ATTR_NOSUID | MOUNT_ATTR_STRICTATIME;
@@ -89,11 +119,9 @@ fn given(kind: &MountKind) -> io::Result<OwnedFd> {
 
 /// Attaches what the runtime itself mounts. Where the image has a symbolic link in the way the container
 /// does not start: what is masked and made read-only later would lie elsewhere.
-fn place(root: &Root, destination: &str, mounted: io::Result<OwnedFd>) -> io::Result<OwnedFd> {
-    let mounted = mounted?;
+fn place(root: &Root, destination: &str, mount: &OwnedFd) -> io::Result<()> {
     let target = root.folder(destination, Links::Refuse)?;
-    mount_api::move_mount(mounted.as_fd(), target.as_fd())?;
-    Ok(mounted)
+    mount_api::move_mount(mount.as_fd(), target.as_fd())
 }
 
 fn attach_bind(root: &Root, destination: &str, tree: &OwnedFd) -> io::Result<()> {
@@ -127,20 +155,32 @@ fn refused(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-fn mount_cgroups(plan: &RootfsPlan, root: &Root, destination: &str) -> io::Result<()> {
+fn make_cgroups(plan: &RootfsPlan) -> io::Result<Cgroup> {
     let attributes = SAFE | read_only(!plan.privileged);
     if plan.cgroup_hierarchies.is_empty() {
-        return place(root, destination, new(c"cgroup2", "", attributes)).map(drop);
+        return Ok(Cgroup::V2(new(c"cgroup2", "", attributes)?));
     }
-    let base = place(root, destination, new(c"tmpfs", "mode=755", SAFE))?;
+    let mut hierarchies = Vec::with_capacity(plan.cgroup_hierarchies.len());
     for options in &plan.cgroup_hierarchies {
-        mkdirat(&base, options.as_str(), Mode::from_bits_truncate(0o755))?;
+        hierarchies.push((options.clone(), new(c"cgroup", options, attributes)?));
+    }
+    Ok(Cgroup::V1 { folder: new(c"tmpfs", "mode=755", SAFE)?, hierarchies })
+}
+
+fn attach_cgroups(plan: &RootfsPlan, root: &Root, destination: &str, cgroup: &Cgroup) -> io::Result<()> {
+    let (base, hierarchies) = match cgroup {
+        Cgroup::V2(mount) => return place(root, destination, mount),
+        Cgroup::V1 { folder, hierarchies } => (folder, hierarchies),
+    };
+    place(root, destination, base)?;
+    for (options, mount) in hierarchies {
+        mkdirat(base, options.as_str(), Mode::from_bits_truncate(0o755))?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let folder = openat(&base, options.as_str(), flags, Mode::empty())?;
-        mount_api::move_mount(new(c"cgroup", options, attributes)?.as_fd(), folder.as_fd())?;
+        let folder = openat(base, options.as_str(), flags, Mode::empty())?;
+        mount_api::move_mount(mount.as_fd(), folder.as_fd())?;
         if options.contains(',') {
             for name in options.split(',') {
-                symlinkat(options.as_str(), &base, name)?;
+                symlinkat(options.as_str(), base, name)?;
             }
         }
     }

@@ -25,6 +25,7 @@ pub const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/s
 
 pub struct RootfsPlan {
     pub rootfs: PathBuf,
+    pub rootfs_has_outside_ids: bool,
     pub readonly: bool,
     pub privileged: bool,
     pub mounts: Vec<Planned>,
@@ -63,7 +64,7 @@ impl RootfsPlan {
                 what: What::Given(kind.clone()),
             })
             .collect();
-        let shm = Bind { source: shm.to_owned(), ..Bind::default() };
+        let shm = Bind { source: shm.to_owned(), has_outside_ids: true, ..Bind::default() };
         let defaults = [
             ("/proc", What::Given(MountKind::Proc)),
             ("/dev", What::Dev),
@@ -86,6 +87,7 @@ impl RootfsPlan {
         };
         Self {
             rootfs: spec.rootfs.clone(),
+            rootfs_has_outside_ids: spec.rootfs_has_outside_ids,
             readonly: spec.readonly_rootfs,
             privileged: spec.privileged,
             mounts,

@@ -1,0 +1,55 @@
+//! Moves a process into its sandbox's user namespace.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::Failure;
+use crate::containers::socket;
+use crate::containers::sys::{self, Forked};
+
+/// First byte of the report that a sibling goes on; its pid follows (little endian), and its pidfd.
+pub const SIBLING_REPORT: u8 = b's';
+
+/// Enters the namespace as its root, and a mount namespace that belongs to it.
+///
+/// A pid namespace has to belong to it, too, or no procfs could be mounted. A process cannot enter a new
+/// pid namespace itself: with `new_pid_namespace` a sibling goes on, a child of the shim as this process
+/// is, which reports it and ends.
+pub fn enter(
+    namespace: BorrowedFd<'_>,
+    new_pid_namespace: bool,
+    report: BorrowedFd<'_>,
+) -> Result<(), Failure> {
+    sys::setns(namespace, libc::CLONE_NEWUSER).map_err(Failure::step("join the user namespace"))?;
+    become_root()?;
+    if !new_pid_namespace {
+        return sys::unshare(libc::CLONE_NEWNS).map_err(Failure::step("make a mount namespace"));
+    }
+    sys::unshare(libc::CLONE_NEWPID).map_err(Failure::step("make a pid namespace"))?;
+    // SAFETY: this process has one thread.
+    match unsafe { sys::clone_sibling(libc::CLONE_NEWNS as u64) }.map_err(Failure::step("clone"))? {
+        Forked::Child => Ok(()),
+        Forked::Parent { pid, pidfd } => {
+            let mut message = vec![SIBLING_REPORT];
+            message.extend(pid.to_le_bytes());
+            match socket::send(report, &message, &[pidfd.as_fd()]) {
+                Ok(_) => sys::exit_now(0),
+                Err(error) => {
+                    let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
+                    Err(Failure::step("report the process")(error))
+                }
+            }
+        }
+    }
+}
+
+/// As root of the user namespace just entered: ids from outside mean nothing in there.
+pub fn become_root() -> Result<(), Failure> {
+    // SAFETY: no groups, and plain system calls.
+    unsafe {
+        sys::check(libc::setgroups(0, std::ptr::null())).map_err(Failure::step("setgroups"))?;
+        sys::check(libc::setresgid(0, 0, 0)).map_err(Failure::step("setgid"))?;
+        sys::check(libc::setresuid(0, 0, 0)).map_err(Failure::step("setuid"))?;
+    }
+    // A change of ids may have made the process dumpable.
+    sys::make_undumpable().map_err(Failure::step("hide from other processes"))
+}
