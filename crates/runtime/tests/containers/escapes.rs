@@ -348,3 +348,19 @@ async fn every_container_has_a_session_keyring_of_its_own() {
     assert_eq!(rings.len(), 4, "{rings:?}");
     assert!(rings[0] != rings[2] && rings[1] != rings[3], "{rings:?}\n{host}");
 }
+
+/// A tenant that fills the disk takes down no containers by that.
+#[tokio::test]
+async fn a_full_disk_does_not_end_the_shim() {
+    let world = World::new().await;
+    let folder = world.options.state_dir.join("sandboxes");
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("tmpfs"), &folder, Some("tmpfs"), flags, Some("size=1m")).unwrap();
+    world.run(world.spec("ends", &["sleep", "1000"])).await;
+    world.run(world.spec("stays", &["sleep", "1000"])).await;
+    let (mut filler, block) = (fs::File::create(folder.join("filler")).unwrap(), [0; 4096]);
+    while std::io::Write::write_all(&mut filler, &block).is_ok() {}
+    world.runtime.stop_container("ends", std::time::Duration::ZERO).await.unwrap();
+    assert_eq!(world.sh("stays", "echo alive").await, (0, "alive".to_owned()));
+    fs::remove_file(folder.join("filler")).unwrap();
+}

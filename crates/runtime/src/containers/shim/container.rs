@@ -84,7 +84,7 @@ impl Container {
 
     pub fn save(&self, folder: &SandboxFolder) {
         if let Err(error) = state::write_json(&folder.status(&self.spec.id), &self.status) {
-            eprintln!("shim: write status of {}: {error}", self.spec.id);
+            super::note(format_args!("write status of {}: {error}", self.spec.id));
         }
     }
 
@@ -153,7 +153,7 @@ impl Container {
         if let Some(master) = terminal
             && let Err(error) = self.output.set_terminal(master, self.spec.stdin)
         {
-            eprintln!("shim: terminal of {}: {error}", self.spec.id);
+            super::note(format_args!("terminal of {}: {error}", self.spec.id));
         }
         self.status.running(self.pid, Timestamp::now());
     }

@@ -25,7 +25,7 @@ use super::sys::{self, Forked};
 /// the sandbox's folder. Must be called before the process has a second thread.
 pub fn shim_main(args: impl IntoIterator<Item = String>) -> i32 {
     let Some(folder) = args.into_iter().next() else {
-        eprintln!("shim: the sandbox's folder is missing");
+        note(format_args!("the sandbox's folder is missing"));
         return 2;
     };
     match detach(SandboxFolder::new(folder)) {
@@ -72,7 +72,7 @@ fn live(entered: Result<(), String>, folder: SandboxFolder, record: SandboxRecor
     match shim.serve() {
         Ok(()) => 0,
         Err(error) => {
-            eprintln!("shim: {error}");
+            note(format_args!("{error}"));
             1
         }
     }
@@ -83,6 +83,12 @@ fn announce(ready: &Ready) {
         line.push(b'\n');
         let _ = std::io::stdout().write_all(&line);
     }
+}
+
+/// Writes a line to the shim's log. One that cannot be written is dropped: `eprintln!` would panic, and the
+/// containers would end with the shim because the disk is full.
+fn note(text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "shim: {text}");
 }
 
 /// An error with its sources, for the one line that goes to the server.

@@ -215,7 +215,7 @@ impl Shim {
             }
             Err(error) => {
                 if error.kind() != io::ErrorKind::UnexpectedEof {
-                    eprintln!("shim: connection: {error}");
+                    super::note(format_args!("connection: {error}"));
                 }
                 self.connections.remove(&key);
             }
