@@ -252,6 +252,15 @@ pub(super) fn sandbox_fault(config: &SandboxConfig) -> Option<String> {
     None
 }
 
+/// Ids end where the runtime specification's do. Beyond lies -1 with another sign, which setresuid(2) takes
+/// for "no change": the process would stay root.
+const MAX_ID: u32 = i32::MAX as u32;
+
+fn user_fault(user: &User) -> Option<String> {
+    let mut ids = [user.uid, user.gid].into_iter().chain(user.additional_gids.iter().copied());
+    ids.find(|id| *id > MAX_ID).map(|id| format!("user or group id {id} is out of range"))
+}
+
 /// What makes a spec impossible whatever the machine; `None` if nothing does.
 pub(super) fn spec_fault(spec: &ContainerSpec) -> Option<String> {
     if !valid_id(&spec.id) {
@@ -277,7 +286,7 @@ pub(super) fn spec_fault(spec: &ContainerSpec) -> Option<String> {
     if !spec.stop_signal.is_empty() && super::signal_number(&spec.stop_signal).is_none() {
         return Some(format!("stop signal {:?}", spec.stop_signal));
     }
-    super::capabilities::change_fault(&spec.capabilities)
+    user_fault(&spec.user).or_else(|| super::capabilities::change_fault(&spec.capabilities))
 }
 
 #[cfg(test)]

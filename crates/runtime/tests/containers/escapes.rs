@@ -364,3 +364,21 @@ async fn a_full_disk_does_not_end_the_shim() {
     assert_eq!(world.sh("stays", "echo alive").await, (0, "alive".to_owned()));
     fs::remove_file(folder.join("filler")).unwrap();
 }
+
+/// The kernel takes -1 for "no change": such a user would be root.
+#[tokio::test]
+async fn users_beyond_the_range_are_refused() {
+    let world = World::new().await;
+    world.sandbox("s").await;
+    let users = [
+        User { uid: u32::MAX, ..User::default() },
+        User { uid: 1, gid: u32::MAX, ..User::default() },
+        User { uid: 1, gid: 1, additional_gids: vec![1 << 31] },
+    ];
+    for (number, user) in users.into_iter().enumerate() {
+        let mut spec = world.spec(&format!("c{number}"), &["id", "-u"]);
+        spec.user = user;
+        let made = world.runtime.create_container("s", spec).await;
+        assert!(made.is_err_and(|error| error.to_string().contains("out of range")), "{number}");
+    }
+}
