@@ -382,3 +382,17 @@ async fn users_beyond_the_range_are_refused() {
         assert!(made.is_err_and(|error| error.to_string().contains("out of range")), "{number}");
     }
 }
+
+#[tokio::test]
+async fn the_root_is_not_covered_by_way_of_a_link() {
+    let world = World::new().await;
+    let data = volume(&world, "data");
+    for (id, destination) in [("a", "/way"), ("b", "/tmp/way")] {
+        let mut spec = world.spec(id, &["ls", "/.."]);
+        symlink("/", spec.rootfs.join("way")).unwrap();
+        symlink("../..", spec.rootfs.join("tmp/way")).unwrap();
+        spec.mounts = vec![bind(&data, destination)];
+        let error = refusal(&world, spec).await;
+        assert!(error.contains("the root itself cannot be mounted over"), "{error}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Attaches a plan's mounts inside the container's root.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::{Mode, mkdirat};
@@ -125,26 +125,27 @@ fn place(root: &Root, destination: &str, mount: &OwnedFd) -> io::Result<()> {
 }
 
 fn attach_bind(root: &Root, destination: &str, tree: &OwnedFd) -> io::Result<()> {
-    check_destination(destination, tree)?;
+    if destination == "/proc" && sys::file_system_of(tree.as_fd())? != PROC_SUPER_MAGIC {
+        return Err(refused("only a procfs can be mounted at /proc"));
+    }
     let target = if is_folder(tree.as_fd())? {
         root.folder(destination, Links::Follow)?
     } else {
         root.file(destination, Links::Follow)?
     };
+    if is_same(target.as_fd(), root.fd())? {
+        return Err(refused("the root itself cannot be mounted over"));
+    }
     if sys::file_system_of(target.as_fd())? == PROC_SUPER_MAGIC && !coverable(destination) {
         return Err(refused("it would cover a part of /proc"));
     }
     mount_api::move_mount(tree.as_fd(), target.as_fd())
 }
 
-fn check_destination(destination: &str, tree: &OwnedFd) -> io::Result<()> {
-    if destination == "/" {
-        return Err(refused("the root itself cannot be mounted over"));
-    }
-    if destination == "/proc" && sys::file_system_of(tree.as_fd())? != PROC_SUPER_MAGIC {
-        return Err(refused("only a procfs can be mounted at /proc"));
-    }
-    Ok(())
+/// Whether two descriptors name one file, by whatever path they were found.
+fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
+    let (one, other) = (sys::stat_of(one)?, sys::stat_of(other)?);
+    Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
 fn coverable(destination: &str) -> bool {
