@@ -396,3 +396,13 @@ async fn the_root_is_not_covered_by_way_of_a_link() {
         assert!(error.contains("the root itself cannot be mounted over"), "{error}");
     }
 }
+
+/// However long the program's name is, the failure is reported and never taken for a start.
+#[tokio::test]
+async fn long_failures_are_failures() {
+    let world = World::new().await;
+    for (id, length) in [("long", 3000), ("longer", 120_000)] {
+        let error = refusal(&world, world.spec(id, &[&format!("/{}", "x".repeat(length))])).await;
+        assert!(error.contains("exec: \"/xxx"), "{error}");
+    }
+}

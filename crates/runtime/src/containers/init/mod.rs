@@ -30,6 +30,10 @@ pub use standard_streams::Stdio;
 pub use terminal::TERMINAL_REPORT;
 pub use user_namespace::{SIBLING_REPORT, enter as enter_user_namespace};
 
+/// What a report may have, and how much of it is the message: escapes make a byte up to six times as long.
+pub const MAX_REPORT_BYTES: usize = 16 << 10;
+const MAX_MESSAGE_BYTES: usize = 2 << 10;
+
 /// Why a process could not start; worded as runc words it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -74,10 +78,12 @@ pub struct UserNamespace<'a> {
 
 /// Becomes the program; never returns.
 pub fn run(launch: Launch<'_>) -> ! {
-    let failure = match prepare_and_exec(&launch) {
+    let mut failure = match prepare_and_exec(&launch) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
+    // A message that the socket does not take would pass for a start.
+    failure.message.truncate(failure.message.floor_char_boundary(MAX_MESSAGE_BYTES));
     let text = serde_json::to_vec(&failure).unwrap_or_default();
     let _ = socket::send(launch.report.as_fd(), &text, &[]);
     sys::exit_now(failure.exit_code)

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::containers::cgroups::JoinHandles;
 use crate::containers::init::{
-    self, Failure, Launch, Process, SIBLING_REPORT, Stdio, Surroundings, TERMINAL_REPORT, UserNamespace,
+    self, Failure, Launch, MAX_REPORT_BYTES, Process, SIBLING_REPORT, Stdio, Surroundings, TERMINAL_REPORT,
+    UserNamespace,
 };
 use crate::containers::socket;
 use crate::containers::status::TerminalSize;
@@ -41,7 +42,7 @@ impl Report {
 
     /// Takes one message.
     pub fn read(&mut self) -> Progress {
-        let (mut buffer, mut fds) = ([0; 4096], Vec::new());
+        let (mut buffer, mut fds) = ([0; MAX_REPORT_BYTES], Vec::new());
         match socket::receive(self.socket.as_fd(), &mut buffer, &mut fds) {
             Ok(0) => self.failure.take().map_or(Progress::Running, Progress::Failed),
             Ok(1) if buffer[0] == TERMINAL_REPORT => {
