@@ -40,6 +40,8 @@ pub enum CgroupError {
     Busy(String),
     #[error("cgroup device filter")]
     DeviceFilter(#[source] io::Error),
+    #[error("the machine has no cgroup hierarchy that keeps containers from its devices")]
+    NoDeviceFilter,
 }
 
 type Result<T> = std::result::Result<T, CgroupError>;
@@ -156,8 +158,12 @@ impl Cgroups {
     pub fn restrict_devices(&self, path: &str, rules: &[DeviceRule]) -> Result<()> {
         let full = self.full_path(path);
         match &self.layout {
-            Layout::V1 { hierarchies, .. } => {
-                let Some(devices) = hierarchies.iter().find(|h| h.has("devices")) else { return Ok(()) };
+            Layout::V1 { hierarchies, unified, .. } => {
+                let Some(devices) = hierarchies.iter().find(|h| h.has("devices")) else {
+                    // Containers may make device nodes, so that one without a filter has the host's disks.
+                    let mount = unified.as_ref().ok_or(CgroupError::NoDeviceFilter)?;
+                    return filter_devices(&mount.join(&full), rules);
+                };
                 let folder = devices.mount.join(&full);
                 write_file(&folder.join("devices.deny"), "a")?;
                 for rule in rules {
@@ -165,11 +171,7 @@ impl Cgroups {
                 }
                 Ok(())
             }
-            Layout::V2 { mount } => {
-                let folder =
-                    fs::File::open(mount.join(&full)).map_err(file_error("open", &mount.join(&full)))?;
-                device_filter::attach(folder.as_fd(), rules).map_err(CgroupError::DeviceFilter)
-            }
+            Layout::V2 { mount } => filter_devices(&mount.join(&full), rules),
         }
     }
 
@@ -359,6 +361,11 @@ impl Cgroups {
         };
         Some(mount.join(self.full_path(path)))
     }
+}
+
+fn filter_devices(folder: &Path, rules: &[DeviceRule]) -> Result<()> {
+    let open = fs::File::open(folder).map_err(file_error("open", folder))?;
+    device_filter::attach(open.as_fd(), rules).map_err(CgroupError::DeviceFilter)
 }
 
 /// Tells of out-of-memory kills; see [`Cgroups::oom_watch`].

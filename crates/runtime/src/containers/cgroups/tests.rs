@@ -65,3 +65,30 @@ fn device_filter_is_accepted_by_the_kernel() {
     let folder = fs::File::open(folder).unwrap();
     device_filter::attach(folder.as_fd(), &DeviceRule::defaults()).unwrap();
 }
+
+/// A machine whose devices controller is on neither side, or on the v2 side of a hybrid one.
+#[test]
+fn devices_are_never_left_open() {
+    let Some(tree) = tree("nodevices") else { return };
+    tree.0.create("c", &Resources::default()).unwrap();
+    let Layout::V1 { hierarchies, unified, others } = tree.0.layout.clone() else { return };
+    let hierarchies: Vec<_> = hierarchies.into_iter().filter(|h| !h.has("devices")).collect();
+    let machine = |unified| Cgroups {
+        root: tree.0.root.clone(),
+        layout: Layout::V1 { hierarchies: hierarchies.clone(), unified, others: others.clone() },
+    };
+    let refused = machine(None).restrict_devices("c", &DeviceRule::defaults());
+    assert!(matches!(refused, Err(CgroupError::NoDeviceFilter)), "{refused:?}");
+    let Some(unified) = unified else { return };
+    machine(Some(unified)).restrict_devices("c", &[]).unwrap();
+    let mut shell = Command::new("sh");
+    let mut child = shell.args(["-c", "read line; head -c 1 /dev/zero"]);
+    child = child.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let procs = tree.0.unified_folder("c").unwrap().join("cgroup.procs");
+    fs::write(procs, child.id().to_string()).unwrap();
+    drop(child.stdin.take());
+    let output = child.wait_with_output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(complaint.contains("Operation not permitted"), "{complaint}");
+}
