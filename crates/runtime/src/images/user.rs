@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
@@ -160,17 +161,18 @@ fn read_inside(rootfs: &Path, path: &'static str) -> Result<String, UserError> {
     }
 }
 
-/// Opens a regular file below `rootfs`. Absolute and climbing links stay inside; a pipe does not block us.
+/// Opens a regular file below `rootfs`. Absolute and climbing links stay inside. Anything else is not opened
+/// at all: an image may have the node of a watchdog or a tape there, on which that has consequences.
 fn open_inside(rootfs: &Path, path: &str) -> io::Result<File> {
     let root = File::open(rootfs)?;
     let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-    let file = File::from(openat2(&root, path, how)?);
-    if !file.metadata()?.is_file() {
+    let found = File::from(openat2(&root, path, how)?);
+    if !found.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    Ok(file)
+    File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
 }
 
 #[cfg(test)]
@@ -231,6 +233,29 @@ mod tests {
         assert_eq!(resolve_user(&root, "app").unwrap().uid, 1000);
         std::fs::remove_file(root.join("etc/passwd")).unwrap();
         nix::unistd::mkfifo(&root.join("etc/passwd"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let opened = Opened::watch(&root.join("etc/passwd"));
         assert!(matches!(resolve_user(&root, "app"), Err(UserError::Read { .. })));
+        assert!(!opened.seen(), "the pipe was opened");
+    }
+
+    /// Whether a file was opened since.
+    struct Opened(File);
+
+    impl Opened {
+        fn watch(path: &Path) -> Self {
+            use std::os::fd::FromRawFd;
+            use std::os::unix::ffi::OsStrExt;
+            let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+            // SAFETY: plain system calls; the descriptor is fresh and the path NUL-terminated.
+            unsafe {
+                let fd = libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC);
+                assert!(fd >= 0 && libc::inotify_add_watch(fd, path.as_ptr(), libc::IN_OPEN) >= 0);
+                Self(File::from_raw_fd(fd))
+            }
+        }
+
+        fn seen(mut self) -> bool {
+            self.0.read(&mut [0; 4096]).is_ok()
+        }
     }
 }
