@@ -2,9 +2,18 @@
 //!
 //! Source: `k8s.io/kubernetes/pkg/volume`, SetVolumeOwnership.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
-use std::path::Path;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::sys::stat::{FileStat, Mode, fstat};
+use nix::unistd::{Gid, fchownat};
 
 use super::error::{Error, Result};
 
@@ -12,7 +21,7 @@ const READ_WRITE: u32 = 0o660;
 const READ_ONLY: u32 = 0o440;
 const TRAVERSE: u32 = 0o110;
 const SETGID: u32 = 0o2000;
-/// Deeper trees than this are not followed.
+/// Deeper trees than this are not gone through.
 const MAX_DEPTH: usize = 512;
 
 /// The mode a file gets.
@@ -35,34 +44,112 @@ pub fn set_ownership(dir: &Path, group: u32, read_only: bool, on_root_mismatch: 
             return Ok(());
         }
     }
-    walk(dir, group, read_only, 0)
-}
-
-/// The root comes last, so that it shows whether all was done.
-fn walk(path: &Path, group: u32, read_only: bool, depth: usize) -> Result<()> {
-    let meta = fs::symlink_metadata(path).map_err(Error::file("read", path))?;
-    if meta.is_dir() && depth < MAX_DEPTH {
-        for entry in fs::read_dir(path).map_err(Error::file("read", path))? {
-            let entry = entry.map_err(Error::file("read", path))?;
-            walk(&entry.path(), group, read_only, depth + 1)?;
-        }
-    }
-    // As upstream: a file that cannot be changed (a read-only file system) does not fail the volume.
-    if meta.gid() != group
-        && let Err(error) = lchown(path, None, Some(group))
-    {
-        tracing::warn!(path = %path.display(), %error, "cannot change the group");
-    }
-    if meta.is_symlink() {
+    let opened = open(dir, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty());
+    let root = opened.map_err(|errno| Error::file("open", dir)(errno.into()))?;
+    let stat = fstat(&root).map_err(|errno| Error::file("read", dir)(errno.into()))?;
+    let walk = Walk { root: &root, dir, group, read_only };
+    if kind(&stat) != libc::S_IFDIR {
+        walk.change(root.as_fd(), &stat, Path::new(""));
         return Ok(());
     }
-    let mode = new_mode(meta.mode() & 0o7777, meta.is_dir(), read_only);
-    if (mode != meta.mode() & 0o7777 || meta.gid() != group)
-        && let Err(error) = fs::set_permissions(path, fs::Permissions::from_mode(mode))
-    {
-        tracing::warn!(path = %path.display(), %error, "cannot change the mode");
+    walk.go(Path::new("."), 0)
+}
+
+/// One pass over a volume that containers may change meanwhile: every file is opened beneath the volume's root without
+/// following links, and changed by its descriptor. A link that is swapped in leads nowhere.
+struct Walk<'a> {
+    root: &'a OwnedFd,
+    dir: &'a Path,
+    group: u32,
+    read_only: bool,
+}
+
+impl Walk<'_> {
+    /// A folder comes after what is in it, so that the root shows whether all was done.
+    fn go(&self, path: &Path, depth: usize) -> Result<()> {
+        let fault = |what, error: nix::Error| Error::file(what, &self.dir.join(path))(error.into());
+        let file = match self.open(path, OFlag::O_PATH) {
+            Ok(file) => file,
+            Err(error) if has_gone(error) => return Ok(()),
+            Err(error) => return Err(fault("open", error)),
+        };
+        let stat = fstat(&file).map_err(|error| fault("read", error))?;
+        if kind(&stat) == libc::S_IFDIR && depth < MAX_DEPTH {
+            drop(file);
+            let names = match self.names(path) {
+                Ok(names) => names,
+                Err(error) if has_gone(error) => return Ok(()),
+                Err(error) => return Err(fault("read", error)),
+            };
+            for name in names {
+                self.go(&path.join(name), depth + 1)?;
+            }
+            // Descriptors are not kept on the way down: a deep tree would use up the process's.
+            return match self.open(path, OFlag::O_PATH) {
+                Ok(folder) => fstat(&folder)
+                    .map(|stat| self.change(folder.as_fd(), &stat, path))
+                    .map_err(|error| fault("read", error)),
+                Err(error) if has_gone(error) => Ok(()),
+                Err(error) => Err(fault("open", error)),
+            };
+        }
+        self.change(file.as_fd(), &stat, path);
+        Ok(())
     }
-    Ok(())
+
+    fn open(&self, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        openat2(self.root, path, how)
+    }
+
+    fn names(&self, path: &Path) -> nix::Result<Vec<OsString>> {
+        let mut folder = Dir::from_fd(self.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?)?;
+        let mut names = Vec::new();
+        for entry in folder.iter() {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    /// As upstream: a file that cannot be changed (a read-only file system) does not fail the volume.
+    fn change(&self, file: BorrowedFd<'_>, stat: &FileStat, path: &Path) {
+        let warn = |what: &str, error: io::Error| {
+            tracing::warn!(path = %self.dir.join(path).display(), %error, "cannot change the {what}");
+        };
+        if stat.st_gid != self.group {
+            let flags = AtFlags::AT_EMPTY_PATH | AtFlags::AT_SYMLINK_NOFOLLOW;
+            if let Err(error) = fchownat(file, "", None, Some(Gid::from_raw(self.group)), flags) {
+                warn("group", error.into());
+            }
+        }
+        if kind(stat) == libc::S_IFLNK {
+            return;
+        }
+        let old = stat.st_mode & 0o7777;
+        let mode = new_mode(old, kind(stat) == libc::S_IFDIR, self.read_only);
+        if mode != old || stat.st_gid != self.group {
+            // The one way to a descriptor's file with any kernel: it is a link to the file itself, not to its name.
+            let own = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+            if let Err(error) = fs::set_permissions(own, fs::Permissions::from_mode(mode)) {
+                warn("mode", error);
+            }
+        }
+    }
+}
+
+fn kind(stat: &FileStat) -> u32 {
+    stat.st_mode & libc::S_IFMT
+}
+
+/// What was listed has been removed since, or replaced by something else.
+fn has_gone(error: nix::Error) -> bool {
+    matches!(error, nix::Error::ENOENT | nix::Error::ENOTDIR | nix::Error::ELOOP | nix::Error::EXDEV)
 }
 
 #[cfg(test)]
@@ -81,6 +168,73 @@ mod tests {
         for (mode, is_dir, read_only, want) in table {
             assert_eq!(new_mode(mode, is_dir, read_only), want, "{mode:o}");
         }
+    }
+
+    /// A container swaps a folder of its volume for a link and back while the volume is gone through.
+    #[test]
+    fn links_swapped_in_do_not_lead_out() {
+        use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let root = std::env::temp_dir().join(format!("knarr-ownership-{:016x}", fastrand::u64(..)));
+        let (volume, outside) = (root.join("volume"), root.join("outside"));
+        let (folder, link) = (volume.join("folder"), root.join("link"));
+        for dir in [&folder, &outside] {
+            fs::create_dir_all(dir).unwrap();
+            for n in 0..20 {
+                fs::write(dir.join(n.to_string()), "").unwrap();
+                fs::set_permissions(dir.join(n.to_string()), fs::Permissions::from_mode(0o600)).unwrap();
+            }
+        }
+        std::os::unix::fs::symlink(&outside, &link).unwrap();
+        let modes = || -> Vec<u32> {
+            let files = fs::read_dir(&outside).unwrap();
+            files.map(|f| f.unwrap().metadata().unwrap().mode() & 0o7777).collect()
+        };
+        // SAFETY: plain system calls.
+        let group = unsafe { libc::getegid() };
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    renameat2(AT_FDCWD, &folder, AT_FDCWD, &link, RenameFlags::RENAME_EXCHANGE).unwrap();
+                }
+            });
+            for _ in 0..2000 {
+                let walked = set_ownership(&volume, group, false, false);
+                if walked.is_err() || modes().iter().any(|mode| *mode != 0o600) {
+                    break;
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let (found, walked) = (modes(), set_ownership(&volume, group, false, false));
+        fs::remove_dir_all(&root).unwrap();
+        assert!(found.iter().all(|mode| *mode == 0o600), "{found:?}");
+        walked.unwrap();
+    }
+
+    #[test]
+    fn links_and_files_of_a_volume() {
+        let root = std::env::temp_dir().join(format!("knarr-ownership-{:016x}", fastrand::u64(..)));
+        let volume = root.join("volume");
+        fs::create_dir_all(volume.join("a/b")).unwrap();
+        fs::write(volume.join("a/b/file"), "").unwrap();
+        fs::write(root.join("outside"), "").unwrap();
+        for path in ["volume/a/b/file", "outside"] {
+            fs::set_permissions(root.join(path), fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        for dir in ["volume", "volume/a", "volume/a/b"] {
+            fs::set_permissions(root.join(dir), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        std::os::unix::fs::symlink("../../outside", volume.join("a/link")).unwrap();
+        // SAFETY: plain system calls.
+        let group = unsafe { libc::getegid() };
+        set_ownership(&volume, group, false, false).unwrap();
+        let mode = |path: &str| fs::metadata(root.join(path)).unwrap().mode() & 0o7777;
+        let found = ["volume", "volume/a", "volume/a/b", "volume/a/b/file", "outside"].map(mode);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [0o2775, 0o2775, 0o2775, 0o660, 0o600]);
     }
 
     #[test]
