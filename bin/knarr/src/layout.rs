@@ -1,5 +1,6 @@
 //! Where things are below the data folder.
 
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -14,12 +15,29 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Makes the folder if it is missing, readable by root alone.
+    /// Makes the folder if it is missing, readable by root alone. One that is there is closed to others if it is empty
+    /// or a data folder already; what else somebody may have named, such as /srv, is left as it is.
     pub fn create(root: &Path) -> Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
         let in_words = || format!("cannot use {} as data folder", root.display());
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).with_context(in_words)?;
-        Ok(Self { root: root.canonicalize().with_context(in_words)? })
+        let layout = Self { root: root.canonicalize().with_context(in_words)? };
+        layout.close_to_others().with_context(in_words)?;
+        Ok(layout)
+    }
+
+    fn close_to_others(&self) -> std::io::Result<()> {
+        let mode = std::fs::metadata(&self.root)?.permissions().mode() & 0o7777;
+        if mode & 0o077 == 0 {
+            return Ok(());
+        }
+        let marks = [self.store(), self.pki(), self.kubelet_dir_file(), self.cgroup_root_file()];
+        let own = marks.iter().any(|path| path.exists()) || std::fs::read_dir(&self.root)?.next().is_none();
+        if own {
+            std::fs::set_permissions(&self.root, std::fs::Permissions::from_mode(mode & 0o700))?;
+        } else {
+            tracing::warn!(folder = %self.root.display(), "the data folder is open to other users");
+        }
+        Ok(())
     }
 
     /// A data folder that may not exist.
@@ -85,4 +103,26 @@ impl Layout {
 /// The cgroup of the shims beside a pods' cgroup root: `/kubepods` gives `/kubepods-shims`.
 pub fn shim_cgroup(cgroup_root: &str) -> String {
     format!("{}-shims", cgroup_root.trim_end_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+
+    #[test]
+    fn data_folders_are_closed_to_others_and_no_other_folders() {
+        let root = std::env::temp_dir().join(format!("knarr-layout-{}", std::process::id()));
+        for (name, inside, expected) in
+            [("empty", "", 0o700), ("own", "store", 0o700), ("other", "www", 0o755)]
+        {
+            let dir = root.join(name);
+            fs::create_dir_all(dir.join(inside)).unwrap();
+            fs::set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+            let layout = Layout::create(&dir).unwrap();
+            let mode = fs::metadata(layout.root()).unwrap().permissions().mode() & 0o7777;
+            assert_eq!(mode, expected, "{name}");
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
 }

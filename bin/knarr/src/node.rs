@@ -14,6 +14,7 @@ use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Informer, Informers};
 use knarr_kubelet::config::Config;
 use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo, allocatable};
+use knarr_kubelet::folders;
 use knarr_kubelet::host_security::HostSecurity;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::node_status::{self, Thresholds};
@@ -325,7 +326,7 @@ async fn start_kubelet(
     let client = access.kubelet.clone();
     let config = kubelet_config(options);
     let folder = &config.data_dir;
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    folders::make(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     std::fs::write(options.layout.kubelet_dir_file(), folder.as_os_str().as_encoded_bytes())
         .context("cannot write to the data folder")?;
     let mut status = node_status::Options::new(&config);

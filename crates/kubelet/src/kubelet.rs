@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::back_off::BackOff;
 use crate::config::Config;
 use crate::events::Events;
+use crate::folders;
 use crate::host_security::HostSecurity;
 use crate::image_manager::ImageManager;
 use crate::log_rotation;
@@ -142,6 +143,9 @@ impl Kubelet {
 
     async fn work(self: Arc<Self>) -> Result<(), String> {
         let stop = self.stop.clone();
+        let dirs = self.config.dirs();
+        let made = tokio::task::spawn_blocking(move || folders::make_all(&dirs)).await;
+        made.map_err(|e| e.to_string())?.map_err(|e| format!("cannot make the kubelet's folders: {e}"))?;
         let cgroups = self.syncer.cgroups.clone();
         tokio::task::spawn_blocking(move || cgroups.open()).await.map_err(|e| e.to_string())??;
         tokio::spawn(Arc::clone(&self.syncer.status).run(stop.clone()));

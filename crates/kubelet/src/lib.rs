@@ -11,6 +11,7 @@ pub mod cri;
 pub mod csi;
 pub mod embedded;
 pub mod events;
+pub mod folders;
 pub mod hooks;
 pub mod host_security;
 pub mod http_get;

@@ -63,7 +63,7 @@ pub struct Sockets {
 impl Sockets {
     /// Makes the folder if it is missing.
     pub fn open(root: PathBuf) -> io::Result<Self> {
-        std::fs::create_dir_all(&root)?;
+        crate::folders::make(&root)?;
         let inotify = Inotify::new()?;
         Ok(Self { root, inotify })
     }

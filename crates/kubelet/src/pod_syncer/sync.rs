@@ -13,6 +13,7 @@ use super::{PodMemory, PodSyncer, blocking};
 use crate::compute_actions::{PodActions, compute_actions};
 use crate::container_config::dns::{parse_resolv_conf, pod_dns};
 use crate::container_config::sandbox_config;
+use crate::folders;
 use crate::pod::{self, ContainerKind};
 use crate::runtime::{ContainerState, PodRuntimeStatus, PodSandboxConfig, SandboxState};
 use crate::se_linux;
@@ -109,7 +110,7 @@ impl PodSyncer {
         let (pod_dir, volumes_dir) = (dirs.pod_dir(pod.uid()), dirs.volumes_dir(pod.uid()));
         let logs = dirs.pod_logs_dir(pod.namespace(), pod.name(), pod.uid());
         let made = blocking(move || {
-            [volumes_dir, pod_dir.join("containers"), logs].iter().try_for_each(std::fs::create_dir_all)
+            [volumes_dir, pod_dir.join("containers"), logs].iter().try_for_each(|dir| folders::make(dir))
         });
         if let Err(error) = made.await.and_then(|r| r.map_err(|e| e.to_string())) {
             let message = format!("error making pod data directories: {error}");
