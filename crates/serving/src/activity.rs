@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::limits::Limits;
 
-/// How long a connection that was asked to close may take for it.
+/// How long a connection that was asked to close may take for it, at most.
 const LINGER: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
@@ -69,11 +69,12 @@ impl Activity {
 }
 
 fn next(state: &State, now: Instant, limits: &Limits) -> Next {
+    let linger = LINGER.min(limits.headers);
     if state.running > 0 {
-        return Next::Look(now + if state.closing.is_some() { LINGER } else { limits.idle });
+        return Next::Look(now + if state.closing.is_some() { linger } else { limits.idle });
     }
     let (since, most, then) = match state.closing {
-        Some(closing) => (closing.max(state.quiet_since), LINGER, Next::Drop),
+        Some(closing) => (closing.max(state.quiet_since), linger, Next::Drop),
         None if state.any_request => (state.quiet_since, limits.idle, Next::Close),
         None => (state.quiet_since, limits.headers, Next::Close),
     };
@@ -107,10 +108,10 @@ mod tests {
             (idle, at(4), Next::Look(at(11))),
             (idle, at(11), Next::Close),
             (busy, at(100), Next::Look(at(109))),
-            (State { closing: Some(at(11)), ..idle }, at(12), Next::Look(at(16))),
-            (State { closing: Some(at(11)), ..idle }, at(16), Next::Drop),
-            (State { closing: Some(at(11)), ..busy }, at(100), Next::Look(at(105))),
-            (State { closing: Some(at(11)), quiet_since: at(20), ..idle }, at(21), Next::Look(at(25))),
+            (State { closing: Some(at(11)), ..idle }, at(12), Next::Look(at(14))),
+            (State { closing: Some(at(11)), ..idle }, at(14), Next::Drop),
+            (State { closing: Some(at(11)), ..busy }, at(100), Next::Look(at(103))),
+            (State { closing: Some(at(11)), quiet_since: at(20), ..idle }, at(21), Next::Look(at(23))),
         ] {
             assert_eq!(next(&state, now, &limits), expected, "{state:?}");
         }

@@ -1,10 +1,11 @@
-//! Answers on their way out: counted until they are sent.
+//! Answers on their way out: counted until they are sent, without a body for HEAD.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::Response;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::{Method, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::activity::Running;
@@ -21,13 +22,25 @@ pub enum CloseConnection {
 /// The body of an answer; holds the place of its request.
 #[derive(Debug)]
 pub struct Answered<B> {
-    body: B,
+    body: Option<B>,
     _running: Option<Running>,
 }
 
-pub(crate) fn prepare<B: Body>(response: Response<B>, running: Option<Running>) -> Response<Answered<B>> {
-    let (parts, body) = response.into_parts();
-    Response::from_parts(parts, Answered { body, _running: running })
+/// RFC 9110, section 9.3.2: an answer to HEAD has the headers of the answer to GET and no content.
+pub(crate) fn prepare<B: Body>(
+    response: Response<B>,
+    method: &Method,
+    running: Option<Running>,
+) -> Response<Answered<B>> {
+    let (mut parts, body) = response.into_parts();
+    if *method != Method::HEAD || parts.status == StatusCode::SWITCHING_PROTOCOLS {
+        return Response::from_parts(parts, Answered { body: Some(body), _running: running });
+    }
+    let length = body.size_hint().exact().filter(|length| *length > 0);
+    if let (Some(length), false) = (length, parts.headers.contains_key(CONTENT_LENGTH)) {
+        parts.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Response::from_parts(parts, Answered { body: None, _running: running })
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for Answered<B> {
@@ -38,14 +51,17 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Answered<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(cx)
+        match &mut self.get_mut().body {
+            Some(body) => Pin::new(body).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }

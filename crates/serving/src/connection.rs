@@ -81,7 +81,7 @@ pub async fn speak<S: Service, IO>(
     let doing = Arc::clone(&activity);
     let answering = service_fn(move |request: Request<Incoming>| {
         let (service, peer, activity) = (Arc::clone(&service), peer.clone(), Arc::clone(&doing));
-        let running = activity.begin();
+        let (running, method) = (activity.begin(), request.method().clone());
         // In a box of its own: hyper keeps the room for a request as long as the connection lasts.
         Box::pin(async move {
             let response = service.answer(peer, request).await;
@@ -90,7 +90,7 @@ pub async fn speak<S: Service, IO>(
                 activity.close.notify_one();
             }
             let running = (close != Some(CloseConnection::Now)).then_some(running);
-            Ok::<_, Infallible>(answer::prepare(response, running))
+            Ok::<_, Infallible>(answer::prepare(response, &method, running))
         })
     });
     let builder = builder(protocol, limits);

@@ -362,3 +362,18 @@ async fn clients_say_how_long_they_wait() {
         assert_eq!((got, body["message"].as_str()), (code, message), "{uri}");
     }
 }
+
+#[tokio::test]
+async fn head_is_answered_without_content() {
+    let s = serve().await;
+    let admin = s.authority.sign("admin", &["system:masters"], &[], false);
+    for h2 in [false, true] {
+        for (path, code) in [("/healthz", 200), ("/metrics", 200), ("/version", 405), (CONFIG_MAPS, 405)] {
+            let request = if h2 { get(path) } else { get1(path) };
+            let answer = s.open(Some(&admin), h2, request.method("HEAD"), "").await;
+            assert_eq!(answer.status().as_u16(), code, "{path}");
+            assert!(answer.headers().contains_key("content-length"), "{path}");
+            assert!(answer.into_body().collect().await.unwrap().to_bytes().is_empty(), "{path}");
+        }
+    }
+}

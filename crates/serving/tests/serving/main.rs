@@ -1,0 +1,5 @@
+//! The listener over real sockets.
+
+mod harness;
+mod head;
+mod peers;
