@@ -352,6 +352,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
     let request = Request::new(RequestParts {
         info,
         query,
+        raw_path: parts.uri.path().to_owned(),
         raw_query: parts.uri.query().map(str::to_owned),
         peer,
         method: parts.method,

@@ -8,6 +8,7 @@ use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use super::availability::is_available_in;
 use super::remote::{backend, set_user};
 use crate::http::output::Answer;
+use crate::http::query::decode_bytes;
 use crate::proxy::{self, Location};
 use crate::registry::Request;
 use crate::server::Inner;
@@ -38,14 +39,16 @@ pub async fn answer(
     audit_id: &str,
 ) -> Answer {
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
-    pass(server, request, api_service, format!("{}{query}", request.info.path), audit_id).await
+    let path = proxy::escape(&decode_bytes(&request.raw_path, false));
+    pass(server, request, api_service, format!("{path}{query}"), audit_id).await
 }
 
 /// The OpenAPI v3 document of a group version that another server serves: `rest` is `apis/GROUP/VERSION`.
 pub async fn answer_document(server: &Arc<Inner>, request: &Request, rest: &str) -> Option<Answer> {
     let api_service = service_of(server, rest)?;
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
-    Some(pass(server, request, &api_service, format!("/openapi/v3/{rest}{query}"), "").await)
+    let path = proxy::escape(format!("/openapi/v3/{rest}").as_bytes());
+    Some(pass(server, request, &api_service, format!("{path}{query}"), "").await)
 }
 
 async fn pass(
@@ -73,7 +76,7 @@ async fn pass(
             ("audit-id", audit_id),
             ("x-forwarded-host", &host),
             ("x-forwarded-proto", "https"),
-            ("x-forwarded-uri", &request.info.path),
+            ("x-forwarded-uri", location.path.split('?').next().unwrap_or("")),
         ] {
             if let Ok(value) = HeaderValue::from_str(value)
                 && !value.is_empty()

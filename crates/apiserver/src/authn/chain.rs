@@ -11,6 +11,7 @@ use super::webhook::TokenWebhook;
 use super::{Authenticated, UserInfo, bearer, bootstrap_token, request_header, service_account};
 use crate::config::ConfigError;
 use crate::http::listener::Certificate;
+use crate::http::query::decode;
 use crate::metrics::Metric;
 use crate::reload::Reloaded;
 use crate::server::Inner;
@@ -135,7 +136,7 @@ impl Chain {
         }
         let configured = self.issuers.get(&*server.clock);
         let anonymous = configured.anonymous.as_ref().unwrap_or(&self.options.anonymous);
-        Ok(anonymous.admits(parts.uri.path()).then(UserInfo::anonymous))
+        Ok(anonymous.admits(&decode(parts.uri.path(), false)).then(UserInfo::anonymous))
     }
 
     /// Whose token it is; `None` if nobody knows it.

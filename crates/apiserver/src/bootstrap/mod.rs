@@ -75,6 +75,7 @@ pub fn own_request() -> Request {
     Request::new(RequestParts {
         info: RequestInfo::default(),
         query: Query::default(),
+        raw_path: String::new(),
         raw_query: None,
         peer: None,
         method: Method::POST,

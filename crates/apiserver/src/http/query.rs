@@ -49,6 +49,11 @@ impl Query {
 
 /// Percent-decodes; what is not an escape stays as it is, invalid UTF-8 is replaced.
 pub fn decode(text: &str, plus_is_space: bool) -> String {
+    String::from_utf8_lossy(&decode_bytes(text, plus_is_space)).into_owned()
+}
+
+/// As [`decode`], whatever the bytes are.
+pub fn decode_bytes(text: &str, plus_is_space: bool) -> Vec<u8> {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
@@ -67,7 +72,7 @@ pub fn decode(text: &str, plus_is_space: bool) -> String {
         }
         i += 1;
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 #[cfg(test)]

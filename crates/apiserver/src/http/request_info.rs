@@ -8,6 +8,7 @@ use super::query::{Query, decode};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     pub is_resource: bool,
+    /// Decoded.
     pub path: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the lower-case method for
     /// paths that name no resource.
@@ -26,11 +27,11 @@ pub struct RequestInfo {
 }
 
 impl RequestInfo {
+    /// `path` as it came: escapes are decoded before it is split, so that an escaped slash is a slash like any other.
     pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
-        let mut info =
-            Self { path: path.to_owned(), verb: method.as_str().to_ascii_lowercase(), ..Self::default() };
-        let mut parts: Vec<String> =
-            path.split('/').filter(|p| !p.is_empty()).map(|p| decode(p, false)).collect();
+        let path = decode(path, false);
+        let mut parts: Vec<String> = path.trim_matches('/').split('/').map(str::to_owned).collect();
+        let mut info = Self { path, verb: method.as_str().to_ascii_lowercase(), ..Self::default() };
         let prefix = match parts.first().map(String::as_str) {
             Some("api") => 2,
             Some("apis") => 3,
@@ -175,6 +176,22 @@ mod tests {
                 "/api/v1/namespaces/a/services/s:80/proxy/x/y",
                 "get /v1 services ns=a name=s:80 sub=proxy rest=/x/y",
             ),
+            // Escapes are decoded first, empty segments stay.
+            (Method::GET, "/healthz%2Fping", "get /healthz/ping"),
+            (
+                Method::GET,
+                "/api%2Fv1/namespaces%2Fa/pods%2Fp%2fexec",
+                "get /v1 pods ns=a name=p sub=exec rest=",
+            ),
+            (
+                Method::GET,
+                "/api/v1/nodes/n/proxy/stats%2Fsummary",
+                "get /v1 nodes ns= name=n sub=proxy rest=/stats/summary",
+            ),
+            (Method::GET, "//api/v1/pods//", "list /v1 pods ns= name= sub= rest="),
+            (Method::GET, "/api//v1/pods", "get / v1 ns= name=pods sub= rest="),
+            (Method::GET, "/api/v1/namespaces//pods", "list /v1 pods ns= name= sub= rest="),
+            (Method::GET, "/api/v1/namespaces/a/pods//log", "list /v1 pods ns=a name= sub=log rest="),
         ] {
             assert_eq!(show(method, uri), expected, "{uri}");
         }

@@ -42,9 +42,9 @@ pub async fn locate(server: &Inner, request: &Request) -> Result<Option<Location
 
 /// What follows `proxy`, with the query.
 fn rest(request: &Request) -> String {
-    let (_, path) = rewrite::split(&request.info.path, &request.info.resource);
+    let path = rewrite::split(&request.raw_path, &request.info.resource).rest;
     let query = request.raw_query.as_deref().map(|q| format!("?{q}")).unwrap_or_default();
-    format!("{}{query}", if path.is_empty() { "/" } else { path })
+    format!("{}{query}", if path.is_empty() { "/" } else { &path })
 }
 
 /// A backend that is called with or without TLS.

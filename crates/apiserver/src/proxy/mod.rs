@@ -37,6 +37,7 @@ use crate::server::Inner;
 pub use any_certificate::AnyCertificate;
 pub use dial::{Kubelets, connect_plainly};
 use pages::Links;
+pub use rewrite::escape;
 
 /// Where a request goes on.
 pub struct Location {
@@ -97,10 +98,10 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     }
     let is_log = request.info.subresource == "log";
     let switching = upgrade.is_some() && !is_log;
-    let (prefix, _) = rewrite::split(&request.info.path, &request.info.resource);
+    let rewrite::Proxied { prefix, rest } = rewrite::split(&request.raw_path, &request.info.resource);
     let told = |headers: &mut HeaderMap| {
         if proxied {
-            rewrite::forwarded(headers, &request.info.path);
+            rewrite::forwarded(headers, &format!("{prefix}{rest}"));
         }
     };
     let response =
@@ -123,11 +124,11 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         let authority = location.to.authority();
         let host = request.headers.get(HOST).and_then(|h| h.to_str().ok()).unwrap_or("");
         let hosts = [authority.as_str(), host];
-        rewrite::answer(&mut parts.headers, prefix, &hosts);
+        rewrite::answer(&mut parts.headers, &prefix, &hosts);
         if is_page(&parts.headers) {
             parts.headers.remove(CONTENT_LENGTH);
             parts.headers.remove(TRANSFER_ENCODING);
-            let page = page(body, &Links { prefix, hosts: &hosts }).await?;
+            let page = page(body, &Links { prefix: &prefix, hosts: &hosts }).await?;
             return Ok(Answer::Raw(Response::from_parts(parts, page)));
         }
     }
@@ -170,7 +171,7 @@ pub async fn pass(
 
 /// What is proxied begins with a slash: whoever leaves it out is sent there, so that relative links work.
 fn to_root(request: &Request) -> Option<Response<Body>> {
-    let (_, rest) = rewrite::split(&request.info.path, &request.info.resource);
+    let rest = rewrite::split(&request.raw_path, &request.info.resource).rest;
     if !rest.is_empty() || !matches!(request.method, Method::GET | Method::HEAD) {
         return None;
     }

@@ -1,21 +1,76 @@
 //! Proxied answers speak of paths of their own: redirects are led back through the proxy.
 
+use std::fmt::Write;
 use std::net::IpAddr;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+
+use crate::http::query::decode_bytes;
 
 /// How many segments come before what is proxied: `/api/v1/nodes/n/proxy`, `/api/v1/namespaces/ns/pods/p/proxy`.
 fn segments(resource: &str) -> usize {
     if resource == "nodes" { 5 } else { 7 }
 }
 
-/// The path up to `proxy`, and what follows it as it came: empty, or with a leading slash.
-pub fn split<'a>(path: &'a str, resource: &str) -> (&'a str, &'a str) {
-    let mut slashes = path.match_indices('/').map(|(i, _)| i);
-    match slashes.nth(segments(resource)) {
-        Some(at) => path.split_at(at),
-        None => (path, ""),
+/// A proxied path in two parts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Proxied {
+    /// The path up to `proxy`, decoded.
+    pub prefix: String,
+    /// What follows it, escaped, for the backend: empty, or with a leading slash.
+    pub rest: String,
+}
+
+/// Splits a path as it came behind `proxy`. What follows is decoded, cleaned and escaped anew, as upstream does.
+pub fn split(raw: &str, resource: &str) -> Proxied {
+    let decoded = decode_bytes(raw, false);
+    let parts: Vec<&[u8]> = trimmed(&decoded).split(|b| *b == b'/').collect();
+    let (prefix, rest) = parts.split_at(segments(resource).min(parts.len()));
+    let prefix = format!("/{}", String::from_utf8_lossy(&prefix.join(&b'/')));
+    let ends_with_slash = decoded.ends_with(b"/");
+    let mut clean: Vec<u8> = Vec::new();
+    for part in cleaned(rest) {
+        clean.push(b'/');
+        clean.extend_from_slice(part);
     }
+    if ends_with_slash || !rest.is_empty() && clean.is_empty() {
+        clean.push(b'/');
+    }
+    Proxied { prefix, rest: escape(&clean) }
+}
+
+/// Without the slashes around it.
+fn trimmed(path: &[u8]) -> &[u8] {
+    let begin = path.iter().position(|b| *b != b'/').unwrap_or(path.len());
+    let end = path.iter().rposition(|b| *b != b'/').map_or(begin, |last| last + 1);
+    &path[begin..end]
+}
+
+/// Without empty segments and `.`, and without what `..` leads out of.
+fn cleaned<'a>(parts: &[&'a [u8]]) -> Vec<&'a [u8]> {
+    let mut clean = Vec::new();
+    for part in parts {
+        match *part {
+            b"" | b"." => {}
+            b".." => drop(clean.pop()),
+            part => clean.push(part),
+        }
+    }
+    clean
+}
+
+/// A path with all escaped but what Go leaves as it is. Source: `net/url`'s `URL.EscapedPath`.
+pub fn escape(path: &[u8]) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => out.push(char::from(*byte)),
+            _ if b"-_.~$&+,/:;=@".contains(byte) => out.push(char::from(*byte)),
+            // Writing to a String cannot fail.
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+    }
+    out
 }
 
 /// Where a redirect of the backend leads, seen from outside: `prefix` is the path up to `proxy`, `hosts` are the names
@@ -77,15 +132,28 @@ mod tests {
 
     #[test]
     fn paths_are_split_behind_proxy() {
+        let pod = "/api/v1/namespaces/a/pods/p/proxy";
         for (path, resource, rest) in [
             ("/api/v1/namespaces/a/pods/p/proxy", "pods", ""),
             ("/api/v1/namespaces/a/pods/p/proxy/", "pods", "/"),
-            ("/api/v1/namespaces/a/services/https:s:1/proxy/x//y/", "services", "/x//y/"),
+            ("/api/v1/namespaces/a/pods/p/proxy//", "pods", "/"),
+            ("//api/v1/namespaces/a/pods/p/proxy/x", "pods", "/x"),
+            ("/api/v1/namespaces/a/pods%2Fp%2Fproxy%2Fx%2F", "pods", "/x/"),
+            ("/api/v1/namespaces/a/pods/p/proxy/x//y/", "pods", "/x/y/"),
+            ("/api/v1/namespaces/a/pods/p/proxy/x/../../../y/./z", "pods", "/y/z"),
+            ("/api/v1/namespaces/a/pods/p/proxy/x%2F..%2f%2e%2e", "pods", "/"),
+            ("/api/v1/namespaces/a/pods/p/proxy/a%20b%3Fc%25d;e=@!*'", "pods", "/a%20b%3Fc%25d;e=@%21%2A%27"),
+            ("/api/v1/namespaces/a/pods/p/proxy/%FF%C3%A9", "pods", "/%FF%C3%A9"),
+            ("/api/v1/nodes/n/proxy/stats%2Fsummary", "nodes", "/stats/summary"),
             ("/api/v1/nodes/n/proxy/logs/", "nodes", "/logs/"),
         ] {
-            let (before, after) = split(path, resource);
-            assert_eq!(after, rest, "{path}");
-            assert!(before.ends_with("/proxy"), "{path}");
+            let found = split(path, resource);
+            assert_eq!(found.rest, rest, "{path}");
+            assert_eq!(
+                found.prefix,
+                if resource == "nodes" { "/api/v1/nodes/n/proxy" } else { pod },
+                "{path}"
+            );
         }
     }
 

@@ -36,6 +36,8 @@ use crate::thread_safe::ThreadSafe;
 pub struct RequestParts {
     pub info: RequestInfo,
     pub query: Query,
+    /// The path as it came, with its escapes.
+    pub raw_path: String,
     /// The query as it came, for those it is passed on to.
     pub raw_query: Option<String>,
     /// Where it came from; nowhere for what the server asks of itself.

@@ -160,3 +160,51 @@ async fn kubelets_out_of_reach_are_an_error() {
     let frame = s.open(Some(&admin), false, get1("/livez"), "").await;
     assert_eq!(frame.into_body().collect().await.unwrap().to_bytes(), "ok");
 }
+
+#[tokio::test]
+async fn escaped_slashes_are_slashes() {
+    let (s, admin, user) = with_pod().await;
+    for (path, passed_on) in [
+        ("nodes/n/proxy/stats%2Fsummary?x=a%2Fb", "/stats/summary?x=a%2Fb"),
+        ("nodes%2Fn%2Fproxy%2Fstats%2fsummary", "/stats/summary"),
+        ("nodes/n/proxy/a//b/../c%20d%3F/", "/a/c%20d%3F/"),
+        ("nodes/n/proxy//", "/"),
+        ("nodes/n/proxy/..%2F..%2Fx", "/x"),
+    ] {
+        let found = s.ask(Some(&admin), false, get1(&format!("/api/v1/{path}")), "").await;
+        assert_eq!(found, (200, json!(passed_on)), "{path}");
+    }
+    let (code, list) = s.ask(Some(&admin), false, get1("/api%2Fv1/namespaces%2Fdefault/pods"), "").await;
+    assert_eq!((code, list["items"][0]["metadata"]["name"].as_str()), (200, Some("p")));
+    let (code, status) =
+        s.ask(Some(&admin), false, get1("/api/v1/namespaces/default/pods//status"), "").await;
+    assert_eq!((code, status["message"].as_str()), (400, Some("name must be provided")));
+
+    // What is authorized is what is routed: a rule for paths gives nothing below the API.
+    for (kind, object) in [
+        (
+            "clusterroles",
+            json!({"metadata": {"name": "paths"},
+                "rules": [{"verbs": ["get"], "nonResourceURLs": ["/metrics", "/api%2Fv1/*", "/healthz/*"]}]}),
+        ),
+        (
+            "clusterrolebindings",
+            json!({"metadata": {"name": "paths"}, "subjects": [{"kind": "User", "name": "jane"}],
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "paths"}}),
+        ),
+    ] {
+        user.post(&format!("/apis/rbac.authorization.k8s.io/v1/{kind}"), &object).await.expect(201);
+    }
+    let jane = s.authority.sign("jane", &[], &[], false);
+    for (path, code) in [
+        ("/metrics", 200),
+        ("/%6Detrics", 200),
+        ("/healthz%2Fping", 200),
+        ("/api%2Fv1/secrets", 403),
+        ("/healthz%2F..%2Fapi%2Fv1%2Fsecrets", 404),
+        ("/healthz/../api/v1/secrets", 404),
+    ] {
+        let (found, body) = s.ask(Some(&jane), false, get1(path), "").await;
+        assert_eq!(found, code, "{path}: {body}");
+    }
+}

@@ -53,7 +53,11 @@ impl Handler {
         certificate: Option<&UserInfo>,
         stop: &CancellationToken,
     ) -> Answer {
-        if let Err(error) = self.admit(&request, certificate).await {
+        // An escaped slash is a slash for the authorizer and the router alike.
+        let Some(path) = route::decoded(request.uri().path()) else {
+            return answer::text(StatusCode::BAD_REQUEST, "400 Bad Request: the path is not UTF-8");
+        };
+        if let Err(error) = self.admit(&request, &path, certificate).await {
             let status = match error {
                 AuthError::Unauthorized => StatusCode::UNAUTHORIZED,
                 AuthError::Forbidden { .. } => StatusCode::FORBIDDEN,
@@ -61,7 +65,7 @@ impl Handler {
             };
             return answer::text(status, error.to_string());
         }
-        let Some(route) = route::route(request.uri().path()) else {
+        let Some(route) = route::route(&path) else {
             return answer::text(StatusCode::NOT_FOUND, "404 page not found\n");
         };
         let changes = matches!(route, Route::LocalPath(_));
@@ -88,10 +92,10 @@ impl Handler {
     async fn admit(
         &self,
         request: &Request<Incoming>,
+        path: &str,
         certificate: Option<&UserInfo>,
     ) -> Result<(), AuthError> {
         let user = self.auth.authenticate(certificate, request.headers()).await?;
-        let path = request.uri().path();
         self.auth.authorize(&user, route::verb(request.method()), route::subresources(path)).await
     }
 

@@ -27,10 +27,9 @@ pub enum Route {
     LocalPath(String),
 }
 
-/// `None` for a path that nothing answers.
+/// `None` for a decoded path that nothing answers.
 pub fn route(path: &str) -> Option<Route> {
-    let parts: Vec<String> = path.split('/').skip(1).map(decode).collect::<Option<_>>()?;
-    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
     let container = |namespace: &str, pod: &str, uid: Option<&str>, container: &str| Target {
         namespace: namespace.to_owned(),
         pod: pod.to_owned(),
@@ -57,7 +56,7 @@ pub fn route(path: &str) -> Option<Route> {
     })
 }
 
-/// The subresources of `nodes` any of which allows the request, the most specific one first.
+/// The subresources of `nodes` any of which allows the request for this decoded path, the most specific one first.
 pub fn subresources(path: &str) -> &'static [&'static str] {
     let below =
         |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
@@ -85,9 +84,9 @@ pub fn verb(method: &http::Method) -> &'static str {
     }
 }
 
-/// Undoes percent encoding; `None` if the result is not UTF-8.
-fn decode(text: &str) -> Option<String> {
-    percent_decoded(text, false)
+/// A request's path without percent encoding: what is authorized is what is routed. `None` if it is not UTF-8.
+pub fn decoded(path: &str) -> Option<String> {
+    percent_decoded(path, false)
 }
 
 fn percent_decoded(text: &str, plus_is_blank: bool) -> Option<String> {
@@ -146,7 +145,9 @@ mod tests {
             ("/metrics/resource", Some(Route::ResourceMetrics)),
             ("/containerLogs/ns/p/c", Some(Route::ContainerLogs(target(None, "c")))),
             ("/exec/ns/p/c", Some(Route::Exec(target(None, "c")))),
-            ("/exec/ns/p/u/c%2Fd", Some(Route::Exec(target(Some("u"), "c/d")))),
+            ("/exec/ns/p/u%2Fc", Some(Route::Exec(target(Some("u"), "c")))),
+            ("/stats%2Fsummary", Some(Route::StatsSummary)),
+            ("/exec/ns/p/u/c%2Fd", None),
             ("/portForward/ns/p", Some(Route::PortForward(target(None, "")))),
             ("/volumes/local-path/pvc-1", Some(Route::LocalPath("pvc-1".into()))),
             ("/exec/ns/p", None),
@@ -155,7 +156,7 @@ mod tests {
             ("/%ff", None),
         ];
         for (path, want) in table {
-            assert_eq!(route(path), want, "{path}");
+            assert_eq!(decoded(path).and_then(|path| route(&path)), want, "{path}");
         }
     }
 

@@ -37,6 +37,9 @@ pub async fn dispatch(
         }
         return Err(StatusError::path_not_found());
     };
+    if info.name.is_empty() {
+        return Err(StatusError::bad_request("name must be provided"));
+    }
     // Only what is passed on goes further.
     let longer = !info.rest.is_empty() && subresource.name != "proxy";
     if longer || served.resource.types.namespaced && info.namespace.is_empty() {
