@@ -31,10 +31,13 @@ pub enum Error {
     TooLarge { what: &'static str, size: usize, limit: usize },
     #[error("invalid request: {0}")]
     Invalid(&'static str),
-    /// A write could not be made durable. Reads go on; writes are refused until the store is opened
-    /// again, since only the file can tell what became of the failed ones.
+    /// A write could not be made durable. Reads go on; writes are refused until the file has been opened anew and
+    /// found to hold what was acknowledged, which is tried again and again.
     #[error("store is read-only: {reason}")]
     Unavailable { reason: Arc<str> },
+    /// There is no room for what the write adds, on the disk or within the quota; in etcd's words. Deletions go on.
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
     /// The engine behind the store answered with an error of its own, in its words, or could not be
     /// reached. A later attempt may do better.
     #[error("{0}")]

@@ -28,8 +28,8 @@ pub use etcd::{Etcd, EtcdConfigError, EtcdOptions, EtcdTls};
 pub use options::{Options, TimeSource};
 pub use store::Store;
 pub use types::{
-    Compare, DeleteResponse, Event, EventKind, KeyRange, KeyValue, LeaseId, Op, OpResult, Precondition,
-    PutResponse, RangeRequest, RangeResponse, Status, TxnResponse,
+    Compare, DeleteResponse, Event, EventKind, KeyRange, KeyValue, LeaseId, NoSpace, Op, OpResult,
+    Precondition, PutResponse, RangeRequest, RangeResponse, Status, TxnResponse,
 };
 pub use watch::{ProgressRequester, Watch, WatchEvents, WatchItem, WatchRequest};
 pub use window::RevisionWindow;

@@ -50,6 +50,8 @@ pub struct Options {
     pub history_bytes: usize,
     /// The database's page cache. Small: reads never come from it.
     pub cache_bytes: usize,
+    /// The file that is kept beside the store so that deletions go through on a full disk; 0 for none.
+    pub reserve_bytes: u64,
     pub time: TimeSource,
 }
 
@@ -66,6 +68,7 @@ impl Default for Options {
             history_revisions: 200_000,
             history_bytes: 64 * 1024 * 1024,
             cache_bytes: 16 * 1024 * 1024,
+            reserve_bytes: 16 * 1024 * 1024,
             time: TimeSource::system(),
         }
     }

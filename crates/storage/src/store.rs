@@ -16,7 +16,7 @@ use crate::{Error, Result};
 ///
 /// Reads see every write that was answered before they began. A write is answered only when it is
 /// durable; by then every live watcher has been sent its events. A write whose future is dropped,
-/// or that fails with [`Error::Unavailable`], [`Error::Backend`], [`Error::Timeout`] or
+/// or that fails with [`Error::Unavailable`], [`Error::NoSpace`], [`Error::Backend`], [`Error::Timeout`] or
 /// [`Error::Closed`], may have happened all the same.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {

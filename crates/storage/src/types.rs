@@ -242,6 +242,15 @@ pub struct RangeResponse {
     pub revision: u64,
 }
 
+/// What there is no room in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoSpace {
+    /// The disk is full: what was kept in reserve for deletions is being used.
+    Disk,
+    /// The store has said so itself; only it knows why.
+    Backend,
+}
+
 /// How a store is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
@@ -258,8 +267,10 @@ pub struct Status {
     pub history_bytes: u64,
     /// The size of the file; 0 without one.
     pub file_bytes: u64,
-    /// Why writes are refused, if they are.
+    /// Why all writes are refused, if they are.
     pub failure: Option<String>,
+    /// Why writes that make the store larger are refused, if they are.
+    pub no_space: Option<NoSpace>,
 }
 
 #[cfg(test)]

@@ -66,6 +66,7 @@ pub fn status_of(error: &Error) -> StatusError {
         Error::Closed => StatusError::unavailable("the server is shutting down"),
         // etcd's own words, as upstream passes them on.
         Error::Backend(why) => StatusError::new(500, "", &**why),
+        Error::NoSpace => StatusError::new(500, "", error.to_string()),
         Error::Timeout => {
             StatusError::timeout("Timeout: request did not complete within the allotted timeout")
         }

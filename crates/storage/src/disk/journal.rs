@@ -1,10 +1,14 @@
 //! Writes batches: one database transaction, one fsync each.
 
-use redb::{Database, TableDefinition};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
-use super::codec;
-use crate::engine::Journal;
+use redb::{Database, ReadableDatabase, TableDefinition};
+
+use super::reserve::{Reserve, is_full};
+use super::{OpenError, codec};
 use crate::engine::batch::Batch;
+use crate::engine::journal::{CommitError, Fate, Journal, Room};
 
 /// The keys as they stand.
 pub(super) const KEYS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("keys");
@@ -18,20 +22,43 @@ pub(super) const META_FORMAT: &str = "format";
 pub(super) const META_REVISION: &str = "revision";
 pub(super) const META_COMPACTED: &str = "compacted";
 pub(super) const META_LAST_LEASE: &str = "last_lease";
+/// Goes up with every batch, also with one that takes no revision; absent before the first.
+pub(super) const META_BATCH: &str = "batch";
 
-#[derive(Debug)]
+/// By what a batch is known again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) batch: u64,
+    pub(super) revision: u64,
+}
+
+/// Opens the database of a store, as often as it is needed.
+pub(super) type Opener = Box<dyn FnMut() -> Result<Database, OpenError> + Send>;
+
 pub(crate) struct RedbJournal {
-    database: Database,
+    opener: Opener,
+    /// `None` after a failed commit.
+    database: Option<Database>,
+    reserve: Arc<Reserve>,
+    /// The last batch that is durable, and the one that was tried after it.
+    durable: Mark,
+    tried: Mark,
     row: Vec<u8>,
 }
 
 impl RedbJournal {
-    pub(super) fn new(database: Database) -> Self {
-        Self { database, row: Vec::new() }
+    pub(super) fn new(
+        opener: Opener,
+        database: Database,
+        reserve: Arc<Reserve>,
+    ) -> Result<Self, redb::Error> {
+        let durable = mark_of(&database)?;
+        Ok(Self { opener, database: Some(database), reserve, durable, tried: durable, row: Vec::new() })
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), redb::Error> {
-        let txn = self.database.begin_write()?;
+        let Some(database) = &self.database else { return Err(redb::Error::PreviousIo) };
+        let txn = database.begin_write()?;
         {
             let mut keys = txn.open_table(KEYS)?;
             for (key, head) in &batch.heads {
@@ -63,6 +90,7 @@ impl RedbJournal {
                 }
             }
             let mut meta = txn.open_table(META)?;
+            meta.insert(META_BATCH, self.tried.batch)?;
             meta.insert(META_REVISION, batch.revision)?;
             meta.insert(META_COMPACTED, batch.compacted)?;
             meta.insert(META_LAST_LEASE, batch.last_lease)?;
@@ -76,7 +104,64 @@ impl RedbJournal {
 }
 
 impl Journal for RedbJournal {
-    fn commit(&mut self, batch: &Batch) -> Result<(), String> {
-        self.write(batch).map_err(|error| error.to_string())
+    fn commit(&mut self, batch: &Batch) -> Result<(), CommitError> {
+        self.tried = Mark { batch: self.durable.batch + 1, revision: batch.revision };
+        match guarded(|| self.write(batch)) {
+            Ok(()) => {
+                self.durable = self.tried;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// After a failed sync the kernel may hold pages for written that never reached the disk. So the file is read from
+    /// the disk again, by a database that checks every page.
+    fn reopen(&mut self) -> Result<Fate, CommitError> {
+        if let Some(failed) = self.database.take() {
+            let _ = guarded(|| {
+                drop(failed);
+                Ok(())
+            });
+        }
+        let database = (self.opener)().map_err(|error| match error {
+            OpenError::Io { source, .. } if is_full(&source) => CommitError::NoSpace(source.to_string()),
+            OpenError::Io { source, .. } => CommitError::Failed(source.to_string()),
+            error => CommitError::Failed(error.to_string()),
+        })?;
+        let found = guarded(|| mark_of(&database))?;
+        let fate = match found {
+            found if found == self.tried => Fate::Kept,
+            found if found == self.durable => Fate::Lost,
+            found => {
+                let (found, expected) = (found.revision, self.durable.revision);
+                let reason = format!("the file holds revision {found} where {expected} was acknowledged");
+                return Err(CommitError::Diverged(reason));
+            }
+        };
+        self.durable = found;
+        self.database = Some(database);
+        Ok(fate)
+    }
+
+    fn room(&mut self) -> Room {
+        self.reserve.refill();
+        self.reserve.room()
+    }
+}
+
+fn mark_of(database: &Database) -> Result<Mark, redb::Error> {
+    let meta = database.begin_read()?.open_table(META)?;
+    let number = |name| Ok::<_, redb::Error>(meta.get(name)?.map_or(0, |number| number.value()));
+    Ok(Mark { batch: number(META_BATCH)?, revision: number(META_REVISION)? })
+}
+
+/// What a step on the database came to; redb panics on some damaged files.
+fn guarded<T>(step: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, CommitError> {
+    match catch_unwind(AssertUnwindSafe(step)) {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(redb::Error::Io(error))) if is_full(&error) => Err(CommitError::NoSpace(error.to_string())),
+        Ok(Err(error)) => Err(CommitError::Failed(error.to_string())),
+        Err(_) => Err(CommitError::Failed("the database cannot be used".to_owned())),
     }
 }

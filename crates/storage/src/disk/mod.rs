@@ -4,6 +4,7 @@
 mod codec;
 mod journal;
 mod load;
+mod reserve;
 
 #[cfg(test)]
 mod tests;
@@ -13,12 +14,16 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use redb::{Database, DatabaseError, StorageError};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use redb::backends::FileBackend;
+use redb::{DatabaseError, StorageError};
 
 use crate::engine::state::State;
 use crate::options::Options;
-use journal::RedbJournal;
+use journal::{Opener, RedbJournal};
+use reserve::{Reserve, ReservedFile};
 
 const FILE_NAME: &str = "store.redb";
 /// Goes up when the meaning of the tables changes.
@@ -44,35 +49,50 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<(RedbJournal, State,
     let path = dir.join(FILE_NAME);
     let io_error = |source| OpenError::Io { path: path.clone(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(io_error)?;
-    // The file's name has to be as durable as what is written to it.
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error)?;
-    let (journal, state) = guarded(&path, || {
-        let database = redb::Builder::new()
-            .set_cache_size(options.cache_bytes)
-            .create_file(file)
-            .map_err(|error| database_error(&path, error))?;
-        start(database, &path)
-    })?;
+    let reserve = Arc::new(Reserve::open(dir, options.reserve_bytes));
+    let opener = opener(dir, &path, options.cache_bytes, Arc::clone(&reserve));
+    let (journal, state) = start(opener, reserve, &path)?;
     Ok((journal, state, path))
 }
 
-/// Reads the state from a database and makes it ready to be written.
-fn start(database: Database, path: &Path) -> Result<(RedbJournal, State), OpenError> {
-    let state = load::load(&database).map_err(|error| match error {
-        load::LoadError::Format(found) => {
-            OpenError::Format { path: path.to_owned(), found, supported: FORMAT }
-        }
-        error => OpenError::Corrupt { path: path.to_owned(), reason: error.to_string() },
-    })?;
-    Ok((RedbJournal::new(database), state))
+/// How the store's file is opened: at the start, and again after a write that failed.
+fn opener(dir: &Path, path: &Path, cache_bytes: usize, reserve: Arc<Reserve>) -> Opener {
+    let (dir, path) = (dir.to_owned(), path.to_owned());
+    Box::new(move || {
+        let file = open_file(&dir, &path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
+        guarded(&path, || {
+            let failed = |error| database_error(&path, error);
+            let backend = ReservedFile::new(FileBackend::new(file).map_err(failed)?, Arc::clone(&reserve));
+            redb::Builder::new().set_cache_size(cache_bytes).create_with_backend(backend).map_err(failed)
+        })
+    })
+}
+
+fn open_file(dir: &Path, path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    // The file's name has to be as durable as what is written to it.
+    File::open(dir)?.sync_all()?;
+    // What an earlier sync has failed to write is not to be read from memory.
+    file.sync_all()?;
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
+    Ok(file)
+}
+
+/// Opens the database, reads the state from it and makes it ready to be written.
+fn start(mut opener: Opener, reserve: Arc<Reserve>, path: &Path) -> Result<(RedbJournal, State), OpenError> {
+    let database = opener()?;
+    guarded(path, || {
+        let corrupt = |reason: String| OpenError::Corrupt { path: path.to_owned(), reason };
+        let state = load::load(&database).map_err(|error| match error {
+            load::LoadError::Format(found) => {
+                OpenError::Format { path: path.to_owned(), found, supported: FORMAT }
+            }
+            error => corrupt(error.to_string()),
+        })?;
+        let journal = RedbJournal::new(opener, database, reserve);
+        Ok((journal.map_err(|error| corrupt(error.to_string()))?, state))
+    })
 }
 
 /// redb panics on some damaged files; to its user that is a damaged file like any other.

@@ -248,40 +248,114 @@ impl StorageBackend for FaultyFile {
     }
 }
 
+/// A store on a file that can be made to fail.
+fn faulty_store(dir: &TempDir, options: Options) -> (Embedded, Arc<Faults>) {
+    drop(Embedded::open(&dir.0, options.clone()).unwrap());
+    let faults = Arc::new(Faults::default());
+    let opener: Opener = {
+        let (path, faults) = (dir.file(), Arc::clone(&faults));
+        Box::new(move || {
+            let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            let backend = FaultyFile { inner: FileBackend::new(file).unwrap(), faults: Arc::clone(&faults) };
+            redb::Builder::new().create_with_backend(backend).map_err(|error| database_error(&path, error))
+        })
+    };
+    let (journal, state) = start(opener, no_reserve(), &dir.file()).unwrap();
+    let store = Embedded::start(state, journal, options, Some(dir.file())).unwrap();
+    (store, faults)
+}
+
+fn no_reserve() -> Arc<Reserve> {
+    Arc::new(Reserve::open(Path::new("/nowhere"), 0))
+}
+
 #[tokio::test]
-async fn a_failed_write_makes_the_store_read_only_and_changes_nothing() {
+async fn writes_go_on_when_the_disk_does() {
     for disk_full in [false, true] {
         let dir = TempDir::new();
-        drop(Embedded::open(&dir.0, Options::default()).unwrap());
-        let faults = Arc::new(Faults::default());
-        let file = OpenOptions::new().read(true).write(true).open(dir.file()).unwrap();
-        let backend = FaultyFile { inner: FileBackend::new(file).unwrap(), faults: Arc::clone(&faults) };
-        let database = redb::Builder::new().create_with_backend(backend).unwrap();
-        let (journal, state) = start(database, &dir.file()).unwrap();
-        let store = Embedded::start(state, journal, Options::default(), Some(dir.file())).unwrap();
-
+        let (store, faults) = faulty_store(&dir, Options::default());
         let revision = put(&store, "a".into(), "1").await.unwrap();
         let mut watch = store.watch(WatchRequest::prefix("").after(revision)).await.unwrap();
         assert_eq!(watch.next().await, Some(Ok(WatchItem::Progress(revision))));
         let flag = if disk_full { &faults.write } else { &faults.sync };
         flag.store(true, Ordering::SeqCst);
         let big = vec![b'x'; 2_000_000];
-        let failed = put(&store, "a".into(), big).await;
-        assert!(matches!(failed, Err(Error::Unavailable { .. })), "{failed:?}");
-        flag.store(false, Ordering::SeqCst);
-
-        assert!(matches!(put(&store, "b".into(), "1").await, Err(Error::Unavailable { .. })));
-        assert!(matches!(store.grant_lease(5).await, Err(Error::Unavailable { .. })));
-        assert_eq!(store.get(b"a").await.unwrap().map(|kv| kv.value), Some("1".into()));
+        let refused = |result: crate::Result<u64>| match result {
+            Err(Error::NoSpace) => disk_full,
+            // What a database that is opened anew says of its first write.
+            Err(Error::Unavailable { .. }) => true,
+            _ => false,
+        };
+        assert!(refused(put(&store, "a".into(), big).await));
+        assert!(refused(put(&store, "b".into(), "1").await));
+        assert!(store.grant_lease(5).await.is_err());
+        assert_eq!(store.get(b"a").await.unwrap().map(|kv| kv.value), Some("1".into()), "reads go on");
         assert_eq!(store.current_revision().await.unwrap(), revision);
         assert!(store.status().await.unwrap().failure.is_some());
-        store.close().await.unwrap();
-        assert_eq!(watch.next().await, Some(Err(Error::Closed)), "no event came of it");
 
+        // Nobody writes, and nobody starts it again: it recovers by itself.
+        flag.store(false, Ordering::SeqCst);
+        while store.status().await.unwrap().failure.is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let after = put(&store, "b".into(), "2").await.unwrap();
+        let before = contents(&store).await;
+        // A failed batch of which the disk has kept everything has happened, for watches as for reads.
+        let mut seen = revision;
+        while seen < after {
+            if let WatchItem::Events(batch) = watch.next().await.unwrap().unwrap() {
+                for event in batch.events {
+                    assert_eq!(event.kv.mod_revision, seen + 1);
+                    seen += 1;
+                }
+            }
+        }
+        store.close().await.unwrap();
         let store = Embedded::open(&dir.0, Options::default()).unwrap();
-        assert!(store.current_revision().await.unwrap() >= revision);
-        put(&store, "b".into(), "2").await.unwrap();
+        assert_eq!(contents(&store).await, before);
     }
+}
+
+#[tokio::test]
+async fn a_failed_revocation_is_made_up_for() {
+    let dir = TempDir::new();
+    let (time, advance) = manual_time();
+    let (store, faults) = faulty_store(&dir, Options { time, ..Options::default() });
+    let lease = store.grant_lease(5).await.unwrap();
+    store.put("a".into(), "1".into(), Precondition::Any, Some(lease)).await.unwrap();
+    advance(std::time::Duration::from_secs(6));
+    faults.write.store(true, Ordering::SeqCst);
+    assert!(store.expire_leases().await.is_err());
+    faults.write.store(false, Ordering::SeqCst);
+    advance(std::time::Duration::from_secs(6));
+    store.expire_leases().await.unwrap();
+    assert_eq!(store.get(b"a").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_file_that_lost_what_was_acknowledged_is_not_written_again() {
+    let dir = TempDir::new();
+    let (store, faults) = faulty_store(&dir, Options::default());
+    put(&store, "a".into(), "1").await.unwrap();
+    let old = std::fs::read(dir.file()).unwrap();
+    put(&store, "a".into(), "2").await.unwrap();
+    faults.write.store(true, Ordering::SeqCst);
+    assert!(put(&store, "a".into(), "3").await.is_err());
+    // As if the disk had been put back.
+    std::fs::write(dir.file(), old).unwrap();
+    faults.write.store(false, Ordering::SeqCst);
+    let reason = loop {
+        match put(&store, "b".into(), "1").await {
+            Err(Error::Unavailable { reason }) if reason.contains("was acknowledged") => break reason,
+            Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            Ok(_) => panic!("written"),
+        }
+    };
+    assert_eq!(&*reason, "the file holds revision 2 where 3 was acknowledged");
+    assert_eq!(store.get(b"a").await.unwrap().map(|kv| kv.value), Some("2".into()));
+    assert_eq!(store.status().await.unwrap().failure.as_deref(), Some(&*reason));
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert!(put(&store, "b".into(), "1").await.is_err());
 }
 
 /// A disk that may lose or keep each write since the last sync when the power goes.
@@ -346,14 +420,18 @@ impl StorageBackend for Disk {
     }
 }
 
+fn on(disk: &Disk) -> Opener {
+    let disk = disk.clone();
+    Box::new(move || Ok(redb::Builder::new().create_with_backend(disk.clone()).unwrap()))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn power_loss_takes_nothing_that_was_acknowledged() {
     let path = Path::new("disk");
     for seed in 0..8 {
         let mut rng = Rng::with_seed(seed);
         let disk = Disk::default();
-        let database = redb::Builder::new().create_with_backend(disk.clone()).unwrap();
-        let (journal, state) = start(database, path).unwrap();
+        let (journal, state) = start(on(&disk), no_reserve(), path).unwrap();
         let store = Arc::new(Embedded::start(state, journal, Options::default(), None).unwrap());
         let writers: Vec<_> = (0..4)
             .map(|writer| {
@@ -378,8 +456,7 @@ async fn power_loss_takes_nothing_that_was_acknowledged() {
         for (_, _, task) in &writers {
             task.abort();
         }
-        let database = redb::Builder::new().create_with_backend(left).unwrap();
-        let (_, state) = start(database, path).unwrap();
+        let (_, state) = start(on(&left), no_reserve(), path).unwrap();
         for (writer, (count, revision)) in acknowledged {
             let kv = state.get(format!("w{writer}").as_bytes()).unwrap();
             let found = u32::from_le_bytes(kv.value[..].try_into().unwrap());

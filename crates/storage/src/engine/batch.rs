@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::journal::Room;
 use super::state::{Commit, State};
 use crate::error::{Conflict, Error};
 use crate::options::Options;
@@ -119,10 +120,14 @@ impl Batch {
         Ok(())
     }
 
-    /// Completes the batch: history above its limits is compacted, a part of what is compacted goes.
-    pub(crate) fn finish(&mut self, state: &State, options: &Options) {
+    /// Completes the batch: history above its limits is compacted, a part of what is compacted goes. While room is
+    /// short the history may not grow.
+    pub(crate) fn finish(&mut self, state: &State, options: &Options, room: Room) {
         let bytes: usize = self.commits.iter().map(|commit| commit.history_bytes()).sum();
-        let limits = (options.history_revisions, options.history_bytes);
+        let mut limits = (options.history_revisions, options.history_bytes);
+        if room > Room::Enough {
+            limits = (limits.0.min(state.log_len()), limits.1.min(state.history_bytes()));
+        }
         if let Some(revision) = state.overflow(self.commits.len(), bytes, limits.0, limits.1)
             && revision > self.compacted
         {
@@ -146,7 +151,8 @@ impl Batch {
         self.commits.push(Arc::new(Commit { revision: self.revision, events }));
     }
 
-    fn current(&self, state: &State, key: &Bytes) -> Option<KeyValue> {
+    /// The key as it stands after what the batch has done so far.
+    pub(crate) fn current(&self, state: &State, key: &Bytes) -> Option<KeyValue> {
         self.heads.get(key).cloned().unwrap_or_else(|| state.get(key))
     }
 

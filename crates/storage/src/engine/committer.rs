@@ -7,25 +7,15 @@ use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use super::core::Core;
+use super::health::admits;
+use super::journal::{Journal, Room};
+use super::recovery::Broken;
 use super::state::State;
-use crate::types::{Compare, LeaseId, Op, TxnResponse};
+use crate::types::{Compare, LeaseId, NoSpace, Op, TxnResponse};
 use crate::{Error, Result};
 
-/// What makes a batch survive the process.
-pub(crate) trait Journal: Send {
-    /// Returns once the batch is durable. After an error the journal is not used again.
-    fn commit(&mut self, batch: &Batch) -> std::result::Result<(), String>;
-}
-
-/// The journal of a store that lives in memory alone.
-#[derive(Debug)]
-pub(super) struct NoJournal;
-
-impl Journal for NoJournal {
-    fn commit(&mut self, _batch: &Batch) -> std::result::Result<(), String> {
-        Ok(())
-    }
-}
+/// How often a store at rest looks whether the disk has room again.
+const LOOK_FOR_ROOM: Duration = Duration::from_secs(1);
 
 type Answer<T> = oneshot::Sender<Result<T>>;
 
@@ -72,6 +62,19 @@ impl Request {
             _ => 0,
         }
     }
+
+    /// Answers without doing anything; a request to close is carried out in any case.
+    fn refuse(self, error: Error, closes: &mut Vec<Answer<()>>) {
+        // Whoever asked may have gone.
+        match self {
+            Self::Txn { answer, .. } => drop(answer.send(Err(error))),
+            Self::Grant { answer, .. } => drop(answer.send(Err(error))),
+            Self::Revoke { answer, .. } | Self::Expire { answer, .. } | Self::Compact { answer, .. } => {
+                drop(answer.send(Err(error)));
+            }
+            Self::Close { answer } => closes.push(answer),
+        }
+    }
 }
 
 /// A request that has been decided; the answer waits until that is durable.
@@ -98,18 +101,26 @@ impl Decided {
 
 #[derive(Debug)]
 pub(super) struct Committer<J> {
-    core: Arc<Core>,
-    journal: J,
+    pub(super) core: Arc<Core>,
+    pub(super) journal: J,
+    /// Set after a commit that failed, until the file has been opened anew.
+    pub(super) broken: Option<Broken>,
+    room: Room,
 }
 
 impl<J: Journal> Committer<J> {
     pub(super) fn new(core: Arc<Core>, journal: J) -> Self {
-        Self { core, journal }
+        Self { core, journal, broken: None, room: Room::Enough }
     }
 
     /// Carries out requests in order with one durable step. Those to close come back.
     pub(super) fn run(&mut self, requests: Vec<Request>) -> Vec<Answer<()>> {
         let mut closes = Vec::new();
+        if let Err(error) = self.recover() {
+            requests.into_iter().for_each(|request| request.refuse(error.clone(), &mut closes));
+            return closes;
+        }
+        self.look_for_room();
         let mut decided = Vec::with_capacity(requests.len());
         let outcome = self.run_inner(requests, &mut decided, &mut closes);
         for request in decided {
@@ -120,7 +131,30 @@ impl<J: Journal> Committer<J> {
 
     /// Whether there is compacted history to drop when nothing else is to be done.
     pub(super) fn has_leftovers(&self) -> bool {
-        self.core.failure().is_none() && self.core.read().is_ok_and(|state| state.has_prunable())
+        self.broken.is_none() && self.core.read().is_ok_and(|state| state.has_prunable())
+    }
+
+    /// How long until something is to be tried again that no request asks for.
+    pub(super) fn retry_in(&self) -> Option<Duration> {
+        match &self.broken {
+            Some(broken) => broken.retry_in(self.core.options.time.now()),
+            None => (self.room > Room::Enough).then_some(LOOK_FOR_ROOM),
+        }
+    }
+
+    /// Raises and clears the alarm.
+    fn look_for_room(&mut self) {
+        self.room = self.journal.room();
+        let no_space = (self.room > Room::Enough).then_some(NoSpace::Disk);
+        match (self.core.set_no_space(no_space), no_space) {
+            (None, Some(_)) => {
+                tracing::error!(
+                    "the disk is full: the store takes deletions, and nothing that makes it larger"
+                );
+            }
+            (Some(_), None) => tracing::info!("the disk has room again"),
+            _ => {}
+        }
     }
 
     fn run_inner(
@@ -129,25 +163,42 @@ impl<J: Journal> Committer<J> {
         decided: &mut Vec<Decided>,
         closes: &mut Vec<Answer<()>>,
     ) -> Result<()> {
+        self.core.check_open()?;
         let (batch, before) = {
             let state = self.core.read()?;
             let mut batch = Batch::new(&state);
             for request in requests {
                 self.decide(&state, &mut batch, request, decided, closes);
             }
-            batch.finish(&state, &self.core.options);
+            batch.finish(&state, &self.core.options, self.room);
             (batch, state.revision())
         };
-        self.core.check_writable()?;
         if !batch.has_effects() {
             return Ok(());
         }
-        if let Err(reason) = self.journal.commit(&batch) {
-            tracing::error!(%reason, "a write could not be made durable, the store is read-only from now on");
-            self.core.fail(&reason);
-            return self.core.check_writable();
+        match self.journal.commit(&batch) {
+            Ok(()) => {
+                let applied = self.apply(&batch, before);
+                self.look_for_room();
+                applied
+            }
+            Err(error) => self.commit_failed(batch, before, error),
         }
-        self.apply(&batch, before)
+    }
+
+    /// Decides a transaction, unless it adds what there is no room for.
+    fn transact(
+        &self,
+        state: &State,
+        batch: &mut Batch,
+        compares: &[Compare],
+        ops: Vec<Op>,
+    ) -> Result<TxnResponse> {
+        let fits = |op: &Op| admits(self.room, op, batch.current(state, op.key()).as_ref());
+        if self.room > Room::Enough && !ops.iter().all(fits) {
+            return Err(Error::NoSpace);
+        }
+        batch.txn(state, compares, ops)
     }
 
     fn decide(
@@ -159,7 +210,9 @@ impl<J: Journal> Committer<J> {
         closes: &mut Vec<Answer<()>>,
     ) {
         decided.push(match request {
-            Request::Txn { compares, ops, answer } => Decided::Txn(answer, batch.txn(state, &compares, ops)),
+            Request::Txn { compares, ops, answer } => {
+                Decided::Txn(answer, self.transact(state, batch, &compares, ops))
+            }
             Request::Grant { ttl_seconds, answer } => Decided::Lease(answer, batch.grant(ttl_seconds)),
             Request::Revoke { lease, answer } => Decided::Unit(answer, batch.revoke(state, lease)),
             Request::Expire { lease, now, answer } => {
@@ -188,7 +241,7 @@ impl<J: Journal> Committer<J> {
         Ok(expired)
     }
 
-    fn apply(&self, batch: &Batch, before: u64) -> Result<()> {
+    pub(super) fn apply(&self, batch: &Batch, before: u64) -> Result<()> {
         let mut hub = self.core.hub()?;
         self.core.write()?.apply(batch);
         self.update_deadlines(batch)?;

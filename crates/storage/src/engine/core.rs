@@ -3,14 +3,23 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use super::hub::Hub;
 use super::state::State;
 use crate::options::Options;
-use crate::types::LeaseId;
+use crate::types::{LeaseId, NoSpace};
 use crate::{Error, Result};
+
+/// What keeps writes from being taken.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Health {
+    /// Why all of them are refused.
+    pub(super) failure: Option<Arc<str>>,
+    /// Why those that make the store larger are.
+    pub(super) no_space: Option<NoSpace>,
+}
 
 /// Locks are taken in the order of the fields, and none is held across an await.
 #[derive(Debug)]
@@ -22,7 +31,7 @@ pub(super) struct Core {
     state: RwLock<State>,
     /// When each lease runs out.
     deadlines: Mutex<BTreeMap<LeaseId, Duration>>,
-    failure: OnceLock<Arc<str>>,
+    health: Mutex<Health>,
     closed: AtomicBool,
     pub(super) options: Options,
     pub(super) file: Option<PathBuf>,
@@ -37,7 +46,7 @@ impl Core {
             hub: Mutex::default(),
             state: RwLock::new(state),
             deadlines: Mutex::new(deadlines),
-            failure: OnceLock::new(),
+            health: Mutex::default(),
             closed: AtomicBool::new(false),
             options,
             file,
@@ -73,23 +82,27 @@ impl Core {
         }
     }
 
-    /// Refuses all writes from now on.
-    pub(super) fn fail(&self, reason: &str) {
-        let _ = self.failure.set(reason.into());
+    pub(super) fn health(&self) -> Health {
+        self.locked_health().clone()
     }
 
-    pub(super) fn failure(&self) -> Option<&Arc<str>> {
-        self.failure.get()
+    /// For the committer only.
+    pub(super) fn set_failure(&self, reason: Option<&str>) {
+        self.locked_health().failure = reason.map(Into::into);
     }
 
-    pub(super) fn check_writable(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
-        match self.failure() {
-            Some(reason) => Err(Error::Unavailable { reason: Arc::clone(reason) }),
-            None => Ok(()),
-        }
+    /// For the committer only. Answers what was so before.
+    pub(super) fn set_no_space(&self, no_space: Option<NoSpace>) -> Option<NoSpace> {
+        std::mem::replace(&mut self.locked_health().no_space, no_space)
+    }
+
+    fn locked_health(&self) -> MutexGuard<'_, Health> {
+        // Each change is a single assignment: what a panic has left is whole.
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
     pub(super) fn close(&self) {

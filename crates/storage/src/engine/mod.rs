@@ -3,7 +3,10 @@
 pub(crate) mod batch;
 mod committer;
 mod core;
+mod health;
 mod hub;
+pub(crate) mod journal;
+mod recovery;
 pub(crate) mod state;
 mod thread;
 mod watcher;
@@ -18,9 +21,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::sync::oneshot;
 
-pub(crate) use committer::Journal;
-use committer::{Committer, NoJournal, Request};
+use committer::{Committer, Request};
 use core::Core;
+use journal::{Journal, NoJournal};
 use state::{Scan, State};
 use thread::CommitThread;
 
@@ -77,14 +80,7 @@ impl Embedded {
     }
 
     async fn submit<T>(&self, request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request) -> Result<T> {
-        self.core.check_writable()?;
-        self.submit_unchecked(request).await
-    }
-
-    async fn submit_unchecked<T>(
-        &self,
-        request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request,
-    ) -> Result<T> {
+        self.core.check_open()?;
         let (answer, answered) = oneshot::channel();
         let request = request(answer);
         match &self.writer {
@@ -106,10 +102,7 @@ impl Embedded {
                 }
             }
         }
-        answered.await.unwrap_or_else(|_| {
-            self.core.check_writable()?;
-            Err(Error::Closed)
-        })
+        answered.await.unwrap_or(Err(Error::Closed))
     }
 
     /// One attempt at a range. Lets go of the state every so often, so that a long one holds up no
@@ -184,7 +177,6 @@ impl Store for Embedded {
     }
 
     async fn keep_alive_lease(&self, lease: LeaseId) -> Result<u64> {
-        self.core.check_writable()?;
         let ttl_seconds = match self.core.read()?.leases().get(&lease) {
             Some(lease) => lease.ttl_seconds,
             None => return Err(Error::LeaseNotFound(lease)),
@@ -220,6 +212,7 @@ impl Store for Embedded {
         let watchers = self.core.hub()?.len() as u64;
         let file_bytes =
             self.core.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |file| file.len());
+        let health = self.core.health();
         let state = self.core.read()?;
         Ok(Status {
             revision: state.revision(),
@@ -230,12 +223,13 @@ impl Store for Embedded {
             history_revisions: state.log_len() as u64,
             history_bytes: state.history_bytes() as u64,
             file_bytes,
-            failure: self.core.failure().map(|reason| reason.to_string()),
+            failure: health.failure.map(|reason| reason.to_string()),
+            no_space: health.no_space,
         })
     }
 
     async fn close(&self) -> Result<()> {
-        match self.submit_unchecked(|answer| Request::Close { answer }).await {
+        match self.submit(|answer| Request::Close { answer }).await {
             // Somebody else was first.
             Err(Error::Closed) => Ok(()),
             result => result,

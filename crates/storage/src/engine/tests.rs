@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::journal::{CommitError, Fate};
 use super::*;
 use crate::suite::{self, Fixture};
 use crate::{KeyRange, Precondition, TimeSource};
@@ -179,10 +180,14 @@ struct GatedJournal {
 }
 
 impl Journal for GatedJournal {
-    fn commit(&mut self, _batch: &batch::Batch) -> std::result::Result<(), String> {
-        self.gate.recv().map_err(|_| "the gate is gone".to_owned())?;
+    fn commit(&mut self, _batch: &batch::Batch) -> std::result::Result<(), CommitError> {
+        self.gate.recv().map_err(|_| CommitError::Failed("the gate is gone".to_owned()))?;
         self.batches.fetch_add(1, Ordering::SeqCst);
         Ok(())
+    }
+
+    fn reopen(&mut self) -> std::result::Result<Fate, CommitError> {
+        Err(CommitError::Failed("the gate is gone".to_owned()))
     }
 }
 

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TryRecvError;
 
-use super::committer::{Committer, Journal, Request};
+use super::committer::{Committer, Request};
 use super::core::Core;
+use super::journal::Journal;
 use crate::options::Options;
 use crate::{Error, Result};
 
@@ -19,6 +20,8 @@ use crate::{Error, Result};
 /// more of it is theirs.
 const PATIENT_FROM: u32 = 8;
 const PATIENCE_MAX: Duration = Duration::from_millis(2);
+/// How often a thread that waits for a time looks whether its store was dropped.
+const LOOK_FOR_END: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct CommitThread {
@@ -70,7 +73,7 @@ fn work(core: Arc<Core>, journal: impl Journal, mut queue: Queue) {
     let closing = CloseOnExit(Arc::clone(&core));
     let mut committer = Committer::new(Arc::clone(&core), journal);
     let mut closes = Vec::new();
-    while let Some(requests) = queue.next_batch(&core.options, committer.has_leftovers()) {
+    while let Some(requests) = queue.next_batch(&core.options, idle(&committer)) {
         queue.last_requests = requests.len();
         let start = Instant::now();
         closes = committer.run(requests);
@@ -96,6 +99,21 @@ impl Drop for CloseOnExit {
     }
 }
 
+/// What a thread without requests does.
+enum Idle {
+    Wait,
+    /// Something is to be done after a while, requests or not.
+    WaitFor(Duration),
+}
+
+fn idle<J: Journal>(committer: &Committer<J>) -> Idle {
+    match committer.retry_in() {
+        Some(pause) => Idle::WaitFor(pause),
+        None if committer.has_leftovers() => Idle::WaitFor(Duration::ZERO),
+        None => Idle::Wait,
+    }
+}
+
 struct Queue {
     receiver: mpsc::Receiver<Request>,
     wanted: Arc<AtomicUsize>,
@@ -110,15 +128,14 @@ impl Queue {
 
     /// What waits now, or what comes next if nothing does; an empty batch if there is work besides.
     /// `None` once nobody can send any more.
-    fn next_batch(&mut self, options: &Options, leftovers: bool) -> Option<Vec<Request>> {
-        let first = if leftovers {
-            match self.receiver.try_recv() {
+    fn next_batch(&mut self, options: &Options, idle: Idle) -> Option<Vec<Request>> {
+        let first = match idle {
+            Idle::Wait => self.receiver.blocking_recv()?,
+            Idle::WaitFor(pause) => match self.first_within(pause) {
                 Ok(request) => request,
                 Err(TryRecvError::Empty) => return Some(Vec::new()),
                 Err(TryRecvError::Disconnected) => return None,
-            }
-        } else {
-            self.receiver.blocking_recv()?
+            },
         };
         let mut bytes = first.bytes();
         let mut requests = vec![first];
@@ -129,6 +146,25 @@ impl Queue {
             requests.push(request);
         }
         Some(requests)
+    }
+
+    /// The first request, if one comes in time.
+    fn first_within(&mut self, pause: Duration) -> Result<Request, TryRecvError> {
+        let start = Instant::now();
+        self.wanted.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let first = loop {
+            match self.receiver.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                received => break received,
+            }
+            let Some(left) = pause.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
+                break Err(TryRecvError::Empty);
+            };
+            std::thread::park_timeout(left.min(LOOK_FOR_END));
+        };
+        self.wanted.store(0, Ordering::Relaxed);
+        first
     }
 
     /// Writers that have just been answered come back in a moment. Without them every other batch would be nearly empty,

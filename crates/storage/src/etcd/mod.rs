@@ -31,7 +31,7 @@ use crate::engine::batch;
 use crate::options::Options;
 use crate::store::Store;
 use crate::types::{
-    Compare, KeyRange, KeyValue, LeaseId, Op, RangeRequest, RangeResponse, Status, TxnResponse,
+    Compare, KeyRange, KeyValue, LeaseId, NoSpace, Op, RangeRequest, RangeResponse, Status, TxnResponse,
 };
 use crate::watch::{Watch, WatchRequest};
 use crate::{Error, Result};
@@ -253,6 +253,7 @@ impl Store for Etcd {
             // The members' memory, not this process's.
             history_bytes: 0,
             file_bytes: revision(member.db_size),
+            no_space: member.errors.iter().any(|error| error.contains("NOSPACE")).then_some(NoSpace::Backend),
             failure: (!member.errors.is_empty()).then(|| member.errors.join(", ")),
         })
     }

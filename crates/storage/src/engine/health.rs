@@ -1,0 +1,93 @@
+//! Whether the store takes writes, and which: what a failed disk or a lack of room leaves possible.
+
+use std::time::Duration;
+
+use super::journal::Room;
+use crate::types::{KeyValue, Op};
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(5);
+/// What an update may add to a value while room is short: a deletion timestamp, a condition, a lease's holder.
+const SMALL_GROWTH: usize = 1024;
+
+/// When to try next to open the file after a failed commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Retry {
+    at: Duration,
+    pause: Duration,
+}
+
+impl Retry {
+    /// The first attempt is made at once.
+    pub(super) fn new(now: Duration) -> Self {
+        Self { at: now, pause: FIRST_RETRY }
+    }
+
+    pub(super) fn left(&self, now: Duration) -> Duration {
+        self.at.saturating_sub(now)
+    }
+
+    /// After an attempt that failed. Opening a large file takes a while: the pauses are at least as long.
+    pub(super) fn failed(&mut self, started: Duration, now: Duration) {
+        let took = now.saturating_sub(started);
+        self.at = now.saturating_add(self.pause.max(took));
+        self.pause = (self.pause * 2).min(LAST_RETRY);
+    }
+}
+
+/// Whether a write may be taken while there is so much room. Deletions always may. Updates may as long as they make
+/// nothing much larger: finalizers have to be removed and leases renewed before anything can be deleted.
+pub(super) fn admits(room: Room, op: &Op, prev: Option<&KeyValue>) -> bool {
+    let slack = match room {
+        Room::Enough => return true,
+        Room::Short => SMALL_GROWTH,
+        Room::Last => 0,
+    };
+    match op {
+        Op::Delete { .. } => true,
+        Op::Put { value, .. } => prev.is_some_and(|prev| value.len() <= prev.value.len() + slack),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_become_rarer() {
+        let ms = Duration::from_millis;
+        let mut retry = Retry::new(ms(100));
+        assert_eq!(retry.left(ms(100)), ms(0));
+        retry.failed(ms(100), ms(110));
+        assert_eq!(retry.left(ms(110)), ms(50));
+        retry.failed(ms(160), ms(1160));
+        assert_eq!(retry.left(ms(1160)), ms(1000), "as long as the attempt took");
+        (0..20).for_each(|_| retry.failed(ms(0), ms(0)));
+        assert_eq!(retry.left(ms(0)), LAST_RETRY);
+    }
+
+    #[test]
+    fn what_is_admitted_while_room_is_short() {
+        let put = |len: usize| Op::Put { key: "k".into(), value: vec![0; len].into(), lease: None };
+        let prev = KeyValue {
+            key: "k".into(),
+            value: vec![0; 100].into(),
+            create_revision: 1,
+            mod_revision: 1,
+            version: 1,
+            lease: None,
+        };
+        let table = [
+            (Room::Enough, put(9999), None, true),
+            (Room::Short, put(1), None, false),
+            (Room::Short, put(100 + SMALL_GROWTH), Some(&prev), true),
+            (Room::Short, put(101 + SMALL_GROWTH), Some(&prev), false),
+            (Room::Last, put(100), Some(&prev), true),
+            (Room::Last, put(101), Some(&prev), false),
+            (Room::Last, Op::Delete { key: "k".into() }, Some(&prev), true),
+        ];
+        for (room, op, prev, admitted) in table {
+            assert_eq!(admits(room, &op, prev), admitted, "{room:?} {op:?}");
+        }
+    }
+}

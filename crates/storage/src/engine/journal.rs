@@ -1,0 +1,63 @@
+//! What makes batches survive the process, as the engine sees it.
+
+use super::batch::Batch;
+
+/// Why a batch was not made durable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CommitError {
+    /// The disk is full, or the owner's quota on it is.
+    #[error("{0}")]
+    NoSpace(String),
+    #[error("{0}")]
+    Failed(String),
+    /// What is on the disk is not what was acknowledged. Trying again does not help.
+    #[error("{0}")]
+    Diverged(String),
+}
+
+/// What became of a batch whose commit failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It is on the disk.
+    Kept,
+    /// The disk holds what was there before it.
+    Lost,
+}
+
+/// How much room the disk has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Room {
+    Enough,
+    /// The reserve is being used.
+    Short,
+    /// Most of the reserve is gone.
+    Last,
+}
+
+pub(crate) trait Journal: Send {
+    /// Returns once the batch is durable. After an error the next call is to [`Journal::reopen`].
+    fn commit(&mut self, batch: &Batch) -> Result<(), CommitError>;
+
+    /// Opens the file anew after a failed commit, checks that it holds what was acknowledged, and answers whether the
+    /// failed batch is in it, too. May be called again after an error.
+    fn reopen(&mut self) -> Result<Fate, CommitError>;
+
+    /// How much room there is, after trying to fill up the reserve.
+    fn room(&mut self) -> Room {
+        Room::Enough
+    }
+}
+
+/// The journal of a store that lives in memory alone.
+#[derive(Debug)]
+pub(super) struct NoJournal;
+
+impl Journal for NoJournal {
+    fn commit(&mut self, _batch: &Batch) -> Result<(), CommitError> {
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Result<Fate, CommitError> {
+        Ok(Fate::Lost)
+    }
+}
