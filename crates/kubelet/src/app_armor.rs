@@ -66,14 +66,13 @@ pub fn unenforceable(pod: &Pod, host: HostSecurity, features: &RuntimeFeatures) 
     if !features.app_armor {
         return Some("the container runtime does not support AppArmor profiles".to_owned());
     }
-    let names_nothing = pod::containers(pod).find_map(|container| match profile(pod, &container) {
+    pod::containers(pod).find_map(|container| match profile(pod, &container) {
         Ok(Some(AppArmorProfile::Localhost(name))) => {
             name.trim().is_empty().then(|| format!("invalid empty AppArmor profile name: {name:?}"))
         }
         Ok(_) => None,
         Err(error) => Some(error),
-    });
-    names_nothing
+    })
 }
 
 #[cfg(test)]

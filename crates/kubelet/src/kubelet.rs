@@ -122,6 +122,7 @@ impl Kubelet {
             terminator,
             memory_capacity: with.memory_capacity,
             host_security: with.host_security,
+            user_namespaces: Arc::default(),
             sysctls: SysctlAllowlist::new(&Machine::read().kernel_version, &config.allowed_unsafe_sysctls),
             started: clock.now(),
             clock,

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use async_trait::async_trait;
 use jiff::Timestamp;
 pub use knarr_runtime::containers::{
-    CapabilityChange, ContainerState, Device, PidMode, Propagation, Resources, SandboxState, SeccompProfile,
-    Stats, TerminalSize,
+    CapabilityChange, ContainerState, Device, IdRange, PidMode, Propagation, Resources, SandboxState,
+    SeccompProfile, Stats, TerminalSize,
 };
 pub use knarr_runtime::images::{FsInfo, ImageUser, Keyring};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -130,6 +130,8 @@ pub struct PodSandboxConfig {
     /// Of the pod's RuntimeClass; empty is the runtime's default. The built-in runtime knows no other.
     pub runtime_handler: String,
     pub sysctls: BTreeMap<String, String>,
+    /// The pod gets a user namespace of its own, whose ids are these outside.
+    pub user_namespace: Option<IdRange>,
     /// Relative to the kubelet's cgroup root; its limits are the kubelet's.
     pub cgroup_parent: String,
 }

@@ -42,6 +42,7 @@ pub fn sandbox_config(
         se_linux: se_linux::of_pod(pod),
         runtime_handler: String::new(),
         sysctls: sysctls.map(|s| (normalized(&s.name), s.value.clone())).collect(),
+        user_namespace: None,
         cgroup_parent: pod_cgroup(qos::qos_class(pod), pod.uid()),
     })
 }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use knarr_runtime::containers::{self as runtime, Bind, ContainerSpec, MountKind, User};
-use knarr_runtime::images::{ImageConfig, resolve_user};
+use knarr_runtime::images::{ImageConfig, MappedIds, resolve_user};
 
 use super::sandboxes::new_id;
 use super::{ATTEMPT, Embedded, IMAGE, IMAGE_ID, errors, images};
@@ -94,6 +95,7 @@ fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
             recursive_read_only: m.recursive_read_only,
             no_exec: m.image.is_some(),
             propagation: m.propagation,
+            has_outside_ids: m.image.is_some(),
         };
         runtime::Mount { destination: m.container_path.clone(), kind: MountKind::Bind(bind) }
     }));
@@ -135,8 +137,9 @@ impl Embedded {
         mut config: ContainerConfig,
         image: &knarr_runtime::images::Image,
     ) -> Result<()> {
-        self.mount_images(id, &mut config.mounts).await?;
-        let rootfs = self.inner.images.mount_snapshot(id).await.map_err(errors::image)?;
+        let ids = self.mapped_ids(sandbox_id).await?;
+        self.mount_images(id, ids.as_ref(), &mut config.mounts).await?;
+        let rootfs = self.inner.images.mount_snapshot(id, ids).await.map_err(errors::image)?;
         let (sandbox_dir, id, image) = (self.sandbox_dir(sandbox_id), id.to_owned(), image.clone());
         let spec = tokio::task::spawn_blocking(move || {
             if let Some(folder) = config.log_path.parent() {
@@ -146,6 +149,15 @@ impl Embedded {
         });
         let spec = spec.await.map_err(|e| RuntimeError::Failed(format!("background work: {e}")))??;
         self.inner.runtime.create_container(sandbox_id, spec).await.map_err(errors::container)
+    }
+
+    /// The ids that the sandbox's containers see their files with, if it has a user namespace.
+    async fn mapped_ids(&self, sandbox_id: &str) -> Result<Option<MappedIds>> {
+        let (runtime, sandbox_id) = (self.inner.runtime.clone(), sandbox_id.to_owned());
+        let found = tokio::task::spawn_blocking(move || runtime.user_namespace(&sandbox_id));
+        let found = found.await.map_err(|e| RuntimeError::Failed(format!("background work: {e}")))?;
+        let namespace = found.map_err(errors::container)?;
+        Ok(namespace.map(|(fd, ids)| MappedIds { user_namespace: Arc::new(fd), root: ids.first }))
     }
 
     pub(super) async fn drop_container(&self, id: &str) -> Result<()> {
@@ -200,6 +212,7 @@ fn spec(
         labels: config.labels,
         annotations,
         rootfs,
+        rootfs_has_outside_ids: true,
         readonly_rootfs: config.readonly_rootfs,
         args,
         cwd: cwd.into_iter().find(|dir| !dir.is_empty()).cloned().unwrap_or_default(),

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use knarr_runtime::images::MappedIds;
+
 use super::{Embedded, errors};
 use crate::runtime::{Mount, Result, RuntimeError};
 
@@ -28,13 +30,18 @@ fn inside(tree: &Path, sub_path: &str) -> Result<PathBuf> {
 
 impl Embedded {
     /// Makes the trees ready that a container mounts, and notes where they are.
-    pub(super) async fn mount_images(&self, container: &str, mounts: &mut [Mount]) -> Result<()> {
+    pub(super) async fn mount_images(
+        &self,
+        container: &str,
+        ids: Option<&MappedIds>,
+        mounts: &mut [Mount],
+    ) -> Result<()> {
         let store = &self.inner.images;
         let wanted = mounts.iter_mut().filter_map(|m| Some((m.image.clone()?, &mut m.host_path)));
         for (number, (image, host_path)) in wanted.enumerate() {
             let name = name(container, number);
             store.create_snapshot(&name, &image.image).await.map_err(errors::image)?;
-            let tree = store.mount_snapshot(&name).await.map_err(errors::image)?;
+            let tree = store.mount_snapshot(&name, ids.cloned()).await.map_err(errors::image)?;
             let found = tokio::task::spawn_blocking(move || inside(&tree, &image.sub_path));
             *host_path = found.await.map_err(|e| RuntimeError::Failed(format!("background work: {e}")))??;
         }

@@ -22,6 +22,7 @@ use tokio::sync::broadcast::error::RecvError;
 use crate::labels;
 use crate::pod_network::PodNetwork;
 use crate::runtime::*;
+use crate::user_namespaces;
 
 /// A receiver further behind than this asks for everything anew.
 const EVENTS: usize = 1024;
@@ -178,8 +179,11 @@ impl ContainerRuntime for Embedded {
     }
 
     fn features(&self) -> RuntimeFeatures {
-        let default =
-            RuntimeHandler { name: String::new(), recursive_read_only_mounts: true, user_namespaces: false };
+        let default = RuntimeHandler {
+            name: String::new(),
+            recursive_read_only_mounts: true,
+            user_namespaces: user_namespaces::host_has_them(),
+        };
         RuntimeFeatures {
             handlers: vec![default],
             supplemental_groups_policy: true,

@@ -64,6 +64,7 @@ impl Embedded {
                 shared_pid: config.shared_pid,
                 sysctls: sysctls(&config),
                 cgroup_parent: config.cgroup_parent.clone(),
+                user_namespace: config.user_namespace,
                 ..SandboxConfig::default()
             })
             .await;

@@ -33,6 +33,7 @@ use crate::status::{self, Input, Messages, StartFailure, StatusManager, whole_se
 use crate::sysctls::SysctlAllowlist;
 use crate::termination::Terminator;
 use crate::termination_message;
+use crate::user_namespaces::UserNamespaces;
 use crate::volume_manager::Volumes;
 use crate::volumes::ObjectSource;
 
@@ -72,6 +73,7 @@ pub struct PodSyncer {
     pub started: Timestamp,
     pub host_security: HostSecurity,
     pub sysctls: SysctlAllowlist,
+    pub user_namespaces: Arc<UserNamespaces>,
     pub taken: Mutex<Taken>,
     pub crash_back_off: Mutex<BackOff>,
 }

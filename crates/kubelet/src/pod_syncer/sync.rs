@@ -191,10 +191,20 @@ impl PodSyncer {
             config.runtime_handler = self.objects.runtime_handler(class).await.map_err(told)?;
         }
         user_namespaces::check(pod, &config.runtime_handler, &self.runtime.features()).map_err(told)?;
+        if user_namespaces::wanted(pod) {
+            config.user_namespace = Some(self.ids_of(pod).await.map_err(told)?);
+        }
         for (reason, message) in warnings.into_iter().chain(se_linux::warning(pod, self.host_security)) {
             self.events.warning(pod, reason, message);
         }
         self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| told(e.to_string()))
+    }
+
+    /// The ids of the pod's user namespace, on disk for as long as the pod's folder.
+    async fn ids_of(&self, pod: &Pod) -> Result<crate::runtime::IdRange, String> {
+        let (ranges, dirs) = (Arc::clone(&self.user_namespaces), self.config.dirs());
+        let uid = pod.uid().to_owned();
+        blocking(move || ranges.range_of(&dirs, &uid).map_err(|error| error.to_string())).await?
     }
 
     /// What the pod's sandbox is made from, and what about it users are to be warned of.

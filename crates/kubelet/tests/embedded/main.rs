@@ -4,7 +4,7 @@ mod world;
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use knarr_kubelet::runtime::{ContainerRuntime, PodSandboxConfig};
 use serde_json::json;
@@ -114,17 +114,59 @@ async fn isolation_that_is_not_there_is_refused() {
         world.embedded.run_pod_sandbox(&config).await.unwrap_err().to_string(),
         "failed to get sandbox runtime: no runtime for \"kata\" is configured"
     );
-    let container = json!({"name": "main", "image": "box:1", "command": ["sleep", "1000"]});
-    world.add_pod("mapped", json!({"hostUsers": false, "containers": [container]}));
-    let told = "Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does not support user \
-                namespaces";
-    world
-        .until("the refusal", "mapped", |w| {
-            w.api.all::<Event>().iter().any(|e| e.message.as_deref() == Some(told))
-        })
-        .await;
-    assert_eq!(world.phase("mapped"), "Pending");
     assert!(world.embedded.list_pod_sandboxes().await.unwrap().is_empty());
+}
+
+/// `hostUsers: false`: each such pod has ids of its own, which a restart of the kubelet does not change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_with_a_user_namespace_of_their_own() {
+    let mut world = World::new().await;
+    world.add::<ConfigMap>(json!({
+        "metadata": {"name": "cfg", "namespace": "default"}, "data": {"key": "from a map"},
+    }));
+    let script = "cut -c1-40 /proc/self/uid_map | tr -s ' '; id -u; stat -c %u:%g /bin/sh /cfg/key /data /etc/hosts; \
+                  cat /cfg/key; echo; touch /data/file /new && stat -c %u:%g /data/file /new /; \
+                  ls /tree >/dev/null && stat -c %u:%g /tree/bin/sh; exec sleep 1000";
+    for name in ["one", "two"] {
+        world.add_pod(
+            name,
+            json!({
+                "hostUsers": false,
+                "terminationGracePeriodSeconds": 1,
+                "volumes": [
+                    {"name": "data", "emptyDir": {}},
+                    {"name": "cfg", "configMap": {"name": "cfg"}},
+                    {"name": "tree", "image": {"reference": "box:1", "pullPolicy": "Never"}},
+                ],
+                "containers": [{
+                    "name": "main", "image": "box:1", "command": ["sh", "-c", script],
+                    "volumeMounts": [
+                        {"name": "data", "mountPath": "/data"},
+                        {"name": "cfg", "mountPath": "/cfg"},
+                        {"name": "tree", "mountPath": "/tree"},
+                    ],
+                }],
+            }),
+        );
+        world.until("the pod's run", name, |w| w.log(name, "main", 0).lines().count() >= 11).await;
+    }
+    let expected =
+        |first: u32| format!(" 0 {first} 65536\n0\n0:0\n0:0\n0:0\n0:0\nfrom a map\n0:0\n0:0\n0:0\n0:0");
+    assert_eq!(world.log("one", "main", 0), expected(65_536));
+    assert_eq!(world.log("two", "main", 0), expected(131_072));
+    world.restart().await;
+    let id = world.container("two", "main").container_id.unwrap();
+    let short = id.strip_prefix("knarr://").unwrap();
+    let output = world
+        .embedded
+        .exec_sync(
+            short,
+            &["sh", "-c", "id -u; cut -c1-40 /proc/self/uid_map | tr -s ' '"].map(str::to_owned),
+            10,
+        )
+        .await
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n 0 131072 65536\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ mod error;
 mod exec_path;
 mod init;
 mod log;
-mod mount_api;
+pub(crate) mod mount_api;
 mod protocol;
 mod purge;
 mod runtime;

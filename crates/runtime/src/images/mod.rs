@@ -48,6 +48,7 @@ pub use digest::{Digest, DigestError};
 pub use error::{ContentError, ErrorKind, ImageError};
 pub use layers::LayerError;
 pub use oci::{DocumentError, Platform};
+pub use overlay::MappedIds;
 pub use reference::{Reference, ReferenceError};
 pub use registry::{Mirror, MirrorError, NetworkError, Progress, ProgressFn, PullOptions, RegistryError};
 pub use snapshot::Snapshot;

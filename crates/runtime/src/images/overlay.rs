@@ -1,12 +1,25 @@
 //! Mounting and unmounting overlayfs, with any number of layers.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::containers::mount_api::{self, MOUNT_ATTR_RDONLY};
+
+/// The user namespace whose ids a mount's files are shown with.
+#[derive(Debug, Clone)]
+pub struct MappedIds {
+    pub user_namespace: Arc<OwnedFd>,
+    /// What its root is outside.
+    pub root: u32,
+}
 
 /// What to stack: `lowerdirs` topmost first, all below `dir`'s `upper`, `work` and `rootfs`.
 #[derive(Debug, Clone)]
@@ -38,14 +51,50 @@ impl OverlayMount {
         if self.is_mounted()? {
             return Ok(());
         }
-        let lower = (0..self.lowerdirs.len()).map(|n| format!("l/{n}")).collect::<Vec<_>>().join(":");
-        let options = format!("index=off,lowerdir={lower},upperdir=upper,workdir=work");
-        let (dir, target) = (self.dir.clone(), self.target());
-        in_directory(dir, move || {
-            let overlay = Some("overlay");
-            mount(overlay, &target, overlay, MsFlags::empty(), Some(options.as_str()))?;
-            Ok(())
+        let (options, target) = (self.options("l"), self.target());
+        in_directory(self.dir.clone(), move || overlay(&target, &options))
+    }
+
+    /// As [`OverlayMount::mount`], with the layers' files shown with the ids of a user namespace. What is
+    /// written carries the outside ids.
+    ///
+    /// overlayfs cannot be id-mapped itself, so its layers are: in a mount namespace of the thread's own,
+    /// which ends with it and takes their mounts along, whatever happens on the way. The overlay alone is
+    /// taken out of there.
+    pub fn mount_mapped(&self, ids: &MappedIds) -> io::Result<()> {
+        if self.is_mounted()? {
+            return Ok(());
+        }
+        for name in ["upper", "work"] {
+            chown(self.dir.join(name), Some(ids.root), Some(ids.root))?;
+        }
+        fs::create_dir_all(self.dir.join("m"))?;
+        let (overlaid, ids) = (self.clone(), ids.clone());
+        in_directory(self.dir.clone(), move || {
+            let home = File::open("/proc/thread-self/ns/mnt")?;
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+            mount(None::<&str>, "/", None::<&str>, private, None::<&str>)?;
+            for (n, layer) in overlaid.lowerdirs.iter().enumerate() {
+                let target = overlaid.dir.join("m").join(n.to_string());
+                fs::create_dir_all(&target)?;
+                let tree = open_tree(layer)?;
+                mount_api::set_attributes(tree.as_fd(), MOUNT_ATTR_RDONLY, 0, false)?;
+                mount_api::map_ids(tree.as_fd(), ids.user_namespace.as_fd())?;
+                mount_api::move_mount(tree.as_fd(), File::open(target)?.as_fd())?;
+            }
+            let target = overlaid.target();
+            overlay(&target, &overlaid.options("m"))?;
+            let tree = open_tree(&target)?;
+            setns(home, CloneFlags::CLONE_NEWNS)?;
+            mount_api::move_mount(tree.as_fd(), File::open(target)?.as_fd())
         })
+    }
+
+    /// `layers` is the folder with a short name for each of them.
+    fn options(&self, layers: &str) -> String {
+        let lower: Vec<String> = (0..self.lowerdirs.len()).map(|n| format!("{layers}/{n}")).collect();
+        format!("index=off,lowerdir={},upperdir=upper,workdir=work", lower.join(":"))
     }
 
     /// Unmounts, detaching if something still uses it; fine if it is not mounted.
@@ -80,6 +129,16 @@ impl OverlayMount {
             Err(e) => Err(e),
         }
     }
+}
+
+fn overlay(target: &Path, options: &str) -> io::Result<()> {
+    let overlay = Some("overlay");
+    Ok(mount(overlay, target, overlay, MsFlags::empty(), Some(options))?)
+}
+
+fn open_tree(path: &Path) -> io::Result<OwnedFd> {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    mount_api::open_tree(&path, false)
 }
 
 /// Runs `work` with `dir` as working directory, on a thread whose working directory is its own.

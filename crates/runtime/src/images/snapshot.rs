@@ -11,7 +11,7 @@ use super::content::create_unique;
 use super::digest::Digest;
 use super::error::ImageError;
 use super::layers::{self, LayerStore};
-use super::overlay::OverlayMount;
+use super::overlay::{MappedIds, OverlayMount};
 use super::usage::{DiskUsage, disk_usage};
 
 const MAX_NAME: usize = 128;
@@ -63,9 +63,12 @@ impl Snapshot {
         OverlayMount { dir, lowerdirs: self.lowerdirs.clone() }
     }
 
-    /// Mounts the overlay at `target` in the caller's mount namespace; fine if it is mounted. Blocks.
-    pub fn mount(&self) -> Result<(), ImageError> {
-        self.overlay().mount().map_err(ImageError::io("mount overlay on", &self.target))
+    /// Mounts the overlay at `target` in the caller's mount namespace, shown with `ids` if given; fine if it
+    /// is mounted. Blocks.
+    pub fn mount(&self, ids: Option<&MappedIds>) -> Result<(), ImageError> {
+        let overlay = self.overlay();
+        ids.map_or_else(|| overlay.mount(), |ids| overlay.mount_mapped(ids))
+            .map_err(ImageError::io("mount overlay on", &self.target))
     }
 
     /// Unmounts it, lazily if it is in use; fine if it is not mounted. Blocks.

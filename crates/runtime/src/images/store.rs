@@ -13,6 +13,7 @@ use super::content::ContentStore;
 use super::error::ImageError;
 use super::layers::{LayerLimits, LayerStore};
 use super::locks::DigestLocks;
+use super::overlay::MappedIds;
 use super::reference::Reference;
 use super::snapshot::{Snapshot, SnapshotStore};
 use super::usage::{DiskUsage, FsInfo, fs_info};
@@ -167,12 +168,13 @@ impl ImageStore {
         self.blocking("listing snapshots", |inner| inner.snapshots.list()).await
     }
 
-    /// Mounts the snapshot and gives the path of the container's root. Fine if it is mounted.
-    pub async fn mount_snapshot(&self, name: &str) -> Result<PathBuf, ImageError> {
+    /// Mounts the snapshot, shown with the ids of a user namespace if one is given, and gives the path of the
+    /// container's root. Fine if it is mounted.
+    pub async fn mount_snapshot(&self, name: &str, ids: Option<MappedIds>) -> Result<PathBuf, ImageError> {
         let name = name.to_owned();
         self.blocking("mounting a snapshot", move |inner| {
             let snapshot = inner.existing(&name)?;
-            snapshot.mount().map(|()| snapshot.target)
+            snapshot.mount(ids.as_ref()).map(|()| snapshot.target)
         })
         .await
     }

@@ -374,8 +374,8 @@ fn overlays_of_many_layers_mount_write_and_come_back() {
         let snapshots = store.inner.snapshots.list().unwrap();
         for snapshot in &snapshots {
             assert!(!snapshot.is_mounted().unwrap());
-            snapshot.mount().unwrap();
-            snapshot.mount().unwrap();
+            snapshot.mount(None).unwrap();
+            snapshot.mount(None).unwrap();
             assert!(snapshot.is_mounted().unwrap());
             fs::write(snapshot.target.join("written"), "w").unwrap();
         }
@@ -388,7 +388,7 @@ fn overlays_of_many_layers_mount_write_and_come_back() {
             snapshot.unmount().unwrap();
             snapshot.unmount().unwrap();
             assert!(!snapshot.target.join("written").exists());
-            snapshot.mount().unwrap();
+            snapshot.mount(None).unwrap();
             assert_eq!(fs::read_to_string(snapshot.target.join("written")).unwrap(), "w");
             assert!(!snapshots[0].target.join("f0").exists());
             // Busy, and taken away all the same.

@@ -1,5 +1,7 @@
 //! Containers of the embedded runtime: create, start, stop, remove, inspect.
 
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use super::sandbox::{Entry, Sandbox};
 use super::{Runtime, blocking, lock, unbroken};
 use crate::containers::cgroups::{Resources, Stats};
 use crate::containers::protocol::{Request, Response};
-use crate::containers::spec::{ContainerSpec, spec_fault};
+use crate::containers::spec::{ContainerSpec, IdRange, spec_fault};
 use crate::containers::status::{ContainerState, ContainerStatus, TerminalSize};
 use crate::containers::{Error, Result, signal_number, state};
 
@@ -26,6 +28,15 @@ pub struct Container {
 }
 
 impl Runtime {
+    /// The user namespace of a sandbox and its ids, if it has one of its own. Blocks.
+    pub fn user_namespace(&self, sandbox_id: &str) -> Result<Option<(OwnedFd, IdRange)>> {
+        let sandbox = self.sandbox(sandbox_id)?;
+        let Some(ids) = sandbox.user_namespace() else { return Ok(None) };
+        let path = sandbox.folder().userns();
+        let file = File::open(&path).map_err(Error::file("open", &path))?;
+        Ok(Some((file.into(), ids)))
+    }
+
     /// Registers a container; nothing runs yet. The spec is kept on disk.
     pub async fn create_container(&self, sandbox_id: &str, spec: ContainerSpec) -> Result<()> {
         if let Some(fault) = spec_fault(&spec) {

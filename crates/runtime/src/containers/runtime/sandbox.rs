@@ -15,7 +15,7 @@ use super::{blocking, lock};
 use crate::containers::client::{Notice, ShimClient};
 use crate::containers::protocol::{Ready, Request};
 use crate::containers::purge::kill_shim;
-use crate::containers::spec::ContainerSpec;
+use crate::containers::spec::{ContainerSpec, IdRange};
 use crate::containers::state::{self, SandboxFolder, SandboxRecord};
 use crate::containers::status::{ContainerState, ContainerStatus, Event, SandboxState, SandboxStatus};
 use crate::containers::{Error, Result};
@@ -151,6 +151,10 @@ impl Sandbox {
     pub fn client(&self) -> Result<ShimClient> {
         let client = lock(&self.inside).client.clone();
         client.ok_or_else(|| Error::State(format!("sandbox {:?} is not running", self.id())))
+    }
+
+    pub fn user_namespace(&self) -> Option<IdRange> {
+        self.record.config.user_namespace
     }
 
     pub fn has(&self, container_id: &str) -> bool {
