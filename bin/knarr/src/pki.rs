@@ -84,7 +84,7 @@ impl Pki {
     /// What API servers check kubelets against: that authority, and the cluster's own, which signed for kubelets in
     /// former versions and still does in nodes' kubeconfigs.
     pub fn kubelet_trust(&self) -> Result<String> {
-        Ok(format!("{}{}", self.kubelet_serving()?.ca_pem, self.ca_pem))
+        Ok(format!("{}\n{}", self.kubelet_serving()?.ca_pem.trim(), self.ca_pem))
     }
 
     pub fn ca_pem(&self) -> &str {

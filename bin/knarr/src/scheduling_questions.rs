@@ -153,7 +153,9 @@ mod tests {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let store = Arc::new(Embedded::memory(Options::default()));
         let resources = knarr_api::resources::all().to_vec();
-        let server = ApiServer::new(Config::new(store, Arc::clone(&clock), resources)).await.unwrap();
+        let mut config = Config::new(store, Arc::clone(&clock), resources);
+        config.advertise = "10.0.0.1:6443".parse().unwrap();
+        let server = ApiServer::new(config).await.unwrap();
         let client = |user: &str| control_plane::client(&server, &clock, user, &[], "knarr");
         let (_, warnings) = picture::read(&client(QUESTIONS)).await.unwrap();
         assert!(warnings.is_empty(), "{warnings:?}");

@@ -183,6 +183,79 @@ fn h1_a_second_machine_joins_with_an_administrators_kubeconfig() {
     assert_eq!(kubectl.run("exec far -- hostname").trim(), "far");
 }
 
+/// A request for a serving certificate, as the worker's kubelet would make it.
+fn serving_request(name: &str, names: &[&str]) -> Value {
+    let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+    let mut params = rcgen::CertificateParams::new(names).expect("names");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("system:node:{WORKER}"));
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let pem = params.serialize_request(&key).and_then(|csr| csr.pem()).expect("a request");
+    let request = k8s_openapi::ByteString(pem.into_bytes());
+    json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+        "spec": {"signerName": "kubernetes.io/kubelet-serving", "request": request,
+            "usages": ["digital signature", "server auth"]}})
+}
+
+/// Somebody has the worker's credentials, and its machine.
+#[test]
+fn h1_a_node_gets_certificates_for_itself_alone() {
+    let cluster = Cluster::start();
+    let mut worker = Worker::beside(&cluster);
+    let kubeconfig = node_kubeconfig(&cluster);
+    worker.start(&kubeconfig);
+    let kubectl = cluster.namespace("claims");
+    ready(&kubectl, WORKER);
+    let as_node = |words: &[&str]| {
+        let mut command = worker.sandbox.command("kubectl");
+        command.arg("--kubeconfig").arg(&kubeconfig).args(words);
+        command.output().expect("nsenter(1) of util-linux")
+    };
+    let file = worker.sandbox.path("object.json");
+    let claim = |addresses: Value| {
+        let object = succeeded("the node", &as_node(&["get", "node", WORKER, "-o", "json"]));
+        let mut object: Value = serde_json::from_str(&object).expect("JSON");
+        object["metadata"]["resourceVersion"] = json!(null);
+        object["status"]["addresses"] = addresses;
+        std::fs::write(&file, object.to_string()).expect("a file");
+        let path = format!("/api/v1/nodes/{WORKER}/status");
+        as_node(&["replace", "--raw", &path, "-f", &file.to_string_lossy()])
+    };
+    let own = json!({"type": "InternalIP", "address": WORKER_IP});
+    let others = json!([own, {"type": "InternalIP", "address": NODE_IP}]);
+    let refused = String::from_utf8_lossy(&claim(others).stderr).into_owned();
+    assert!(refused.contains("is not allowed to claim the address"), "{refused}");
+    succeeded(
+        "a claim",
+        &claim(json!([own, {"type": "InternalIP", "address": "10.43.0.1"},
+            {"type": "InternalDNS", "address": "kubernetes.default.svc"}])),
+    );
+
+    let ask = |name: &str, names: &[&str]| {
+        std::fs::write(&file, serving_request(name, names).to_string()).expect("a file");
+        succeeded("a request", &as_node(&["create", "-f", &file.to_string_lossy()]));
+    };
+    ask("own", &[WORKER, WORKER_IP]);
+    kubectl.eventually("get csr own --no-headers", |out| out.contains("Approved,Issued"));
+    let waits = "{.status.conditions[?(@.type=='AutoApproval')].status}";
+    for (name, wanted) in [
+        ("service", "kubernetes.default.svc"),
+        ("address", "10.43.0.1"),
+        ("server", NODE_IP),
+        ("elsewhere", "10.99.0.77"),
+    ] {
+        ask(name, &[WORKER, wanted]);
+        kubectl.until(&format!("csr {name}"), waits, "False");
+        assert!(kubectl.run(&format!("get csr {name} --no-headers")).contains("Pending"), "{name}");
+    }
+    // An administrator vouches for an address, or approves by hand.
+    kubectl.run(&format!("annotate node {WORKER} knarr.dev/serving-addresses=10.99.0.77"));
+    kubectl.eventually("get csr elsewhere --no-headers", |out| out.contains("Approved,Issued"));
+    kubectl.run("certificate approve address");
+    kubectl.eventually("get csr address --no-headers", |out| out.contains("Approved,Issued"));
+}
+
 #[test]
 fn h1_agents_say_what_is_wrong() {
     let cluster = Cluster::start();
