@@ -32,6 +32,11 @@ pub const QUESTIONS: &str = "system:knarr:questions";
 /// Who makes what every cluster starts with; the roles `knarr:addons` say what that is.
 pub const ADDONS: &str = "system:knarr:addons";
 
+/// The API server's certificates, by the names of their files.
+const SERVING: &str = "apiserver";
+const KUBELET_CLIENT: &str = "apiserver-kubelet-client";
+const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
+
 /// What the control plane is told.
 #[derive(Clone)]
 pub struct Options {
@@ -77,25 +82,18 @@ pub async fn api_server(
     flags: &ApiArgs,
 ) -> Result<ApiServer> {
     let serving = serving_certificate(pki, options)?;
-    let kubelet_client = pki.credentials(
-        "apiserver-kubelet-client",
-        &Subject {
-            common_name: "kube-apiserver-kubelet-client",
-            organizations: &["system:masters"],
-            names: &[],
-            addresses: &[],
-            server: false,
-            client: true,
-        },
-    )?;
+    let kubelet_client = kubelet_client(pki)?;
     let mut config = Config::new(store, clock, knarr_api::resources::enabled(&options.runtime_config));
     config.serving = keypair(serving);
+    config.serving_files = Some(pki.files(SERVING));
     config.client_ca_pem = pki.ca_pem().to_owned();
     config.service_account_key_pem = pki.service_account_key()?;
     config.service_account_issuer = format!("https://kubernetes.default.svc.{}", options.cluster_domain);
     config.kubelet_client = Some(keypair(kubelet_client));
+    config.kubelet_client_files = Some(pki.files(KUBELET_CLIENT));
     config.kubelet_ca_pem = pki.kubelet_trust()?;
     config.proxy_client = Some(keypair(front_proxy_client(pki)?));
+    config.proxy_client_files = Some(pki.front_proxy()?.files(FRONT_PROXY_CLIENT));
     config.authentication.request_header =
         RequestHeader::usual(pki.front_proxy()?.ca_pem().to_owned(), vec!["front-proxy-client".to_owned()]);
     config.service_cidr = options.service_cidr;
@@ -113,11 +111,35 @@ pub async fn api_server(
     Ok(server)
 }
 
+/// Makes what is near its end anew, in the files that the API server follows.
+pub fn renewed(pki: &Pki, options: &Options) -> Result<Vec<(&'static str, Credentials)>> {
+    Ok(vec![
+        (SERVING, serving_certificate(pki, options)?),
+        (KUBELET_CLIENT, kubelet_client(pki)?),
+        (FRONT_PROXY_CLIENT, front_proxy_client(pki)?),
+    ])
+}
+
+/// The certificate with which the API server calls kubelets.
+fn kubelet_client(pki: &Pki) -> Result<Credentials> {
+    pki.credentials(
+        KUBELET_CLIENT,
+        &Subject {
+            common_name: "kube-apiserver-kubelet-client",
+            organizations: &["system:masters"],
+            names: &[],
+            addresses: &[],
+            server: false,
+            client: true,
+        },
+    )
+}
+
 /// The certificate with which the API server calls those that it aggregates, signed by an authority of its own: who
 /// holds one may say who a user is.
 fn front_proxy_client(pki: &Pki) -> Result<Credentials> {
     pki.front_proxy()?.credentials(
-        "front-proxy-client",
+        FRONT_PROXY_CLIENT,
         &Subject {
             common_name: "front-proxy-client",
             organizations: &[],
@@ -157,7 +179,7 @@ fn serving_certificate(pki: &Pki, options: &Options) -> Result<Credentials> {
     }
     addresses.dedup();
     pki.credentials(
-        "apiserver",
+        SERVING,
         &Subject {
             common_name: "kube-apiserver",
             organizations: &[],
@@ -181,7 +203,7 @@ pub fn client(
 }
 
 /// The API server's own access, for what it keeps about itself and decides among others.
-fn own_client(server: &ApiServer, clock: &Arc<dyn Clock>) -> Client {
+pub fn own_client(server: &ApiServer, clock: &Arc<dyn Clock>) -> Client {
     client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver")
 }
 

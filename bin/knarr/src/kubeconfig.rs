@@ -7,7 +7,7 @@ use clap::Args;
 use knarr_client::kubeconfig::Access;
 
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
-use crate::pki::{Pki, Subject, write_private};
+use crate::pki::{Credentials, Pki, Subject, write_private};
 use crate::preflight;
 
 #[derive(Args)]
@@ -31,8 +31,8 @@ pub struct KubeconfigArgs {
     server: Option<String>,
 }
 
-/// Writes the administrator's kubeconfig into the data folder.
-pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<()> {
+/// Writes the administrator's kubeconfig into the data folder; returns what is in it.
+pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<Credentials> {
     let credentials = pki.credentials(
         "admin",
         &Subject {
@@ -47,12 +47,13 @@ pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<()> {
     let access = Access {
         server: server.to_owned(),
         certificate_authority: Some(pki.ca_pem().as_bytes().to_vec()),
-        client_certificate: Some(credentials.certificate.into_bytes()),
-        client_key: Some(credentials.key.into_bytes()),
+        client_certificate: Some(credentials.certificate.clone().into_bytes()),
+        client_key: Some(credentials.key.clone().into_bytes()),
         ..Access::default()
     };
     let yaml = access.to_yaml("knarr", "kubernetes-admin")?;
-    write_private(&layout.admin_kubeconfig(), yaml.as_bytes())
+    write_private(&layout.admin_kubeconfig(), yaml.as_bytes())?;
+    Ok(credentials)
 }
 
 pub fn run(args: KubeconfigArgs) -> Result<()> {

@@ -29,6 +29,7 @@ mod pki;
 mod pod_network;
 mod preflight;
 mod progress;
+mod renewal;
 mod reset;
 mod scheduler;
 mod scheduling_questions;

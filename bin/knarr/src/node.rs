@@ -33,7 +33,6 @@ use tokio_util::task::TaskTracker;
 use crate::layout::{DEFAULT_CGROUP_ROOT, Layout};
 use crate::node_runtime::{NodeRuntime, RuntimeArgs};
 use crate::open_files;
-use crate::pki::Credentials;
 use crate::pod_network::NetworkArgs;
 use crate::preflight;
 use crate::progress::Progress;
@@ -192,7 +191,8 @@ pub struct NodeAccess {
     pub kubelet: Client,
     /// For service proxy, DNS and routes.
     pub network: Client,
-    pub serving: Credentials,
+    /// What the kubelet shows; whoever renews it keeps a reference.
+    pub serving: Arc<kubelet_server::ServingCertificate>,
     /// Signs the certificates of those who may talk to the kubelet.
     pub client_ca: String,
 }
@@ -426,8 +426,7 @@ async fn bind_kubelet_server(
     drop(preflight::listen(address, "--kubelet-port")?);
     let server_options = kubelet_server::Options {
         address,
-        cert_pem: access.serving.certificate.clone(),
-        key_pem: access.serving.key.clone(),
+        serving: Arc::clone(&access.serving),
         client_ca_pem: access.client_ca.clone(),
         node_name: options.name.clone(),
         configz: kubelet_config(options).configz(),

@@ -5,9 +5,13 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::clock::SystemClock;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -17,7 +21,7 @@ use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
-/// A certificate with less than this left is made anew at the next start.
+/// A certificate with less than this left is made anew: at a start, and once a day while the server runs.
 const RENEW_DAYS: i64 = 30;
 
 /// The folder `pki/` of a server's data folder.
@@ -25,6 +29,7 @@ pub struct Pki {
     folder: PathBuf,
     ca_key: KeyPair,
     ca_pem: String,
+    clock: Arc<dyn Clock>,
 }
 
 /// A certificate chain and its key, both PEM.
@@ -47,11 +52,16 @@ pub struct Subject<'a> {
 impl Pki {
     /// Opens the folder, making the CA on first use.
     pub fn open(folder: PathBuf) -> Result<Self> {
-        Self::open_as(folder, "kubernetes")
+        Self::open_at(folder, Arc::new(SystemClock))
+    }
+
+    /// As `open`, with the clock by which certificates are made and judged.
+    pub fn open_at(folder: PathBuf, clock: Arc<dyn Clock>) -> Result<Self> {
+        Self::open_as(folder, "kubernetes", clock)
     }
 
     /// As `open`, with the common name of a CA that is made now.
-    fn open_as(folder: PathBuf, name: &str) -> Result<Self> {
+    fn open_as(folder: PathBuf, name: &str, clock: Arc<dyn Clock>) -> Result<Self> {
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -67,18 +77,19 @@ impl Pki {
         let ca_pem = read(&cert_path)?;
         let ca_key = KeyPair::from_pem(&read(&key_path)?).with_context(|| unreadable(&key_path))?;
         certificate::check_pair(&ca_pem, &ca_key).with_context(|| unreadable(&cert_path))?;
-        Ok(Self { folder, ca_key, ca_pem })
+        Ok(Self { folder, ca_key, ca_pem, clock })
     }
 
     /// The authority that vouches for proxies which tell who a user is; it signs nothing else.
     pub fn front_proxy(&self) -> Result<Self> {
-        Self::open_as(self.folder.join("front-proxy"), "kubernetes-front-proxy")
+        Self::open_as(self.folder.join("front-proxy"), "kubernetes-front-proxy", Arc::clone(&self.clock))
     }
 
     /// The authority of kubelets' serving certificates. API servers alone trust it, so that no node, whatever it manages
     /// to get a certificate for, is taken for the API server.
     pub fn kubelet_serving(&self) -> Result<Self> {
-        Self::open_as(self.folder.join("kubelet-serving"), "kubernetes-kubelet-serving")
+        let folder = self.folder.join("kubelet-serving");
+        Self::open_as(folder, "kubernetes-kubelet-serving", Arc::clone(&self.clock))
     }
 
     /// What API servers check kubelets against: that authority, and the cluster's own, which signed for kubelets in
@@ -93,11 +104,10 @@ impl Pki {
 
     /// The credentials `NAME.crt` and `NAME.key`: kept while they fit the subject and are not near their end.
     pub fn credentials(&self, name: &str, subject: &Subject) -> Result<Credentials> {
-        let (cert_path, key_path) =
-            (self.folder.join(format!("{name}.crt")), self.folder.join(format!("{name}.key")));
+        let (cert_path, key_path) = self.files(name);
         if cert_path.exists() && key_path.exists() {
             let kept = Credentials { certificate: read(&cert_path)?, key: read(&key_path)? };
-            if still_good(&kept.certificate, subject) {
+            if still_good(&kept.certificate, subject, self.clock.now()) {
                 return Ok(kept);
             }
         }
@@ -107,11 +117,16 @@ impl Pki {
         Ok(made)
     }
 
+    /// Where credentials of this name are: certificate and key.
+    pub fn files(&self, name: &str) -> (PathBuf, PathBuf) {
+        (self.folder.join(format!("{name}.crt")), self.folder.join(format!("{name}.key")))
+    }
+
     /// Fresh credentials, not kept in the folder.
     pub fn sign(&self, subject: &Subject) -> Result<Credentials> {
         let key = KeyPair::generate()?;
         let lifetime = Duration::from_secs(LEAF_DAYS.unsigned_abs() * 86_400);
-        let validity = Validity { from: jiff::Timestamp::now(), lifetime };
+        let validity = Validity { from: self.clock.now(), lifetime };
         let certificate = certificate::for_key(&self.authority(), &key, subject, validity)?;
         Ok(Credentials { certificate, key: key.serialize_pem() })
     }
@@ -177,10 +192,17 @@ fn valid_for(params: &mut CertificateParams, days: i64) {
     params.not_after = (now + std::time::Duration::from_secs(days.unsigned_abs() * 86_400)).into();
 }
 
-fn still_good(pem: &str, subject: &Subject) -> bool {
+/// When a certificate (PEM) ends.
+pub fn not_after(pem: &str) -> Option<Timestamp> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
+    Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
+}
+
+fn still_good(pem: &str, subject: &Subject, now: Timestamp) -> bool {
     let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
     let Ok((_, cert)) = x509_parser::parse_x509_certificate(&der) else { return false };
-    let left = cert.validity().not_after.timestamp() - jiff::Timestamp::now().as_second();
+    let left = cert.validity().not_after.timestamp() - now.as_second();
     if left < RENEW_DAYS * 86_400 {
         return false;
     }
@@ -224,7 +246,9 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
         file.write_all(content)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)
+        fs::rename(&temporary, path)?;
+        // The new name is on the disk only with the folder.
+        path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
     };
     write().with_context(|| format!("cannot write {}", path.display()))
 }

@@ -12,6 +12,7 @@ use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Features};
 use knarr_client::clock::SystemClock;
+use knarr_kubelet::server::ServingCertificate;
 use knarr_scheduler::config::Configuration;
 use tokio_util::sync::CancellationToken;
 
@@ -21,8 +22,9 @@ use crate::api_flags::{
 use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
-use crate::pki::{Pki, Subject};
+use crate::pki::{Credentials, Pki, Subject};
 use crate::progress::Progress;
+use crate::renewal::Renewal;
 use crate::store::StoreArgs;
 use crate::{addons, control_plane, kubeconfig, leading, node, preflight, scheduler, signals};
 
@@ -105,7 +107,9 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let listener = preflight::listen(SocketAddr::new(args.bind_address, args.port), "--port")?;
 
     let pki = progress
-        .step("certificates", async { Ok((Arc::new(Pki::open(layout.pki())?), String::new())) })
+        .step("certificates", async {
+            Ok((Arc::new(Pki::open_at(layout.pki(), Arc::clone(&clock))?), String::new()))
+        })
         .await?;
     let store = progress
         .step("store", async {
@@ -145,12 +149,15 @@ async fn run_async(args: ServerArgs) -> Result<()> {
             Ok(((), String::new()))
         })
         .await?;
+    let mut renewal = Renewal::new(&server, &pki, &options, &layout, &url);
     let node = if args.disable_node {
         None
     } else {
         let access = node_access(&server, &clock, &pki, &options)?;
+        renewal.kubelet = Some(Arc::clone(&access.serving));
         Some(node::start(node_options(&args, &options, &layout)?, access, &progress, stop.clone()).await?)
     };
+    tokio::spawn(renewal.run(Arc::clone(&clock), stop.clone()));
     progress.ready(&[
         format!("kubeconfig  {}", layout.admin_kubeconfig().display()),
         format!("try         kubectl --kubeconfig {} get nodes -o wide", layout.admin_kubeconfig().display()),
@@ -294,6 +301,22 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
     })
 }
 
+/// What the kubelet of this process shows.
+pub fn node_serving(pki: &Pki, options: &control_plane::Options) -> Result<Credentials> {
+    let name = &options.node_name;
+    pki.kubelet_serving()?.credentials(
+        "kubelet",
+        &Subject {
+            common_name: &format!("system:node:{name}"),
+            organizations: &["system:nodes"],
+            names: std::slice::from_ref(name),
+            addresses: &[options.node_ip],
+            server: true,
+            client: false,
+        },
+    )
+}
+
 /// The node of this process uses the API server directly, under the node's own identities.
 fn node_access(
     server: &knarr_apiserver::ApiServer,
@@ -303,17 +326,9 @@ fn node_access(
 ) -> Result<NodeAccess> {
     let name = &options.node_name;
     let node_user = format!("system:node:{name}");
-    let serving = pki.kubelet_serving()?.credentials(
-        "kubelet",
-        &Subject {
-            common_name: &node_user,
-            organizations: &["system:nodes"],
-            names: std::slice::from_ref(name),
-            addresses: &[options.node_ip],
-            server: true,
-            client: false,
-        },
-    )?;
+    let serving = node_serving(pki, options)?;
+    let serving = ServingCertificate::new(&serving.certificate, &serving.key)
+        .context("the kubelet's certificate cannot be used")?;
     Ok(NodeAccess {
         kubelet: control_plane::client(server, clock, &node_user, &["system:nodes"], "kubelet"),
         network: control_plane::client(server, clock, "system:kube-proxy", &[], "kube-proxy"),

@@ -85,10 +85,14 @@ pub struct Config {
     pub api_audiences: Vec<String>,
     /// The client certificate with which the API server calls kubelets; `None`: no log, exec, attach, port-forward.
     pub kubelet_client: Option<Keypair>,
+    /// The same from files (chain, key), read again when they change; in place of `kubelet_client`.
+    pub kubelet_client_files: Option<(PathBuf, PathBuf)>,
     /// PEM of the authorities that sign kubelets' serving certificates.
     pub kubelet_ca_pem: String,
     /// The client certificate with which aggregated API servers are called: it vouches for the user in the headers.
     pub proxy_client: Option<Keypair>,
+    /// The same from files (chain, key), read again when they change; in place of `proxy_client`.
+    pub proxy_client_files: Option<(PathBuf, PathBuf)>,
     /// Where Services get their addresses; its first one is the `kubernetes` Service's.
     pub service_cidr: (Ipv4Addr, u8),
     pub node_ports: RangeInclusive<u16>,
@@ -160,8 +164,10 @@ impl Config {
             service_account_max_expiration: None,
             api_audiences: Vec::new(),
             kubelet_client: None,
+            kubelet_client_files: None,
             kubelet_ca_pem: String::new(),
             proxy_client: None,
+            proxy_client_files: None,
             service_cidr: (Ipv4Addr::new(10, 96, 0, 0), 12),
             node_ports: 30000..=32767,
             advertise: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6443),

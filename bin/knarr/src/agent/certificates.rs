@@ -218,16 +218,25 @@ impl Applicant<'_> {
         Ok(obtained)
     }
 
-    /// Renews the serving certificate if it is due; the kubelet shows it from its next start on.
-    pub async fn renew_serving(&self, identity: &Access) -> Result<()> {
-        let Some(kept) = self.store.read(SERVING) else { return Ok(()) };
-        let Some(facts) = Facts::of(kept.certificate.as_bytes()) else { return Ok(()) };
+    /// A new serving certificate if the kept one is near its end.
+    pub async fn renew_serving(&self, identity: &Access) -> Result<Option<Credentials>> {
+        let Some(kept) = self.store.read(SERVING) else { return Ok(None) };
+        let Some(facts) = Facts::of(kept.certificate.as_bytes()) else { return Ok(None) };
         if facts.is_fresh(self.clock.now()) {
-            return Ok(());
+            return Ok(None);
         }
         let client = access::client(identity, self.clock, "knarr-agent")?;
         let names = Names { names: facts.names, addresses: facts.addresses };
-        self.request_serving(&client, &names, Approval::ByOthers).await.map(drop)
+        let why = match self.request_serving(&client, &names, Approval::ByController).await? {
+            Obtained::Issued(made) => return Ok(Some(made)),
+            Obtained::Referred(why) => why,
+        };
+        tracing::warn!("the kubelet's certificate is renewed for the node's name alone: {why}");
+        let own_name = Names { names: vec![self.node.to_owned()], addresses: Vec::new() };
+        match self.request_serving(&client, &own_name, Approval::ByController).await? {
+            Obtained::Issued(made) => Ok(Some(made)),
+            Obtained::Referred(why) => bail!("the serving certificate was left to a person: {why}"),
+        }
     }
 
     fn is_node(&self) -> bool {

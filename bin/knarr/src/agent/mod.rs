@@ -15,6 +15,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
+use knarr_kubelet::server::ServingCertificate;
 use knarr_network::cidr::Ipv4Cidr;
 use tokio_util::sync::CancellationToken;
 
@@ -134,6 +135,8 @@ async fn run_node(
         progress.step("serving certificate", applicant.serving_certificate(&identity, options.ip)).await?;
     access::check_rights(&client, &name).await?;
 
+    let serving = ServingCertificate::new(&serving.certificate, &serving.key)
+        .context("the kubelet's certificate cannot be used")?;
     let transport = rotation::Rotating::new(&identity)?;
     let of = |manager: &str| Client::new(Arc::clone(&transport) as _, Arc::clone(&clock), manager);
     let renewal = rotation::Renewal {
@@ -144,6 +147,7 @@ async fn run_node(
         store: store.clone(),
         identity: identity.clone(),
         transport: Arc::clone(&transport),
+        serving: Arc::clone(&serving),
     };
     tokio::spawn(renewal.run(stop.clone()));
     let access = NodeAccess { kubelet: of("kubelet"), network: of("kube-proxy"), serving, client_ca };

@@ -3,13 +3,14 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use async_trait::async_trait;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::http::HttpTransport;
 use knarr_client::kubeconfig::Access;
 use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
+use knarr_kubelet::server::ServingCertificate;
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::{Applicant, Store, renew_at};
@@ -77,6 +78,8 @@ pub struct Renewal {
     pub store: Store,
     pub identity: Access,
     pub transport: Arc<Rotating>,
+    /// What the kubelet shows.
+    pub serving: Arc<ServingCertificate>,
 }
 
 impl Renewal {
@@ -102,10 +105,9 @@ impl Renewal {
         // An access by token has no certificate to renew.
         let due = self.identity.client_certificate.as_deref().and_then(renew_at);
         let now = self.clock.now();
-        let Some(left) = due.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO))
-        else {
-            return Ok(LONGEST_WAIT);
-        };
+        let left = due.map_or(LONGEST_WAIT, |due| {
+            Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO)
+        });
         if left.is_zero() {
             let node = access::User {
                 name: format!("{}{}", knarr_api::certificates::signers::NODE_USER_PREFIX, self.node),
@@ -116,7 +118,16 @@ impl Renewal {
             self.transport.exchange(&self.identity)?;
             tracing::info!("the node's client certificate was renewed");
         }
-        self.applicant(&self.user).renew_serving(&self.identity).await?;
+        // A request that nobody approves must not keep the client certificate from being renewed.
+        let applicant = self.applicant(&self.user);
+        let renewed = tokio::select! {
+            renewed = applicant.renew_serving(&self.identity) => renewed?,
+            () = self.clock.sleep(RETRY) => bail!("nobody approved the serving certificate"),
+        };
+        if let Some(serving) = renewed {
+            self.serving.exchange(&serving.certificate, &serving.key)?;
+            tracing::info!("the node's serving certificate was renewed");
+        }
         Ok(left.clamp(Duration::from_secs(60), LONGEST_WAIT))
     }
 

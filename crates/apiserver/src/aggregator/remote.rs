@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec};
+use knarr_apimachinery::clock::Clock;
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,6 +19,7 @@ use crate::authn::UserInfo;
 use crate::config::{Config, ConfigError};
 use crate::http::tls;
 use crate::proxy::{AnyCertificate, Backend, connect_plainly};
+use crate::reload::Reloaded;
 use crate::server::Inner;
 
 /// Documents longer than this are not taken from other servers.
@@ -26,18 +28,20 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The client certificate that vouches for the headers; without one other servers see nobody.
 pub struct Identity {
-    pair: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    pair: Option<Reloaded<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
     provider: Arc<CryptoProvider>,
 }
 
 impl Identity {
     pub fn new(config: &Config) -> Result<Self, ConfigError> {
-        let pair = config.proxy_client.as_ref().map(|p| tls::keypair(p, "the proxy client certificate"));
+        const WHAT: &str = "the proxy client certificate";
+        let (given, files) = (config.proxy_client.as_ref(), config.proxy_client_files.as_ref());
+        let pair = tls::follow(given, files, WHAT, |pair| tls::keypair(pair, WHAT))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        Ok(Self { pair: pair.transpose()?, provider })
+        Ok(Self { pair, provider })
     }
 
-    fn tls(&self, spec: &APIServiceSpec) -> Result<ClientConfig, String> {
+    fn tls(&self, spec: &APIServiceSpec, clock: &dyn Clock) -> Result<ClientConfig, String> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(|e| e.to_string())?;
@@ -50,7 +54,9 @@ impl Identity {
             builder.with_root_certificates(roots)
         };
         match &self.pair {
-            Some((chain, key)) => {
+            Some(pair) => {
+                let pair = pair.get(clock);
+                let (chain, key) = &*pair;
                 builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(|e| e.to_string())
             }
             None => Ok(builder.with_no_client_auth()),
@@ -86,7 +92,7 @@ pub fn backend(server: &Inner, api_service: &APIService) -> Result<Backend, Fail
         .collect();
     let choice = server.clock.monotonic().subsec_nanos() as usize;
     let (address, number) = resolve(to, service.as_deref(), &slices, choice).map_err(Failure::Missing)?;
-    let tls = server.aggregator.identity.tls(&spec).map_err(Failure::Other)?;
+    let tls = server.aggregator.identity.tls(&spec, &*server.clock).map_err(Failure::Other)?;
     Ok(Backend::Tls {
         address: address.to_owned(),
         port: number,

@@ -39,6 +39,26 @@ pub fn keypair(
     Ok((chain, key))
 }
 
+/// What is made of the pair that is given, or else of the one in the files, which are then followed; `None` without
+/// either.
+pub fn follow<T: Send + Sync>(
+    given: Option<&Keypair>,
+    files: Option<&(PathBuf, PathBuf)>,
+    what: &'static str,
+    make: impl Fn(&Keypair) -> Result<T, ConfigError> + Send + Sync + 'static,
+) -> Result<Option<Reloaded<T>>, ConfigError> {
+    if let Some((certificate, key)) = files {
+        let parse = move |texts: &[Vec<u8>]| {
+            let text = |at: usize| reload::text(texts.get(at).map(Vec::as_slice).unwrap_or_default());
+            let pair = Keypair { certificate_pem: text(0)?.to_owned(), key_pem: text(1)?.to_owned() };
+            make(&pair).map_err(|e| told(&e))
+        };
+        let opened = Reloaded::open(vec![certificate.clone(), key.clone()], parse);
+        return opened.map(Some).map_err(|why| ConfigError::Unusable { what, why });
+    }
+    given.map(|pair| make(pair).map(Reloaded::fixed)).transpose()
+}
+
 /// What handshakes and client certificates need, made anew when a file changes.
 pub struct Tls {
     pub server: Arc<ServerConfig>,

@@ -20,11 +20,13 @@ use tokio_rustls::client::TlsStream;
 
 use super::Backend;
 use super::node_identity::NodeIdentity;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Keypair};
 use crate::http::tls;
+use crate::reload::Reloaded;
 use crate::server::Inner;
 use crate::webhook::{io_words, tls_words};
 
+const WHAT: &str = "the kubelet client certificate";
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 
 /// The TLS with which kubelets are called: they see our certificate, and theirs must be signed by the cluster's CA and
@@ -35,11 +37,16 @@ pub struct Kubelets {
 }
 
 impl Kubelets {
-    pub fn new(config: &Config) -> Result<Option<Self>, ConfigError> {
-        const WHAT: &str = "the kubelet client certificate";
-        let Some(pair) = &config.kubelet_client else { return Ok(None) };
+    /// Follows the file of the client certificate, if it comes from one.
+    pub fn open(config: &Config) -> Result<Option<Reloaded<Self>>, ConfigError> {
+        let ca = config.kubelet_ca_pem.clone();
+        let (given, files) = (config.kubelet_client.as_ref(), config.kubelet_client_files.as_ref());
+        tls::follow(given, files, WHAT, move |pair| Self::new(pair, &ca))
+    }
+
+    fn new(pair: &Keypair, ca: &str) -> Result<Self, ConfigError> {
         let (chain, key) = tls::keypair(pair, WHAT)?;
-        let roots = Arc::new(tls::roots(&config.kubelet_ca_pem, "the kubelet CA")?);
+        let roots = Arc::new(tls::roots(ca, "the kubelet CA")?);
         let unusable = |e: &dyn std::fmt::Display| ConfigError::Unusable { what: WHAT, why: e.to_string() };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
@@ -53,7 +60,7 @@ impl Kubelets {
             .map_err(|e| unusable(&e))?;
         // A resumed session would skip the look at whose certificate it is.
         client.resumption = Resumption::disabled();
-        Ok(Some(Self { client, verifier }))
+        Ok(Self { client, verifier })
     }
 
     async fn connect(
@@ -113,6 +120,7 @@ async fn connect_now(
         }
         Backend::Kubelet { node, .. } => {
             let kubelets = server.kubelets.as_ref().ok_or("no kubelet client certificate is configured")?;
+            let kubelets = kubelets.get(&*server.clock);
             let stream = kubelets.connect(node, address, stream).await.map_err(|e| e.to_string())?;
             Ok((speak(stream).await?, authority))
         }

@@ -20,6 +20,7 @@ mod metrics;
 mod port_forward;
 mod route;
 mod serve;
+mod serving_certificate;
 pub(crate) mod spdy;
 mod stats;
 mod upgrade;
@@ -30,3 +31,4 @@ pub(crate) mod fake_runtime;
 mod tests;
 
 pub use serve::{BoundServer, Options, ServerError, bind};
+pub use serving_certificate::ServingCertificate;

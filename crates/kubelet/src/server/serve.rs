@@ -12,8 +12,8 @@ use knarr_client::Client;
 use knarr_client::reviews::UserInfo;
 use knarr_serving::{CloseConnection, Limits, Service};
 use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Body};
 use super::handler::Handler;
+use super::serving_certificate::ServingCertificate;
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
 
@@ -35,9 +36,8 @@ const OPEN_FILES_SHARE: u64 = 8;
 #[derive(Clone)]
 pub struct Options {
     pub address: SocketAddr,
-    /// The serving certificate with its chain, and its key.
-    pub cert_pem: String,
-    pub key_pem: String,
+    /// What handshakes show; whoever renews it keeps a reference.
+    pub serving: Arc<ServingCertificate>,
     /// Signs the certificates of clients.
     pub client_ca_pem: String,
     pub node_name: String,
@@ -101,13 +101,10 @@ fn tls_config(options: &Options) -> Result<rustls::ServerConfig, ServerError> {
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
         .allow_unauthenticated()
         .build()?;
-    let chain: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_slice_iter(options.cert_pem.as_bytes()).collect::<Result<_, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(options.key_pem.as_bytes())?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)?;
+        .with_cert_resolver(Arc::clone(&options.serving) as _);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

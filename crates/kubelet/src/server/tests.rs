@@ -575,10 +575,10 @@ async fn certificates_over_tls() {
     let (pki, foreign) = (Pki::new(), Pki::new());
     let lab = Lab::new();
     let (cert_pem, key_pem) = pki.issue("system:node:n1", ServerAuth);
+    let serving = super::ServingCertificate::new(&cert_pem, &key_pem).unwrap();
     let options = super::Options {
         address: "127.0.0.1:0".parse().unwrap(),
-        cert_pem,
-        key_pem,
+        serving: Arc::clone(&serving),
         client_ca_pem: pki.ca.pem(),
         node_name: "n1".into(),
         configz: json!({}),
@@ -589,7 +589,7 @@ async fn certificates_over_tls() {
     let (pods, runtime) = (Arc::clone(&handler.pods), Arc::clone(&handler.runtime));
     let server = super::bind(options, pods, runtime, handler.client.clone()).await.unwrap();
     let (address, stop) = (server.address().unwrap(), CancellationToken::new());
-    let serving = tokio::spawn(server.serve(stop.clone()));
+    let running = tokio::spawn(server.serve(stop.clone()));
 
     let ask = async |identity: Option<(String, String)>| -> Option<u16> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -627,6 +627,12 @@ async fn certificates_over_tls() {
     assert_eq!(ask(None).await, Some(401));
     assert_eq!(ask(Some(foreign.issue("kube-apiserver-kubelet-client", ClientAuth))).await, None);
     assert_eq!(ask(Some(pki.issue("kube-apiserver-kubelet-client", ServerAuth))).await, None);
+    // Whoever checks the server sees that the certificate is another one.
+    let (chain, key) = foreign.issue("system:node:n1", ServerAuth);
+    assert!(serving.exchange(&chain, &key_pem).is_err(), "of another key");
+    assert_eq!(ask(None).await, Some(401));
+    serving.exchange(&chain, &key).unwrap();
+    assert_eq!(ask(None).await, None);
     stop.cancel();
-    tokio::time::timeout(Duration::from_secs(5), serving).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(5), running).await.unwrap().unwrap();
 }
