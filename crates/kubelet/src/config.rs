@@ -75,7 +75,7 @@ impl Config {
             "maxPods": self.max_pods,
             "podPidsLimit": self.pod_pids_limit,
             "cgroupRoot": self.cgroup_root,
-            "containerLogMaxSize": self.container_log_max_size.to_string(),
+            "containerLogMaxSize": binary_quantity(self.container_log_max_size),
             "containerLogMaxFiles": self.container_log_max_files,
             "serializeImagePulls": self.serialize_image_pulls,
             "allowedUnsafeSysctls": allowed_unsafe_sysctls,
@@ -87,6 +87,13 @@ impl Config {
     pub fn host_ips(&self) -> Vec<String> {
         self.node_ips.iter().map(IpAddr::to_string).collect()
     }
+}
+
+/// `10Mi`: bytes in the largest unit that leaves no rest.
+fn binary_quantity(bytes: u64) -> String {
+    let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
+    let fits = units.iter().find(|(size, _)| bytes >= *size && bytes % size == 0);
+    fits.map_or_else(|| bytes.to_string(), |(size, unit)| format!("{}{unit}", bytes / size))
 }
 
 /// Where the files of pods lie.
@@ -139,5 +146,19 @@ impl PodDirs {
 
     pub fn pod_logs_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.logs().join(format!("{namespace}_{name}_{uid}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_shown_as_quantities() {
+        for (bytes, shown) in
+            [(10 << 20, "10Mi"), (1 << 30, "1Gi"), (1536, "1536"), (3 << 10, "3Ki"), (0, "0")]
+        {
+            assert_eq!(binary_quantity(bytes), shown);
+        }
     }
 }

@@ -120,6 +120,9 @@ pub struct Metrics {
 
 const STEP: &str = "apiserver_admission_step_admission_duration_seconds";
 const CONTROLLER: &str = "apiserver_admission_controller_admission_duration_seconds";
+const STEP_HELP: &str = "How long all plugins of a step took, by operation, step and outcome.";
+const WEBHOOK_HELP: &str = "How long one webhook took, by its name, operation, step and outcome.";
+const CONTROLLER_HELP: &str = "How long one plugin took, by its name, operation, step and outcome.";
 const WEBHOOK: &str = "apiserver_admission_webhook_admission_duration_seconds";
 
 impl Metrics {
@@ -215,15 +218,15 @@ impl Metrics {
     /// In the text format of Prometheus.
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let _ = writeln!(out, "# TYPE {STEP} histogram");
+        let _ = writeln!(out, "# HELP {STEP} {STEP_HELP}\n# TYPE {STEP} histogram");
         self.steps.write(&mut out, STEP, "");
-        let _ = writeln!(out, "# TYPE {CONTROLLER} histogram");
+        let _ = writeln!(out, "# HELP {CONTROLLER} {CONTROLLER_HELP}\n# TYPE {CONTROLLER} histogram");
         for (name, set) in self.names.iter().zip(&self.plugins) {
             set.write(&mut out, CONTROLLER, &format!("name=\"{name}\","));
         }
         let webhooks = self.webhooks.lock().unwrap_or_else(PoisonError::into_inner);
         if !webhooks.durations.is_empty() {
-            let _ = writeln!(out, "# TYPE {WEBHOOK} histogram");
+            let _ = writeln!(out, "# HELP {WEBHOOK} {WEBHOOK_HELP}\n# TYPE {WEBHOOK} histogram");
         }
         for (labels, (buckets, count, sum)) in &webhooks.durations {
             let buckets = buckets.iter().copied().zip(WEBHOOK_BUCKETS);
@@ -277,6 +280,10 @@ mod tests {
         metrics.validating_policy("p", "b", Some("expression 'x' resulted in error: y"), "deny");
         metrics.mutating_policy("p", "b", None);
         let text = metrics.text();
+        for family in [STEP, CONTROLLER, WEBHOOK] {
+            let heads = text.lines().filter(|l| l.starts_with(&format!("# HELP {family} "))).count();
+            assert_eq!(heads, 1, "{family}\n{text}");
+        }
         for line in [
             "apiserver_validating_admission_policy_check_total{enforcement_action=\"deny\",error_type=\"invalid_error\",policy=\"p\",policy_binding=\"b\"} 1",
             "apiserver_mutating_admission_policy_check_total{error_type=\"no_error\",policy=\"p\",policy_binding=\"b\"} 1",

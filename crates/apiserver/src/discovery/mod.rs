@@ -23,7 +23,7 @@ use crate::aggregator;
 use crate::config::Config;
 use crate::http::body::Body;
 use crate::http::negotiate::{self, Format};
-use crate::http::output::{Answer, raw, to_json};
+use crate::http::output::{self, Answer, raw, to_json};
 use crate::http::routes::{self, Writes};
 use crate::local_api;
 use crate::metrics::Metric;
@@ -223,7 +223,9 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             let others = server.other_metrics.lock().unwrap_or_else(PoisonError::into_inner);
             others.values().for_each(|source| text.push_str(&source()));
             drop(others);
-            Ok(Answer::Raw(metrics_text(text)))
+            let text = metrics_text(text);
+            let gzip = negotiate::negotiate_leniently(&request.headers, &request.query).gzip;
+            Ok(Answer::Raw(if gzip { output::compressed(text) } else { text }))
         }
         ["statusz"] => zpages::statusz(server, request, &paths(table)),
         ["flagz"] => zpages::flagz(server, request),

@@ -289,6 +289,11 @@ fn finish(response: Response<Body>, negotiated: Negotiated) -> Response<Body> {
     if !negotiated.gzip || response.body().len().is_none_or(|n| n < GZIP_FROM) {
         return response;
     }
+    compressed(response)
+}
+
+/// With its whole body compressed.
+pub fn compressed(response: Response<Body>) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let Ok(plain) = body.collect() else { return Response::from_parts(parts, Body::empty()) };
     let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());

@@ -198,8 +198,9 @@ async fn delete_collection(
     Ok(Answer::List(found))
 }
 
-/// `{"kind":"Status","status":"Success"}`.
+/// `{"kind":"Status","status":"Success","code":201}`.
 pub fn success() -> Answer {
-    let value = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    let value =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     Answer::Value { code: 201, value }
 }

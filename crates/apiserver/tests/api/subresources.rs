@@ -62,7 +62,7 @@ async fn pods_are_bound_once() {
     u.post(PODS, &pod("p")).await.expect(201);
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
     let reply = u.post("/api/v1/namespaces/default/bindings", &binding).await.expect(201);
-    assert_eq!(reply["status"], "Success");
+    assert_eq!((&reply["status"], &reply["code"]), (&json!("Success"), &json!(201)));
     let bound = u.get(&format!("{PODS}/p")).await.expect(200);
     assert_eq!(bound["spec"]["nodeName"], "n");
     assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");

@@ -290,6 +290,11 @@ async fn large_answers_are_compressed() {
     assert!(packed.len() < 20_000);
     let list: Value = serde_json::from_reader(flate2::read::GzDecoder::new(&packed[..])).unwrap();
     assert_eq!(list["items"][0]["metadata"]["name"], "a");
+    let response = s.open(Some(&admin), false, get1("/metrics").header("accept-encoding", "gzip"), "").await;
+    assert_eq!(response.headers()["content-encoding"], "gzip");
+    let packed = response.into_body().collect().await.unwrap().to_bytes();
+    let text = std::io::read_to_string(flate2::read::GzDecoder::new(&packed[..])).unwrap();
+    assert!(text.contains("\n# TYPE apiserver_request_total counter\n"));
 }
 
 #[tokio::test]
