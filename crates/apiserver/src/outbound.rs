@@ -13,11 +13,13 @@ use hyper_util::rt::TokioIo;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::metrics;
+use knarr_tls::{Roots, tls_words};
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+
+use crate::proxy::dial;
 
 /// An answer is not larger than this.
 const MAX_ANSWER: usize = 4 << 20;
@@ -169,14 +171,15 @@ impl Outbound {
     }
 
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, OutboundError> {
-        let tcp = TcpStream::connect((self.host.as_str(), self.port)).await.map_err(|e| self.broken(e))?;
+        let tcp = dial(&self.host, self.port).await.map_err(|e| self.broken(e))?;
         let Some((connector, name)) = &self.tls else {
             let (sender, connection) =
                 http1::handshake(TokioIo::new(tcp)).await.map_err(|e| self.broken(e))?;
             tokio::spawn(connection);
             return Ok(sender);
         };
-        let tls = connector.connect(name.clone(), tcp).await.map_err(|e| self.broken(e))?;
+        let tls = connector.connect(name.clone(), tcp).await;
+        let tls = tls.map_err(|e| self.broken(tls_words(&e, &self.host)))?;
         let (sender, connection) = http1::handshake(TokioIo::new(tls)).await.map_err(|e| self.broken(e))?;
         tokio::spawn(connection);
         Ok(sender)
@@ -185,22 +188,11 @@ impl Outbound {
 
 fn client_config(access: &Access) -> Result<ClientConfig, OutboundError> {
     let wrong = |e: &dyn std::fmt::Display| OutboundError::Configuration(e.to_string());
-    let mut roots = RootCertStore::empty();
-    match &access.certificate_authority {
-        Some(pem) => {
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                roots.add(certificate.map_err(|e| wrong(&e))?).map_err(|e| wrong(&e))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| wrong(&e))?
-        .with_root_certificates(roots);
+    let roots = match &access.certificate_authority {
+        Some(pem) => Roots::from_pem(pem).map_err(|e| wrong(&e))?,
+        None => Roots::of_the_machine(),
+    };
+    let builder = knarr_tls::trusting(roots).map_err(|e| wrong(&e))?;
     let mut config = match (&access.client_certificate, &access.client_key) {
         (Some(certificate), Some(key)) => {
             let chain = CertificateDer::pem_slice_iter(certificate)

@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use knarr_api::kind::ResourceType;
+use knarr_tls::{Roots, tls_words};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::net::TcpStream;
@@ -115,7 +116,8 @@ impl Link {
         let dial = async {
             let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
             tcp.set_nodelay(true)?;
-            self.tls.connect(self.server_name.clone(), tcp).await
+            let stream = self.tls.connect(self.server_name.clone(), tcp).await;
+            stream.map_err(|e| io::Error::new(e.kind(), tls_words(&e, &self.host)))
         };
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, dial)
             .await
@@ -236,19 +238,13 @@ fn bracket(host: &str) -> String {
 /// TLS towards a server, as kubeconfigs and the like describe it; HTTP/2 is offered.
 pub fn client_tls(access: &Access) -> Result<rustls::ClientConfig> {
     let wrong = |e: &dyn std::fmt::Display| Error::Protocol(format!("TLS material of the kubeconfig: {e}"));
-    let mut roots = rustls::RootCertStore::empty();
-    for cert in CertificateDer::pem_slice_iter(access.certificate_authority.as_deref().unwrap_or_default()) {
-        roots.add(cert.map_err(|e| wrong(&e))?).map_err(|e| wrong(&e))?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| wrong(&e))?;
     let builder = if access.insecure_skip_tls_verify {
-        builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider)))
+        knarr_tls::trusting_anybody()
     } else {
-        builder.with_root_certificates(roots)
+        let authorities = access.certificate_authority.as_deref().unwrap_or_default();
+        knarr_tls::trusting(Roots::from_pem(authorities).map_err(|e| wrong(&e))?)
     };
+    let builder = builder.map_err(|e| wrong(&e))?;
     let mut config = match (&access.client_certificate, &access.client_key) {
         (Some(cert), Some(key)) => {
             let chain =
@@ -260,45 +256,6 @@ pub fn client_tls(access: &Access) -> Result<rustls::ClientConfig> {
     };
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
-}
-
-/// Accepts any server certificate: only where the kubeconfig says `insecure-skip-tls-verify`.
-#[derive(Debug)]
-struct Unverified(Arc<rustls::crypto::CryptoProvider>);
-
-impl rustls::client::danger::ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: rustls::pki_types::UnixTime,
-    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
-        Ok(rustls::client::danger::ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }
 
 /// What reading a kubeconfig and connecting may fail with, as an I/O error for callers at the edge.

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use rustls::ServerConfig;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -60,7 +61,21 @@ impl HookServer {
         names: &[&str],
         answer: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
-        let (tls, ca_pem) = tls::server(names, None).map_err(std::io::Error::other)?;
+        Self::start_with(tls::server(names, None).map_err(std::io::Error::other)?, answer).await
+    }
+
+    /// The same under a certificate that is its own authority.
+    pub async fn start_under_own_authority(
+        names: &[&str],
+        answer: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
+        Self::start_with(tls::own_authority(names).map_err(std::io::Error::other)?, answer).await
+    }
+
+    async fn start_with(
+        (tls, ca_pem): (ServerConfig, String),
+        answer: impl Fn(&Received) -> Reply + Send + Sync + 'static,
+    ) -> std::io::Result<Self> {
         let acceptor = TlsAcceptor::from(Arc::new(tls));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

@@ -36,3 +36,17 @@ pub fn server(names: &[&str], client_ca_pem: Option<&str>) -> Result<(ServerConf
     };
     Ok((builder.with_single_cert(vec![leaf.der().clone()], key)?, ca_pem))
 }
+
+/// A server's TLS under a certificate that is its own authority, as `openssl req -x509` makes it, and that, PEM.
+pub fn own_authority(names: &[&str]) -> Result<(ServerConfig, String), Error> {
+    let key = KeyPair::generate()?;
+    let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+    let mut params = CertificateParams::new(names)?;
+    params.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key)?;
+    let key = PrivateKeyDer::try_from(key.serialize_der())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let config = builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key)?;
+    Ok((config, certificate.pem()))
+}

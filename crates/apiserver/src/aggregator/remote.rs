@@ -10,15 +10,15 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::{APIService, APIServiceSpec};
 use knarr_apimachinery::clock::Clock;
+use knarr_tls::Roots;
 use rustls::ClientConfig;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::resolve::{Missing, Reference, resolve};
 use crate::authn::UserInfo;
 use crate::config::{Config, ConfigError};
 use crate::http::tls;
-use crate::proxy::{AnyCertificate, Backend, connect_plainly};
+use crate::proxy::{Backend, connect_plainly};
 use crate::reload::Reloaded;
 use crate::server::Inner;
 
@@ -29,7 +29,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The client certificate that vouches for the headers; without one other servers see nobody.
 pub struct Identity {
     pair: Option<Reloaded<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>>,
-    provider: Arc<CryptoProvider>,
 }
 
 impl Identity {
@@ -37,22 +36,18 @@ impl Identity {
         const WHAT: &str = "the proxy client certificate";
         let (given, files) = (config.proxy_client.as_ref(), config.proxy_client_files.as_ref());
         let pair = tls::follow(given, files, WHAT, |pair| tls::keypair(pair, WHAT))?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        Ok(Self { pair, provider })
+        Ok(Self { pair })
     }
 
     fn tls(&self, spec: &APIServiceSpec, clock: &dyn Clock) -> Result<ClientConfig, String> {
-        let builder = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|e| e.to_string())?;
         let builder = if spec.insecure_skip_tls_verify.unwrap_or(false) {
-            let any = Arc::new(AnyCertificate(Arc::clone(&self.provider)));
-            builder.dangerous().with_custom_certificate_verifier(any)
+            knarr_tls::trusting_anybody()
         } else {
-            let bundle = spec.ca_bundle.as_ref().map(|b| String::from_utf8_lossy(&b.0).into_owned());
-            let roots = tls::roots(&bundle.unwrap_or_default(), "caBundle").map_err(|e| e.to_string())?;
-            builder.with_root_certificates(roots)
+            let bundle = spec.ca_bundle.as_ref().map_or(&[][..], |bundle| &bundle.0);
+            let roots = Roots::from_pem(bundle).map_err(|e| format!("caBundle: {e}"))?;
+            knarr_tls::trusting(roots)
         };
+        let builder = builder.map_err(|e| e.to_string())?;
         match &self.pair {
             Some(pair) => {
                 let pair = pair.get(clock);

@@ -9,9 +9,10 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use knarr_apimachinery::status::StatusError;
+use knarr_tls::{Roots, tls_words};
 use rustls::ClientConfig;
-use rustls::client::{Resumption, WebPkiServerVerifier};
+use rustls::client::Resumption;
+use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
@@ -24,7 +25,7 @@ use crate::config::{Config, ConfigError, Keypair};
 use crate::http::tls;
 use crate::reload::Reloaded;
 use crate::server::Inner;
-use crate::webhook::{io_words, tls_words};
+use crate::webhook::io_words;
 
 const WHAT: &str = "the kubelet client certificate";
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
@@ -33,7 +34,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(30);
 /// name the node.
 pub struct Kubelets {
     client: ClientConfig,
-    verifier: Arc<WebPkiServerVerifier>,
+    verifier: Arc<dyn ServerCertVerifier>,
 }
 
 impl Kubelets {
@@ -46,16 +47,11 @@ impl Kubelets {
 
     fn new(pair: &Keypair, ca: &str) -> Result<Self, ConfigError> {
         let (chain, key) = tls::keypair(pair, WHAT)?;
-        let roots = Arc::new(tls::roots(ca, "the kubelet CA")?);
         let unusable = |e: &dyn std::fmt::Display| ConfigError::Unusable { what: WHAT, why: e.to_string() };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-            .build()
-            .map_err(|e| unusable(&e))?;
-        let mut client = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
+        let roots = || Roots::from_pem(ca.as_bytes()).map_err(|e| unusable(&e));
+        let verifier = knarr_tls::verifier(roots()?).map_err(|e| unusable(&e))?;
+        let mut client = knarr_tls::trusting(roots()?)
             .map_err(|e| unusable(&e))?
-            .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)
             .map_err(|e| unusable(&e))?;
         // A resumed session would skip the look at whose certificate it is.
@@ -77,19 +73,7 @@ impl Kubelets {
     }
 }
 
-fn dialing(error: impl std::fmt::Display) -> StatusError {
-    StatusError::internal(format!("error dialing backend: {error}"))
-}
-
-/// A connection ready for one request, and the authority to name in it.
-pub async fn connect(
-    server: &Inner,
-    backend: &Backend,
-) -> Result<(SendRequest<Full<Bytes>>, String), StatusError> {
-    connect_plainly(server, backend).await.map_err(dialing)
-}
-
-/// As [`connect`]; what went wrong is told as Go's dialer does.
+/// A connection ready for one request, and the authority to name in it. What went wrong is told as Go's dialer does.
 pub async fn connect_plainly(
     server: &Inner,
     backend: &Backend,
@@ -121,14 +105,15 @@ async fn connect_now(
         Backend::Kubelet { node, .. } => {
             let kubelets = server.kubelets.as_ref().ok_or("no kubelet client certificate is configured")?;
             let kubelets = kubelets.get(&*server.clock);
-            let stream = kubelets.connect(node, address, stream).await.map_err(|e| e.to_string())?;
+            let stream = kubelets.connect(node, address, stream).await;
+            let stream = stream.map_err(|e| tls_words(&e, address))?;
             Ok((speak(stream).await?, authority))
         }
     }
 }
 
 /// The first of the name's addresses that answers; the error is of the first that does not.
-async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
+pub async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
     let found = lookup_host((host, port)).await.map_err(|e| format!("dial tcp: lookup {host}: {e}"))?;
     let mut addresses: Vec<SocketAddr> = found.collect();
     addresses.sort_by_key(SocketAddr::is_ipv6);

@@ -1,6 +1,5 @@
 //! Requests that somebody else answers: logs, exec, attach and port-forward by kubelets, proxying to pods and services.
 
-mod any_certificate;
 mod dial;
 mod locate;
 mod log_socket;
@@ -34,8 +33,7 @@ use crate::http::output::Answer;
 use crate::registry::Request;
 use crate::server::Inner;
 
-pub use any_certificate::AnyCertificate;
-pub use dial::{Kubelets, connect_plainly};
+pub use dial::{Kubelets, connect_plainly, dial};
 use pages::Links;
 pub use rewrite::escape;
 
@@ -104,11 +102,14 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             rewrite::forwarded(headers, &format!("{prefix}{rest}"));
         }
     };
-    let response =
-        send(server, request, &location, switching, told).await.map_err(|error| match proxied {
-            true => StatusError::unavailable(format!("error trying to reach service: {error}")),
-            false => error,
-        })?;
+    let response = send(server, request, &location, switching, told).await;
+    let response = response.map_err(|failure| match (failure, proxied) {
+        (Failure::Connecting(why) | Failure::Sending(why), true) => {
+            StatusError::unavailable(format!("error trying to reach service: {why}"))
+        }
+        (Failure::Connecting(why), false) => StatusError::internal(format!("error dialing backend: {why}")),
+        (Failure::Sending(why), false) => StatusError::internal(format!("error sending request: {why}")),
+    })?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return tunnel(server, upgrade, response).map(Answer::Raw);
     }
@@ -160,7 +161,9 @@ pub async fn pass(
     let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (sender, authority) = dial::connect_plainly(server, &location.to).await?;
     let sent = send_on(sender, &authority, request, location, upgrade.is_some(), set).await;
-    let response = sent.map_err(|e| e.to_string())?;
+    let response = sent.map_err(|failure| match failure {
+        Failure::Connecting(why) | Failure::Sending(why) => why,
+    })?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return tunnel(server, upgrade, response).map(Answer::Raw).map_err(|e| e.to_string());
     }
@@ -245,14 +248,20 @@ async fn log(response: Response<Incoming>) -> Result<Response<Body>, StatusError
     Ok(answer)
 }
 
+/// Why a backend gave no answer, in Go's words.
+enum Failure {
+    Connecting(String),
+    Sending(String),
+}
+
 async fn send(
     server: &Inner,
     request: &Request,
     location: &Location,
     upgrade: bool,
     set: impl FnOnce(&mut HeaderMap),
-) -> Result<Response<Incoming>, StatusError> {
-    let (sender, authority) = dial::connect(server, &location.to).await?;
+) -> Result<Response<Incoming>, Failure> {
+    let (sender, authority) = connect_plainly(server, &location.to).await.map_err(Failure::Connecting)?;
     send_on(sender, &authority, request, location, upgrade, set).await
 }
 
@@ -263,7 +272,7 @@ async fn send_on(
     location: &Location,
     upgrade: bool,
     set: impl FnOnce(&mut HeaderMap),
-) -> Result<Response<Incoming>, StatusError> {
+) -> Result<Response<Incoming>, Failure> {
     let method = if request.info.subresource == "log" { Method::GET } else { request.method.clone() };
     let mut out = http::Request::builder().method(method).uri(&location.path);
     if let Some(headers) = out.headers_mut() {
@@ -275,8 +284,11 @@ async fn send_on(
         set(headers);
     }
     let body = Full::new(if upgrade { Bytes::new() } else { request.body.clone() });
-    let out = out.body(body).map_err(|e| StatusError::bad_request(e.to_string()))?;
-    sender.send_request(out).await.map_err(|e| StatusError::internal(format!("error sending request: {e}")))
+    let out = out.body(body).map_err(|e| Failure::Sending(e.to_string()))?;
+    sender.send_request(out).await.map_err(|e| match e.is_incomplete_message() {
+        true => Failure::Sending("EOF".into()),
+        false => Failure::Sending(e.to_string()),
+    })
 }
 
 /// Without those of the connection, unless it is the connection itself that is to be switched.

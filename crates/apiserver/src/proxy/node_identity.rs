@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
@@ -11,12 +10,12 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 /// as nobody can vouch for its addresses yet.
 #[derive(Debug)]
 pub struct NodeIdentity {
-    inner: Arc<WebPkiServerVerifier>,
+    inner: Arc<dyn ServerCertVerifier>,
     names: Vec<ServerName<'static>>,
 }
 
 impl NodeIdentity {
-    pub fn new(inner: Arc<WebPkiServerVerifier>, node: &str, address: &str) -> Self {
+    pub fn new(inner: Arc<dyn ServerCertVerifier>, node: &str, address: &str) -> Self {
         let names = [node, address].map(|name| ServerName::try_from(name.to_owned()).ok());
         Self { inner, names: names.into_iter().flatten().collect() }
     }
@@ -73,7 +72,6 @@ fn is_other_name(error: &Error) -> bool {
 mod tests {
     use super::*;
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-    use rustls::RootCertStore;
 
     fn authority() -> (CertificateDer<'static>, Issuer<'static, KeyPair>) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -87,10 +85,9 @@ mod tests {
     fn the_name_or_the_address_has_to_fit() {
         let (root, issuer) = authority();
         let (_, foreign) = authority();
-        let mut roots = RootCertStore::empty();
+        let mut roots = knarr_tls::Roots::empty();
         roots.add(root).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        let inner = knarr_tls::verifier(roots).unwrap();
         let leaf = |names: &[&str], issuer: &Issuer<'static, KeyPair>| {
             let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
             let key = KeyPair::generate().unwrap();

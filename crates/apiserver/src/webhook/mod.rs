@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::metrics;
 
-pub use connect::{io_words, tls_words};
+pub use connect::io_words;
 pub use error::CallError;
 pub use services::Services;
 #[allow(unused_imports, reason = "for webhooks that a configuration file names")]

@@ -57,6 +57,23 @@ async fn posts_and_reuses_connections() {
 }
 
 #[tokio::test]
+async fn a_certificate_that_is_its_own_authority_is_trusted() {
+    let names = ["s.n.svc", "127.0.0.1"];
+    let answer = |_: &knarr_testing::hook_server::Received| Reply::Json(json!({}));
+    let server = HookServer::start_under_own_authority(&names, answer).await.unwrap();
+    let other = HookServer::start_under_own_authority(&names, answer).await.unwrap();
+    let hooks = Webhooks::new(Arc::new(SystemClock));
+    let by_url = Target::url(server.url("/"), server.ca_pem.clone());
+    for target in [&service(&server, "s"), &by_url] {
+        assert_eq!(post(&hooks, &server, target, &call(&json!(1))).await, Ok(json!({})));
+    }
+    let unknown = "tls: failed to verify certificate: x509: certificate signed by unknown authority";
+    let not_trusted = Target::url(server.url("/"), other.ca_pem.clone());
+    let error = post(&hooks, &server, &not_trusted, &call(&json!(1))).await;
+    assert_eq!(error, Err(format!("Post \"{}?timeout=30s\": {unknown}", server.url("/"))));
+}
+
+#[tokio::test]
 async fn a_connection_that_was_closed_is_opened_anew() {
     let count = AtomicUsize::new(0);
     let server = HookServer::start(&["127.0.0.1"], move |_| match count.fetch_add(1, Ordering::SeqCst) {
@@ -102,8 +119,11 @@ async fn failures_are_told_in_upstreams_words() {
         tokio::task::yield_now().await;
         address
     };
-    let refused =
-        format!("Post \"https://{closed}/?timeout=1s\": dial tcp {closed}: connect: connection refused");
+    // The address, not the name.
+    let refused = format!(
+        "Post \"https://localhost:{0}/?timeout=1s\": dial tcp 127.0.0.1:{0}: connect: connection refused",
+        closed.port()
+    );
     for (target, expected) in [
         (url("/status"), "no".to_owned()),
         (
@@ -130,7 +150,7 @@ async fn failures_are_told_in_upstreams_words() {
             "Post \"https://missing.n.svc:443/validate?timeout=1s\": services \"missing\" not found"
                 .to_owned(),
         ),
-        (Target::url(format!("https://{closed}/"), ""), refused),
+        (Target::url(format!("https://localhost:{}/", closed.port()), ""), refused),
     ] {
         let call = Call { timeout: Duration::from_millis(700), limit: 1000, ..call(&json!({})) };
         assert_eq!(post(&hooks, &server, &target, &call).await, Err(expected));

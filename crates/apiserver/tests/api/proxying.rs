@@ -157,6 +157,9 @@ async fn kubelets_out_of_reach_are_an_error() {
         status["message"].as_str().unwrap().starts_with("Internal error occurred: error dialing backend: "),
         "{status}"
     );
+    let (code, status) = s.ask(Some(&admin), false, get1("/api/v1/nodes/n:1/proxy/x"), "").await;
+    let why = "error trying to reach service: dial tcp 127.0.0.1:1: connect: connection refused";
+    assert_eq!((code, status["message"].as_str()), (503, Some(why)));
     let frame = s.open(Some(&admin), false, get1("/livez"), "").await;
     assert_eq!(frame.into_body().collect().await.unwrap().to_bytes(), "ok");
 }

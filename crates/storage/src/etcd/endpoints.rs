@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 use knarr_grpc::{CallError, Connection, KeepAlive};
+use knarr_tls::{Roots, tls_words};
 use prost::Message;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -178,6 +178,7 @@ impl Endpoints {
                 let stream = tls
                     .connect(name, tcp)
                     .await
+                    .map_err(|e| tls_words(&e, &member.host))
                     .map_err(|e| CallError::NotSent(format!("authentication handshake failed: {e}")))?;
                 Connection::handshake(stream, &member.authority, grpc_options()).await?
             }
@@ -234,26 +235,14 @@ fn parse(endpoint: &str) -> Result<Endpoint, EtcdConfigError> {
 
 fn connector(tls: &EtcdTls) -> Result<TlsConnector, EtcdConfigError> {
     let refuse = |what, why: &dyn std::fmt::Display| EtcdConfigError::Tls { what, why: why.to_string() };
-    let mut roots = RootCertStore::empty();
-    match &tls.ca_pem {
-        Some(pem) => {
-            for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-                let certificate = certificate.map_err(|e| refuse("the CA", &e))?;
-                roots.add(certificate).map_err(|e| refuse("the CA", &e))?;
-            }
-            if roots.is_empty() {
-                return Err(refuse("the CA", &"it holds no certificate"));
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
+    let roots = match &tls.ca_pem {
+        Some(pem) => Roots::from_pem(pem.as_bytes()).map_err(|e| refuse("the CA", &e))?,
+        None => Roots::of_the_machine(),
+    };
+    if tls.ca_pem.is_some() && roots.is_empty() {
+        return Err(refuse("the CA", &"it holds no certificate"));
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| refuse("TLS", &e))?
-        .with_root_certificates(roots);
+    let builder = knarr_tls::trusting(roots).map_err(|e| refuse("TLS", &e))?;
     let mut config = match &tls.client_pem {
         Some((certificate, key)) => {
             const WHAT: &str = "the client certificate";

@@ -152,7 +152,7 @@ async fn start_tls(
     tokio::time::timeout(TLS_TIMEOUT, connector.connect(name, stream))
         .await
         .map_err(|_| NetworkError::Timeout("the TLS handshake"))?
-        .map_err(failed)
+        .map_err(|e| failed(std::io::Error::new(e.kind(), knarr_tls::tls_words(&e, host))))
 }
 
 /// The machine's root certificates, read once.
@@ -161,23 +161,10 @@ async fn tls_config() -> Result<Arc<rustls::ClientConfig>, NetworkError> {
     if let Some(config) = CONFIG.get() {
         return Ok(config.clone());
     }
-    let roots = tokio::task::spawn_blocking(|| {
-        let mut roots = rustls::RootCertStore::empty();
-        let found = rustls_native_certs::load_native_certs();
-        for error in &found.errors {
-            tracing::debug!(%error, "root certificate not usable");
-        }
-        roots.add_parsable_certificates(found.certs);
-        roots
-    })
-    .await
-    .map_err(|e| NetworkError::Roots(rustls::Error::General(e.to_string())))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(NetworkError::Roots)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let roots = tokio::task::spawn_blocking(knarr_tls::Roots::of_the_machine)
+        .await
+        .map_err(|e| NetworkError::Roots(rustls::Error::General(e.to_string())))?;
+    let config = knarr_tls::trusting(roots).map_err(NetworkError::Roots)?.with_no_client_auth();
     Ok(CONFIG.get_or_init(|| Arc::new(config)).clone())
 }
 

@@ -5,20 +5,11 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 
 /// Accepts every certificate.
 #[derive(Debug)]
 pub struct AnyCertificate(pub Arc<CryptoProvider>);
-
-/// For pods and services that are proxied to as `https:name:port`.
-pub fn client() -> Result<Arc<ClientConfig>, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
-    let any = Arc::new(AnyCertificate(provider));
-    Ok(Arc::new(builder.dangerous().with_custom_certificate_verifier(any).with_no_client_auth()))
-}
 
 impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(

@@ -1,0 +1,160 @@
+//! The chain of a server certificate that webpki refuses by its kind, checked as Go's `x509.Certificate.Verify` does.
+//!
+//! It is stricter than Go in one thing: certificates with name constraints are no part of such a chain.
+
+use std::time::Duration;
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::{CertificateError, Error};
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::oid_registry::{
+    OID_X509_EXT_BASIC_CONSTRAINTS, OID_X509_EXT_EXTENDED_KEY_USAGE, OID_X509_EXT_KEY_USAGE,
+    OID_X509_EXT_SUBJECT_ALT_NAME,
+};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::p521::provider;
+
+/// Certificates between the server's and the root's.
+const MAX_INTERMEDIATES: usize = 8;
+/// Signatures that are checked for one server. Source: Go's `maxChainSignatureChecks`.
+const MAX_SIGNATURES: usize = 100;
+
+/// A certificate and its bytes.
+struct Link<'a> {
+    der: &'a CertificateDer<'a>,
+    parsed: X509Certificate<'a>,
+}
+
+impl<'a> Link<'a> {
+    fn new(der: &'a CertificateDer<'a>) -> Option<Self> {
+        let (_, parsed) = X509Certificate::from_der(der).ok()?;
+        Some(Self { der, parsed })
+    }
+
+    fn is_valid_at(&self, now: UnixTime) -> Result<(), CertificateError> {
+        let moment = |seconds: i64| {
+            UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+        };
+        let validity = self.parsed.validity();
+        let not_before = moment(validity.not_before.timestamp());
+        let not_after = moment(validity.not_after.timestamp());
+        if now.as_secs() < not_before.as_secs() {
+            return Err(CertificateError::NotValidYetContext { time: now, not_before });
+        }
+        if now.as_secs() > not_after.as_secs() {
+            return Err(CertificateError::ExpiredContext { time: now, not_after });
+        }
+        Ok(())
+    }
+
+    /// Whether all that the certificate insists on is understood here.
+    fn is_understood(&self) -> bool {
+        let known = [
+            OID_X509_EXT_BASIC_CONSTRAINTS,
+            OID_X509_EXT_EXTENDED_KEY_USAGE,
+            OID_X509_EXT_KEY_USAGE,
+            OID_X509_EXT_SUBJECT_ALT_NAME,
+        ];
+        let constrains_names =
+            |parsed: &ParsedExtension| matches!(parsed, ParsedExtension::NameConstraints(_));
+        self.parsed.extensions().iter().all(|extension| {
+            !constrains_names(extension.parsed_extension())
+                && (!extension.critical || known.contains(&extension.oid))
+        })
+    }
+
+    /// Whether servers may be known by it, or by what it signs.
+    fn serves(&self) -> bool {
+        match self.parsed.extended_key_usage() {
+            Ok(None) => true,
+            Ok(Some(usage)) => usage.value.any || usage.value.server_auth,
+            Err(_) => false,
+        }
+    }
+
+    /// Whether it may sign a certificate with so many others between that one and the server's.
+    fn may_sign(&self, below: usize) -> bool {
+        let signs = match self.parsed.key_usage() {
+            Ok(usage) => usage.is_none_or(|usage| usage.value.key_cert_sign()),
+            Err(_) => false,
+        };
+        let is_authority = match self.parsed.basic_constraints() {
+            Ok(Some(constraints)) => {
+                let deep_enough =
+                    constraints.value.path_len_constraint.is_none_or(|most| below <= most as usize);
+                constraints.value.ca && deep_enough
+            }
+            _ => false,
+        };
+        signs && is_authority
+    }
+
+    fn is_signed_by(&self, issuer: &Self) -> bool {
+        let Ok(key) = webpki::EndEntityCert::try_from(issuer.der) else { return false };
+        let oid = self.parsed.signature_algorithm.algorithm.as_bytes();
+        let provider = provider();
+        let mut algorithms = provider.signature_verification_algorithms.all.iter().filter(|algorithm| {
+            // An object identifier, with its tag and length, comes first.
+            algorithm.signature_alg_id().as_ref().get(2..).is_some_and(|id| id.starts_with(oid))
+        });
+        let (message, signature) = (self.parsed.tbs_certificate.as_ref(), &self.parsed.signature_value.data);
+        algorithms.any(|algorithm| key.verify_signature(*algorithm, message, signature).is_ok())
+    }
+}
+
+/// Whether a chain leads from the server's certificate to a root, which it may be itself.
+pub fn verify(
+    leaf: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    roots: &[CertificateDer<'static>],
+    now: UnixTime,
+) -> Result<(), Error> {
+    let link = Link::new(leaf).ok_or(CertificateError::BadEncoding)?;
+    link.is_valid_at(now)?;
+    if !link.is_understood() {
+        return Err(CertificateError::UnhandledCriticalExtension.into());
+    }
+    if !link.serves() {
+        return Err(CertificateError::InvalidPurpose.into());
+    }
+    if roots.contains(leaf) {
+        return Ok(());
+    }
+    let candidates = Candidates { roots: usable(roots, now), intermediates: usable(intermediates, now) };
+    match candidates.lead_to_root(&link, 0, &mut 0) {
+        true => Ok(()),
+        false => Err(CertificateError::UnknownIssuer.into()),
+    }
+}
+
+fn usable<'a>(certificates: &'a [CertificateDer<'a>], now: UnixTime) -> Vec<Link<'a>> {
+    let links = certificates.iter().filter_map(Link::new);
+    links.filter(|link| link.is_valid_at(now).is_ok() && link.is_understood() && link.serves()).collect()
+}
+
+struct Candidates<'a> {
+    roots: Vec<Link<'a>>,
+    intermediates: Vec<Link<'a>>,
+}
+
+impl Candidates<'_> {
+    /// `below` certificates lie between this one and the server's; `signatures` were checked so far.
+    fn lead_to_root(&self, link: &Link<'_>, below: usize, signatures: &mut usize) -> bool {
+        if self.roots.iter().any(|root| issued(link, root, below, signatures)) {
+            return true;
+        }
+        below < MAX_INTERMEDIATES
+            && self.intermediates.iter().any(|issuer| {
+                issued(link, issuer, below, signatures) && self.lead_to_root(issuer, below + 1, signatures)
+            })
+    }
+}
+
+fn issued(link: &Link<'_>, issuer: &Link<'_>, below: usize, signatures: &mut usize) -> bool {
+    if link.parsed.issuer().as_raw() != issuer.parsed.subject().as_raw() || !issuer.may_sign(below) {
+        return false;
+    }
+    *signatures += 1;
+    *signatures <= MAX_SIGNATURES && link.is_signed_by(issuer)
+}

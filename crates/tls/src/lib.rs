@@ -1,0 +1,29 @@
+//! TLS where Knarr is the client: which server certificates are accepted, and what Go would say of one that is not.
+
+mod any_certificate;
+mod chain;
+mod p521;
+mod roots;
+mod verifier;
+mod words;
+
+pub use any_certificate::AnyCertificate;
+pub use p521::provider;
+pub use roots::Roots;
+pub use verifier::verifier;
+pub use words::{certificate_words, tls_words};
+
+use rustls::client::WantsClientCert;
+use rustls::{ClientConfig, ConfigBuilder};
+
+/// The beginning of a client's configuration that trusts these authorities.
+pub fn trusting(roots: Roots) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(verifier(roots)?))
+}
+
+/// The same without a look at the server's certificate, where somebody has asked for that.
+pub fn trusting_anybody() -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(std::sync::Arc::new(AnyCertificate(provider()))))
+}
