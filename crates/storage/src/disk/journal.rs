@@ -1,6 +1,7 @@
 //! Writes batches: one database transaction, one fsync each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase, TableDefinition};
@@ -40,6 +41,7 @@ pub(crate) struct RedbJournal {
     /// `None` after a failed commit.
     database: Option<Database>,
     reserve: Arc<Reserve>,
+    path: PathBuf,
     /// The last batch that is durable, and the one that was tried after it.
     durable: Mark,
     tried: Mark,
@@ -51,9 +53,10 @@ impl RedbJournal {
         opener: Opener,
         database: Database,
         reserve: Arc<Reserve>,
+        path: PathBuf,
     ) -> Result<Self, redb::Error> {
         let durable = mark_of(&database)?;
-        Ok(Self { opener, database: Some(database), reserve, durable, tried: durable, row: Vec::new() })
+        Ok(Self { opener, database: Some(database), reserve, path, durable, tried: durable, row: Vec::new() })
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), redb::Error> {
@@ -142,6 +145,20 @@ impl Journal for RedbJournal {
         self.durable = found;
         self.database = Some(database);
         Ok(fate)
+    }
+
+    fn file_bytes(&self) -> u64 {
+        self.path.metadata().map_or(0, |of| of.len())
+    }
+
+    fn shrink(&mut self) -> Result<(), CommitError> {
+        // Whatever fails, no batch is in question.
+        self.tried = self.durable;
+        let Some(database) = &mut self.database else { return Ok(()) };
+        guarded(|| match database.compact() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        })
     }
 
     fn room(&mut self) -> Room {

@@ -90,7 +90,7 @@ fn start(mut opener: Opener, reserve: Arc<Reserve>, path: &Path) -> Result<(Redb
             }
             error => corrupt(error.to_string()),
         })?;
-        let journal = RedbJournal::new(opener, database, reserve);
+        let journal = RedbJournal::new(opener, database, reserve, path.to_owned());
         Ok((journal.map_err(|error| corrupt(error.to_string()))?, state))
     })
 }

@@ -316,6 +316,59 @@ async fn writes_go_on_when_the_disk_does() {
     }
 }
 
+/// A store that holds little in a large file; compacting it makes it worth shrinking.
+async fn emptied(store: &Embedded) -> u64 {
+    for i in 0..70 {
+        put(store, format!("k{i}"), vec![i; 1_000_000]).await.unwrap();
+    }
+    for i in 1..70 {
+        store.delete(format!("k{i}").into(), Precondition::Exists).await.unwrap();
+    }
+    let large = store.status().await.unwrap().file_bytes;
+    assert!(large > 70_000_000, "{large}");
+    let revision = store.current_revision().await.unwrap();
+    store.compact(revision).await.unwrap();
+    large
+}
+
+async fn until_smaller(store: &Embedded, than: u64) {
+    while store.status().await.unwrap().file_bytes > than {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_at_rest_gives_back_what_it_does_not_need() {
+    let dir = TempDir::new();
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    let large = emptied(&store).await;
+    until_smaller(&store, large / 8).await;
+    put(&store, "after".into(), "1").await.unwrap();
+    let before = contents(&store).await;
+    drop(store);
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    assert_eq!(contents(&store).await, before);
+}
+
+#[tokio::test]
+async fn shrinking_that_fails_loses_nothing() {
+    let dir = TempDir::new();
+    let (store, faults) = faulty_store(&dir, Options::default());
+    emptied(&store).await;
+    let before = contents(&store).await;
+    faults.sync.store(true, Ordering::SeqCst);
+    while store.status().await.unwrap().failure.is_none() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(contents(&store).await, before);
+    faults.sync.store(false, Ordering::SeqCst);
+    while store.status().await.unwrap().failure.is_some() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    put(&store, "after".into(), "1").await.unwrap();
+    assert_eq!(store.get(b"k0").await.unwrap().map(|kv| kv.value.len()), Some(1_000_000));
+}
+
 #[tokio::test]
 async fn a_failed_revocation_is_made_up_for() {
     let dir = TempDir::new();

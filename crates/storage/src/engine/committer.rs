@@ -7,13 +7,15 @@ use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use super::core::Core;
-use super::health::admits;
+use super::health::{admits, worth_shrinking};
 use super::journal::{Journal, Room};
 use super::recovery::Broken;
 use super::state::State;
 use crate::types::{Compare, LeaseId, NoSpace, Op, TxnResponse};
 use crate::{Error, Result};
 
+/// How long a store has to be at rest before its file is shrunk.
+const REST_BEFORE_SHRINKING: Duration = Duration::from_millis(500);
 /// How often a store at rest looks whether the disk has room again.
 const LOOK_FOR_ROOM: Duration = Duration::from_secs(1);
 
@@ -105,28 +107,41 @@ pub(super) struct Committer<J> {
     pub(super) journal: J,
     /// Set after a commit that failed, until the file has been opened anew.
     pub(super) broken: Option<Broken>,
-    room: Room,
+    pub(super) room: Room,
+    /// What the file held when it was shrunk last.
+    used_when_shrunk: Option<u64>,
 }
 
 impl<J: Journal> Committer<J> {
     pub(super) fn new(core: Arc<Core>, journal: J) -> Self {
-        Self { core, journal, broken: None, room: Room::Enough }
+        Self { core, journal, broken: None, room: Room::Enough, used_when_shrunk: None }
     }
 
     /// Carries out requests in order with one durable step. Those to close come back.
     pub(super) fn run(&mut self, requests: Vec<Request>) -> Vec<Answer<()>> {
         let mut closes = Vec::new();
-        if let Err(error) = self.recover() {
+        if let Err(error) = self.prepare(requests.is_empty()) {
             requests.into_iter().for_each(|request| request.refuse(error.clone(), &mut closes));
             return closes;
         }
-        self.look_for_room();
         let mut decided = Vec::with_capacity(requests.len());
         let outcome = self.run_inner(requests, &mut decided, &mut closes);
         for request in decided {
             request.answer(outcome.as_ref().err());
         }
         closes
+    }
+
+    /// Sees to the file before the next batch; an error while nothing can be written.
+    fn prepare(&mut self, at_rest: bool) -> Result<()> {
+        self.recover()?;
+        self.look_for_room();
+        let due = self.room > Room::Enough || (at_rest && !self.has_leftovers());
+        if due && self.is_worth_shrinking() {
+            self.shrink()?;
+            self.look_for_room();
+        }
+        Ok(())
     }
 
     /// Whether there is compacted history to drop when nothing else is to be done.
@@ -138,8 +153,36 @@ impl<J: Journal> Committer<J> {
     pub(super) fn retry_in(&self) -> Option<Duration> {
         match &self.broken {
             Some(broken) => broken.retry_in(self.core.options.time.now()),
-            None => (self.room > Room::Enough).then_some(LOOK_FOR_ROOM),
+            None if self.room > Room::Enough => Some(LOOK_FOR_ROOM),
+            None if self.has_leftovers() => None,
+            None => self.is_worth_shrinking().then_some(REST_BEFORE_SHRINKING),
         }
+    }
+
+    fn used(&self) -> u64 {
+        self.core.read().map_or(u64::MAX, |state| (state.live_bytes() + state.history_bytes()) as u64)
+    }
+
+    fn is_worth_shrinking(&self) -> bool {
+        worth_shrinking(self.room, self.journal.file_bytes(), self.used(), self.used_when_shrunk)
+    }
+
+    /// Gives the disk back what the file does not need.
+    fn shrink(&mut self) -> Result<()> {
+        let before = self.journal.file_bytes();
+        self.used_when_shrunk = Some(self.used());
+        if let Err(error) = self.journal.shrink() {
+            let (nothing, revision) = {
+                let state = self.core.read()?;
+                (Batch::new(&state), state.revision())
+            };
+            // Whether it recovers at once is all that matters: no batch is in question.
+            let _ = self.commit_failed(nothing, revision, error);
+            return self.recover().map(drop);
+        }
+        let after = self.journal.file_bytes();
+        tracing::info!(before, after, "the store's file was shrunk");
+        Ok(())
     }
 
     /// Raises and clears the alarm.

@@ -49,9 +49,41 @@ pub(super) fn admits(room: Room, op: &Op, prev: Option<&KeyValue>) -> bool {
     }
 }
 
+/// A file smaller than this is not worth shrinking.
+const SMALL_FILE: u64 = 64 * 1024 * 1024;
+
+/// Whether to shrink the file: `used` is about what it holds, and `used_last` what it held when it was shrunk last.
+/// While there is room, the file may be four times as large as it has to be; it grows in steps, and is used again.
+pub(super) fn worth_shrinking(room: Room, file: u64, used: u64, used_last: Option<u64>) -> bool {
+    let emptied = used_last.is_none_or(|last| used < last - last / 4);
+    match room {
+        Room::Enough => file > SMALL_FILE && used < file / 4 && emptied,
+        Room::Short | Room::Last => used < file - file / 4 && emptied,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_shrunk_when_it_pays() {
+        const MIB: u64 = 1024 * 1024;
+        let table = [
+            (Room::Enough, 60, 1, None, false),
+            (Room::Enough, 100, 20, None, true),
+            (Room::Enough, 100, 30, None, false),
+            (Room::Enough, 100, 20, Some(24), false),
+            (Room::Enough, 100, 20, Some(30), true),
+            (Room::Short, 10, 8, None, false),
+            (Room::Short, 10, 7, None, true),
+            (Room::Last, 10, 7, Some(8), false),
+        ];
+        for (room, file, used, last, worth) in table {
+            let decided = worth_shrinking(room, file * MIB, used * MIB, last.map(|last| last * MIB));
+            assert_eq!(decided, worth, "{room:?} {file} {used} {last:?}");
+        }
+    }
 
     #[test]
     fn retries_become_rarer() {

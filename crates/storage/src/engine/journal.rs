@@ -42,6 +42,16 @@ pub(crate) trait Journal: Send {
     /// failed batch is in it, too. May be called again after an error.
     fn reopen(&mut self) -> Result<Fate, CommitError>;
 
+    /// The size of the file.
+    fn file_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Gives the disk back what the file does not need. After an error the next call is to [`Journal::reopen`].
+    fn shrink(&mut self) -> Result<(), CommitError> {
+        Ok(())
+    }
+
     /// How much room there is, after trying to fill up the reserve.
     fn room(&mut self) -> Room {
         Room::Enough

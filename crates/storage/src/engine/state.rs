@@ -103,6 +103,8 @@ pub(crate) struct State {
     compacted: u64,
     keys: BTreeMap<Bytes, Entry>,
     live: usize,
+    /// The bytes of the live keys and their values.
+    live_bytes: usize,
     /// Consecutive revisions up to the current one. The first ones may be compacted already: they
     /// are dropped a few at a time.
     log: VecDeque<Arc<Commit>>,
@@ -118,6 +120,7 @@ impl Default for State {
             compacted: 0,
             keys: BTreeMap::new(),
             live: 0,
+            live_bytes: 0,
             log: VecDeque::new(),
             history_bytes: 0,
             leases: BTreeMap::new(),
@@ -146,6 +149,10 @@ impl State {
         };
         state.keys = kvs.into_iter().map(entry_of).collect();
         state.live = state.keys.len();
+        let bytes_of = |(key, entry): (&Bytes, &Entry)| {
+            key.len() + entry.head.held.as_ref().map_or(0, |held| held.value.len())
+        };
+        state.live_bytes = state.keys.iter().map(bytes_of).sum();
         for (key, entry) in &state.keys {
             let lease = entry.head.held.as_ref().and_then(|held| held.lease);
             if let Some(lease) = lease.and_then(|id| state.leases.get_mut(&id)) {
@@ -165,6 +172,10 @@ impl State {
 
     pub(crate) fn live_keys(&self) -> usize {
         self.live
+    }
+
+    pub(crate) fn live_bytes(&self) -> usize {
+        self.live_bytes
     }
 
     pub(crate) fn last_lease(&self) -> u64 {
@@ -263,6 +274,11 @@ impl State {
             if let Some(lease) = event.kv.lease.and_then(|id| self.leases.get_mut(&id)) {
                 lease.keys.insert(key.clone());
             }
+        }
+        let bytes_of = |kv: &KeyValue| kv.key.len() + kv.value.len();
+        self.live_bytes -= event.prev.as_ref().map_or(0, bytes_of);
+        if event.kind == EventKind::Put {
+            self.live_bytes += bytes_of(&event.kv);
         }
         let version = Version::of(event);
         match (event.prev.is_some(), event.kind) {
