@@ -59,7 +59,7 @@ impl InProcess {
             .table
             .find(resource.group, resource.version, resource.plural)
             .ok_or_else(StatusError::path_not_found)?;
-        let params = ListParams::parse(&served, &query, watch)?;
+        let params = ListParams::parse(&served, &info.name, &query, watch)?;
         Ok((served, params))
     }
 

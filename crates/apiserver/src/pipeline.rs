@@ -362,7 +362,9 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         warnings: Mutex::default(),
         upgrade: Mutex::new(upgrade),
     });
-    let answer = if let Some(api_service) = aggregator::service_of(server, &request.info.path) {
+    let answer = if request.info.malformed {
+        Err(StatusError::path_not_found())
+    } else if let Some(api_service) = aggregator::service_of(server, &request.info.path) {
         Ok(aggregator::answer(server, &request, &api_service, &way.audit_id).await)
     } else if request.info.is_resource {
         resource(server, &request).await

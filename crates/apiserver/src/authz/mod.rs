@@ -48,7 +48,8 @@ impl Attributes {
         if !info.is_resource {
             return Self { verb: info.verb.clone(), path: info.path.clone(), ..Self::default() };
         }
-        let selects = matches!(info.verb.as_str(), "list" | "watch" | "deletecollection");
+        // The old watch paths honour selectors in part only, so authorization does not count on them there.
+        let selects = !info.watch_path && matches!(info.verb.as_str(), "list" | "watch" | "deletecollection");
         let selector = |name: &str| query.get(name).filter(|_| selects).unwrap_or("").to_owned();
         Self {
             verb: info.verb.clone(),

@@ -1,6 +1,8 @@
 //! What a request is about: verb, group, version, resource, namespace, name, subresource, read off method and path.
 
 use http::Method;
+use knarr_apimachinery::names;
+use knarr_apimachinery::selector::FieldSelector;
 
 use super::query::{Query, decode};
 
@@ -19,7 +21,14 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Empty for cluster scope and for all namespaces.
     pub namespace: String,
+    /// The one object that is meant. Handlers act on no other one, since authorization looks at this name.
     pub name: String,
+    /// The name is the one that the field selector asks for, not one of the path.
+    pub selected_name: bool,
+    /// The path leads to the resource through a namespace, as it must for namespaced resources and for no others.
+    pub in_namespace: bool,
+    /// A segment of the path is empty, or holds a slash once it is decoded: it names nothing.
+    pub malformed: bool,
     /// Asked for by one of the old paths that begin with `watch`.
     pub watch_path: bool,
     /// What follows the subresource, with a leading slash: the path of a proxy request.
@@ -40,6 +49,7 @@ impl RequestInfo {
         if parts.len() <= prefix {
             return info;
         }
+        info.malformed = info.path.starts_with("//") || parts.iter().take(prefix).any(|p| names_nothing(p));
         if prefix == 3 {
             info.group = std::mem::take(&mut parts[1]);
         }
@@ -55,18 +65,13 @@ impl RequestInfo {
             _ => "",
         }
         .to_owned();
-        // The old `/api/v1/watch/…` paths.
-        let watch_path = parts[0] == "watch" && parts.len() > 1;
-        if watch_path {
-            parts.remove(0);
-        } else if parts[0] == "proxy" && parts.len() > 1 {
-            // Nothing is there any more, but who asks is told so only if he might have had it.
-            parts.remove(0);
-            info.verb = "proxy".to_owned();
+        // The old paths name their verb, whatever the method; nothing is served at those of `proxy` any more.
+        if matches!(parts[0].as_str(), "watch" | "proxy") && parts.len() > 1 {
+            info.verb = parts.remove(0);
+            info.watch_path = info.verb == "watch";
         }
-        info.watch_path = watch_path;
         info.take_parts(parts);
-        info.refine_verb(watch_path, query);
+        info.refine_verb(query);
         info
     }
 
@@ -74,33 +79,35 @@ impl RequestInfo {
         if parts[0] == "namespaces"
             && let Some(namespace) = parts.get(1)
         {
+            self.malformed |= names_nothing(namespace);
             self.namespace.clone_from(namespace);
             // Beyond a namespace's own subresources, what follows is a resource in the namespace.
             if parts.len() > 2 && !matches!(parts[2].as_str(), "status" | "finalize") {
                 parts.drain(..2);
+                self.in_namespace = true;
             }
         }
+        self.malformed |= parts.iter().take(3).any(|p| names_nothing(p));
         let mut parts = parts.into_iter();
         self.resource = parts.next().unwrap_or_default();
         self.name = parts.next().unwrap_or_default();
         self.subresource = parts.next().unwrap_or_default();
-        let rest: Vec<String> = parts.collect();
+        let rest: Vec<String> = parts.filter(|p| !p.is_empty()).collect();
         if !rest.is_empty() {
             self.rest = format!("/{}", rest.join("/"));
         }
     }
 
-    fn refine_verb(&mut self, watch_path: bool, query: &Query) {
+    fn refine_verb(&mut self, query: &Query) {
         if self.name.is_empty() && self.verb == "get" {
-            self.verb = if watch_path || query.flag("watch") { "watch" } else { "list" }.into();
+            self.verb = if query.flag("watch") { "watch" } else { "list" }.into();
             // A list of one name is authorized as a request for that name.
             if let Some(name) = query.get("fieldSelector").and_then(name_of_selector) {
                 self.name = name;
+                self.selected_name = true;
             }
         } else if self.name.is_empty() && self.verb == "delete" {
             self.verb = "deletecollection".into();
-        } else if watch_path && self.verb == "get" {
-            self.verb = "watch".into();
         }
     }
 
@@ -113,12 +120,15 @@ impl RequestInfo {
     }
 }
 
+fn names_nothing(segment: &str) -> bool {
+    segment.is_empty() || segment.contains('/')
+}
+
+/// The one name that a selector asks for, read as the handlers read it.
 fn name_of_selector(selector: &str) -> Option<String> {
-    let value = selector.split(',').find_map(|term| {
-        let value = term.strip_prefix("metadata.name=")?;
-        Some(value.strip_prefix('=').unwrap_or(value))
-    })?;
-    (!value.is_empty()).then(|| value.to_owned())
+    let selector = FieldSelector::parse(selector).ok()?;
+    let name = selector.requires_exact("metadata.name")?;
+    (!name.is_empty() && names::path_segment_name(name).is_empty()).then(|| name.to_owned())
 }
 
 #[cfg(test)]
@@ -169,6 +179,32 @@ mod tests {
                 "patch apps/v1 deployments ns=a name=d sub=scale rest=",
             ),
             (Method::DELETE, "/api/v1/namespaces/a/pods", "deletecollection /v1 pods ns=a name= sub= rest="),
+            (
+                Method::GET,
+                "/api/v1/namespaces/a/secrets?fieldSelector=type%21%3Dx%5C%2Cmetadata.name%5C%3Dy",
+                "list /v1 secrets ns=a name= sub= rest=",
+            ),
+            (
+                Method::GET,
+                "/api/v1/secrets?fieldSelector=metadata.name%3Dx%5C%2Cy",
+                "list /v1 secrets ns= name=x,y sub= rest=",
+            ),
+            (
+                Method::GET,
+                "/api/v1/pods?fieldSelector=metadata.name%3D..",
+                "list /v1 pods ns= name= sub= rest=",
+            ),
+            (
+                Method::GET,
+                "/api/v1/pods?fieldSelector=metadata.name%3Dx%2Cy",
+                "list /v1 pods ns= name= sub= rest=",
+            ),
+            (Method::DELETE, "/api/v1/watch/nodes/n", "watch /v1 nodes ns= name=n sub= rest="),
+            (
+                Method::GET,
+                "/api/v1/watch/nodes?fieldSelector=metadata.name%3Dx",
+                "watch /v1 nodes ns= name= sub= rest=",
+            ),
             (Method::GET, "/api/v1/proxy/nodes/n", "proxy /v1 nodes ns= name=n sub= rest="),
             (Method::GET, "/api/v1/watch/namespaces/a/pods/p", "watch /v1 pods ns=a name=p sub= rest="),
             (
@@ -194,6 +230,43 @@ mod tests {
             (Method::GET, "/api/v1/namespaces/a/pods//log", "list /v1 pods ns=a name= sub=log rest="),
         ] {
             assert_eq!(show(method, uri), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn segments_that_name_nothing_are_noticed() {
+        for (path, malformed) in [
+            ("/api/v1/namespaces/a/pods/", false),
+            ("/api/v1/namespaces/a/services/s/proxy//x%2Fy/", false),
+            ("/api/v1/nodes/n/proxy/", false),
+            ("//api/v1/pods", true),
+            ("/api//v1/pods", true),
+            ("/apis//v1/pods", true),
+            ("/api/v1//pods", true),
+            ("/api/v1/namespaces//pods", true),
+            ("/api/v1/namespaces/a//pods", true),
+            ("/api/v1/namespaces/a/pods//log", true),
+            ("/api/v1/namespaces/a/pods/p%2Flog", true),
+            ("/api/v1/namespaces/a%2fb/pods", true),
+            ("/api/v1/namespaces/a/pods%2fp", true),
+        ] {
+            let info = RequestInfo::parse(&Method::GET, path, &Query::default());
+            assert_eq!(info.malformed, malformed, "{path}");
+        }
+    }
+
+    #[test]
+    fn scope_is_the_paths() {
+        for (path, in_namespace) in [
+            ("/api/v1/pods", false),
+            ("/api/v1/namespaces/a", false),
+            ("/api/v1/namespaces/a/status", false),
+            ("/api/v1/namespaces/a/pods", true),
+            ("/api/v1/namespaces/a/namespaces/b", true),
+            ("/api/v1/watch/namespaces/a/nodes/n", true),
+        ] {
+            let info = RequestInfo::parse(&Method::GET, path, &Query::default());
+            assert_eq!(info.in_namespace, in_namespace, "{path}");
         }
     }
 }

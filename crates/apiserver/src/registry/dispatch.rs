@@ -48,7 +48,7 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
     {
         return Err(StatusError::no_such_method());
     }
-    if info.watch_path && info.verb != "watch" {
+    if info.watch_path && request.method != Method::GET {
         return Err(StatusError::no_such_method());
     }
     if let Some(warning) = deprecation(served) {
@@ -76,8 +76,8 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
             Ok(object_answer(200, served, object))
         }
         "list" => {
-            let params = ListParams::parse(served, &request.query, false)?;
-            let found = list::list(server, served, Some(&info.namespace), &params).await?;
+            let params = ListParams::parse(served, &info.name, &request.query, false)?;
+            let found = list::list(server, served, Some(namespace_of(served, request)), &params).await?;
             Ok(Answer::List(found))
         }
         "watch" => watch(server, request, served).await,
@@ -126,36 +126,34 @@ pub fn object_answer(code: u16, served: &Served, object: Arc<knarr_api::object::
 /// Namespaced objects live below a namespace, others do not; collections may be asked for everywhere.
 fn check_scope(served: &Served, request: &Request) -> Result<(), StatusError> {
     let info = &request.info;
-    let namespaced = served.resource.types.namespaced;
-    let in_namespace = !info.namespace.is_empty() && info.resource != "namespaces";
     let everywhere = matches!(info.verb.as_str(), "list" | "watch");
-    match (namespaced, in_namespace) {
-        (true, false) if !is_named(served) => Err(StatusError::path_not_found()),
-        (true, false)
-            if !everywhere || !info.name.is_empty() && request.query.get("fieldSelector").is_none() =>
-        {
-            // The collection of all namespaces can be read, and nothing else.
-            if info.name.is_empty() && !everywhere {
-                return Err(StatusError::no_such_method());
+    let collection = info.name.is_empty() || info.selected_name;
+    match (served.resource.types.namespaced, info.in_namespace) {
+        (true, true) | (false, false) => Ok(()),
+        // The collection of all namespaces can be read, and nothing else.
+        (true, false) if is_named(served) && collection => {
+            if everywhere {
+                Ok(())
+            } else {
+                Err(StatusError::no_such_method())
             }
-            Err(StatusError::path_not_found())
         }
-        (false, true) => Err(StatusError::path_not_found()),
-        _ => Ok(()),
+        _ => Err(StatusError::path_not_found()),
     }
 }
 
+/// The namespace of the objects that are meant; a Namespace, whose path gives its own name, lies in none.
+fn namespace_of<'a>(served: &Served, request: &'a Request) -> &'a str {
+    if served.resource.types.namespaced { &request.info.namespace } else { "" }
+}
+
 async fn watch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
-    let mut params = ListParams::parse(served, &request.query, true)?;
+    let info = &request.info;
+    let params = ListParams::parse(served, &info.name, &request.query, true)?;
     if negotiate::negotiate(&request.headers, &request.query, true)?.format == Format::Yaml {
         return Err(StatusError::not_acceptable(&negotiate::STREAM_TYPES));
     }
-    let info = &request.info;
-    if !info.name.is_empty() && request.query.get("fieldSelector").is_none() {
-        params.selection.fields =
-            knarr_apimachinery::selector::FieldSelector::equals("metadata.name", &info.name);
-    }
-    match watch::start(server, served, Some(&info.namespace), params).await {
+    match watch::start(server, served, Some(namespace_of(served, request)), params).await {
         Ok(session) => Ok(Answer::Watch(Box::new(session))),
         Err(error) if error.is_expired() => {
             let format = negotiate::negotiate(&request.headers, &request.query, true)?.format;
@@ -167,8 +165,7 @@ async fn watch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> 
 
 async fn delete_one(server: &Inner, request: &Request, served: &Served) -> Result<Answer, StatusError> {
     let how = delete::options(request)?;
-    let (namespace, name) = (&request.info.namespace, &request.info.name);
-    let namespace = if served.resource.types.namespaced { namespace.as_str() } else { "" };
+    let (namespace, name) = (namespace_of(served, request), &request.info.name);
     let deleted = delete::delete(server, request, served, namespace, name, &how).await?;
     if let Some(value) = delete::success(served, &deleted) {
         return Ok(Answer::Value { code: 200, value });
@@ -185,8 +182,8 @@ async fn delete_collection(
     let how = delete::options(request)?;
     delete::check_collection(&how)?;
     delete::warn(request, served, &how);
-    let params = ListParams::parse(served, &request.query, false)?;
-    let found = list::list(server, served, Some(&request.info.namespace), &params).await?;
+    let params = ListParams::parse(served, &request.info.name, &request.query, false)?;
+    let found = list::list(server, served, Some(namespace_of(served, request)), &params).await?;
     for object in &found.items {
         match delete::delete(server, request, served, object.namespace(), object.name(), &how).await {
             Ok(_) => {}

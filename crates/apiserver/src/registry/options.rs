@@ -56,7 +56,8 @@ impl Version {
 }
 
 impl ListParams {
-    pub fn parse(served: &Served, query: &Query, watch: bool) -> Result<Self, StatusError> {
+    /// `name` is the one object that the request was authorized for, empty where it was authorized for all.
+    pub fn parse(served: &Served, name: &str, query: &Query, watch: bool) -> Result<Self, StatusError> {
         check(query, watch)?;
         let version_match = match query.non_empty("resourceVersionMatch") {
             Some("Exact") => Some(VersionMatch::Exact),
@@ -67,7 +68,9 @@ impl ListParams {
             true => StatusError::new(500, "", e.message()),
             false => StatusError::bad_request(format!("invalid resource version: {}", e.message())),
         };
-        let (selection, shown) = in_both_forms(served, selection(served, query)?)?;
+        let mut selection = selection(served, query)?;
+        restrict_to(name, &mut selection.fields)?;
+        let (selection, shown) = in_both_forms(served, selection)?;
         Ok(Self {
             selection,
             shown,
@@ -85,6 +88,22 @@ impl ListParams {
                 .map(|_| query.flag("sendInitialEvents")),
         })
     }
+}
+
+/// A name restricts the selection to its object; a selector beside it has to ask for the same one.
+fn restrict_to(name: &str, fields: &mut FieldSelector) -> Result<(), StatusError> {
+    const NAME: &str = "metadata.name";
+    if name.is_empty() {
+        return Ok(());
+    }
+    if fields.is_everything() {
+        *fields = FieldSelector::equals(NAME, name);
+        return Ok(());
+    }
+    if fields.requires_exact(NAME) == Some(name) {
+        return Ok(());
+    }
+    Err(StatusError::bad_request("fieldSelector metadata.name doesn't match requested name"))
 }
 
 /// Which parameters go together. Everything that is wrong is said at once.

@@ -19,6 +19,7 @@ mod node_claims;
 mod policies;
 mod protobuf;
 mod proxying;
+mod request_forms;
 mod resumed_watches;
 mod subresources;
 mod tls;

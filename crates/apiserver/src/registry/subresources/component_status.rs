@@ -31,7 +31,7 @@ pub async fn answer(server: &Inner, request: &Request, served: &Served) -> Resul
     items.push(component("etcd-0", store)?);
     let name = request.info.name.as_str();
     if request.info.verb == "list" {
-        let params = ListParams::parse(served, &request.query, false)?;
+        let params = ListParams::parse(served, name, &request.query, false)?;
         items.retain(|item| params.selection.matches(item));
         return Ok(Answer::List(ListAnswer {
             resource: served.resource.clone(),

@@ -42,7 +42,7 @@ pub async fn dispatch(
     }
     // Only what is passed on goes further.
     let longer = !info.rest.is_empty() && subresource.name != "proxy";
-    if longer || served.resource.types.namespaced && info.namespace.is_empty() {
+    if longer || served.resource.types.namespaced != info.in_namespace {
         return Err(StatusError::path_not_found());
     }
     // What is passed on may have a method that has no verb.
