@@ -11,7 +11,9 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::protocol::{Decoder, Envelope, Incoming, Push, RemoteError, Request, Response, encode};
+use super::protocol::{
+    Decoder, Envelope, Incoming, MAX_FRAME_BYTES, Push, RemoteError, Request, Response, encode,
+};
 use super::state::SandboxFolder;
 use super::status::ContainerStatus;
 use super::{Error, Result, protocol, socket};
@@ -207,6 +209,13 @@ impl Driver {
         self.next_number += 1;
         let bytes =
             encode(&Envelope { number, body: call.request }, call.fds.len()).map_err(io::Error::other)?;
+        if bytes.len() > MAX_FRAME_BYTES {
+            // The shim would end the connection, and the sandbox's other containers would be given up.
+            let message = format!("a request of {} bytes is larger than {MAX_FRAME_BYTES}", bytes.len());
+            let error = RemoteError { kind: protocol::ErrorKind::Invalid, message, exit_code: 128 };
+            let _ = call.answer.send((Response::Error(error), Vec::new()));
+            return Ok(());
+        }
         self.pending.insert(number, call.answer);
         let mut sent = 0;
         while sent < bytes.len() {

@@ -406,3 +406,15 @@ async fn long_failures_are_failures() {
         assert!(error.contains("exec: \"/xxx"), "{error}");
     }
 }
+
+/// An environment put together from many ConfigMaps may be larger than anything the shim takes.
+#[tokio::test]
+async fn a_huge_container_does_not_end_its_neighbours() {
+    let world = World::new().await;
+    world.run(world.spec("stays", &["sleep", "1000"])).await;
+    let mut spec = world.spec("huge", &["true"]);
+    spec.env = (0..90).map(|number| format!("V{number}={}", "x".repeat(100_000))).collect();
+    let error = world.runtime.create_container("s", spec).await.unwrap_err().to_string();
+    assert!(error.contains("is larger than"), "{error}");
+    assert_eq!(world.sh("stays", "echo alive").await, (0, "alive".to_owned()));
+}
