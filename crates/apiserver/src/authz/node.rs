@@ -23,11 +23,20 @@ pub fn node_name(user: &UserInfo) -> Option<&str> {
     (user.in_group(NODES_GROUP) && !name.is_empty()).then_some(name)
 }
 
+/// Whether a user is one of the nodes by group and prefix, but names none: it is never let through as somebody else.
+pub fn is_unnamed(user: &UserInfo) -> bool {
+    user.name == NODE_PREFIX && user.in_group(NODES_GROUP)
+}
+
 /// Follows the references from pods to what they need, as it stands in the caches.
 pub struct NodeAuthorizer {
     caches: Arc<Caches>,
     /// What any node may do: the rules of the `system:node` role.
     rules: Vec<PolicyRule>,
+    /// The gate PodCertificateRequest.
+    pod_certificates: bool,
+    /// Whether nodes have a use for the service accounts of their pods.
+    reads_accounts: bool,
 }
 
 impl NodeAuthorizer {
@@ -36,10 +45,16 @@ impl NodeAuthorizer {
             .into_iter()
             .find(|d| d.resource == "clusterroles" && d.object["metadata"]["name"] == "system:node");
         let rules = role.and_then(|mut r| serde_json::from_value(r.object["rules"].take()).ok());
-        Self { caches, rules: rules.unwrap_or_default() }
+        let pod_certificates = features.is_on("PodCertificateRequest");
+        let reads_accounts =
+            pod_certificates || features.is_on("KubeletServiceAccountTokenForCredentialProviders");
+        Self { caches, rules: rules.unwrap_or_default(), pod_certificates, reads_accounts }
     }
 
     pub fn authorize(&self, user: &UserInfo, wanted: &Attributes) -> Decision {
+        if is_unnamed(user) {
+            return no(&format!("unknown node for user {:?}", user.name));
+        }
         let Some(node) = node_name(user) else { return no("") };
         if !wanted.is_resource() {
             return self.by_rules(wanted);
@@ -67,6 +82,7 @@ impl NodeAuthorizer {
             ("coordination.k8s.io", "leases") => lease(node, wanted),
             ("storage.k8s.io", "csinodes") => csi_node(node, wanted),
             ("resource.k8s.io", "resourceslices") => self.resource_slice(node, wanted),
+            ("certificates.k8s.io", "podcertificaterequests") if !self.pod_certificates => no(""),
             ("certificates.k8s.io", "podcertificaterequests") => self.pod_certificate(node, wanted),
             ("", "nodes") => own_node(node, wanted),
             ("", "pods") => self.pod(node, wanted),
@@ -111,6 +127,9 @@ impl NodeAuthorizer {
 
     fn service_account(&self, node: &str, wanted: &Attributes) -> Decision {
         if wanted.verb == "get" && wanted.subresource.is_empty() {
+            if !self.reads_accounts {
+                return no("not allowed to get service accounts");
+            }
             return self.readable(node, wanted, Kind::ServiceAccount);
         }
         if wanted.verb != "create" || wanted.name.is_empty() {
@@ -249,11 +268,12 @@ impl NodeAuthorizer {
 fn volume_secrets(volume: &Value) -> impl Iterator<Item = (&str, &str)> {
     let spec = &volume["spec"];
     let claim = spec["claimRef"]["namespace"].as_str().unwrap_or("");
-    let paths: [(&Value, &str); 9] = [
+    let paths: [(&Value, &str); 10] = [
         (&spec["csi"]["nodePublishSecretRef"], "name"),
         (&spec["csi"]["nodeStageSecretRef"], "name"),
         (&spec["csi"]["nodeExpandSecretRef"], "name"),
         (&spec["cephfs"]["secretRef"], "name"),
+        (&spec["cinder"]["secretRef"], "name"),
         (&spec["flexVolume"]["secretRef"], "name"),
         (&spec["rbd"]["secretRef"], "name"),
         (&spec["scaleIO"]["secretRef"], "name"),

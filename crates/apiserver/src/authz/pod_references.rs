@@ -96,6 +96,7 @@ fn secret_of_volume(volume: &Volume, name: &str) -> bool {
     ];
     let references = [
         volume.cephfs.as_ref().and_then(|s| s.secret_ref.as_ref()),
+        volume.cinder.as_ref().and_then(|s| s.secret_ref.as_ref()),
         volume.csi.as_ref().and_then(|s| s.node_publish_secret_ref.as_ref()),
         volume.flex_volume.as_ref().and_then(|s| s.secret_ref.as_ref()),
         volume.iscsi.as_ref().and_then(|s| s.secret_ref.as_ref()),

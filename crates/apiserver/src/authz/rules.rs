@@ -33,11 +33,11 @@ fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
     if rule == "*" {
         return true;
     }
-    match rule.split_once('/') {
-        None => subresource.is_empty() && rule == resource,
-        Some(("*", sub)) => sub == subresource,
-        Some((res, sub)) => res == resource && sub == subresource,
+    if subresource.is_empty() {
+        // A resource that exists for authorization only may hold slashes of its own, as an audience does.
+        return rule == resource;
     }
+    rule.split_once('/').is_some_and(|(r, sub)| (r == "*" || r == resource) && sub == subresource)
 }
 
 /// The rules of `wanted`, each cut to one verb, one group, one resource, one name, that `held` does not cover.
@@ -172,6 +172,9 @@ mod tests {
         ] {
             assert_eq!(allows(&r, &w), allowed, "{w:?}");
         }
+        let audience = rule(&["use"], &[""], &["https://example.com/a"], &[]);
+        assert!(allows(&audience, &wanted("use", "", "https://example.com/a", "", "x")));
+        assert!(!allows(&audience, &wanted("use", "", "https:", "", "x")));
         let named = rule(&["*"], &["*"], &["*"], &["a"]);
         assert!(allows(&named, &wanted("get", "x", "y", "z", "a")));
         assert!(!allows(&named, &wanted("get", "x", "y", "z", "b")));

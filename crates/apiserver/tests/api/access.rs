@@ -123,7 +123,9 @@ async fn nodes_see_their_own() {
     default_account(&admin).await;
     for (name, on) in [("mine", "n1"), ("other", "n2")] {
         let mut body = pod(name);
-        body["spec"]["volumes"] = json!([{"name": "s", "secret": {"secretName": format!("{name}-secret")}}]);
+        body["spec"]["volumes"] = json!([
+            {"name": "s", "secret": {"secretName": format!("{name}-secret")}},
+            {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}]);
         admin.post(PODS, &body).await.expect(201);
         let binding = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": on}});
         admin.post(&format!("{PODS}/{name}/binding"), &binding).await.expect(201);

@@ -16,6 +16,7 @@ mod harness;
 mod lists;
 mod metrics;
 mod node_claims;
+mod nodes;
 mod policies;
 mod protobuf;
 mod proxying;

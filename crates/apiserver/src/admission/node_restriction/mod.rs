@@ -2,17 +2,25 @@
 //!
 //! Source: `k8s.io/kubernetes/plugin/pkg/admission/noderestriction`.
 
+mod audience;
+mod mirror;
+mod pod_certificate;
+
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use k8s_openapi::ByteString;
+use knarr_api::certificates::request::CertificateRequest;
+use knarr_api::certificates::signers;
 use knarr_api::prepare::same;
+use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::attributes::text;
-use super::service_account::is_mirror;
 use super::{Attributes, Operation, Plugin, lookup, node_claims};
-use crate::authz::node::node_name;
+use crate::authz;
+use crate::authz::node::{is_unnamed, node_name};
 use crate::server::Inner;
 
 pub struct NodeRestriction;
@@ -66,6 +74,10 @@ impl Plugin for NodeRestriction {
     }
 
     async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
+        if is_unnamed(attributes.user) {
+            let why = format!("could not determine node from user {:?}", attributes.user.name);
+            return Err(attributes.forbidden(&why));
+        }
         let Some(node) = node_name(attributes.user) else { return Ok(()) };
         match judge(node, attributes, server).await {
             Ok(()) => Ok(()),
@@ -98,13 +110,39 @@ async fn judge(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdi
         ("coordination.k8s.io", "leases", _) => same_name(node, attributes, "node lease"),
         ("storage.k8s.io", "csinodes", _) => same_name(node, attributes, "CSINode"),
         ("resource.k8s.io", "resourceslices", _) => resource_slice(node, attributes),
+        ("certificates.k8s.io", "podcertificaterequests", _) => {
+            pod_certificate::check(node, attributes, server).await
+        }
+        ("certificates.k8s.io", "certificatesigningrequests", _) => signing_request(node, attributes, server),
         _ => Ok(()),
     }
 }
 
+/// Whether the node's user was granted this in the namespace of the request.
+async fn may(attributes: &Attributes<'_>, server: &Inner, verb: &str, resource: &str, name: &str) -> bool {
+    let wanted = authz::Attributes {
+        verb: verb.to_owned(),
+        group: attributes.resource.group.to_owned(),
+        version: attributes.resource.version.to_owned(),
+        resource: resource.to_owned(),
+        namespace: attributes.namespace.to_owned(),
+        name: name.to_owned(),
+        ..authz::Attributes::default()
+    };
+    server.authorizer.authorize(attributes.user, &wanted).await.is_allowed()
+}
+
+fn missing((group, _, plural): (&str, &str, &str), name: &str) -> StatusError {
+    StatusError::not_found(&GroupResource::new(group, plural), name)
+}
+
+fn unexpected(operation: Operation) -> Verdict {
+    no(format!("unexpected operation {:?}", operation.as_str()))
+}
+
 async fn pod(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
     match attributes.operation {
-        Operation::Create => mirror_pod(node, attributes, server).await,
+        Operation::Create => mirror::check(node, attributes, server).await,
         Operation::Delete => {
             let on = attributes.old.map_or("", |old| text(old, "/spec/nodeName"));
             if on == node {
@@ -119,92 +157,10 @@ async fn pod(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict
     }
 }
 
-async fn mirror_pod(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
-    let pod = &attributes.object;
-    if !is_mirror(pod) {
-        return no(format!(
-            "pod does not have \"kubernetes.io/config.mirror\" annotation, node {node:?} can only create mirror pods"
-        ));
-    }
-    if text(pod, "/spec/nodeName") != node {
-        return no(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
-    }
-    let owners = pod["metadata"]["ownerReferences"].as_array().map_or(&[][..], Vec::as_slice);
-    let itself = || no(format!("node {node:?} can only create pods with an owner reference set to itself"));
-    let owner = match owners {
-        [] => return itself(),
-        [owner] => owner,
-        _ => {
-            return no(format!(
-                "node {node:?} can only create pods with a single owner reference set to itself"
-            ));
-        }
-    };
-    if (text(owner, "/apiVersion"), text(owner, "/kind"), text(owner, "/name")) != ("v1", "Node", node) {
-        return itself();
-    }
-    if owner["controller"] != true {
-        return no(format!(
-            "node {node:?} can only create pods with a controller owner reference set to itself"
-        ));
-    }
-    if owner["blockOwnerDeletion"] == true {
-        return no(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
-    }
-    let found = lookup::find(server, ("", "v1", "nodes"), "", node).await?;
-    let found = found.ok_or_else(|| {
-        let resource = knarr_apimachinery::gvk::GroupResource::new("", "nodes");
-        StatusError::not_found(&resource, node)
-    })?;
-    let uid = text(owner, "/uid");
-    if uid != found.uid() {
-        return no(format!("node {node} UID mismatch: expected {uid} got {}", found.uid()));
-    }
-    match referenced(pod) {
-        Some(what) => no(format!("node {node:?} can not create pods that reference {what}")),
-        None => Ok(()),
-    }
-}
-
-/// The kind of API object that the pod needs, if it needs one.
-fn referenced(pod: &Value) -> Option<&'static str> {
-    let spec = &pod["spec"];
-    let any =
-        |list: &Value, found: &dyn Fn(&Value) -> bool| list.as_array().is_some_and(|l| l.iter().any(found));
-    let containers = ["containers", "initContainers", "ephemeralContainers"];
-    let env = |field: &'static str, from: &'static str| {
-        containers.iter().any(|l| {
-            any(&spec[*l], &|c| {
-                any(&c["env"], &|e| e["valueFrom"][field].is_object())
-                    || any(&c["envFrom"], &|e| e[from].is_object())
-            })
-        })
-    };
-    let volume = |field: &str| any(&spec["volumes"], &|v| v[field].is_object());
-    let source =
-        |field: &str| any(&spec["volumes"], &|v| any(&v["projected"]["sources"], &|s| s[field].is_object()));
-    let has = |list: &Value| list.as_array().is_some_and(|l| !l.is_empty());
-    [
-        (!text(spec, "/serviceAccountName").is_empty(), "serviceaccounts"),
-        (
-            volume("secret")
-                || source("secret")
-                || env("secretKeyRef", "secretRef")
-                || has(&spec["imagePullSecrets"]),
-            "secrets",
-        ),
-        (volume("configMap") || source("configMap") || env("configMapKeyRef", "configMapRef"), "configmaps"),
-        (source("clusterTrustBundle"), "clustertrustbundles"),
-        (has(&spec["resourceClaims"]), "resourceclaims"),
-        (volume("persistentVolumeClaim") || volume("ephemeral"), "persistentvolumeclaims"),
-        (source("serviceAccountToken"), "serviceaccounts"),
-    ]
-    .into_iter()
-    .find_map(|(found, what)| found.then_some(what))
-}
-
 fn pod_status(node: &str, attributes: &Attributes<'_>) -> Verdict {
-    let Some(old) = attributes.old else { return Ok(()) };
+    let Some(old) = attributes.old.filter(|_| attributes.operation == Operation::Update) else {
+        return unexpected(attributes.operation);
+    };
     if text(old, "/spec/nodeName") != node {
         return no(format!(
             "node {node:?} can only update pod status for pods with spec.nodeName set to itself"
@@ -228,6 +184,9 @@ fn pod_status(node: &str, attributes: &Attributes<'_>) -> Verdict {
 }
 
 async fn eviction(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+    if attributes.operation != Operation::Create {
+        return no(format!("unexpected operation {}", attributes.operation.as_str()));
+    }
     let name = attributes.own_name();
     let pod = lookup::value(server, PODS, attributes.namespace, name).await?;
     let pod = pod.ok_or_else(|| attributes.served.not_found(name))?;
@@ -275,7 +234,8 @@ fn own_node(node: &str, attributes: &Attributes<'_>, allowed: &str) -> Verdict {
                 labels => no(format!("is not allowed to modify labels: {labels}")),
             }
         }
-        _ => Ok(()),
+        (Operation::Update, None) => unexpected(attributes.operation),
+        (Operation::Delete | Operation::Connect, _) => Ok(()),
     }
 }
 
@@ -319,7 +279,7 @@ fn is_forbidden(label: &str) -> bool {
 
 fn claim_status(node: &str, attributes: &Attributes<'_>) -> Verdict {
     let Some(old) = attributes.old.filter(|_| attributes.operation == Operation::Update) else {
-        return no(format!("unexpected operation {:?}", attributes.operation.as_str()));
+        return unexpected(attributes.operation);
     };
     let rest = |claim: &Value| {
         let mut claim = claim.clone();
@@ -354,10 +314,7 @@ async fn token(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdi
         return no("node requested token with a pod binding without a uid");
     }
     let pod = lookup::value(server, PODS, attributes.namespace, name).await?;
-    let pod = pod.ok_or_else(|| {
-        let resource = knarr_apimachinery::gvk::GroupResource::new("", "pods");
-        StatusError::not_found(&resource, name)
-    })?;
+    let pod = pod.ok_or_else(|| missing(PODS, name))?;
     if uid != text(&pod, "/metadata/uid") {
         return no(format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
@@ -366,7 +323,32 @@ async fn token(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdi
     if text(&pod, "/spec/nodeName") != node {
         return no("node requested token bound to a pod scheduled on a different node");
     }
+    if server.config.features.is_on("ServiceAccountNodeAudienceRestriction") {
+        return audience::check(&pod, attributes, server).await;
+    }
     Ok(())
+}
+
+/// A kubelet asks for certificates of its own node only.
+fn signing_request(node: &str, attributes: &Attributes<'_>, server: &Inner) -> Verdict {
+    let insecure = server.config.features.is_on("AllowInsecureKubeletCertificateSigningRequests");
+    let spec = &attributes.object["spec"];
+    if insecure
+        || attributes.operation != Operation::Create
+        || ![signers::KUBELET_SERVING, signers::KUBE_APISERVER_CLIENT_KUBELET]
+            .contains(&text(spec, "/signerName"))
+    {
+        return Ok(());
+    }
+    let unreadable = |why: String| Refusal::Forbidden(format!("unable to parse csr: {why}"));
+    let request: ByteString =
+        serde_json::from_value(spec["request"].clone()).map_err(|e| unreadable(e.to_string()))?;
+    let request = CertificateRequest::parse(&request.0).map_err(|e| unreadable(e.to_string()))?;
+    let wanted = format!("system:node:{node}");
+    if request.common_name() == Some(&wanted) {
+        return Ok(());
+    }
+    no(format!("can only create a node CSR with CN={wanted}"))
 }
 
 fn same_name(node: &str, attributes: &Attributes<'_>, what: &str) -> Verdict {
@@ -414,18 +396,5 @@ mod tests {
         assert_eq!(forbidden_labels(&new, &old, ""), "a.k8s.io/b, c.k8s.io/d");
         assert_eq!(forbidden_labels(&new, &old, "c.k8s.io/d"), "a.k8s.io/b");
         assert_eq!(forbidden_labels(&old, &old, ""), "");
-    }
-
-    #[test]
-    fn what_pods_refer_to() {
-        for (spec, expected) in [
-            (json!({"volumes": [{"emptyDir": {}}]}), None),
-            (json!({"serviceAccountName": "a"}), Some("serviceaccounts")),
-            (json!({"containers": [{"envFrom": [{"configMapRef": {"name": "a"}}]}]}), Some("configmaps")),
-            (json!({"volumes": [{"projected": {"sources": [{"secret": {}}]}}]}), Some("secrets")),
-            (json!({"volumes": [{"persistentVolumeClaim": {}}]}), Some("persistentvolumeclaims")),
-        ] {
-            assert_eq!(referenced(&json!({"spec": spec})), expected);
-        }
     }
 }
