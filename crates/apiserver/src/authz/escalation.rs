@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{Attributes, Authorizer, rules};
@@ -31,7 +32,7 @@ pub async fn check(
         return Ok(());
     }
     let wanted = if is_binding {
-        let Ok(role) = serde_json::from_value::<RoleRef>(new["roleRef"].clone()) else { return Ok(()) };
+        let role: RoleRef = readable(new, "roleRef")?;
         let plural = if role.kind == "Role" { "roles" } else { "clusterroles" };
         if may(authorizer, user, "bind", plural, namespace, &role.name).await {
             return Ok(());
@@ -53,7 +54,7 @@ pub async fn check(
                 return Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, why));
             }
         }
-        serde_json::from_value(new["rules"].clone()).unwrap_or_default()
+        readable::<Option<Vec<PolicyRule>>>(new, "rules")?.unwrap_or_default()
     };
     let (held, _) = authorizer.rbac.rules_for(user, namespace);
     let missing = rules::uncovered(&held, &wanted);
@@ -70,6 +71,12 @@ pub async fn check(
         list.join("\n")
     );
     Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, &why))
+}
+
+/// A field of the object. What cannot be read cannot be compared with what the user holds.
+fn readable<T: DeserializeOwned>(object: &Value, field: &str) -> Result<T, StatusError> {
+    T::deserialize(&object[field])
+        .map_err(|error| StatusError::bad_request(format!("{field} cannot be read: {error}")))
 }
 
 /// The rules of who may do everything.
@@ -99,4 +106,26 @@ async fn may(
         ..Attributes::default()
     };
     authorizer.authorize(user, &attributes).await.is_allowed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_cannot_be_read_is_an_error() {
+        let rules = |rules: Value| readable::<Option<Vec<PolicyRule>>>(&json!({"rules": rules}), "rules");
+        assert_eq!(rules(Value::Null).unwrap(), None);
+        assert_eq!(rules(json!([{"verbs": ["get"]}])).unwrap().unwrap().len(), 1);
+        for broken in [json!("x"), json!([{"verbs": "*"}]), json!([{"verbs": ["*"], "resources": 1}])] {
+            assert!(
+                rules(broken.clone()).unwrap_err().message().starts_with("rules cannot be read: "),
+                "{broken}"
+            );
+        }
+        for broken in [json!({}), json!({"roleRef": "x"}), json!({"roleRef": {"name": 1}})] {
+            assert!(readable::<RoleRef>(&broken, "roleRef").is_err(), "{broken}");
+        }
+    }
 }
