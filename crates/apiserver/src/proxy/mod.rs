@@ -22,12 +22,14 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
+use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use knarr_serving::IdleMonitor;
 use rustls::ClientConfig;
 use serde_json::{Value, json};
 
 use crate::admission::{self, Attributes, Operation};
+use crate::authz;
 use crate::http::body::{Body, BoxError};
 use crate::http::output::Answer;
 use crate::registry::Request;
@@ -76,8 +78,11 @@ const HOP_BY_HOP: [HeaderName; 4] =
 /// Answers `log`, `exec`, `attach`, `portforward` and `proxy`.
 pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
     admit(server, request).await?;
-    let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     let streaming = matches!(request.info.subresource.as_str(), "exec" | "attach" | "portforward");
+    if streaming {
+        may_create(server, request).await?;
+    }
+    let upgrade = request.upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
     if streaming && upgrade.is_none() {
         // Where to comes first, as upstream finds that out.
         locate::locate(server, request).await?;
@@ -135,6 +140,25 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     }
     parts.headers.remove(TRANSFER_ENCODING);
     Ok(Answer::Raw(Response::from_parts(parts, stream(body))))
+}
+
+/// A WebSocket is opened by a GET, which is authorized as `get`: what it does needs `create`, whatever the method.
+async fn may_create(server: &Inner, request: &Request) -> Result<(), StatusError> {
+    let info = &request.info;
+    if info.verb == "create" || !server.config.features.is_on("AuthorizePodWebsocketUpgradeCreatePermission")
+    {
+        return Ok(());
+    }
+    let wanted = authz::Attributes {
+        verb: "create".to_owned(),
+        ..authz::Attributes::of_request(info, &request.query)
+    };
+    let decision = server.authorizer.authorize(&request.user, &wanted).await;
+    if decision.is_allowed() {
+        return Ok(());
+    }
+    let resource = GroupResource::new(&info.group, &info.resource);
+    Err(StatusError::forbidden(&resource, &info.name, decision.reason()))
 }
 
 fn is_page(headers: &HeaderMap) -> bool {

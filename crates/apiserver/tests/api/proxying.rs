@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use crate::harness::{PODS, User, default_account, pod};
-use crate::tls::{Authority, Served, get1, serve};
+use crate::tls::{Authority, Served, get1, serve_with};
 
 /// Answers every path with itself; echoes on upgraded connections.
 async fn kubelet(authority: &Authority) -> u16 {
@@ -87,7 +87,12 @@ async fn echo(mut request: http::Request<Incoming>) -> Result<Response<Full<Byte
 
 /// A server with a pod on a node whose kubelet answers.
 async fn with_pod() -> (Served, knarr_apiserver::Keypair, User) {
-    let s = serve().await;
+    with_pod_and("").await
+}
+
+/// As `with_pod`, with these feature gates set.
+async fn with_pod_and(gates: &str) -> (Served, knarr_apiserver::Keypair, User) {
+    let s = serve_with(|config, _| config.features.set(gates).unwrap()).await;
     let port = kubelet(&s.authority).await;
     let admin = s.authority.sign("admin", &["system:masters"], &[], false);
     let user = User(s.server.transport(knarr_apiserver::UserInfo::new("admin", &["system:masters"])));
@@ -209,5 +214,43 @@ async fn escaped_slashes_are_slashes() {
     ] {
         let (found, body) = s.ask(Some(&jane), false, get1(path), "").await;
         assert_eq!(found, code, "{path}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_web_socket_needs_the_right_to_create() {
+    for (gates, verbs, code) in [
+        ("", &["get"][..], 403),
+        ("", &["get", "create"], 101),
+        ("AuthorizePodWebsocketUpgradeCreatePermission=false", &["get"], 101),
+    ] {
+        let (s, _, user) = with_pod_and(gates).await;
+        bind(&user).await;
+        let parts = ["pods/exec", "pods/attach", "pods/portforward"];
+        let group = "rbac.authorization.k8s.io";
+        let base = format!("/apis/{group}/v1/namespaces/default");
+        let role = json!({"metadata": {"name": "r"}, "rules": [{"apiGroups": [""], "resources": parts, "verbs": verbs}]});
+        user.post(&format!("{base}/roles"), &role).await.expect(201);
+        let binding = json!({"metadata": {"name": "r"}, "roleRef": {"apiGroup": group, "kind": "Role", "name": "r"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": "jane"}]});
+        user.post(&format!("{base}/rolebindings"), &binding).await.expect(201);
+        // A list is answered once the caches hold every earlier write, and the authorizer reads the caches.
+        user.get(&format!("/apis/{group}/v1/rolebindings")).await.expect(200);
+        let jane = s.authority.sign("jane", &[], &[], false);
+        for part in parts {
+            let uri = format!(
+                "/api/v1/namespaces/default/{}?command=a&stdin=true",
+                part.replace("pods/", "pods/p/")
+            );
+            let request = get1(&uri).header("connection", "Upgrade").header("upgrade", "websocket");
+            let response = s.open_upgradable(&jane, request).await;
+            assert_eq!(response.status(), code, "{part} with {verbs:?} and {gates:?}");
+            let (code, status) = s.ask(Some(&jane), false, get1(&uri), "").await;
+            if response.status() == 403 {
+                assert_eq!((code, status["message"].as_str()), (403, Some("pods \"p\" is forbidden: ")));
+            } else {
+                assert_eq!(code, 400, "{status}");
+            }
+        }
     }
 }
