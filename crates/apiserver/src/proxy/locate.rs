@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::status::StatusError;
 use knarr_client::transport::Query as Builder;
 
-use super::{Backend, Location, rewrite};
+use super::{Backend, Location, addresses, rewrite};
 use crate::http::query::Query;
 use crate::registry::{Request, store};
 use crate::server::Inner;
@@ -20,6 +20,9 @@ pub async fn locate(server: &Inner, request: &Request) -> Result<Option<Location
         ("nodes", "proxy") => {
             let (scheme, name, port) = name_and_port(&info.name)?;
             let mut to = kubelet_of(server, name).await?;
+            if let Backend::Kubelet { address, .. } = &to {
+                addresses::check_host(address).await?;
+            }
             // Any other port of the node is called as it is.
             if let (Ok(asked), Backend::Kubelet { address, port, .. }) = (port.parse::<u16>(), &to)
                 && asked != *port
@@ -215,9 +218,7 @@ fn name_and_port(text: &str) -> Result<(&str, &str, &str), StatusError> {
 fn pod_proxy(pod: &Pod, scheme: &str, port: &str, path: String) -> Result<Location, StatusError> {
     let name = pod.metadata.name.as_deref().unwrap_or("");
     let address = pod.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or_default();
-    if address.is_empty() {
-        return Err(StatusError::bad_request("address not allowed"));
-    }
+    addresses::check(&address)?;
     let containers = pod.spec.iter().flat_map(|s| &s.containers);
     let mut ports = containers.flat_map(|c| c.ports.iter().flatten());
     let number = if port.is_empty() {
@@ -255,17 +256,23 @@ async fn service(server: &Inner, request: &Request) -> Result<Location, StatusEr
         }
         let Ok(slice) = object.typed::<EndpointSlice>() else { continue };
         let port = slice.ports.iter().flatten().find(|p| p.name.as_deref().unwrap_or("") == port_name);
-        let ready = slice
-            .endpoints
-            .iter()
-            .flatten()
-            .find(|e| e.conditions.as_ref().is_none_or(|c| c.ready != Some(false)));
-        if let (Some(port), Some(endpoint)) = (port.and_then(|p| p.port), ready)
-            && let (Ok(port), Some(address)) = (u16::try_from(port), endpoint.addresses.first())
-        {
-            let to = by_scheme(scheme, address.clone(), port)?;
-            return Ok(Location { to, path: rest(request) });
+        let Some(Ok(port)) = port.and_then(|p| p.port).map(u16::try_from) else { continue };
+        let ready = |e: &&Endpoint| e.conditions.as_ref().is_none_or(|c| c.ready != Some(false));
+        for endpoint in slice.endpoints.iter().flatten().filter(ready) {
+            if let Some(address) = pod_address(server, &info.namespace, endpoint).await {
+                let to = by_scheme(scheme, address, port)?;
+                return Ok(Location { to, path: rest(request) });
+            }
         }
     }
     Err(none())
+}
+
+/// The address of an endpoint that is one of the pod that it stands for: whoever writes slices chooses no other one.
+async fn pod_address(server: &Inner, namespace: &str, endpoint: &Endpoint) -> Option<String> {
+    let address = endpoint.addresses.first()?;
+    let target = endpoint.target_ref.as_ref().filter(|t| t.namespace.as_deref() == Some(namespace))?;
+    let pod = pod(server, namespace, target.name.as_deref()?).await.ok()?;
+    let mut known = pod.status.iter().flat_map(|s| s.pod_ips.iter().flatten());
+    known.any(|known| known.ip == *address).then(|| address.clone())
 }

@@ -1,5 +1,6 @@
 //! Requests that somebody else answers: logs, exec, attach and port-forward by kubelets, proxying to pods and services.
 
+mod addresses;
 mod dial;
 mod locate;
 mod log_socket;

@@ -254,3 +254,54 @@ async fn a_web_socket_needs_the_right_to_create() {
         }
     }
 }
+
+#[tokio::test]
+async fn proxies_do_not_lead_into_the_own_machine() {
+    let (s, admin, user) = with_pod().await;
+    bind(&user).await;
+    let refused = |uri: &'static str| {
+        let (s, admin) = (&s, &admin);
+        async move {
+            let (code, status) = s.ask(Some(admin), false, get1(uri), "").await;
+            format!("{code} {}", status["message"].as_str().unwrap_or(""))
+        }
+    };
+    for uri in ["/api/v1/nodes/n/proxy/pods", "/api/v1/nodes/n:80/proxy/"] {
+        assert_eq!(refused(uri).await, "400 address not allowed", "{uri}");
+    }
+    for address in ["127.0.0.1", "169.254.169.254"] {
+        let status = json!({"status": {"podIP": address, "podIPs": [{"ip": address}]}});
+        user.patch(&format!("{PODS}/p/status"), "merge-patch+json", &status).await.expect(200);
+        let uri = "/api/v1/namespaces/default/pods/p:80/proxy/";
+        assert_eq!(refused(uri).await, "400 address not allowed", "{address}");
+    }
+}
+
+#[tokio::test]
+async fn services_lead_to_addresses_of_their_pods_only() {
+    let (s, admin, user) = with_pod().await;
+    bind(&user).await;
+    let status = json!({"status": {"podIP": "203.0.113.1", "podIPs": [{"ip": "203.0.113.1"}]}});
+    user.patch(&format!("{PODS}/p/status"), "merge-patch+json", &status).await.expect(200);
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    user.post("/api/v1/namespaces/default/services", &service).await.expect(201);
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    for target in [
+        json!(null),
+        json!({"kind": "Pod", "namespace": "default", "name": "p"}),
+        json!({"kind": "Pod", "namespace": "default", "name": "gone"}),
+        json!({"kind": "Pod", "namespace": "kube-system", "name": "p"}),
+    ] {
+        let slice = json!({"metadata": {"generateName": "s-", "labels": {"kubernetes.io/service-name": "s"}},
+            "addressType": "IPv4", "ports": [{"port": 80}],
+            "endpoints": [{"addresses": ["203.0.113.9"], "targetRef": target}]});
+        user.post(slices, &slice).await.expect(201);
+    }
+    user.get(slices).await.expect(200);
+    let uri = "/api/v1/namespaces/default/services/s:80/proxy/";
+    let (code, status) = s.ask(Some(&admin), false, get1(uri), "").await;
+    assert_eq!(
+        (code, status["message"].as_str()),
+        (503, Some("no endpoints available for service \"s:80\""))
+    );
+}

@@ -1,0 +1,84 @@
+//! Which addresses the proxies of nodes and pods lead to: what a node or a pod says of itself must not lead back into
+//! the API server's own machine.
+//!
+//! Source: Go's `IP.IsGlobalUnicast`, as `pkg/registry/core/{node,pod}` ask it.
+
+use std::net::IpAddr;
+
+use knarr_apimachinery::status::StatusError;
+use tokio::net::lookup_host;
+
+/// Neither unspecified, broadcast, loopback, multicast nor link-local; private addresses are allowed.
+fn is_allowed(address: IpAddr) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => {
+            !(ip.is_unspecified()
+                || ip.is_broadcast()
+                || ip.is_loopback()
+                || ip.is_multicast()
+                || ip.is_link_local())
+        }
+        IpAddr::V6(ip) => {
+            !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_unicast_link_local())
+        }
+    }
+}
+
+fn not_allowed() -> StatusError {
+    StatusError::bad_request("address not allowed")
+}
+
+/// A pod's address, which has to be one.
+pub fn check(address: &str) -> Result<(), StatusError> {
+    let allowed = address.parse().is_ok_and(is_allowed);
+    if allowed { Ok(()) } else { Err(not_allowed()) }
+}
+
+/// A node's address or host name, all of whose addresses have to be allowed.
+pub async fn check_host(host: &str) -> Result<(), StatusError> {
+    if host.parse::<IpAddr>().is_ok() {
+        return check(host);
+    }
+    let found = lookup_host((host, 0)).await.map_err(|e| StatusError::bad_request(e.to_string()))?;
+    let mut found = found.map(|address| address.ip()).peekable();
+    if found.peek().is_none() {
+        return Err(StatusError::bad_request("no addresses for hostname"));
+    }
+    if found.all(is_allowed) { Ok(()) } else { Err(not_allowed()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_this_machine_and_link_are_refused() {
+        for (address, allowed) in [
+            ("10.0.0.1", true),
+            ("203.0.113.7", true),
+            ("fd00::1", true),
+            ("2001:db8::1", true),
+            ("0.0.0.0", false),
+            ("127.0.0.1", false),
+            ("127.8.8.8", false),
+            ("169.254.169.254", false),
+            ("224.0.0.1", false),
+            ("255.255.255.255", false),
+            ("::", false),
+            ("::1", false),
+            ("fe80::1", false),
+            ("ff02::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("localhost", false),
+            ("", false),
+        ] {
+            assert_eq!(check(address).is_ok(), allowed, "{address}");
+        }
+    }
+
+    #[tokio::test]
+    async fn host_names_are_judged_by_their_addresses() {
+        assert_eq!(check_host("localhost").await.unwrap_err().message(), "address not allowed");
+        check_host("10.0.0.1").await.unwrap();
+    }
+}
