@@ -314,14 +314,14 @@ fn place<'a, 'k>(by_name: &'a ByName, key: &'k [u8]) -> Option<(&'a str, &'a [Ar
 
 /// Applies the events of one revision, to each cache at once.
 pub(super) fn apply(by_name: &ByName, events: &[Event]) {
-    let mut of_cache: BTreeMap<&str, (&[Arc<Cache>], Vec<(&str, &Event)>)> = BTreeMap::new();
+    let mut by_resource: BTreeMap<&str, Vec<(&str, &Event)>> = BTreeMap::new();
     for event in events {
-        if let Some((name, caches, key)) = place(by_name, &event.kv.key) {
-            of_cache.entry(name).or_insert((caches, Vec::new())).1.push((key, event));
+        if let Some((name, _, key)) = place(by_name, &event.kv.key) {
+            by_resource.entry(name).or_default().push((key, event));
         }
     }
-    for (caches, events) in of_cache.into_values() {
-        for cache in caches {
+    for (name, events) in by_resource {
+        for cache in by_name.get(name).into_iter().flatten() {
             cache.apply(events.iter().filter_map(|(key, event)| arrived(cache, key, event)).collect());
         }
     }
