@@ -103,6 +103,8 @@ pub struct Config {
     /// Whether other servers use the same store: then each keeps a lease on its place among the endpoints of the
     /// `kubernetes` Service.
     pub shared_store: bool,
+    /// Proxies may lead to loopback and link-local addresses: only for tests, whose kubelets listen there.
+    pub proxies_to_own_machine: bool,
     /// How long a request that is no watch or stream may take.
     pub request_timeout: Duration,
     /// Larger bodies are refused.
@@ -174,6 +176,7 @@ impl Config {
             version: Version::default(),
             cluster_domain: "cluster.local".into(),
             shared_store: false,
+            proxies_to_own_machine: false,
             request_timeout: Duration::from_secs(60),
             max_request_body_bytes: 3 * 1024 * 1024,
             priority_and_fairness: true,

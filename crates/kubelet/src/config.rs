@@ -92,7 +92,7 @@ impl Config {
 /// `10Mi`: bytes in the largest unit that leaves no rest.
 fn binary_quantity(bytes: u64) -> String {
     let units = [(1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki")];
-    let fits = units.iter().find(|(size, _)| bytes >= *size && bytes % size == 0);
+    let fits = units.iter().find(|(size, _)| bytes >= *size && bytes.is_multiple_of(*size));
     fits.map_or_else(|| bytes.to_string(), |(size, unit)| format!("{}{unit}", bytes / size))
 }
 

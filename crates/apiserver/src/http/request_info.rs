@@ -27,7 +27,7 @@ pub struct RequestInfo {
     pub selected_name: bool,
     /// The path leads to the resource through a namespace, as it must for namespaced resources and for no others.
     pub in_namespace: bool,
-    /// A segment of the path is empty, or holds a slash once it is decoded: it names nothing.
+    /// A segment of the path is empty: it names nothing.
     pub malformed: bool,
     /// Asked for by one of the old paths that begin with `watch`.
     pub watch_path: bool,
@@ -49,7 +49,7 @@ impl RequestInfo {
         if parts.len() <= prefix {
             return info;
         }
-        info.malformed = info.path.starts_with("//") || parts.iter().take(prefix).any(|p| names_nothing(p));
+        info.malformed = info.path.starts_with("//") || parts.iter().take(prefix).any(String::is_empty);
         if prefix == 3 {
             info.group = std::mem::take(&mut parts[1]);
         }
@@ -79,7 +79,7 @@ impl RequestInfo {
         if parts[0] == "namespaces"
             && let Some(namespace) = parts.get(1)
         {
-            self.malformed |= names_nothing(namespace);
+            self.malformed |= namespace.is_empty();
             self.namespace.clone_from(namespace);
             // Beyond a namespace's own subresources, what follows is a resource in the namespace.
             if parts.len() > 2 && !matches!(parts[2].as_str(), "status" | "finalize") {
@@ -87,7 +87,7 @@ impl RequestInfo {
                 self.in_namespace = true;
             }
         }
-        self.malformed |= parts.iter().take(3).any(|p| names_nothing(p));
+        self.malformed |= parts.iter().take(3).any(String::is_empty);
         let mut parts = parts.into_iter();
         self.resource = parts.next().unwrap_or_default();
         self.name = parts.next().unwrap_or_default();
@@ -118,10 +118,6 @@ impl RequestInfo {
                 || matches!(self.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy")
                 || (self.subresource == "log" && query.flag("follow")))
     }
-}
-
-fn names_nothing(segment: &str) -> bool {
-    segment.is_empty() || segment.contains('/')
 }
 
 /// The one name that a selector asks for, read as the handlers read it.
@@ -246,9 +242,8 @@ mod tests {
             ("/api/v1/namespaces//pods", true),
             ("/api/v1/namespaces/a//pods", true),
             ("/api/v1/namespaces/a/pods//log", true),
-            ("/api/v1/namespaces/a/pods/p%2Flog", true),
-            ("/api/v1/namespaces/a%2fb/pods", true),
-            ("/api/v1/namespaces/a/pods%2fp", true),
+            ("/api/v1/namespaces/a/pods/p%2Flog", false),
+            ("/api/v1/namespaces/%2fpods", true),
         ] {
             let info = RequestInfo::parse(&Method::GET, path, &Query::default());
             assert_eq!(info.malformed, malformed, "{path}");

@@ -20,7 +20,9 @@ pub async fn locate(server: &Inner, request: &Request) -> Result<Option<Location
         ("nodes", "proxy") => {
             let (scheme, name, port) = name_and_port(&info.name)?;
             let mut to = kubelet_of(server, name).await?;
-            if let Backend::Kubelet { address, .. } = &to {
+            if let Backend::Kubelet { address, .. } = &to
+                && !server.config.proxies_to_own_machine
+            {
                 addresses::check_host(address).await?;
             }
             // Any other port of the node is called as it is.

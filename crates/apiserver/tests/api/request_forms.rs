@@ -180,15 +180,17 @@ async fn segments_that_name_nothing_are_not_found() {
         "/api/v1/namespaces/default//configmaps",
         "/api/v1/namespaces/default/configmaps//a",
         "/api/v1/namespaces/default/pods//log",
-        "/api/v1/namespaces/default%2Fconfigmaps",
-        "/api/v1/namespaces/default%2Fconfigmaps/a",
-        "/api/v1/namespaces/default/configmaps%2Fa",
-        "/api/v1/namespaces/default/configmaps/a%2F",
     ] {
         let reply = admin.get(uri).await;
         assert_eq!(reply.code, 404, "{uri}: {}", reply.body);
     }
-    for uri in ["/api/v1/namespaces/default/configmaps/", "/api/v1/namespaces/default/%63onfigmaps/a/"] {
+    // An escaped slash is one like any other, for authorization, too.
+    for uri in [
+        "/api/v1/namespaces/default/configmaps/",
+        "/api/v1/namespaces/default/%63onfigmaps/a/",
+        "/api/v1/namespaces/default%2Fconfigmaps",
+        "/api/v1/namespaces/default/configmaps%2Fa",
+    ] {
         admin.get(uri).await.expect(200);
     }
 }
