@@ -30,6 +30,14 @@ const OOM_LOOK_EVERY_MS: libc::c_int = 20;
 /// Who waits for an answer: connection and request number.
 pub type Caller = (u64, u64);
 
+/// The namespaces that a shim holds for its containers beside its own.
+pub struct Namespaces {
+    /// The shim's, to come back to.
+    pub own_pid_ns: OwnedFd,
+    pub pause: Option<Pause>,
+    pub user_namespace: Option<UserNamespace>,
+}
+
 pub struct Shim {
     pub(super) folder: SandboxFolder,
     pub(super) record: SandboxRecord,
@@ -68,10 +76,9 @@ impl Shim {
         shm: PathBuf,
         signals: OwnedFd,
         listener: UnixListener,
-        own_pid_ns: OwnedFd,
-        pause: Option<Pause>,
-        user_namespace: Option<UserNamespace>,
+        namespaces: Namespaces,
     ) -> Self {
+        let Namespaces { own_pid_ns, pause, user_namespace } = namespaces;
         Self {
             folder,
             record,

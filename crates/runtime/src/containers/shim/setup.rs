@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use super::pause;
-use super::serve::Shim;
+use super::serve::{Namespaces, Shim};
 use super::user_namespace::UserNamespace;
 use crate::containers::mount_api;
 use crate::containers::spec::SandboxConfig;
@@ -47,7 +47,8 @@ pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, Str
     let pause = if config.shared_pid { Some(pause::start(user_namespace.as_ref())?) } else { None };
     let listener = listen(&folder)?;
     state::make_private_folder(&folder.containers()).map_err(step("make state folder"))?;
-    Ok(Shim::new(folder, record, shm, signals, listener, own_pid_ns, pause, user_namespace))
+    let namespaces = Namespaces { own_pid_ns, pause, user_namespace };
+    Ok(Shim::new(folder, record, shm, signals, listener, namespaces))
 }
 
 /// With a user namespace those for the network, IPC and names came with it.
