@@ -418,3 +418,53 @@ async fn a_huge_container_does_not_end_its_neighbours() {
     assert!(error.contains("is larger than"), "{error}");
     assert_eq!(world.sh("stays", "echo alive").await, (0, "alive".to_owned()));
 }
+
+/// Stops whatever appears in its pid namespace and looks into it, until /stop is there.
+const LOOK: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int count, char **args) {
+    int next = 2, found = 0;
+    char path[600];
+    while (access("/stop", F_OK) != 0) {
+        for (int pid = next; pid < next + 40; pid++) {
+            if (kill(pid, 0) != 0) continue;
+            kill(pid, SIGSTOP);
+            next = pid + 1;
+            usleep(300);
+            snprintf(path, sizeof path, "/proc/%d/root/%s", pid, args[1]);
+            int file = open(path, O_RDONLY);
+            if (file >= 0) { found++; close(file); }
+            kill(pid, SIGCONT);
+        }
+    }
+    printf("found %d\n", found);
+    return 0;
+}
+"#;
+
+/// A command on its way into a container is seen in there only once it has the container's root.
+#[tokio::test]
+async fn commands_do_not_bring_the_host_along() {
+    let world = World::new().await;
+    fs::write(world.folder.join("of-the-host"), "").unwrap();
+    let marker = world.folder.join("of-the-host");
+    let mut spec = world.spec("c", &["/look", marker.to_str().unwrap()]);
+    let source = world.folder.join("look.c");
+    fs::write(&source, LOOK).unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-w", "-O2", "-static", "-o"]).arg(spec.rootfs.join("look")).arg(&source);
+    assert!(compiler.status().unwrap().success(), "these tests need a C compiler");
+    // With less it may not look into anything.
+    spec.capabilities.add = vec!["SYS_PTRACE".into()];
+    let rootfs = spec.rootfs.clone();
+    world.run(spec).await;
+    for _ in 0..100 {
+        assert_eq!(world.sh("c", "true").await.0, 0);
+    }
+    fs::write(rootfs.join("stop"), "").unwrap();
+    world.runtime.wait_container("c").await.unwrap();
+    assert_eq!(world.log("c"), "found 0");
+}

@@ -8,6 +8,7 @@ mod null_device;
 mod process;
 mod root;
 mod rootfs;
+mod sibling;
 mod standard_streams;
 mod terminal;
 mod user_namespace;
@@ -26,9 +27,10 @@ use super::sys::{self, errno_text};
 pub use process::Process;
 use root::Root;
 pub use rootfs::{MASKED, READ_ONLY, RootfsPlan, clone_flags, host_devices};
+pub use sibling::SIBLING_REPORT;
 pub use standard_streams::Stdio;
 pub use terminal::TERMINAL_REPORT;
-pub use user_namespace::{SIBLING_REPORT, enter as enter_user_namespace};
+pub use user_namespace::enter as enter_user_namespace;
 
 /// What a report may have, and how much of it is the message: escapes make a byte up to six times as long.
 pub const MAX_REPORT_BYTES: usize = 16 << 10;
@@ -165,6 +167,9 @@ impl Launch<'_> {
                 if user != 0 {
                     user_namespace::become_root()?;
                 }
+                // Only now does the container see the process: it has the container's root, and nothing else.
+                sys::setns(*init, libc::CLONE_NEWPID).map_err(Failure::step("join the pid namespace"))?;
+                sibling::go_on(0, self.report.as_fd())?;
                 begin()?;
                 Root::of_process().map_err(Failure::step("open the root"))
             }

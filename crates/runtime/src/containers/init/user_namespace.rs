@@ -1,13 +1,10 @@
 //! Moves a process into its sandbox's user namespace.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use super::Failure;
-use crate::containers::socket;
-use crate::containers::sys::{self, Forked};
-
-/// First byte of the report that a sibling goes on; its pid follows (little endian), and its pidfd.
-pub const SIBLING_REPORT: u8 = b's';
+use super::sibling;
+use crate::containers::sys;
 
 /// Enters the namespace as its root, and a mount namespace that belongs to it.
 ///
@@ -25,21 +22,7 @@ pub fn enter(
         return sys::unshare(libc::CLONE_NEWNS).map_err(Failure::step("make a mount namespace"));
     }
     sys::unshare(libc::CLONE_NEWPID).map_err(Failure::step("make a pid namespace"))?;
-    // SAFETY: this process has one thread.
-    match unsafe { sys::clone_sibling(libc::CLONE_NEWNS as u64) }.map_err(Failure::step("clone"))? {
-        Forked::Child => Ok(()),
-        Forked::Parent { pid, pidfd } => {
-            let mut message = vec![SIBLING_REPORT];
-            message.extend(pid.to_le_bytes());
-            match socket::send(report, &message, &[pidfd.as_fd()]) {
-                Ok(_) => sys::exit_now(0),
-                Err(error) => {
-                    let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
-                    Err(Failure::step("report the process")(error))
-                }
-            }
-        }
-    }
+    sibling::go_on(libc::CLONE_NEWNS as u64, report)
 }
 
 /// As root of the user namespace just entered: ids from outside mean nothing in there.

@@ -49,7 +49,7 @@ impl Exec {
         };
         let target = Target {
             surroundings: Surroundings::Join { init: init.as_fd() },
-            pid_ns_of: Some(init.as_fd()),
+            pid_ns_of: None,
             flags: 0,
             user_namespace: around.user_namespace.map(|namespace| init::UserNamespace {
                 fd: namespace.fd(),
@@ -62,6 +62,12 @@ impl Exec {
         let launched = launch(target, &process, stdio, terminal, join, around.own_pid_ns.as_fd())?;
         let Launched { pid, pidfd, report } = launched;
         Ok(Self { id: spec.exec_id, pid, pidfd, report: Some(report), waiting: None })
+    }
+
+    /// Another process goes on in place of the one that was launched.
+    pub fn goes_on_as(&mut self, (pid, pidfd): (i32, OwnedFd)) {
+        self.pid = pid;
+        self.pidfd = pidfd;
     }
 
     /// To the process and, as it leads a session of its own, to the group it leads.

@@ -44,7 +44,7 @@ impl Report {
     pub fn read(&mut self) -> Progress {
         let (mut buffer, mut fds) = ([0; MAX_REPORT_BYTES], Vec::new());
         match socket::receive(self.socket.as_fd(), &mut buffer, &mut fds) {
-            Ok(0) => self.failure.take().map_or(Progress::Running, Progress::Failed),
+            Ok(0) => self.ended(),
             Ok(1) if buffer[0] == TERMINAL_REPORT => {
                 self.terminal = fds.pop();
                 Progress::Waiting
@@ -63,8 +63,13 @@ impl Report {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Progress::Waiting,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Progress::Waiting,
-            Err(_) => self.failure.take().map_or(Progress::Running, Progress::Failed),
+            Err(_) => self.ended(),
         }
+    }
+
+    /// What is known once nothing more will come: the process is its program, or gone.
+    pub fn ended(&mut self) -> Progress {
+        self.failure.take().map_or(Progress::Running, Progress::Failed)
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::connection::Connection;
 use super::container::Container;
 use super::exec::Exec;
-use super::launch::Progress;
+use super::launch::{Progress, Report};
 use super::output::Port;
 use super::pause::Pause;
 use super::setup;
@@ -238,40 +238,51 @@ impl Shim {
         }
     }
 
-    /// The container whose first process this is.
-    fn container_of(&self, pid: i32) -> Option<u64> {
-        self.containers.iter().find(|(_, container)| container.pid == pid).map(|(key, _)| *key)
-    }
-
     /// Takes in every exited child; ones nobody knows are orphans of a container.
     fn reap(&mut self) {
         let mut info = [0; 128];
         let _ = sys::read(self.signals.as_fd(), &mut info);
         while let Some((pid, status)) = sys::reap_one() {
-            if let Some(key) = self.container_of(pid) {
-                self.container_exited(key, pid, status);
-                continue;
+            if !self.known_exited(pid, status) {
+                // It may be one that a starting process has just handed over to.
+                self.drain_reports();
+                self.known_exited(pid, status);
             }
-            let exec = self.execs.iter().find(|(_, exec)| exec.pid == pid);
-            if let Some(key) = exec.map(|(key, _)| *key) {
-                self.exec_exited(key, status);
-                continue;
-            }
-            // It may be one that a starting container has just handed over to.
-            let starting = self.containers.iter().filter(|(_, container)| container.report.is_some());
-            for key in starting.map(|(key, _)| *key).collect::<Vec<_>>() {
-                self.drain_report(key);
-            }
-            if let Some(key) = self.container_of(pid) {
-                self.container_exited(key, pid, status);
-            }
+        }
+    }
+
+    /// Whether the process is a container's first or a command.
+    fn known_exited(&mut self, pid: i32, status: i32) -> bool {
+        let container = self.containers.iter().find(|(_, container)| container.pid == pid);
+        if let Some(key) = container.map(|(key, _)| *key) {
+            self.container_exited(key, pid, status);
+            return true;
+        }
+        let exec = self.execs.iter().find(|(_, exec)| exec.pid == pid);
+        let Some(key) = exec.map(|(key, _)| *key) else { return false };
+        self.exec_exited(key, pid, status);
+        true
+    }
+
+    fn drain_reports(&mut self) {
+        for key in self.containers.keys().copied().collect::<Vec<_>>() {
+            self.drain_report(key);
+        }
+        for key in self.execs.keys().copied().collect::<Vec<_>>() {
+            self.drain_exec_report(key);
         }
     }
 
     fn container_report(&mut self, key: u64) {
         let Some(container) = self.containers.get_mut(&key) else { return };
+        let Some(progress) = container.report.as_mut().map(Report::read) else { return };
+        self.container_progressed(key, progress);
+    }
+
+    fn container_progressed(&mut self, key: u64, progress: Progress) {
+        let Some(container) = self.containers.get_mut(&key) else { return };
         let Some(report) = &mut container.report else { return };
-        match report.read() {
+        match progress {
             Progress::Waiting => {
                 if let Some(sibling) = report.sibling.take() {
                     container.goes_on_as(sibling);
@@ -316,6 +327,11 @@ impl Shim {
             // It has handed over to another process.
             return;
         }
+        // The one that handed over may still hold the report open.
+        if let Some(progress) = container.report.as_mut().map(Report::ended) {
+            self.container_progressed(key, progress);
+        }
+        let Some(container) = self.containers.get_mut(&key) else { return };
         if let Some(failure) = container.failure.take() {
             self.start_failed(key, &failure);
             return;
@@ -331,10 +347,19 @@ impl Shim {
 
     fn exec_report(&mut self, key: u64) {
         let Some(exec) = self.execs.get_mut(&key) else { return };
+        let Some(progress) = exec.report.as_mut().map(Report::read) else { return };
+        self.exec_progressed(key, progress);
+    }
+
+    fn exec_progressed(&mut self, key: u64, progress: Progress) {
+        let Some(exec) = self.execs.get_mut(&key) else { return };
         let Some(report) = &mut exec.report else { return };
-        let progress = report.read();
         match progress {
-            Progress::Waiting => {}
+            Progress::Waiting => {
+                if let Some(sibling) = report.sibling.take() {
+                    exec.goes_on_as(sibling);
+                }
+            }
             Progress::Running => {
                 let terminal = report.terminal.take();
                 exec.report = None;
@@ -354,11 +379,24 @@ impl Shim {
         }
     }
 
-    fn exec_exited(&mut self, key: u64, wait_status: i32) {
+    fn drain_exec_report(&mut self, key: u64) {
         for _ in 0..4 {
             if self.execs.get(&key).is_some_and(|exec| exec.report.is_some()) {
                 self.exec_report(key);
             }
+        }
+    }
+
+    fn exec_exited(&mut self, key: u64, pid: i32, wait_status: i32) {
+        self.drain_exec_report(key);
+        let Some(exec) = self.execs.get_mut(&key) else { return };
+        if exec.pid != pid {
+            // It has handed over to another process.
+            return;
+        }
+        // The one that handed over may still hold the report open.
+        if let Some(progress) = exec.report.as_mut().map(Report::ended) {
+            self.exec_progressed(key, progress);
         }
         if let Some(exec) = self.execs.remove(&key) {
             let (exit_code, _) = sys::decode_wait_status(wait_status);
