@@ -10,7 +10,7 @@ const FILE: &str = "/proc/self/oom_score_adj";
 pub fn protect() {
     match std::fs::write(FILE, SERVER) {
         Ok(()) => {}
-        Err(error) if is_denied(&error) => tracing::warn!(
+        Err(error) if is_denied(&error) => tracing::info!(
             "the server may be killed when memory runs out: lowering oom_score_adj needs CAP_SYS_RESOURCE"
         ),
         Err(error) => tracing::warn!(%error, "cannot write {FILE}"),
