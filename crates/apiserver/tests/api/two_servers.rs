@@ -9,7 +9,7 @@ use knarr_storage::Store;
 use knarr_storage::suite::etcd_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::{CONFIG_MAPS, Harness, config_map};
+use crate::harness::{CONFIG_MAPS, Harness, User, config_map};
 
 /// Two servers, started at the same time.
 async fn two(etcd: &Server) -> (Harness, Harness) {
@@ -97,6 +97,22 @@ async fn the_kubernetes_service_stands_for_the_servers_that_live() {
     tokio::time::timeout(Duration::from_secs(30), left).await.expect("the stopped server leaves");
 }
 
+/// A write that meets a connection which etcd has just dropped is answered with an error, and may have happened:
+/// clients try again.
+async fn create(user: &User, name: &str) {
+    let mut last = 0;
+    for _ in 0..100 {
+        let reply = user.post(CONFIG_MAPS, &config_map(name)).await;
+        last = reply.code;
+        if matches!(last, 201 | 409) {
+            return;
+        }
+        assert!(reply.message().contains("code = Unavailable"), "{}", reply.body);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{last} for 5 s");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_go_on_after_etcd_was_away() {
     let mut etcd = Server::start();
@@ -107,7 +123,7 @@ async fn watches_go_on_after_etcd_was_away() {
     let mut seen = Vec::new();
     for round in 0..3 {
         let name = format!("r{round}");
-        b.admin().post(CONFIG_MAPS, &config_map(&name)).await.expect(201);
+        create(&b.admin(), &name).await;
         while !seen.contains(&name) {
             use futures_util::StreamExt;
             let event = tokio::time::timeout(Duration::from_secs(60), watch.next()).await.expect("in time");

@@ -75,8 +75,8 @@ async fn working_folder_through_a_descriptor() {
         spec.cwd = format!("/proc/self/fd/{number}");
         refusal(&world, spec).await;
         let mut spec = world.spec(&format!("link{number}"), &["ls"]);
-        symlink(format!("/proc/self/fd/{number}"), spec.rootfs.join("work")).unwrap();
-        spec.cwd = "/work".into();
+        symlink(format!("/proc/self/fd/{number}"), spec.rootfs.join("job")).unwrap();
+        spec.cwd = "/job".into();
         refusal(&world, spec).await;
     }
 }
@@ -85,18 +85,18 @@ async fn working_folder_through_a_descriptor() {
 async fn working_folder_of_a_command_after_the_start() {
     let world = World::new().await;
     let mut spec = world.spec("c", &["sleep", "1000"]);
-    fs::create_dir(spec.rootfs.join("work")).unwrap();
-    spec.cwd = "/work".into();
+    fs::create_dir(spec.rootfs.join("job")).unwrap();
+    spec.cwd = "/job".into();
     let rootfs = spec.rootfs.clone();
     world.run(spec).await;
-    assert_eq!(world.sh("c", "pwd").await, (0, "/work".to_owned()));
-    fs::remove_dir(rootfs.join("work")).unwrap();
+    assert_eq!(world.sh("c", "pwd").await, (0, "/job".to_owned()));
+    fs::remove_dir(rootfs.join("job")).unwrap();
     for target in ["/proc/1/root", "/proc/self/fd/3", "/proc/self/fd/7", "/proc/self/cwd"] {
-        symlink(target, rootfs.join("work")).unwrap();
+        symlink(target, rootfs.join("job")).unwrap();
         let args = vec!["ls".to_owned()];
         let error = world.runtime.exec_sync("c", args, None).await.unwrap_err().to_string();
         assert!(error.contains("chdir to cwd"), "{target}: {error}");
-        fs::remove_file(rootfs.join("work")).unwrap();
+        fs::remove_file(rootfs.join("job")).unwrap();
     }
 }
 
@@ -278,8 +278,8 @@ async fn working_folders_are_entered_with_the_user_s_rights() {
     assert!(error.contains("permission denied"), "{error}");
     // A missing one is made, by a link that leads to nothing yet, too.
     let mut spec = world.spec("missing", &["pwd"]);
-    symlink("/srv/app", spec.rootfs.join("work")).unwrap();
-    spec.cwd = "/work/inner".into();
+    symlink("/srv/app", spec.rootfs.join("job")).unwrap();
+    spec.cwd = "/job/inner".into();
     spec.user = user();
     let made = spec.rootfs.join("srv/app/inner");
     assert_eq!(world.script(spec).await, (0, "/srv/app/inner".to_owned()));
