@@ -73,7 +73,7 @@ impl Kubelets {
     }
 }
 
-/// A connection ready for one request, and the authority to name in it. What went wrong is told as Go's dialer does.
+/// A connection ready for one request, and the authority to name in it. Errors are worded as by Go's dialer.
 pub async fn connect_plainly(
     server: &Inner,
     backend: &Backend,

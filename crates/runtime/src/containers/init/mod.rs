@@ -104,6 +104,8 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     launch.stdio.give_to(launch.outside_uid()?);
     let cover = rootfs::NullCover::open().map_err(Failure::step("open /dev/null"))?;
     let null = cover.device().map_err(Failure::step("open /dev/null"))?;
+    // In place of the shim's own streams, of which one is its log on the host.
+    Stdio::default().set(&null)?;
     let root = launch.enter_surroundings()?;
     match launch.terminal {
         Some(size) => {
@@ -167,7 +169,8 @@ impl Launch<'_> {
                 if user != 0 {
                     user_namespace::become_root()?;
                 }
-                // Only now does the container see the process: it has the container's root, and nothing else.
+                // Only now does the container see the process: it has the container's root and no file of the host's.
+                // Its capabilities it gives up later, because a filter may need them.
                 sys::setns(*init, libc::CLONE_NEWPID).map_err(Failure::step("join the pid namespace"))?;
                 sibling::go_on(0, self.report.as_fd())?;
                 begin()?;
