@@ -38,6 +38,11 @@ pub enum Error {
     /// There is no room for what the write adds, on the disk or within the quota; in etcd's words. Deletions go on.
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
+    /// The keys of one share take as much as they may.
+    #[error(
+        "the share {share:?} of the store is used up: requested: {requested}, used: {used}, limited: {limit} bytes"
+    )]
+    ShareExceeded { share: String, used: u64, requested: u64, limit: u64 },
     /// The engine behind the store answered with an error of its own, in its words, or could not be
     /// reached. A later attempt may do better.
     #[error("{0}")]

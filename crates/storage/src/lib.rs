@@ -23,6 +23,7 @@ mod window;
 
 pub use disk::OpenError;
 pub use engine::Embedded;
+pub use engine::quota::ShareOf;
 pub use error::{Conflict, Error};
 pub use etcd::{Etcd, EtcdConfigError, EtcdOptions, EtcdTls};
 pub use options::{Options, TimeSource};

@@ -4,6 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::engine::quota::ShareOf;
+use crate::types::KeyRange;
+
 /// Time since some fixed point, never going back. Leases are measured by it.
 #[derive(Clone)]
 pub struct TimeSource(Arc<dyn Fn() -> Duration + Send + Sync>);
@@ -52,6 +55,15 @@ pub struct Options {
     pub cache_bytes: usize,
     /// The file that is kept beside the store so that deletions go through on a full disk; 0 for none.
     pub reserve_bytes: u64,
+    /// What the live keys may take together, each counted with its value and 256 bytes more; 0 for no quota. The history
+    /// has limits of its own.
+    pub quota_bytes: u64,
+    /// Keys that may be written beyond the quota, as far as a reserve for them goes.
+    pub reserved: Vec<KeyRange>,
+    /// Divides the keys into shares; one that belongs to none is not limited by [`Options::share_bytes`].
+    pub share_of: Option<ShareOf>,
+    /// What the live keys of one share may take, counted as for the quota; 0 for no limit.
+    pub share_bytes: u64,
     pub time: TimeSource,
 }
 
@@ -69,6 +81,10 @@ impl Default for Options {
             history_bytes: 64 * 1024 * 1024,
             cache_bytes: 16 * 1024 * 1024,
             reserve_bytes: 16 * 1024 * 1024,
+            quota_bytes: 0,
+            reserved: Vec::new(),
+            share_of: None,
+            share_bytes: 0,
             time: TimeSource::system(),
         }
     }

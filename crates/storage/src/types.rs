@@ -247,6 +247,8 @@ pub struct RangeResponse {
 pub enum NoSpace {
     /// The disk is full: what was kept in reserve for deletions is being used.
     Disk,
+    /// The live keys take all that the quota allows.
+    Quota,
     /// The store has said so itself; only it knows why.
     Backend,
 }
@@ -267,6 +269,10 @@ pub struct Status {
     pub history_bytes: u64,
     /// The size of the file; 0 without one.
     pub file_bytes: u64,
+    /// What the live keys take, as the quota counts it; 0 where only the store knows.
+    pub live_bytes: u64,
+    /// What they may take.
+    pub quota_bytes: Option<u64>,
     /// Why all writes are refused, if they are.
     pub failure: Option<String>,
     /// Why writes that make the store larger are refused, if they are.

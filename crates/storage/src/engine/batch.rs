@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::journal::Room;
+use super::quota::{Changes, ShareOf};
 use super::state::{Commit, State};
 use crate::error::{Conflict, Error};
 use crate::options::Options;
@@ -29,6 +30,9 @@ pub(crate) struct Batch {
     /// The log up to this revision is dropped.
     pub(crate) prune_through: u64,
     compaction_changed: bool,
+    /// What the commits change of the usage.
+    pub(crate) changes: Changes,
+    share_of: Option<ShareOf>,
 }
 
 impl Batch {
@@ -37,6 +41,7 @@ impl Batch {
             revision: state.revision(),
             last_lease: state.last_lease(),
             compacted: state.compacted(),
+            share_of: state.share_of(),
             ..Self::default()
         }
     }
@@ -147,6 +152,7 @@ impl Batch {
         for event in &events {
             let head = (event.kind == EventKind::Put).then(|| event.kv.clone());
             self.heads.insert(event.kv.key.clone(), head);
+            self.changes.add(event, self.share_of);
         }
         self.commits.push(Arc::new(Commit { revision: self.revision, events }));
     }

@@ -1,5 +1,6 @@
 //! The one writer: decides a batch of requests, makes it durable, applies it, publishes it, answers.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::batch::Batch;
 use super::core::Core;
 use super::health::{admits, worth_shrinking};
 use super::journal::{Journal, Room};
+use super::quota::Present;
 use super::recovery::Broken;
 use super::state::State;
 use crate::types::{Compare, LeaseId, NoSpace, Op, TxnResponse};
@@ -108,13 +110,24 @@ pub(super) struct Committer<J> {
     /// Set after a commit that failed, until the file has been opened anew.
     pub(super) broken: Option<Broken>,
     pub(super) room: Room,
+    /// The quota's alarm, and whether the quota has refused a write since it was last looked at.
+    alarm: bool,
+    refused: Cell<bool>,
     /// What the file held when it was shrunk last.
     used_when_shrunk: Option<u64>,
 }
 
 impl<J: Journal> Committer<J> {
     pub(super) fn new(core: Arc<Core>, journal: J) -> Self {
-        Self { core, journal, broken: None, room: Room::Enough, used_when_shrunk: None }
+        Self {
+            core,
+            journal,
+            broken: None,
+            room: Room::Enough,
+            alarm: false,
+            refused: Cell::new(false),
+            used_when_shrunk: None,
+        }
     }
 
     /// Carries out requests in order with one durable step. Those to close come back.
@@ -164,7 +177,10 @@ impl<J: Journal> Committer<J> {
     }
 
     fn is_worth_shrinking(&self) -> bool {
-        worth_shrinking(self.room, self.journal.file_bytes(), self.used(), self.used_when_shrunk)
+        let file = self.journal.file_bytes();
+        let beyond_quota = self.core.limits.quota().is_some_and(|quota| file > quota);
+        let room = if beyond_quota { self.room.max(Room::Short) } else { self.room };
+        worth_shrinking(room, file, self.used(), self.used_when_shrunk)
     }
 
     /// Gives the disk back what the file does not need.
@@ -188,15 +204,24 @@ impl<J: Journal> Committer<J> {
     /// Raises and clears the alarm.
     fn look_for_room(&mut self) {
         self.room = self.journal.room();
-        let no_space = (self.room > Room::Enough).then_some(NoSpace::Disk);
-        match (self.core.set_no_space(no_space), no_space) {
-            (None, Some(_)) => {
-                tracing::error!(
-                    "the disk is full: the store takes deletions, and nothing that makes it larger"
-                );
-            }
-            (Some(_), None) => tracing::info!("the disk has room again"),
-            _ => {}
+        let used = self.core.read().map_or(0, |state| state.usage().total);
+        self.alarm = self.core.limits.alarm(self.alarm, self.refused.take(), used);
+        let no_space = match self.room {
+            Room::Enough => self.alarm.then_some(NoSpace::Quota),
+            Room::Short | Room::Last => Some(NoSpace::Disk),
+        };
+        let before = self.core.set_no_space(no_space);
+        match no_space {
+            same if same == before => {}
+            Some(NoSpace::Quota) => tracing::error!(
+                used,
+                quota = self.core.limits.quota(),
+                "the store's quota is used up: it takes deletions, and nothing that makes it larger"
+            ),
+            Some(_) => tracing::error!(
+                "the disk is full: the store takes deletions, and nothing that makes it larger"
+            ),
+            None => tracing::info!("the store has room again"),
         }
     }
 
@@ -217,6 +242,9 @@ impl<J: Journal> Committer<J> {
             (batch, state.revision())
         };
         if !batch.has_effects() {
+            if self.refused.get() {
+                self.look_for_room();
+            }
             return Ok(());
         }
         match self.journal.commit(&batch) {
@@ -240,6 +268,13 @@ impl<J: Journal> Committer<J> {
         let fits = |op: &Op| admits(self.room, op, batch.current(state, op.key()).as_ref());
         if self.room > Room::Enough && !ops.iter().all(fits) {
             return Err(Error::NoSpace);
+        }
+        if self.core.limits.any() {
+            let ops: Vec<_> = ops.iter().map(|op| (op, batch.current(state, op.key()))).collect();
+            let present = Present { usage: state.usage(), changes: &batch.changes, alarm: self.alarm };
+            self.core.limits.check(&present, &ops).inspect_err(|error| {
+                self.refused.set(self.refused.get() || *error == Error::NoSpace);
+            })?;
         }
         batch.txn(state, compares, ops)
     }

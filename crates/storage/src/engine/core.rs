@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::Duration;
 
 use super::hub::Hub;
+use super::quota::Limits;
 use super::state::State;
 use crate::options::Options;
 use crate::types::{LeaseId, NoSpace};
@@ -34,14 +35,17 @@ pub(super) struct Core {
     health: Mutex<Health>,
     closed: AtomicBool,
     pub(super) options: Options,
+    pub(super) limits: Limits,
     pub(super) file: Option<PathBuf>,
 }
 
 impl Core {
-    pub(super) fn new(state: State, options: Options, file: Option<PathBuf>) -> Self {
+    pub(super) fn new(mut state: State, options: Options, file: Option<PathBuf>) -> Self {
         let now = options.time.now();
         let deadline = |ttl_seconds| now.saturating_add(Duration::from_secs(ttl_seconds));
         let deadlines = state.leases().iter().map(|(id, lease)| (*id, deadline(lease.ttl_seconds))).collect();
+        let limits = Limits::new(&options);
+        state.account(limits.share_of());
         Self {
             hub: Mutex::default(),
             state: RwLock::new(state),
@@ -49,6 +53,7 @@ impl Core {
             health: Mutex::default(),
             closed: AtomicBool::new(false),
             options,
+            limits,
             file,
         }
     }

@@ -6,6 +6,7 @@ mod core;
 mod health;
 mod hub;
 pub(crate) mod journal;
+pub(crate) mod quota;
 mod recovery;
 pub(crate) mod state;
 mod thread;
@@ -223,6 +224,8 @@ impl Store for Embedded {
             history_revisions: state.log_len() as u64,
             history_bytes: state.history_bytes() as u64,
             file_bytes,
+            live_bytes: state.usage().total,
+            quota_bytes: self.core.limits.quota(),
             failure: health.failure.map(|reason| reason.to_string()),
             no_space: health.no_space,
         })

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::batch::Batch;
+use super::quota::{ShareOf, Usage, footprint};
 use crate::types::{Event, EventKind, KeyRange, KeyValue, LeaseId};
 
 /// The revision of a store nobody has written to.
@@ -111,6 +112,8 @@ pub(crate) struct State {
     history_bytes: usize,
     leases: BTreeMap<LeaseId, Lease>,
     last_lease: u64,
+    usage: Usage,
+    share_of: Option<ShareOf>,
 }
 
 impl Default for State {
@@ -125,6 +128,8 @@ impl Default for State {
             history_bytes: 0,
             leases: BTreeMap::new(),
             last_lease: 0,
+            usage: Usage::default(),
+            share_of: None,
         }
     }
 }
@@ -160,6 +165,26 @@ impl State {
             }
         }
         state
+    }
+
+    /// Counts what the live keys take, and goes on counting by these shares.
+    pub(crate) fn account(&mut self, share_of: Option<ShareOf>) {
+        self.share_of = share_of;
+        self.usage = Usage::default();
+        for (key, entry) in &self.keys {
+            if let Some(held) = &entry.head.held {
+                let share = share_of.and_then(|of| of(key));
+                self.usage.replace(share, 0, footprint(key, &held.value));
+            }
+        }
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    pub(crate) fn share_of(&self) -> Option<ShareOf> {
+        self.share_of
     }
 
     pub(crate) fn revision(&self) -> u64 {
@@ -280,6 +305,7 @@ impl State {
         if event.kind == EventKind::Put {
             self.live_bytes += bytes_of(&event.kv);
         }
+        self.usage.apply(event, self.share_of);
         let version = Version::of(event);
         match (event.prev.is_some(), event.kind) {
             (false, EventKind::Put) => self.live += 1,

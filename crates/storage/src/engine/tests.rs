@@ -263,3 +263,86 @@ async fn a_failed_batch_fails_all_its_writers() {
     }
     assert_eq!(store.status().await.unwrap().keys, 0);
 }
+
+fn limited() -> Options {
+    Options { quota_bytes: 64_000, reserved: vec![KeyRange::prefix("r/")], ..Options::default() }
+}
+
+#[tokio::test]
+async fn a_used_up_quota_leaves_deletions_and_clears_by_itself() {
+    let store = Embedded::memory(limited());
+    let put = async |key: String, len: usize| {
+        store.put(key.into(), vec![0; len].into(), Precondition::Any, None).await.map(drop)
+    };
+    let mut keys = 0;
+    while put(format!("k{keys}"), 1000).await.is_ok() {
+        keys += 1;
+    }
+    assert_eq!(put("k".into(), 1000).await, Err(Error::NoSpace));
+    let status = store.status().await.unwrap();
+    assert_eq!((status.no_space, status.quota_bytes), (Some(crate::NoSpace::Quota), Some(64_000)));
+    assert!((62_000..=64_000).contains(&status.live_bytes), "{}", status.live_bytes);
+    assert_eq!(put("small".into(), 1).await, Err(Error::NoSpace), "nothing new while the alarm is on");
+    put("k0".into(), 1000).await.expect("what stays as large as it was is written");
+    put("r/lease".into(), 300).await.expect("there is a reserve");
+    assert!(store.get(b"k1").await.unwrap().is_some());
+    store.compact(status.revision).await.unwrap();
+    store.delete("k1".into(), Precondition::Exists).await.unwrap();
+    assert_eq!(store.status().await.unwrap().no_space, Some(crate::NoSpace::Quota), "not room enough yet");
+    for key in 2..5 {
+        store.delete(format!("k{key}").into(), Precondition::Exists).await.unwrap();
+    }
+    assert_eq!(store.status().await.unwrap().no_space, None);
+    put("k1".into(), 1000).await.unwrap();
+}
+
+fn share_of(key: &[u8]) -> Option<&[u8]> {
+    key.split(|byte| *byte == b'/').nth(1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrent_writers_cannot_take_more_than_their_share() {
+    const WRITERS: u64 = 8;
+    let options = Options { share_bytes: 100_000, share_of: Some(share_of), ..Options::default() };
+    let store = Arc::new(Embedded::start(State::default(), NoJournal, options, None).unwrap());
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let mut rng = fastrand::Rng::with_seed(writer);
+                let mut refused = 0;
+                for i in 0..300 {
+                    let key = Bytes::from(format!("x/{}/{writer}-{}", writer % 2, i % 40));
+                    if rng.u8(..4) == 0 {
+                        store.delete(key, Precondition::Any).await.unwrap();
+                        continue;
+                    }
+                    let value = vec![0; rng.usize(..2000)].into();
+                    match store.put(key, value, Precondition::Any, None).await {
+                        Ok(_) => {}
+                        Err(Error::ShareExceeded { share, limit, .. }) => {
+                            assert_eq!((share, limit), ((writer % 2).to_string(), 100_000));
+                            refused += 1;
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                    let state = store.core.read().unwrap();
+                    // A margin for deletion timestamps is above the limit.
+                    assert!(state.usage().share(b"0") <= 100_000 + 2 * 100_000 / 32);
+                }
+                refused
+            })
+        })
+        .collect();
+    let mut refused = 0;
+    for writer in writers {
+        refused += writer.await.unwrap();
+    }
+    assert!(refused > 0, "the limit was reached");
+    let kvs = store.range(crate::RangeRequest::new(KeyRange::all())).await.unwrap().kvs;
+    for share in [b"0", b"1"] {
+        let of_share = kvs.iter().filter(|kv| share_of(&kv.key) == Some(share));
+        let counted: usize = of_share.map(|kv| kv.key.len() + kv.value.len() + 256).sum();
+        assert_eq!(store.core.read().unwrap().usage().share(share), counted as u64, "exact");
+    }
+}

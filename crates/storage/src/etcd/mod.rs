@@ -253,6 +253,8 @@ impl Store for Etcd {
             // The members' memory, not this process's.
             history_bytes: 0,
             file_bytes: revision(member.db_size),
+            live_bytes: 0,
+            quota_bytes: None,
             no_space: member.errors.iter().any(|error| error.contains("NOSPACE")).then_some(NoSpace::Backend),
             failure: (!member.errors.is_empty()).then(|| member.errors.join(", ")),
         })
