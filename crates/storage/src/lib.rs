@@ -30,7 +30,7 @@ pub use options::{Options, TimeSource};
 pub use store::Store;
 pub use types::{
     Compare, DeleteResponse, Event, EventKind, KeyRange, KeyValue, LeaseId, NoSpace, Op, OpResult,
-    Precondition, PutResponse, RangeRequest, RangeResponse, Status, TxnResponse,
+    Precondition, PutResponse, RangeRequest, RangeResponse, Status, TxnResponse, damage, damaged_value,
 };
 pub use watch::{ProgressRequester, Watch, WatchEvents, WatchItem, WatchRequest};
 pub use window::RevisionWindow;

@@ -40,6 +40,19 @@ pub struct KeyValue {
     pub lease: Option<LeaseId>,
 }
 
+/// What the value of a key begins with that the store could not read back; no JSON does, nor anything encrypted.
+const DAMAGED: &[u8] = b"\0knarr damaged\0";
+
+/// A placeholder for a value that cannot be read.
+pub fn damaged_value(reason: &str) -> Bytes {
+    [DAMAGED, reason.as_bytes()].concat().into()
+}
+
+/// Why a value is a placeholder, if it is one.
+pub fn damage(value: &[u8]) -> Option<&str> {
+    value.strip_prefix(DAMAGED).map(|reason| std::str::from_utf8(reason).unwrap_or("unknown"))
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     Put,

@@ -1,18 +1,19 @@
 //! Reads a database back into a state: the keys as they stand, then the log backwards to the last
-//! compaction, then forwards again as if it happened now.
+//! compaction, then forwards again as if it happened now. What is damaged is set aside: a key gets a placeholder, and
+//! the history begins after a record of the log that cannot be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableHandle};
 
 use super::FORMAT;
-use super::codec::{self, CodecError, Undo};
+use super::codec::{self, Undo};
 use super::journal::{KEYS, LEASES, LOG, META, META_COMPACTED, META_FORMAT, META_LAST_LEASE, META_REVISION};
 use crate::engine::batch::tombstone;
 use crate::engine::state::{Commit, FIRST_REVISION, State};
-use crate::types::{Event, EventKind, KeyValue, LeaseId};
+use crate::types::{Event, EventKind, KeyValue, LeaseId, damaged_value};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
@@ -20,12 +21,8 @@ pub(super) enum LoadError {
     Format(u64),
     #[error("it is a database, but not a Knarr store")]
     Foreign,
-    #[error("{0}")]
-    Row(#[from] CodecError),
-    #[error("revision {0} is missing from the log")]
-    Gap(u64),
-    #[error("revision {0} of the log does not fit the keys")]
-    Mismatch(u64),
+    #[error("the log holds revision {found}, but the newest one is said to be {newest}")]
+    Ahead { found: u64, newest: u64 },
     #[error("a lease has the number 0")]
     Lease,
     #[error("{0}")]
@@ -60,31 +57,160 @@ pub(super) fn load(database: &Database) -> Result<State, LoadError> {
         let (id, ttl_seconds) = row?;
         leases.push((LeaseId::new(id.value()).ok_or(LoadError::Lease)?, ttl_seconds.value()));
     }
-    let mut keys = Keys::new();
+    let base = compacted.max(FIRST_REVISION);
+    let mut found = Found { keys: Keys::new(), damage: Damage::default() };
     for row in txn.open_table(KEYS)?.iter()? {
         let (key, row) = row?;
-        let kv = codec::decode_key_value(key.value(), row.value())?;
-        keys.insert(kv.key.clone(), kv);
-    }
-    let base = compacted.max(FIRST_REVISION);
-    let mut commits = Vec::new();
-    let mut expected = revision;
-    for row in txn.open_table(LOG)?.range(base.saturating_add(1)..)?.rev() {
-        let (at, row) = row?;
-        if at.value() != expected || expected <= base {
-            return Err(LoadError::Gap(expected));
+        let key = Bytes::copy_from_slice(key.value());
+        match codec::decode_key_value(&key, row.value()) {
+            Ok(kv) => drop(found.keys.insert(key, kv)),
+            Err(error) => found.set_aside(&key, base, &error.to_string()),
         }
-        commits.push(go_back(&mut keys, expected, codec::decode_undo(expected, row.value())?)?);
-        expected -= 1;
     }
-    if expected != base {
-        return Err(LoadError::Gap(expected));
+    let log = txn.open_table(LOG)?;
+    // Going on from an older revision would take what was acknowledged for never written.
+    let newest = log.last()?.map_or(base, |(at, _)| at.value().max(base));
+    if newest > revision {
+        return Err(LoadError::Ahead { found: newest, newest: revision });
     }
-    let mut state = State::restore(base, compacted, last_lease, leases, keys.into_values());
+    let (base, commits) = found.walk_back(&log, base, revision)?;
+    found.damage.report(revision, compacted);
+    let compacted = compacted.max(found.damage.history_lost.unwrap_or(0));
+    let mut state = State::restore(base, compacted, last_lease, leases, found.keys.into_values());
     for commit in commits.into_iter().rev() {
         state.apply_commit(&Arc::new(commit));
     }
     Ok(state)
+}
+
+/// What a file holds, as far as it can be read.
+struct Found {
+    keys: Keys,
+    damage: Damage,
+}
+
+impl Found {
+    /// Puts a placeholder in place of a key that cannot be read, so that it is seen and can be deleted.
+    fn set_aside(&mut self, key: &Bytes, revision: u64, reason: &str) {
+        tracing::error!(key = %String::from_utf8_lossy(key), reason, "a key of the store is damaged and set aside");
+        self.keys.insert(key.clone(), placeholder(key, revision, reason));
+        self.damage.keys.insert(key.clone());
+    }
+
+    /// Takes revision after revision out of the keys, down to `base` or to the first record that cannot be read: what
+    /// was there before it is unknown, what came after is whole. Answers where that ended and what it passed.
+    fn walk_back(
+        &mut self,
+        log: &impl ReadableTable<u64, &'static [u8]>,
+        base: u64,
+        revision: u64,
+    ) -> Result<(u64, Vec<Commit>), LoadError> {
+        let mut commits = Vec::new();
+        for at in (base.saturating_add(1)..=revision).rev() {
+            let undo = match log.get(at)? {
+                Some(row) => codec::decode_undo(at, row.value()).map_err(|error| error.to_string()),
+                None => Err("it is missing".to_owned()),
+            };
+            match undo {
+                Ok(undo) if self.fits(at, &undo) => commits.push(go_back(&mut self.keys, at, undo)),
+                Ok(undo) => {
+                    self.mark_misfits(at, &undo);
+                    self.damage.lose_history(at, "it does not fit the keys".to_owned());
+                    return Ok((at, commits));
+                }
+                Err(reason) => {
+                    self.damage.lose_history(at, reason);
+                    return Ok((at, commits));
+                }
+            }
+        }
+        Ok((base, commits))
+    }
+
+    fn fits(&mut self, revision: u64, undo: &[Undo]) -> bool {
+        for event in undo {
+            // Nobody can say any more which revision a damaged key is of: of the last one that wrote it.
+            if event.kind == EventKind::Put
+                && self.damage.keys.contains(&event.key)
+                && let Some(kv) = self.keys.get_mut(&event.key)
+                && kv.mod_revision != revision
+                && crate::types::damage(&kv.value).is_some()
+            {
+                kv.mod_revision = revision;
+                kv.create_revision = event.prev.as_ref().map_or(revision, |prev| prev.create_revision);
+                kv.version = event.prev.as_ref().map_or(1, |prev| prev.version + 1);
+            }
+        }
+        undo.iter().all(|event| fits(&self.keys, revision, event))
+    }
+
+    /// A write that was acknowledged and is not there as it was written must not go unnoticed.
+    fn mark_misfits(&mut self, revision: u64, undo: &[Undo]) {
+        for event in undo.iter().filter(|event| !fits(&self.keys, revision, event)).collect::<Vec<_>>() {
+            let what = if event.kind == EventKind::Put { "written" } else { "deleted" };
+            let reason = format!("it was {what} by revision {revision}, which the keys do not show");
+            self.set_aside(&event.key, revision, &reason);
+        }
+    }
+}
+
+/// Whether a key stands as this event of that revision has left it.
+fn fits(keys: &Keys, revision: u64, event: &Undo) -> bool {
+    match (event.kind, keys.get(&event.key)) {
+        (EventKind::Put, Some(kv)) => kv.mod_revision == revision,
+        (EventKind::Delete, None) => event.prev.is_some(),
+        _ => false,
+    }
+}
+
+fn placeholder(key: &Bytes, revision: u64, reason: &str) -> KeyValue {
+    KeyValue {
+        key: key.clone(),
+        value: damaged_value(reason),
+        create_revision: revision,
+        mod_revision: revision,
+        version: 1,
+        lease: None,
+    }
+}
+
+/// What could not be read.
+#[derive(Debug, Default)]
+struct Damage {
+    keys: BTreeSet<Bytes>,
+    /// The revision whose record is damaged, after which the history begins anew, and why.
+    history_lost: Option<u64>,
+    reason: String,
+}
+
+impl Damage {
+    fn lose_history(&mut self, revision: u64, reason: String) {
+        self.history_lost = Some(revision);
+        self.reason = reason;
+    }
+
+    fn report(&self, revision: u64, compacted: u64) {
+        if let Some(lost) = self.history_lost {
+            let place = place(lost, revision);
+            tracing::error!(
+                revision = lost,
+                newest = revision,
+                compacted_before = compacted,
+                reason = self.reason,
+                "a record in the {place} of the store's log is damaged: the keys stand as they were written, the history \
+                 up to this revision is dropped"
+            );
+        }
+        if !self.keys.is_empty() {
+            let keys = self.keys.len();
+            tracing::error!(keys, "damaged keys were set aside; delete or restore what they are named after");
+        }
+    }
+}
+
+/// The newest record is what a crash could have cut; any other was whole once.
+fn place(lost: u64, newest: u64) -> &'static str {
+    if lost == newest { "tail" } else { "middle" }
 }
 
 /// Makes a new database into a store, or sees that it is one of ours.
@@ -118,20 +244,27 @@ fn prepare(database: &Database) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Takes one revision out of the keys and answers what it had done.
-fn go_back(keys: &mut Keys, revision: u64, undo: Vec<Undo>) -> Result<Commit, LoadError> {
+/// Takes one revision, which fits, out of the keys and answers what it had done.
+fn go_back(keys: &mut Keys, revision: u64, undo: Vec<Undo>) -> Commit {
     let mut events = Vec::with_capacity(undo.len());
     for Undo { kind, key, prev } in undo {
-        let written = keys.remove(&key);
-        let kv = match (kind, written) {
-            (EventKind::Put, Some(kv)) if kv.mod_revision == revision => kv,
-            (EventKind::Delete, None) if prev.is_some() => tombstone(key.clone(), revision),
-            _ => return Err(LoadError::Mismatch(revision)),
-        };
+        let kv = keys.remove(&key).unwrap_or_else(|| tombstone(key.clone(), revision));
         if let Some(prev) = &prev {
             keys.insert(key, prev.clone());
         }
         events.push(Event { kind, kv, prev });
     }
-    Ok(Commit { revision, events })
+    Commit { revision, events }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_told_apart_from_the_middle() {
+        for (lost, newest, expected) in [(9, 9, "tail"), (8, 9, "middle"), (2, 9, "middle")] {
+            assert_eq!(place(lost, newest), expected);
+        }
+    }
 }

@@ -10,6 +10,7 @@ use redb::StorageBackend;
 use redb::backends::FileBackend;
 
 use super::*;
+use crate::damage;
 use crate::engine::tests::manual_time;
 use crate::suite::{self, Fixture};
 use crate::{Embedded, Error, Event, KeyRange, Precondition, RangeRequest, Store, WatchItem, WatchRequest};
@@ -176,9 +177,9 @@ fn a_newer_format_is_named() {
     assert!(matches!(opened, Err(OpenError::Format { found: 2, supported: 1, .. })), "{opened:?}");
 }
 
-/// A flipped byte anywhere is refused, or was in a page that nothing uses.
+/// A flipped bit anywhere is refused, set aside by name, or was in a page that nothing uses.
 #[tokio::test]
-async fn damage_is_refused_or_harmless() {
+async fn damage_is_refused_or_set_aside() {
     let dir = TempDir::new();
     let mut rng = Rng::with_seed(11);
     let store = Embedded::open(&dir.0, Options::default()).unwrap();
@@ -187,19 +188,129 @@ async fn damage_is_refused_or_harmless() {
     drop(store);
     let good = std::fs::read(dir.file()).unwrap();
     // The database's own trees beyond the first pages; the harness is quiet about its panics.
-    let mut refused = 0;
-    for _ in 0..60 {
+    let (mut refused, mut found_damaged) = (0, 0);
+    for _ in 0..100 {
         let mut bad = good.clone();
         let at = rng.usize(..bad.len());
         bad[at] ^= 1 << rng.u32(..8);
         std::fs::write(dir.file(), &bad).unwrap();
         match Embedded::open(&dir.0, Options::default()) {
-            Ok(store) => assert_eq!(contents(&store).await, before, "byte {at}"),
+            Ok(store) => {
+                let (revision, _, kvs, events) = contents(&store).await;
+                assert!(revision >= before.0, "byte {at}");
+                let set_aside = kvs.iter().filter(|kv| damage(&kv.value).is_some()).count();
+                let missing = before.2.iter().filter(|kv| !kvs.contains(kv)).count();
+                assert!(missing <= set_aside, "byte {at}: nothing goes unnoticed");
+                let others = kvs.iter().filter(|kv| damage(&kv.value).is_none());
+                assert!(others.into_iter().all(|kv| before.2.contains(kv)), "byte {at}: nothing is made up");
+                // An event of a damaged key shows the placeholder.
+                let whole = |event: &&Event| before.3.contains(event) || damage(&event.kv.value).is_some();
+                assert!(events.iter().all(|event| whole(&event)), "byte {at}");
+                found_damaged += set_aside;
+            }
             Err(OpenError::Corrupt { .. } | OpenError::Format { .. }) => refused += 1,
             Err(error) => panic!("byte {at}: {error}"),
         }
     }
-    assert!(refused > 0);
+    assert!(refused > 0 && found_damaged > 0, "{refused} {found_damaged}");
+}
+
+/// Changes the file behind a store that is closed.
+fn tamper(dir: &TempDir, change: impl FnOnce(&redb::WriteTransaction)) {
+    let database = redb::Database::create(dir.file()).unwrap();
+    let txn = database.begin_write().unwrap();
+    change(&txn);
+    txn.commit().unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_key_is_set_aside_and_can_be_deleted() {
+    let dir = TempDir::new();
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    for key in ["old", "a", "b"] {
+        put(&store, key.to_owned(), "1").await.unwrap();
+    }
+    store.compact(store.current_revision().await.unwrap()).await.unwrap();
+    let written = put(&store, "a".to_owned(), "2").await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    tamper(&dir, |txn| {
+        let mut keys = txn.open_table(journal::KEYS).unwrap();
+        // One within the history, one before it.
+        keys.insert(&b"a"[..], &b"nonsense"[..]).unwrap();
+        keys.insert(&b"old"[..], &b"nonsense"[..]).unwrap();
+    });
+    for _ in 0..2 {
+        let store = Embedded::open(&dir.0, Options::default()).unwrap();
+        assert_eq!(store.current_revision().await.unwrap(), written);
+        assert_eq!(store.get(b"b").await.unwrap().unwrap().value, "1");
+        let kv = store.get(b"a").await.unwrap().unwrap();
+        assert_eq!((damage(&kv.value), kv.mod_revision), (Some("a row does not match its checksum"), written));
+        assert!(damage(&store.get(b"old").await.unwrap().unwrap().value).is_some());
+        let before = RangeRequest::new(KeyRange::key("a")).at(written - 1);
+        assert_eq!(store.range(before).await.unwrap().kvs[0].value, "1", "the history is whole");
+    }
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    store.delete("a".into(), Precondition::ModRevision(written)).await.unwrap();
+    put(&store, "old".into(), "again").await.unwrap();
+    drop(store);
+    let (_, _, kvs, _) = contents(&Embedded::open(&dir.0, Options::default()).unwrap()).await;
+    let values: Vec<_> = kvs.iter().map(|kv| (&kv.key[..], &kv.value[..])).collect();
+    assert_eq!(values, [(&b"b"[..], &b"1"[..]), (b"old", b"again")]);
+}
+
+#[tokio::test]
+async fn damage_in_the_log_costs_history_alone() {
+    for lost in [3, 5] {
+        let dir = TempDir::new();
+        let store = Embedded::open(&dir.0, Options::default()).unwrap();
+        for value in 2..=5 {
+            put(&store, "k".to_owned(), value.to_string()).await.unwrap();
+        }
+        drop(store);
+        tamper(&dir, |txn| {
+            let mut log = txn.open_table(journal::LOG).unwrap();
+            if lost == 5 {
+                log.remove(lost).unwrap();
+            } else {
+                log.insert(lost, &b"nonsense"[..]).unwrap();
+            }
+        });
+        let store = Embedded::open(&dir.0, Options::default()).unwrap();
+        let (revision, compacted, kvs, events) = contents(&store).await;
+        assert_eq!(
+            (revision, compacted, &kvs[0].value[..], events.len()),
+            (5, lost, &b"5"[..], 5 - lost as usize)
+        );
+        // What comes next goes its way, and the damaged record is dropped with the history.
+        put(&store, "k".to_owned(), "6").await.unwrap();
+        store.compact(6).await.unwrap();
+        drop(store);
+        let store = Embedded::open(&dir.0, Options::default()).unwrap();
+        assert_eq!(contents(&store).await.0, 6);
+    }
+}
+
+#[tokio::test]
+async fn an_acknowledged_write_that_is_gone_is_noticed() {
+    let dir = TempDir::new();
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    for key in ["a", "b", "c"] {
+        put(&store, key.to_owned(), key).await.unwrap();
+    }
+    drop(store);
+    tamper(&dir, |txn| {
+        txn.open_table(journal::KEYS).unwrap().remove(&b"b"[..]).unwrap();
+    });
+    let store = Embedded::open(&dir.0, Options::default()).unwrap();
+    let kv = store.get(b"b").await.unwrap().expect("it does not just vanish");
+    assert_eq!(damage(&kv.value), Some("it was written by revision 3, which the keys do not show"));
+    drop(store);
+    tamper(&dir, |txn| {
+        txn.open_table(journal::META).unwrap().insert(journal::META_REVISION, 3).unwrap();
+    });
+    let opened = Embedded::open(&dir.0, Options::default());
+    assert!(matches!(opened, Err(OpenError::Corrupt { .. })), "{opened:?}");
 }
 
 /// A file that fails when told to, and remembers what has been written since the last sync.
