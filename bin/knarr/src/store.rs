@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
-use knarr_storage::{Embedded, Error, Etcd, EtcdOptions, EtcdTls, Precondition, Store};
+use knarr_apiserver::storage_options;
+use knarr_storage::{Embedded, Error, Etcd, EtcdOptions, EtcdTls, Options, Precondition, Store};
 
 use crate::layout::Layout;
 use crate::pki::Pki;
@@ -31,6 +32,26 @@ pub struct StoreArgs {
     /// Its key
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     etcd_keyfile: Option<PathBuf>,
+    /// What the cluster's state may take in the data folder; creations and updates that grow are refused beyond it. 0:
+    /// 2 GiB, negative: no quota
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        conflicts_with = "etcd_servers"
+    )]
+    quota_backend_bytes: i64,
+    /// What the objects of one namespace may take of it, those of the system excepted. 0: an eighth of the quota,
+    /// negative: no limit
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        conflicts_with = "etcd_servers"
+    )]
+    namespace_storage_limit_bytes: i64,
 }
 
 impl StoreArgs {
@@ -42,7 +63,8 @@ impl StoreArgs {
     /// Opens the store, and makes sure that it holds this server's own cluster.
     pub async fn open(&self, layout: &Layout, pki: &Pki) -> Result<Arc<dyn Store>> {
         if !self.shared() {
-            return Ok(embedded(layout).await?);
+            let options = storage_options(self.quota_backend_bytes, self.namespace_storage_limit_bytes);
+            return Ok(embedded(layout, options).await?);
         }
         let store = Arc::new(Etcd::new(self.options()?)?);
         claim(&*store, pki, &layout.pki()).await?;
@@ -69,9 +91,9 @@ impl StoreArgs {
     }
 }
 
-async fn embedded(layout: &Layout) -> Result<Arc<Embedded>> {
+async fn embedded(layout: &Layout, options: Options) -> Result<Arc<Embedded>> {
     let folder = layout.store();
-    let store = tokio::task::spawn_blocking(move || Embedded::open(&folder, knarr_storage::Options::default()))
+    let store = tokio::task::spawn_blocking(move || Embedded::open(&folder, options))
         .await?
         .map_err(|error| match error {
             knarr_storage::OpenError::Locked(path) => anyhow::anyhow!(

@@ -15,7 +15,7 @@ use super::{kubernetes_service, own_request};
 use crate::registry::store::status_of;
 use crate::server::Inner;
 
-const MASTER_LEASES: &str = "/masterleases/";
+pub const MASTER_LEASES: &str = "/masterleases/";
 const TTL: Duration = Duration::from_secs(15);
 const EVERY: Duration = Duration::from_secs(10);
 

@@ -14,7 +14,7 @@ use knarr_api::object::Object;
 use tokio::sync::mpsc;
 
 use expected::Expected;
-pub use feed::{Caches, LoadError};
+pub use feed::{Caches, LoadError, ROOT};
 pub use selection::Selection;
 use watcher::Start;
 pub use watcher::{Change, Kind, Watcher, left};

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use knarr_storage::RangeRequest;
+use knarr_storage::{NoSpace, RangeRequest};
 
 use crate::allocators::{ranges, service};
 use crate::cache::RING_EVENTS;
@@ -44,6 +44,14 @@ pub async fn sample(server: &Inner) {
     }
     if let Ok(status) = server.store.status().await {
         metrics.set(Metric::StorageSize, &["0"], status.file_bytes as f64);
+        metrics.set(Metric::StorageInUse, &[], status.live_bytes as f64);
+        metrics.set(Metric::StorageQuota, &[], status.quota_bytes.unwrap_or(0) as f64);
+        for (reason, what) in
+            [("disk", NoSpace::Disk), ("quota", NoSpace::Quota), ("backend", NoSpace::Backend)]
+        {
+            let raised = if status.no_space == Some(what) { 1.0 } else { 0.0 };
+            metrics.set(Metric::StorageNoSpace, &[reason], raised);
+        }
     }
     sample_allocators(server).await;
 }

@@ -117,6 +117,12 @@ knarr_apimachinery::metric_families! {
         "Node ports given to Services, by whether they were asked for or chosen.";
     StorageSize, Gauge, "apiserver_storage_size_bytes", ["storage_cluster_id"],
         "Size of the store's file in bytes.";
+    StorageInUse, Gauge, "etcd_mvcc_db_total_size_in_use_in_bytes", [],
+        "What the embedded store's keys and values take of its quota, in bytes.";
+    StorageQuota, Gauge, "etcd_server_quota_backend_bytes", [],
+        "The embedded store's quota in bytes; 0 for none.";
+    StorageNoSpace, Gauge, "knarr_storage_no_space", ["reason"],
+        "Whether the store refuses writes that make it larger, by what there is no room in.";
     StorageDuration, Histogram(REQUEST_SECONDS), "etcd_request_duration_seconds", ["group", "operation", "resource"],
         "Latency of the store by operation and resource, in seconds.";
     StorageRequests, Counter, "etcd_requests_total", ["group", "operation", "resource"],

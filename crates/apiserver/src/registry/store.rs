@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::served::{Prepared, Served};
 use crate::server::Inner;
+use crate::storage_limits::exceeded;
 
 /// An object as it stands in the store.
 pub struct Current {
@@ -114,7 +115,13 @@ pub async fn put(
         Ok(response) => response,
         Err(error) => {
             cache.give_up(&stored);
-            return Err(error.into());
+            return Err(match error {
+                Error::ShareExceeded { share, used, requested, limit } => {
+                    let numbers = (requested, used, limit);
+                    exceeded(&served.group_resource(), held.name(), &share, numbers).into()
+                }
+                error => error.into(),
+            });
         }
     };
     let Some(OpResult::Put { kv, .. }) = response.results.first() else {

@@ -22,6 +22,7 @@ mod protobuf;
 mod proxying;
 mod request_forms;
 mod resumed_watches;
+mod storage_limits;
 mod subresources;
 mod tls;
 mod two_servers;
