@@ -245,7 +245,10 @@ async fn a_damaged_key_is_set_aside_and_can_be_deleted() {
         assert_eq!(store.current_revision().await.unwrap(), written);
         assert_eq!(store.get(b"b").await.unwrap().unwrap().value, "1");
         let kv = store.get(b"a").await.unwrap().unwrap();
-        assert_eq!((damage(&kv.value), kv.mod_revision), (Some("a row does not match its checksum"), written));
+        assert_eq!(
+            (damage(&kv.value), kv.mod_revision),
+            (Some("a row does not match its checksum"), written)
+        );
         assert!(damage(&store.get(b"old").await.unwrap().unwrap().value).is_some());
         let before = RangeRequest::new(KeyRange::key("a")).at(written - 1);
         assert_eq!(store.range(before).await.unwrap().kvs[0].value, "1", "the history is whole");
