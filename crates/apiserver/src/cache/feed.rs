@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use knarr_api::object::Object;
 use knarr_apimachinery::clock::Clock;
 use knarr_storage::{
-    Event, EventKind, KeyRange, ProgressRequester, RangeRequest, Store, WatchItem, WatchRequest,
+    Event, EventKind, KeyRange, KeyValue, ProgressRequester, RangeRequest, Store, WatchItem, WatchRequest,
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::damaged::{self, Loaded};
 use super::{Applied, Cache, Normalize};
 
 /// All API objects live below this key.
@@ -30,17 +30,11 @@ const REST_BUSY: Duration = Duration::from_secs(2);
 /// So many changes between two looks are many.
 const MANY_CHANGES: u64 = 1000;
 
-/// The store could not be read, or holds what is no object.
+/// The store could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("cannot read the store")]
     Store(#[from] knarr_storage::Error),
-    #[error("the store holds a damaged object under {key}")]
-    Damaged {
-        key: String,
-        #[source]
-        source: serde_json::Error,
-    },
 }
 
 /// More than one where a new cache is about to take the place of another; the first is in use.
@@ -90,6 +84,15 @@ impl Caches {
         by_name.iter().filter_map(load).collect()
     }
 
+    /// How many stored objects of each resource cannot be read, by `group/resource`, where there are any.
+    pub fn damaged(&self) -> Vec<(String, usize)> {
+        let by_name = self.by_name.load();
+        let count = |(name, caches): (&String, &Vec<Arc<Cache>>)| {
+            Some((name.clone(), caches.first()?.damaged(None).len())).filter(|(_, count)| *count > 0)
+        };
+        by_name.iter().filter_map(count).collect()
+    }
+
     pub fn get(&self, name: &str) -> Option<Arc<Cache>> {
         self.by_name.load().get(name).and_then(|caches| caches.first()).cloned()
     }
@@ -107,8 +110,8 @@ impl Caches {
         // From here on it is told of events, so that nothing is missed between reading and following.
         self.change(name, |caches| caches.push(Arc::clone(&cache)));
         match load_one(store, name, &cache).await {
-            Ok((objects, revision)) => {
-                cache.finish_loading(objects, revision);
+            Ok((loaded, revision)) => {
+                cache.finish_loading(loaded, revision);
                 Ok(cache)
             }
             Err(error) => {
@@ -274,24 +277,32 @@ impl Caches {
     }
 }
 
-type Objects = BTreeMap<Box<str>, Arc<Object>>;
+impl Loaded {
+    /// Takes in what is stored under a key of a resource.
+    fn take(&mut self, cache: &Cache, resource: &str, key: &str, kv: &KeyValue) {
+        match cache.decode(&kv.value, kv.mod_revision) {
+            Ok(object) => drop(self.objects.insert(key.into(), Arc::new(object))),
+            Err(error) => {
+                damaged::report(resource, key, &kv.value, &error);
+                self.damaged.insert(key.into());
+            }
+        }
+    }
+}
 
 /// All stored objects at one revision, by resource and by the place of the cache among those of the resource.
 async fn read_all<'a>(
     store: &dyn Store,
     by_name: &'a ByName,
-) -> Result<(BTreeMap<(&'a str, usize), Objects>, u64), LoadError> {
-    let mut found: BTreeMap<(&str, usize), Objects> = BTreeMap::new();
+) -> Result<(BTreeMap<(&'a str, usize), Loaded>, u64), LoadError> {
+    let mut found: BTreeMap<(&str, usize), Loaded> = BTreeMap::new();
     let mut request = RangeRequest::prefix(ROOT).limit(PAGE).without_count();
     loop {
         let page = store.range(request.clone()).await?;
         for kv in &page.kvs {
             let Some((name, caches, key)) = place(by_name, &kv.key) else { continue };
             for (at, cache) in caches.iter().enumerate() {
-                let object = cache
-                    .decode(&kv.value, kv.mod_revision)
-                    .map_err(|source| LoadError::Damaged { key: lossy(&kv.key), source })?;
-                found.entry((name, at)).or_default().insert(key.into(), Arc::new(object));
+                found.entry((name, at)).or_default().take(cache, name, key, kv);
             }
         }
         match page.kvs.last() {
@@ -322,13 +333,13 @@ pub(super) fn apply(by_name: &ByName, events: &[Event]) {
     }
     for (name, events) in by_resource {
         for cache in by_name.get(name).into_iter().flatten() {
-            cache.apply(events.iter().filter_map(|(key, event)| arrived(cache, key, event)).collect());
+            cache.apply(events.iter().filter_map(|(key, event)| arrived(cache, name, key, event)).collect());
         }
     }
 }
 
 /// An event as a cache takes it in.
-fn arrived(cache: &Cache, key: &str, event: &Event) -> Option<(Box<str>, Applied)> {
+fn arrived(cache: &Cache, resource: &str, key: &str, event: &Event) -> Option<(Box<str>, Applied)> {
     let (stored, deleted) = match event.kind {
         EventKind::Put => (&event.kv, false),
         EventKind::Delete => (event.prev.as_ref()?, true),
@@ -337,16 +348,19 @@ fn arrived(cache: &Cache, key: &str, event: &Event) -> Option<(Box<str>, Applied
         Ok(object) if deleted => Some((key.into(), Applied::Delete(Arc::new(object)))),
         Ok(object) => Some((key.into(), Applied::Put(Arc::new(object)))),
         Err(error) => {
-            tracing::error!(key = %lossy(&event.kv.key), %error, "damaged object in the store");
-            None
+            if !deleted {
+                damaged::report(resource, key, &stored.value, &error);
+            }
+            let revision = event.kv.mod_revision;
+            Some((key.into(), Applied::Unreadable { revision, present: !deleted }))
         }
     }
 }
 
 /// Everything that is stored of one resource, at one revision.
-async fn load_one(store: &dyn Store, name: &str, cache: &Cache) -> Result<(Objects, u64), LoadError> {
+async fn load_one(store: &dyn Store, name: &str, cache: &Cache) -> Result<(Loaded, u64), LoadError> {
     let prefix = format!("{ROOT}{name}/");
-    let mut objects = BTreeMap::new();
+    let mut loaded = Loaded::default();
     let mut request = RangeRequest::prefix(prefix.clone()).limit(PAGE).without_count();
     loop {
         let page = store.range(request.clone()).await?;
@@ -354,25 +368,14 @@ async fn load_one(store: &dyn Store, name: &str, cache: &Cache) -> Result<(Objec
             let Some(key) = std::str::from_utf8(&kv.key).ok().and_then(|k| k.strip_prefix(&*prefix)) else {
                 continue;
             };
-            match cache.decode(&kv.value, kv.mod_revision) {
-                Ok(object) => {
-                    objects.insert(key.into(), Arc::new(object));
-                }
-                Err(error) => {
-                    tracing::error!(key = %lossy(&kv.key), %error, "damaged object in the store");
-                }
-            }
+            loaded.take(cache, name, key, kv);
         }
         match page.kvs.last() {
             Some(last) if page.more => {
                 request.range = KeyRange::prefix(prefix.clone()).after(&last.key);
                 request.revision = Some(page.revision);
             }
-            _ => return Ok((objects, page.revision)),
+            _ => return Ok((loaded, page.revision)),
         }
     }
-}
-
-fn lossy(key: &[u8]) -> String {
-    String::from_utf8_lossy(key).into_owned()
 }

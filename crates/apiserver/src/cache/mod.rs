@@ -1,11 +1,12 @@
 //! The watch cache: every stored object held once, recent events kept for watches, fed by one storage watch.
 
+pub mod damaged;
 mod expected;
 mod feed;
 mod selection;
 mod watcher;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use knarr_api::object::Object;
 use tokio::sync::mpsc;
 
+use damaged::Loaded;
 use expected::Expected;
 pub use feed::{Caches, LoadError, ROOT};
 pub use selection::Selection;
@@ -26,6 +28,8 @@ const RING_BYTES: usize = 24 * 1024 * 1024;
 const VIEWS_KEPT: usize = 256;
 /// Events that may wait for one watcher before its watch is ended.
 const WATCHER_BUFFER: usize = 1024;
+
+type Objects = BTreeMap<Box<str>, Arc<Object>>;
 
 /// One change of one object.
 #[derive(Debug)]
@@ -76,7 +80,9 @@ pub struct Cache {
 #[derive(Default)]
 struct State {
     /// By `namespace/name`, or by name for cluster-scoped objects: the order in which storage lists.
-    objects: BTreeMap<Box<str>, Arc<Object>>,
+    objects: Objects,
+    /// The keys of stored objects that cannot be read.
+    damaged: BTreeSet<Box<str>>,
     ring: VecDeque<Arc<CacheEvent>>,
     ring_bytes: usize,
     /// Watches may begin after this revision or later ones.
@@ -100,13 +106,26 @@ impl State {
         if change.revision() <= self.loaded {
             return;
         }
+        if let Applied::Unreadable { present: true, .. } = change {
+            self.damaged.insert(key.clone());
+        } else {
+            self.damaged.remove(&key);
+        }
         let previous = match &change {
             Applied::Put(object) => self.objects.insert(key, Arc::clone(object)),
-            Applied::Delete(_) => self.objects.remove(&key),
+            Applied::Delete(_) | Applied::Unreadable { .. } => self.objects.remove(&key),
         };
         let (object, deleted) = match change {
             Applied::Put(object) => (object, false),
             Applied::Delete(object) => (object, true),
+            // To whoever watches, what was there before is gone.
+            Applied::Unreadable { revision, .. } => {
+                self.changed = revision;
+                self.applied = self.applied.max(revision);
+                let last = previous.as_ref().and_then(|object| object.at_version(revision));
+                let Some(object) = last else { return };
+                (Arc::new(object), true)
+            }
         };
         let event = Arc::new(CacheEvent::new(object, previous, deleted));
         self.changed = event.revision();
@@ -401,11 +420,17 @@ impl Cache {
         Ok(Watcher::new(namespace, selection, start, receiver))
     }
 
+    /// The keys of stored objects that cannot be read, in a namespace or everywhere.
+    pub fn damaged(&self, namespace: Option<&str>) -> Vec<String> {
+        damaged::within(&self.read().damaged, namespace).map(str::to_owned).collect()
+    }
+
     /// Replaces everything, ending all watches: for the first load, and when the feed lost its place.
-    fn reset(&self, objects: BTreeMap<Box<str>, Arc<Object>>, revision: u64) {
+    fn reset(&self, loaded: Loaded, revision: u64) {
         let mut state = self.write();
         *state = State {
-            objects,
+            objects: loaded.objects,
+            damaged: loaded.damaged,
             oldest: revision,
             applied: revision,
             changed: revision,
@@ -417,11 +442,12 @@ impl Cache {
     }
 
     /// Ends the loading: these objects as of `revision`, and what came since.
-    fn finish_loading(&self, objects: BTreeMap<Box<str>, Arc<Object>>, revision: u64) {
+    fn finish_loading(&self, loaded: Loaded, revision: u64) {
         let mut state = self.write();
         // Somebody else has loaded everything anew meanwhile.
         let Some(waiting) = state.waiting.take() else { return };
-        state.objects = objects;
+        state.objects = loaded.objects;
+        state.damaged = loaded.damaged;
         (state.oldest, state.changed, state.loaded) = (revision, revision, revision);
         let applied = std::mem::replace(&mut state.applied, revision).max(revision);
         // Nothing newer can come between these: the lock is held throughout.
@@ -463,12 +489,19 @@ enum Applied {
     Put(Arc<Object>),
     /// The last state, with the deletion's resourceVersion.
     Delete(Arc<Object>),
+    /// What is stored now cannot be read, or what was deleted could not be.
+    Unreadable {
+        revision: u64,
+        present: bool,
+    },
 }
 
 impl Applied {
     fn revision(&self) -> u64 {
-        let (Self::Put(object) | Self::Delete(object)) = self;
-        object.resource_version()
+        match self {
+            Self::Put(object) | Self::Delete(object) => object.resource_version(),
+            Self::Unreadable { revision, .. } => *revision,
+        }
     }
 }
 

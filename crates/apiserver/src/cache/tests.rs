@@ -15,7 +15,7 @@ fn object(name: &str, labels: &str, revision: u64) -> Arc<Object> {
 
 fn cache() -> Cache {
     let cache = Cache::new(&[], None);
-    cache.reset(BTreeMap::new(), 10);
+    cache.reset(Loaded::default(), 10);
     cache
 }
 
@@ -134,7 +134,8 @@ fn what_comes_while_loading_is_neither_lost_nor_told_twice() {
     put(&cache, "b", "", 14);
     cache.set_applied(14);
     // Read at 12: `a` is in it, `b` is not yet.
-    cache.finish_loading(BTreeMap::from([("ns/a".into(), object("a", "", 11))]), 12);
+    let objects = BTreeMap::from([("ns/a".into(), object("a", "", 11))]);
+    cache.finish_loading(Loaded { objects, ..Loaded::default() }, 12);
     put(&cache, "a", "", 11);
     put(&cache, "c", "", 15);
     let everything = || Selection::everything(pods());
@@ -256,4 +257,27 @@ fn replaced_objects_lose_their_typed_view_after_a_while() {
     }
     put(&cache, "a", "", 20_000);
     assert!(!Arc::ptr_eq(&view, &first.typed::<Pod>().unwrap()), "decoded anew");
+}
+
+#[test]
+fn what_cannot_be_read_is_set_aside_until_it_is_replaced_or_deleted() {
+    let cache = Arc::new(cache());
+    let by_name = BTreeMap::from([("core/pods".to_owned(), vec![Arc::clone(&cache)])]);
+    let mut watcher = cache.watch(None, Selection::everything(pods()), WatchFrom::Now).ok().unwrap();
+    let damaged = |revision| {
+        let mut event = event("a", revision, false);
+        event.kv.value = "{\"metadata\":".into();
+        event
+    };
+    feed::apply(&by_name, &[event("a", 11, false)]);
+    feed::apply(&by_name, &[damaged(12), event("b", 12, false)]);
+    assert_eq!(cache.damaged(Some("ns")), ["ns/a"]);
+    assert!(cache.get("ns/a").is_none() && cache.get("ns/b").is_some());
+    feed::apply(&by_name, &[event("a", 13, false)]);
+    assert!(cache.damaged(None).is_empty());
+    feed::apply(&by_name, &[damaged(14)]);
+    let gone = Event { kind: EventKind::Delete, prev: Some(damaged(14).kv), ..event("a", 15, true) };
+    feed::apply(&by_name, &[gone]);
+    assert!(cache.damaged(None).is_empty());
+    assert_eq!(drain(&mut watcher), ["+a@11", "-a@12", "+b@12", "+a@13", "-a@14"]);
 }

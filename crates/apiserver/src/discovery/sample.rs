@@ -22,8 +22,14 @@ pub async fn sample(server: &Inner) {
         Metric::WatchCacheDispatched,
         Metric::WatchCacheInitializations,
         Metric::WatchCacheCapacity,
+        Metric::StorageDamaged,
     ] {
         metrics.clear(family);
+    }
+    for (name, count) in server.caches.damaged() {
+        let Some((group, resource)) = name.split_once('/') else { continue };
+        let group = if group == "core" { "" } else { group };
+        metrics.set(Metric::StorageDamaged, &[group, resource], count as f64);
     }
     let applied = server.caches.applied() as f64;
     for (name, count, average) in server.caches.counts() {

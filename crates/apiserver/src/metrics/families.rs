@@ -121,6 +121,8 @@ knarr_apimachinery::metric_families! {
         "What the embedded store's keys and values take of its quota, in bytes.";
     StorageQuota, Gauge, "etcd_server_quota_backend_bytes", [],
         "The embedded store's quota in bytes; 0 for none.";
+    StorageDamaged, Gauge, "knarr_storage_damaged_objects", ["group", "resource"],
+        "Stored objects that cannot be read and were set aside.";
     StorageNoSpace, Gauge, "knarr_storage_no_space", ["reason"],
         "Whether the store refuses writes that make it larger, by what there is no room in.";
     StorageDuration, Histogram(REQUEST_SECONDS), "etcd_request_duration_seconds", ["group", "operation", "resource"],

@@ -12,11 +12,12 @@ use knarr_storage::Precondition;
 use serde_json::{Value, json};
 
 use super::options::dry_run;
-use super::served::Served;
+use super::served::{CORRUPT, Served};
 use super::store::{self, Current, WriteError};
 use super::{Request, fill, metadata};
 use crate::admission::{self, Attributes, Operation};
 use crate::allocators;
+use crate::authz;
 use crate::http::input;
 use crate::server::Inner;
 
@@ -30,6 +31,8 @@ pub struct Deleted {
     pub object: Arc<Object>,
     /// Whether it is gone, rather than waiting for its grace period or finalizers.
     pub gone: bool,
+    /// Nobody could read it: `object` has its name alone.
+    pub unreadable: bool,
 }
 
 /// How to delete: the options and whether it is only a rehearsal.
@@ -42,8 +45,8 @@ pub struct How {
 
 const IGNORE_READ_ERRORS: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
-/// What can be read is not deleted by the way for what cannot.
-fn unsafe_delete(served: &Served, namespace: &str, name: &str) -> StatusError {
+/// The option is refused for objects that decode.
+fn decodable(served: &Served, namespace: &str, name: &str) -> StatusError {
     let resource = served.group_resource();
     let key = [resource.to_string().as_str(), namespace, name]
         .iter()
@@ -51,9 +54,18 @@ fn unsafe_delete(served: &Served, namespace: &str, name: &str) -> StatusError {
         .fold("/registry".to_owned(), |key, part| format!("{key}/{part}"));
     let why = format!(
         "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: unsafe deletion is \
-         not allowed because the object is decodable"
+         not allowed because the object is decodable from storage"
     );
     StatusError::conflict(&resource, name, &why)
+}
+
+/// Why a collection is not gone whole.
+pub fn unread(served: &Served, key: &str) -> StatusError {
+    let resource = served.group_resource();
+    let prefix = served.prefix(None);
+    let why =
+        format!("failed to read one or more {resource} from the storage: {CORRUPT}, Key: {prefix}{key}");
+    StatusError::new(500, "StorageReadError", why)
 }
 
 /// Many are not deleted like that at all.
@@ -105,6 +117,7 @@ pub fn checked(mut options: DeleteOptions) -> Result<How, StatusError> {
         let path = Path::new("propagationPolicy");
         errors.push(Error::not_supported(&path, policy, &["Foreground", "Background", "Orphan", "nil"]));
     }
+    errors.extend(exclusive(&options));
     let dry = dry_run(options.dry_run.iter().flatten().map(String::as_str), &mut errors);
     if !errors.is_empty() {
         return Err(StatusError::invalid("meta.k8s.io", "DeleteOptions", "", &errors));
@@ -113,6 +126,25 @@ pub fn checked(mut options: DeleteOptions) -> Result<How, StatusError> {
         options.grace_period_seconds = Some(1);
     }
     Ok(How { options, dry_run: dry, admitted: false })
+}
+
+/// What has no meaning for objects that cannot be read.
+fn exclusive(options: &DeleteOptions) -> ErrorList {
+    let mut errors = ErrorList::new();
+    if options.ignore_store_read_error_with_cluster_breaking_potential != Some(true) {
+        return errors;
+    }
+    let others = [
+        (options.propagation_policy.is_some(), "propagationPolicy"),
+        (options.orphan_dependents.is_some(), "orphanDependents"),
+        (options.grace_period_seconds.is_some(), "gracePeriodSeconds"),
+        (options.preconditions.is_some(), "preconditions"),
+    ];
+    for (_, other) in others.into_iter().filter(|(set, _)| *set) {
+        let why = format!("cannot be set together with .{other}");
+        errors.push(Error::invalid(&Path::new(IGNORE_READ_ERRORS), true, &why));
+    }
+    errors
 }
 
 /// A body that says it is something else is refused. What it says of the version hardly matters: every group has them.
@@ -147,14 +179,14 @@ pub async fn delete(
     how: &How,
 ) -> Result<Deleted, StatusError> {
     warn(request, served, how);
+    if how.options.ignore_store_read_error_with_cluster_breaking_potential == Some(true) {
+        return unsafe_delete(server, request, served, namespace, name, how.dry_run).await;
+    }
     for _ in 0..ATTEMPTS {
         let Some(current) = store::read(server, served, namespace, name).await? else {
             return Err(served.not_found(name));
         };
         let old = current.value()?;
-        if how.options.ignore_store_read_error_with_cluster_breaking_potential == Some(true) {
-            return Err(unsafe_delete(served, namespace, name));
-        }
         preconditions(served, name, &how.options, &old)?;
         if !how.admitted {
             admit(server, request, served, (namespace, name), how, &old).await?;
@@ -165,6 +197,39 @@ pub async fn delete(
             Err(WriteError::Status(error)) => return Err(error),
             Err(WriteError::Conflict(_)) => {}
         }
+    }
+    Err(StatusError::modified(&served.group_resource(), name))
+}
+
+/// Deletes an object that cannot be read, without admission, preconditions and finalizers: all of them look at it.
+async fn unsafe_delete(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+    dry_run: bool,
+) -> Result<Deleted, StatusError> {
+    let mut attributes = authz::Attributes::of_request(&request.info, &request.query);
+    attributes.verb = "unsafe-delete-ignore-read-errors".into();
+    server.authorizer.check(&request.user, &attributes).await?;
+    for _ in 0..ATTEMPTS {
+        let Some(found) = store::unreadable(server, served, namespace, name).await? else {
+            return Err(served.not_found(name));
+        };
+        let Some(revision) = found else { return Err(decodable(served, namespace, name)) };
+        if !dry_run {
+            let extra = store::Extra::default();
+            match store::remove(server, served.key(namespace, name), revision, extra).await {
+                Ok(_) => {
+                    tracing::warn!(resource = %served.group_resource(), namespace, name, "a damaged object was deleted");
+                }
+                Err(WriteError::Conflict(_)) => continue,
+                Err(WriteError::Status(error)) => return Err(error),
+            }
+        }
+        let object = json!({"metadata": {"name": name, "namespace": namespace}});
+        return Ok(Deleted { object: super::create::typed(served, &object)?, gone: true, unreadable: true });
     }
     Err(StatusError::modified(&served.group_resource(), name))
 }
@@ -393,10 +458,12 @@ async fn carry_out(
     fate: Fate,
 ) -> Result<Deleted, WriteError> {
     let key = served.key(namespace, name);
-    let unchanged = |gone| Ok(Deleted { object: Arc::clone(&current.object), gone });
+    let unchanged = |gone| Ok(Deleted { object: Arc::clone(&current.object), gone, unreadable: false });
     match fate {
         Fate::Pending => unchanged(false),
-        Fate::Gone(new) if dry_run => Ok(Deleted { object: super::create::typed(served, &new)?, gone: true }),
+        Fate::Gone(new) if dry_run => {
+            Ok(Deleted { object: super::create::typed(served, &new)?, gone: true, unreadable: false })
+        }
         Fate::Gone(new) => {
             let (extra, _) = allocators::plan(server, served, Some(old), None).await?;
             let revision = store::remove(server, key, current.revision, extra).await?;
@@ -408,11 +475,11 @@ async fn carry_out(
                 prepare::metadata(&mut new).insert("resourceVersion".into(), version.into());
                 super::create::typed(served, &new)?
             };
-            Ok(Deleted { object, gone: true })
+            Ok(Deleted { object, gone: true, unreadable: false })
         }
         Fate::Marked(new) if new == *old => unchanged(false),
         Fate::Marked(new) if dry_run => {
-            Ok(Deleted { object: super::create::typed(served, &new)?, gone: false })
+            Ok(Deleted { object: super::create::typed(served, &new)?, gone: false, unreadable: false })
         }
         Fate::Marked(mut new) => {
             prepare::metadata(&mut new).remove("resourceVersion");
@@ -421,7 +488,7 @@ async fn carry_out(
             let condition = Precondition::ModRevision(current.revision);
             let extra = store::Extra::default();
             let object = store::put(server, served, key, new, condition, current.lease, extra).await?;
-            Ok(Deleted { object, gone: false })
+            Ok(Deleted { object, gone: false, unreadable: false })
         }
     }
 }
@@ -452,8 +519,11 @@ const ANSWERED_WHOLE: [(&str, &[&str]); 3] = [
 pub fn success(served: &Served, deleted: &Deleted) -> Option<Value> {
     let types = served.resource.types;
     let mut whole = ANSWERED_WHOLE.iter().filter(|(group, _)| *group == types.group);
-    if !deleted.gone || whole.any(|(_, all)| all.contains(&types.plural)) {
+    if !deleted.gone || !deleted.unreadable && whole.any(|(_, all)| all.contains(&types.plural)) {
         return None;
+    }
+    if deleted.unreadable {
+        return Some(json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}));
     }
     let mut details =
         json!({"name": deleted.object.name(), "kind": types.plural, "uid": deleted.object.uid()});

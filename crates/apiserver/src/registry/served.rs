@@ -11,9 +11,12 @@ use knarr_apimachinery::schema::{self, Struct};
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
-use crate::cache::{Cache, Caches};
+use crate::cache::{Cache, Caches, damaged};
 use crate::custom_resources::Conversion;
 use crate::thread_safe::ThreadSafe;
+
+/// What upstream calls an object that it cannot read.
+pub const CORRUPT: &str = "StorageError: corrupt object, Code: 7";
 
 /// One line of the table of resources, at work.
 pub struct Parts {
@@ -125,7 +128,12 @@ impl Served {
     /// From stored JSON, in the stored form, as the cache would hold it.
     pub fn held(&self, stored: &Bytes, revision: u64) -> Result<Arc<Object>, StatusError> {
         let object = self.cache()?.decode(stored, revision);
-        object.map(Arc::new).map_err(|e| StatusError::internal(format!("damaged object in storage: {e}")))
+        object.map(Arc::new).map_err(|error| {
+            let why = damaged::reason(stored, &error);
+            StatusError::internal(format!(
+                "{CORRUPT}, AdditionalErrorMsg: object not decodable revision={revision}: {why}"
+            ))
+        })
     }
 
     /// From stored JSON, in the form of this resource.

@@ -94,6 +94,19 @@ pub async fn read(
     Ok(Some(Current { revision: kv.mod_revision, stored: kv.value, object, lease: kv.lease }))
 }
 
+/// The revision of a stored object that cannot be read; `Some(None)` for one that can.
+pub async fn unreadable(
+    server: &Inner,
+    served: &Served,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Option<u64>>, StatusError> {
+    let found = server.store.get(&served.key(namespace, name)).await.map_err(|e| status_of(&e))?;
+    let Some(kv) = found else { return Ok(None) };
+    let readable = served.cache()?.decode(&kv.value, kv.mod_revision).is_ok();
+    Ok(Some((!readable).then_some(kv.mod_revision)))
+}
+
 /// Writes an object, and whatever goes with it, if nothing has changed underneath; answers it in the form of `served`.
 pub async fn put(
     server: &Inner,

@@ -9,6 +9,7 @@ mod audit;
 mod authentication;
 mod certificates;
 mod custom_resources;
+mod damaged_objects;
 mod dry_runs;
 mod encryption;
 mod fairness;

@@ -34,6 +34,8 @@ const ELSEWHERE: &[&str] = &[
     // webhooks::tokens_are_reviewed_and_answers_kept
     "authentication_token_cache_fetch_total",
     "authentication_token_cache_request_total",
+    // damaged_objects::one_damaged_object_stops_nothing
+    "knarr_storage_damaged_objects",
     // tls::slow_requests_time_out
     "apiserver_request_aborts_total",
     "apiserver_request_terminations_total",

@@ -1,0 +1,78 @@
+//! Stored objects that cannot be read: set aside under their keys, named in the log, counted.
+
+use std::collections::BTreeSet;
+
+use super::Objects;
+
+/// What was read of one resource.
+#[derive(Default)]
+pub(super) struct Loaded {
+    pub(super) objects: Objects,
+    /// The keys of what could not be read.
+    pub(super) damaged: BTreeSet<Box<str>>,
+}
+
+/// Why a stored object cannot be read: the store's own reason where it could not read it either.
+pub fn reason(stored: &[u8], error: &serde_json::Error) -> String {
+    match knarr_storage::damage(stored) {
+        Some(reason) => format!("the store could not read it back: {reason}"),
+        None => error.to_string(),
+    }
+}
+
+/// Names a damaged object in the log.
+pub(super) fn report(resource: &str, key: &str, stored: &[u8], error: &serde_json::Error) {
+    let (namespace, name) = split(key);
+    tracing::error!(
+        resource,
+        namespace,
+        name,
+        reason = reason(stored, error),
+        "a stored object is damaged and set aside; it can be deleted with \
+         ignoreStoreReadErrorWithClusterBreakingPotential"
+    );
+}
+
+/// `namespace/name`, or the name of a cluster-scoped object.
+fn split(key: &str) -> (&str, &str) {
+    key.split_once('/').unwrap_or(("", key))
+}
+
+/// The keys of a namespace, or all.
+pub(super) fn within<'a>(
+    damaged: &'a BTreeSet<Box<str>>,
+    namespace: Option<&'a str>,
+) -> impl Iterator<Item = &'a str> {
+    let namespace = namespace.filter(|namespace| !namespace.is_empty());
+    let selected = move |key: &&str| namespace.is_none_or(|namespace| split(key).0 == namespace);
+    damaged.iter().map(|key| &**key).filter(selected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_keys_are_found_by_namespace() {
+        let damaged: BTreeSet<Box<str>> = ["a/x", "a/y", "ab/x", "node"].map(Into::into).into();
+        for (namespace, expected) in [
+            (None, vec!["a/x", "a/y", "ab/x", "node"]),
+            (Some(""), vec!["a/x", "a/y", "ab/x", "node"]),
+            (Some("a"), vec!["a/x", "a/y"]),
+            (Some("b"), vec![]),
+        ] {
+            assert_eq!(within(&damaged, namespace).collect::<Vec<_>>(), expected, "{namespace:?}");
+        }
+    }
+
+    #[test]
+    fn the_store_s_own_reason_comes_first() {
+        let error = serde_json::from_slice::<u8>(b"x").unwrap_err();
+        let stored = knarr_storage::damaged_value("a row does not match its checksum");
+        assert_eq!(
+            reason(&stored, &error),
+            "the store could not read it back: a row does not match its checksum"
+        );
+        assert_eq!(reason(b"x", &error), "expected value at line 1 column 1");
+    }
+}
