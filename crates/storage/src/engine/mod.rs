@@ -51,7 +51,7 @@ pub struct Embedded {
 enum Writer {
     Thread(CommitThread),
     /// Writes are carried out by whoever asks: no thread, so the order of things is the caller's.
-    Inline(Mutex<Committer<NoJournal>>),
+    Inline(Box<Mutex<Committer<NoJournal>>>),
 }
 
 impl Embedded {
@@ -66,7 +66,7 @@ impl Embedded {
     pub fn memory(options: Options) -> Self {
         let core = Arc::new(Core::new(State::default(), options, None));
         let committer = Committer::new(Arc::clone(&core), NoJournal);
-        Self { core, writer: Writer::Inline(Mutex::new(committer)) }
+        Self { core, writer: Writer::Inline(Box::new(Mutex::new(committer))) }
     }
 
     pub(crate) fn start(
