@@ -76,6 +76,9 @@ pub struct ServerArgs {
     /// Admission plugins not to run though they run by default
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     disable_admission_plugins: Vec<String>,
+    /// AdmissionConfiguration: the settings of admission plugins
+    #[arg(long, value_name = "FILE")]
+    admission_control_config_file: Option<PathBuf>,
     /// File with a KubeSchedulerConfiguration: profiles, plugins and their arguments
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
@@ -214,6 +217,7 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
         admission: AdmissionConfig {
             enabled: args.enable_admission_plugins.clone(),
             disabled: args.disable_admission_plugins.clone(),
+            control_config_file: args.admission_control_config_file.clone(),
             control_plane_node: (!args.disable_node).then(|| node_name.clone()),
             ..AdmissionConfig::default()
         },

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::{Admission, ChainError};
+use crate::admission::{Admission, ChainError, ConfigurationError, read_configuration};
 use crate::aggregator::{self, Aggregator};
 use crate::audit::Auditor;
 use crate::authn::UserInfo;
@@ -61,6 +61,8 @@ pub enum StartError {
     Bootstrap(#[source] knarr_apimachinery::status::StatusError),
     #[error("admission: {0}")]
     Admission(#[from] ChainError),
+    #[error("admission: {0}")]
+    AdmissionConfiguration(#[from] ConfigurationError),
     #[error("the table of resources lacks {0}")]
     Missing(&'static str),
 }
@@ -131,6 +133,7 @@ impl ApiServer {
         gates::STORAGE_VERSION_API.set(config.features.is_on("StorageVersionAPI"));
         show_build(&config, &metrics);
         config.store = encrypted(&config, &metrics)?;
+        config.admission = read_configuration(std::mem::take(&mut config.admission))?;
         let names = config
             .resources
             .iter()

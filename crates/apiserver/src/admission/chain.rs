@@ -39,23 +39,8 @@ pub struct Admission {
 impl Admission {
     /// All plugins that are on by default or enabled, less those that are disabled.
     pub fn new(enabled: &[String], disabled: &[String]) -> Result<Self, ChainError> {
-        let known = |name: &String| PLUGINS.iter().any(|(d, p)| *d != Runs::Always && p.name() == name);
-        if let Some(name) = enabled.iter().find(|n| !known(n)) {
-            return Err(ChainError::UnknownEnabled(name.clone()));
-        }
-        if let Some(name) = disabled.iter().find(|n| !known(n)) {
-            return Err(ChainError::UnknownDisabled(name.clone()));
-        }
-        if let Some(name) = enabled.iter().find(|n| disabled.contains(n)) {
-            return Err(ChainError::Both(name.clone()));
-        }
-        let named = |list: &[String], plugin: &dyn Plugin| list.iter().any(|n| n == plugin.name());
-        let runs = |default: Runs, plugin: &dyn Plugin| match default {
-            Runs::Always => true,
-            Runs::On => !named(disabled, plugin),
-            Runs::Off => named(enabled, plugin),
-        };
-        let plugins = PLUGINS.iter().filter(|(d, p)| runs(*d, *p)).map(|(_, p)| *p);
+        check_names(enabled, disabled)?;
+        let plugins = PLUGINS.iter().filter(|(d, p)| runs(*d, p.name(), enabled, disabled)).map(|(_, p)| *p);
         let chain: Vec<_> = plugins.enumerate().collect();
         let metrics = Metrics::new(chain.iter().map(|(_, p)| p.name()).collect());
         Ok(Self {
@@ -73,6 +58,35 @@ impl Admission {
     #[cfg(test)]
     fn names(&self) -> impl Iterator<Item = &'static str> {
         self.chain.iter().map(|(_, p)| p.name())
+    }
+}
+
+/// Whether the names are those of plugins that can be switched on and off.
+pub fn check_names(enabled: &[String], disabled: &[String]) -> Result<(), ChainError> {
+    let known = |name: &String| is_enabled(name, &[], &[]).is_some();
+    if let Some(name) = enabled.iter().find(|n| !known(n)) {
+        return Err(ChainError::UnknownEnabled(name.clone()));
+    }
+    if let Some(name) = disabled.iter().find(|n| !known(n)) {
+        return Err(ChainError::UnknownDisabled(name.clone()));
+    }
+    match enabled.iter().find(|n| disabled.contains(n)) {
+        Some(name) => Err(ChainError::Both(name.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Whether a plugin of this name runs; `None` if there is none that can be switched on and off.
+pub fn is_enabled(name: &str, enabled: &[String], disabled: &[String]) -> Option<bool> {
+    let found = PLUGINS.iter().find(|(d, p)| *d != Runs::Always && p.name() == name);
+    found.map(|(default, _)| runs(*default, name, enabled, disabled))
+}
+
+fn runs(default: Runs, name: &str, enabled: &[String], disabled: &[String]) -> bool {
+    match default {
+        Runs::Always => true,
+        Runs::On => !disabled.iter().any(|n| n == name),
+        Runs::Off => enabled.iter().any(|n| n == name),
     }
 }
 

@@ -1,26 +1,31 @@
 //! What admission is told at the server's start.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use knarr_api::quota::Limited;
 
 use super::event_rate_limit::EventLimit;
-use super::pod_security::Exemptions;
+use super::pod_security::{Exemptions, Policy};
 
-/// Which plugins run, and the settings of those that have some. Upstream's admission configuration file, as a value.
+/// Which plugins run, and the settings of those that have some.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionConfig {
     /// `--enable-admission-plugins`: beside those that are on by default.
     pub enabled: Vec<String>,
     /// `--disable-admission-plugins`.
     pub disabled: Vec<String>,
+    /// `--admission-control-config-file`: an AdmissionConfiguration, read at the server's start into what follows.
+    pub control_config_file: Option<PathBuf>,
     /// ResourceQuota: what nobody may use without a quota for it.
     pub limited_resources: Vec<Limited>,
     /// EventRateLimit.
     pub event_limits: Vec<EventLimit>,
     /// PodNodeSelector: `clusterDefaultNodeSelector`, and by namespace what its pods may select.
     pub node_selectors: BTreeMap<String, String>,
-    /// PodSecurity.
+    /// PodSecurity: what holds where a namespace says nothing.
+    pub pod_security_defaults: Policy,
+    /// PodSecurity: whom its policies do not concern.
     pub pod_security_exemptions: Exemptions,
     /// NodeRestriction: the node of this very server, which may call itself a part of the control plane.
     pub control_plane_node: Option<String>,

@@ -1,6 +1,6 @@
 //! EventRateLimit: nobody floods the server with Events.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -57,29 +57,45 @@ impl Bucket {
     }
 }
 
-/// The budgets of a server.
+/// The budgets of a server: those of each limit apart.
 #[derive(Default)]
-pub struct Buckets(Mutex<HashMap<(LimitType, String), Bucket>>);
+pub struct Buckets(Mutex<Vec<Recent>>);
+
+/// The budgets of one limit; the least recently used one is forgotten for a new one.
+#[derive(Default)]
+struct Recent {
+    buckets: HashMap<String, (Bucket, u64)>,
+    by_use: BTreeMap<u64, String>,
+    uses: u64,
+}
+
+impl Recent {
+    fn take(&mut self, limit: &EventLimit, name: String, now: Duration) -> bool {
+        let most = if limit.cache_size == 0 { DEFAULT_CACHE } else { limit.cache_size };
+        self.uses += 1;
+        let full = Bucket { left: f64::from(limit.burst), at: now };
+        let (bucket, used) = self.buckets.entry(name.clone()).or_insert((full, self.uses));
+        let granted = bucket.take(limit, now);
+        self.by_use.remove(&std::mem::replace(used, self.uses));
+        self.by_use.insert(self.uses, name);
+        if self.by_use.len() > most
+            && let Some((_, oldest)) = self.by_use.pop_first()
+        {
+            self.buckets.remove(&oldest);
+        }
+        granted
+    }
+}
 
 impl Buckets {
     /// What refuses an event with these keys; all limits are charged, as upstream charges them.
     fn charge(&self, limits: &[EventLimit], key: impl Fn(LimitType) -> String, now: Duration) -> Vec<String> {
-        let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.resize_with(limits.len(), Recent::default);
         let mut refused = Vec::new();
-        for limit in limits {
+        for (limit, recent) in limits.iter().zip(all.iter_mut()) {
             let name = key(limit.type_);
-            let most = if limit.cache_size == 0 { DEFAULT_CACHE } else { limit.cache_size };
-            if buckets.keys().filter(|(t, _)| *t == limit.type_).count() >= most
-                && !buckets.contains_key(&(limit.type_, name.clone()))
-            {
-                let oldest = buckets.iter().filter(|((t, _), _)| *t == limit.type_).min_by_key(|(_, b)| b.at);
-                if let Some(oldest) = oldest.map(|(k, _)| k.clone()) {
-                    buckets.remove(&oldest);
-                }
-            }
-            let full = Bucket { left: f64::from(limit.burst), at: now };
-            let bucket = buckets.entry((limit.type_, name.clone())).or_insert(full);
-            if !bucket.take(limit, now) {
+            if !recent.take(limit, name.clone(), now) {
                 refused.push(format!("limit reached on type {:?} for key {name}", limit.type_));
             }
         }
@@ -126,6 +142,28 @@ fn source_and_object(event: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_of_one_type_have_budgets_of_their_own() {
+        let limit = |qps, burst| EventLimit { type_: LimitType::User, qps, burst, cache_size: 0 };
+        let (buckets, limits) = (Buckets::default(), [limit(1, 3), limit(5, 3)]);
+        let at = |seconds| buckets.charge(&limits, |_| "a".to_owned(), Duration::from_secs(seconds)).len();
+        assert_eq!([at(0), at(0), at(0), at(0)], [0, 0, 0, 2]);
+        // A second later the first limit has room for one, the other one for three.
+        assert_eq!([at(1), at(1), at(1), at(1)], [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn the_least_recently_used_budget_is_forgotten() {
+        let limits = [EventLimit { type_: LimitType::Namespace, qps: 1, burst: 1, cache_size: 2 }];
+        let buckets = Buckets::default();
+        let charge = |name: &str| buckets.charge(&limits, |_| name.to_owned(), Duration::ZERO).len();
+        assert_eq!([charge("a"), charge("b"), charge("a")], [0, 0, 1]);
+        assert_eq!(charge("c"), 0, "in place of b");
+        assert_eq!([charge("a"), charge("b")], [1, 0]);
+        let all = buckets.0.lock().unwrap();
+        assert_eq!((all[0].buckets.len(), all[0].by_use.len()), (2, 2));
+    }
 
     #[test]
     fn budgets() {

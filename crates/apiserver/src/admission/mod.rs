@@ -6,6 +6,7 @@
 mod attributes;
 mod chain;
 mod config;
+mod configuration;
 mod lookup;
 mod metrics;
 
@@ -53,6 +54,7 @@ use crate::server::Inner;
 pub use attributes::{Attributes, Operation, Reinvocation};
 pub use chain::{Admission, ChainError, admit, complete, mutate, validate};
 pub use config::AdmissionConfig;
+pub use configuration::{ConfigurationError, read as read_configuration};
 
 /// One admission plugin.
 #[async_trait]

@@ -62,7 +62,7 @@ async fn of_namespace(attributes: &Attributes<'_>, server: &Inner) -> Result<Lab
 }
 
 /// `a=b, c=d`.
-fn parse(selector: &str) -> Result<Labels, String> {
+pub(super) fn parse(selector: &str) -> Result<Labels, String> {
     let mut labels = Labels::new();
     for term in selector.split(',').filter(|t| !t.trim().is_empty()) {
         let (key, value) = term.split_once('=').ok_or_else(|| format!("invalid selector: [{selector}]"))?;

@@ -2,6 +2,7 @@
 
 mod access;
 mod admission;
+mod admission_configuration;
 mod admission_webhooks;
 mod aggregation;
 mod answers;

@@ -21,7 +21,8 @@ use super::{Attributes, Operation, Plugin, lookup};
 use crate::metrics::Metric;
 use crate::server::Inner;
 use evaluate::{Pod, details, evaluate, reasons};
-use policy::{Level, LevelVersion, Policy, of_labels};
+use policy::of_labels;
+pub use policy::{Level, LevelVersion, Policy, Version};
 
 pub struct PodSecurity;
 
@@ -32,7 +33,7 @@ const MAX_PODS: usize = 3000;
 /// Subresources that leave a pod's spec as it is.
 const IGNORED: [&str; 8] = ["attach", "binding", "eviction", "exec", "log", "portforward", "proxy", "status"];
 
-/// Whom the policies do not concern, and what holds where a namespace says nothing. By default nobody, and nothing.
+/// Whom the policies do not concern. By default nobody.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exemptions {
     pub usernames: Vec<String>,
@@ -86,7 +87,8 @@ fn namespace(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusEr
         return Ok(());
     }
     let name = attributes.own_name();
-    let (new, errors) = of_labels(|key| label(&attributes.object, key), Policy::default());
+    let (new, errors) =
+        of_labels(|key| label(&attributes.object, key), server.config.admission.pod_security_defaults);
     let invalid = || Err(StatusError::invalid("", "Namespace", name, &errors));
     let exempt = exemptions(server).namespaces.iter().any(|n| n == name);
     let Some(before) = attributes.old else {
@@ -98,7 +100,8 @@ fn namespace(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusEr
         }
         return Ok(());
     };
-    let (old, old_errors) = of_labels(|key| label(before, key), Policy::default());
+    let (old, old_errors) =
+        of_labels(|key| label(before, key), server.config.admission.pod_security_defaults);
     if !errors.is_empty() && errors.to_string() != old_errors.to_string() {
         return invalid();
     }
@@ -256,7 +259,8 @@ async fn pod(attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusEr
     let Ok(Some(found)) = lookup::find(server, NAMESPACES, "", namespace).await else {
         return Err(StatusError::internal(format!("failed to lookup namespace {namespace:?}")));
     };
-    let (policy, errors) = of_labels(|key| found.header().label(key), Policy::default());
+    let (policy, errors) =
+        of_labels(|key| found.header().label(key), server.config.admission.pod_security_defaults);
     if errors.is_empty() && policy.is_privileged() {
         attributes.annotate(format!("{ANNOTATION}enforce-policy"), policy.enforce.to_string());
         count_evaluation(attributes, server, "allow", "enforce", policy.enforce);
@@ -295,7 +299,8 @@ async fn workload(attributes: &Attributes<'_>, server: &Inner) -> Result<(), Sta
         attributes.annotate(format!("{ANNOTATION}error"), why);
         return Ok(());
     };
-    let (policy, errors) = of_labels(|key| found.header().label(key), Policy::default());
+    let (policy, errors) =
+        of_labels(|key| found.header().label(key), server.config.admission.pod_security_defaults);
     if errors.is_empty() && policy.warn.level == Level::Privileged && policy.audit.level == Level::Privileged
     {
         return Ok(());

@@ -24,6 +24,18 @@ pub enum Version {
     Latest,
 }
 
+impl Version {
+    /// `latest` or `v1.x`.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == "latest" {
+            return Some(Self::Latest);
+        }
+        let minor = text.strip_prefix("v1.")?;
+        let plain = minor.bytes().all(|b| b.is_ascii_digit()) && (minor == "0" || !minor.starts_with('0'));
+        minor.parse().ok().filter(|_| plain).map(Self::Minor)
+    }
+}
+
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -42,7 +54,7 @@ impl Level {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         [Self::Privileged, Self::Baseline, Self::Restricted].into_iter().find(|l| l.as_str() == text)
     }
 }
@@ -89,15 +101,6 @@ impl Policy {
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
 
-fn parse_version(text: &str) -> Option<Version> {
-    if text == "latest" {
-        return Some(Version::Latest);
-    }
-    let minor = text.strip_prefix("v1.")?;
-    let plain = minor.bytes().all(|b| b.is_ascii_digit()) && (minor == "0" || !minor.starts_with('0'));
-    minor.parse().ok().filter(|_| plain).map(Version::Minor)
-}
-
 /// The policy of a namespace with these labels, and what is wrong with them.
 pub fn of_labels<'l>(label: impl Fn(&str) -> Option<&'l str>, defaults: Policy) -> (Policy, ErrorList) {
     let mut errors = ErrorList::new();
@@ -121,7 +124,7 @@ pub fn of_labels<'l>(label: impl Fn(&str) -> Option<&'l str>, defaults: Policy) 
     let mut version = |name: &str, slot: &mut Version| -> bool {
         let key = format!("{PREFIX}{name}-version");
         let Some(text) = label(&key) else { return false };
-        let parsed = parse_version(text);
+        let parsed = Version::parse(text);
         if parsed.is_none() {
             errors.push(Error::invalid(&path(&key), text, "must be \"latest\" or \"v1.x\""));
         }
