@@ -26,7 +26,7 @@ pub fn allows(rule: &PolicyRule, wanted: &Attributes) -> bool {
 }
 
 fn url_matches(rule: &str, path: &str) -> bool {
-    rule == "*" || rule == path || rule.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix))
+    rule == path || rule.ends_with('*') && path.starts_with(rule.trim_end_matches('*'))
 }
 
 fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
@@ -37,7 +37,9 @@ fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
         // A resource that exists for authorization only may hold slashes of its own, as an audience does.
         return rule == resource;
     }
-    rule.split_once('/').is_some_and(|(r, sub)| (r == "*" || r == resource) && sub == subresource)
+    // The resource may hold slashes of its own here, too.
+    let of = |resource: &str| rule.strip_prefix(resource).and_then(|rest| rest.strip_prefix('/'));
+    [of(resource), of("*")].contains(&Some(subresource))
 }
 
 /// The rules of `wanted`, each cut to one verb, one group, one resource, one name, that `held` does not cover.
@@ -175,6 +177,9 @@ mod tests {
         let audience = rule(&["use"], &[""], &["https://example.com/a"], &[]);
         assert!(allows(&audience, &wanted("use", "", "https://example.com/a", "", "x")));
         assert!(!allows(&audience, &wanted("use", "", "https:", "", "x")));
+        let deep = rule(&["use"], &[""], &["https://example.com/a/sub"], &[]);
+        assert!(allows(&deep, &wanted("use", "", "https://example.com/a", "sub", "")));
+        assert!(!allows(&deep, &wanted("use", "", "https://example.com/a", "other", "")));
         let named = rule(&["*"], &["*"], &["*"], &["a"]);
         assert!(allows(&named, &wanted("get", "x", "y", "z", "a")));
         assert!(!allows(&named, &wanted("get", "x", "y", "z", "b")));

@@ -518,5 +518,35 @@ fn in_namespace<'a>(
         })
 }
 
+/// For tests of what reads a cache: changes without a store.
+#[cfg(test)]
+impl Cache {
+    pub fn scripted() -> Self {
+        let cache = Self::new(&[], None);
+        cache.reset(BTreeMap::new(), 1);
+        cache
+    }
+
+    pub fn put(&self, key: &str, object: &serde_json::Value, revision: u64) {
+        let object = self.decode(&object.to_string().into(), revision).expect("a valid object");
+        self.apply(vec![(key.into(), Applied::Put(Arc::new(object)))]);
+    }
+
+    pub fn delete(&self, key: &str, revision: u64) {
+        let last =
+            self.get(key).and_then(|object| object.at_version(revision)).expect("an object that is there");
+        self.apply(vec![(key.into(), Applied::Delete(Arc::new(last)))]);
+    }
+
+    /// As after a lost watch of the store: everything read anew, and all watches ended.
+    pub fn load_again(&self) {
+        let (objects, applied) = {
+            let state = self.read();
+            (state.objects.clone(), state.applied)
+        };
+        self.reset(objects, applied);
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -91,6 +91,11 @@ impl Watcher {
         !self.start.state.is_empty()
     }
 
+    /// Whether the watch was ended: what happened since then is missing.
+    pub fn has_ended(&self) -> bool {
+        self.receiver.is_closed()
+    }
+
     /// The next change; `None` when the watch was ended, because it was too slow or the cache was reset. Cancel safe.
     pub async fn next(&mut self) -> Option<Change> {
         loop {
