@@ -8,6 +8,7 @@ mod aggregation;
 mod answers;
 mod audit;
 mod authentication;
+mod authorization_upstream;
 mod certificates;
 mod custom_resources;
 mod damaged_objects;

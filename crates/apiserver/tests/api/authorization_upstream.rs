@@ -1,0 +1,327 @@
+//! The same roles, bindings and questions at our API server and at upstream's: the answers have to be the same.
+//!
+//! `KNARR_UPSTREAM` is a folder with kube-apiserver and etcd.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::HeaderValue;
+use knarr_client::http::HttpTransport;
+use knarr_client::kubeconfig::Access;
+use serde_json::{Value, json};
+
+use crate::harness::{Harness, User};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(100);
+const SEEDS: u64 = 4;
+const QUESTIONS: usize = 400;
+const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+
+/// Upstream's API server on an etcd of its own; ends with this.
+struct Upstream {
+    folder: PathBuf,
+    children: Vec<Child>,
+    admin: User,
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().rev() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Upstream {
+    async fn start() -> Self {
+        let programs = std::env::var_os("KNARR_UPSTREAM")
+            .expect("KNARR_UPSTREAM: a folder with kube-apiserver and etcd");
+        let programs = Path::new(&programs);
+        let folder = std::env::temp_dir().join(format!("upstream-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str| folder.join(name).display().to_string();
+        std::fs::write(file("tokens"), "secret,admin,1,system:masters\n").unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        std::fs::write(file("key"), key.serialize_pem()).unwrap();
+        std::fs::write(file("public"), key.public_key_pem()).unwrap();
+        let (store, peer, port) = (free_port(), free_port(), free_port());
+        let start = |name: &str, flags: &[String]| {
+            let log = std::fs::File::create(file(&format!("{name}.log"))).unwrap();
+            let mut command = Command::new(programs.join(name));
+            command.args(flags).stdout(Stdio::null()).stderr(log);
+            command.spawn().unwrap_or_else(|e| panic!("KNARR_UPSTREAM: {name} does not start: {e}"))
+        };
+        let (store, peer) = (format!("http://127.0.0.1:{store}"), format!("http://127.0.0.1:{peer}"));
+        let etcd = start(
+            "etcd",
+            &[
+                format!("--data-dir={}", file("etcd")),
+                format!("--listen-client-urls={store}"),
+                format!("--advertise-client-urls={store}"),
+                format!("--listen-peer-urls={peer}"),
+                format!("--initial-advertise-peer-urls={peer}"),
+                format!("--initial-cluster=default={peer}"),
+                "--unsafe-no-fsync".to_owned(),
+            ],
+        );
+        let api = start(
+            "kube-apiserver",
+            &[
+                format!("--etcd-servers={store}"),
+                format!("--secure-port={port}"),
+                format!("--cert-dir={}", file("certificates")),
+                format!("--token-auth-file={}", file("tokens")),
+                format!("--service-account-signing-key-file={}", file("key")),
+                format!("--service-account-key-file={}", file("public")),
+                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+                "--bind-address=127.0.0.1".to_owned(),
+                "--advertise-address=127.0.0.1".to_owned(),
+                "--endpoint-reconciler-type=none".to_owned(),
+                "--authorization-mode=Node,RBAC".to_owned(),
+            ],
+        );
+        let server = format!("https://127.0.0.1:{port}");
+        let access = Access { server, insecure_skip_tls_verify: true, ..Access::default() };
+        let transport = HttpTransport::new(&access).unwrap();
+        let transport = transport.with_authorization(HeaderValue::from_static("Bearer secret"));
+        let upstream = Self { children: vec![etcd, api], admin: User(Arc::new(transport)), folder };
+        upstream.ready().await;
+        upstream
+    }
+
+    async fn ready(&self) {
+        let began = Instant::now();
+        let request = || http::Request::builder().uri("/readyz").body(bytes::Bytes::new()).unwrap();
+        while self.admin.0.send(request()).await.is_err() {
+            if began.elapsed() > PATIENCE {
+                let log = std::fs::read_to_string(self.folder.join("kube-apiserver.log")).unwrap_or_default();
+                panic!("kube-apiserver is not ready: {}", &log[log.len().saturating_sub(4000)..]);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+fn one<'a>(random: &mut fastrand::Rng, of: &[&'a str]) -> &'a str {
+    of[random.usize(..of.len())]
+}
+
+fn list(random: &mut fastrand::Rng, of: &[&str]) -> Value {
+    (0..=random.usize(..2)).map(|_| one(random, of)).collect()
+}
+
+const VERBS: [&str; 6] = ["get", "list", "create", "delete", "impersonate", "*"];
+const GROUPS: [&str; 4] = ["", "apps", "example.com", "*"];
+const RESOURCES: [&str; 8] =
+    ["pods", "pods/log", "*/log", "*/scale", "deployments", "deployments/scale", "*", "pods/*"];
+const URLS: [&str; 6] = ["/metrics", "/metrics/*", "/a*", "/a/b", "*", "/x/**"];
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+fn rule(random: &mut fastrand::Rng, cluster: bool) -> Value {
+    if cluster && random.u8(..4) == 0 {
+        return json!({"verbs": list(random, &VERBS), "nonResourceURLs": list(random, &URLS)});
+    }
+    let mut rule = json!({
+        "verbs": list(random, &VERBS),
+        "apiGroups": list(random, &GROUPS),
+        "resources": list(random, &RESOURCES),
+    });
+    if random.u8(..4) == 0 {
+        rule["resourceNames"] = list(random, &NAMES);
+    }
+    rule
+}
+
+fn subjects(random: &mut fastrand::Rng, seed: u64) -> Value {
+    let subject = |random: &mut fastrand::Rng| {
+        let name = format!("{}{seed}", one(random, &NAMES));
+        match random.u8(..3) {
+            0 => json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name}),
+            1 => json!({"kind": "Group", "apiGroup": "rbac.authorization.k8s.io", "name": name}),
+            _ => json!({"kind": "ServiceAccount", "namespace": one(random, &["n", "m"]), "name": name}),
+        }
+    };
+    (0..=random.usize(..2)).map(|_| subject(random)).collect()
+}
+
+/// Collections and objects, the roles first. The last of each kind is what is waited for.
+fn objects(random: &mut fastrand::Rng, seed: u64) -> Vec<(String, Value)> {
+    let mut all = Vec::new();
+    let reference = |kind: &str, name: String| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
+    for name in NAMES {
+        let rules: Value = (0..=random.usize(..2)).map(|_| rule(random, true)).collect();
+        all.push((
+            format!("{GROUP}/clusterroles"),
+            json!({"metadata": {"name": format!("{name}{seed}")}, "rules": rules}),
+        ));
+        for namespace in ["n", "m"] {
+            let rules: Value = (0..=random.usize(..2)).map(|_| rule(random, false)).collect();
+            let role = json!({"metadata": {"name": format!("{name}{seed}")}, "rules": rules});
+            all.push((format!("{GROUP}/namespaces/{namespace}/roles"), role));
+        }
+    }
+    for name in NAMES {
+        // One name more than there are roles: some bindings are to roles that do not exist.
+        let role =
+            |random: &mut fastrand::Rng| format!("{}{seed}", one(random, &["a", "b", "c", "d", "none"]));
+        let binding = json!({
+            "metadata": {"name": format!("{name}{seed}")},
+            "roleRef": reference("ClusterRole", role(random)), "subjects": subjects(random, seed),
+        });
+        all.push((format!("{GROUP}/clusterrolebindings"), binding));
+        for namespace in ["n", "m"] {
+            let kind = one(random, &["Role", "ClusterRole"]);
+            let binding = json!({
+                "metadata": {"name": format!("{name}{seed}")},
+                "roleRef": reference(kind, role(random)), "subjects": subjects(random, seed),
+            });
+            all.push((format!("{GROUP}/namespaces/{namespace}/rolebindings"), binding));
+        }
+    }
+    all.extend(markers(seed));
+    all
+}
+
+fn marker(seed: u64, scope: &str) -> String {
+    format!("marker-{scope}-{seed}")
+}
+
+/// Who may something once all that was written before is known.
+fn markers(seed: u64) -> Vec<(String, Value)> {
+    let rules = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["markers"]}]);
+    let binding = |kind: &str, scope: &str| {
+        json!({
+            "metadata": {"name": marker(seed, scope)},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": marker(seed, scope)},
+            "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": marker(seed, scope)}],
+        })
+    };
+    let role = |scope: &str| json!({"metadata": {"name": marker(seed, scope)}, "rules": rules});
+    vec![
+        (format!("{GROUP}/clusterroles"), role("all")),
+        (format!("{GROUP}/namespaces/n/roles"), role("one")),
+        (format!("{GROUP}/clusterrolebindings"), binding("ClusterRole", "all")),
+        (format!("{GROUP}/namespaces/n/rolebindings"), binding("Role", "one")),
+    ]
+}
+
+async fn ask(server: &User, spec: &Value) -> Value {
+    let review =
+        json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec});
+    server.post(REVIEWS, &review).await.expect(201)["status"].clone()
+}
+
+async fn prepare(server: &User, objects: &[(String, Value)], seed: u64) {
+    for (collection, object) in objects {
+        server.post(collection, object).await.expect(201);
+    }
+    for scope in ["all", "one"] {
+        let resource = json!({"verb": "get", "resource": "markers", "namespace": "n"});
+        let spec = json!({"user": marker(seed, scope), "resourceAttributes": resource});
+        let began = Instant::now();
+        while ask(server, &spec).await["allowed"] != true {
+            assert!(began.elapsed() < PATIENCE, "the {scope} marker is not known");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Users of this seed's bindings, users of every cluster's, nodes, and nobody.
+fn user(random: &mut fastrand::Rng, seed: u64) -> Value {
+    let name = format!("{}{seed}", one(random, &NAMES));
+    let own = format!("{}{seed}", one(random, &NAMES));
+    match random.u8(..8) {
+        0 | 1 => json!({"user": name}),
+        2 => json!({"user": name, "groups": [own]}),
+        3 => json!({"user": "x", "groups": [own, name]}),
+        4 => json!({"user": format!("system:serviceaccount:{}:{name}", one(random, &["n", "m"]))}),
+        5 => json!({"user": "system:node:a", "groups": ["system:nodes", "system:authenticated"]}),
+        6 => {
+            json!({"user": one(random, &["system:kube-scheduler", "system:kube-controller-manager", "system:kube-proxy"])})
+        }
+        _ => {
+            let account = one(
+                random,
+                &["deployment-controller", "job-controller", "generic-garbage-collector", "node-controller"],
+            );
+            json!({"user": format!("system:serviceaccount:kube-system:{account}")})
+        }
+    }
+}
+
+fn question(random: &mut fastrand::Rng, seed: u64) -> Value {
+    let mut spec = user(random, seed);
+    if random.u8(..6) == 0 {
+        let path = one(random, &["/metrics", "/metrics/x", "/a", "/abc", "/a/b", "/healthz", "/x/", "/"]);
+        spec["nonResourceAttributes"] = json!({"verb": one(random, &["get", "post", "*"]), "path": path});
+        return spec;
+    }
+    let verb =
+        one(random, &["get", "list", "watch", "create", "update", "patch", "delete", "impersonate", "bind"]);
+    let resource = one(
+        random,
+        &[
+            "pods",
+            "deployments",
+            "nodes",
+            "secrets",
+            "configmaps",
+            "jobs",
+            "leases",
+            "endpoints",
+            "events",
+            "replicasets",
+        ],
+    );
+    spec["resourceAttributes"] = json!({
+        "verb": verb,
+        "group": one(random, &["", "apps", "example.com", "batch", "coordination.k8s.io"]),
+        "resource": resource,
+        "subresource": one(random, &["", "", "log", "scale", "status"]),
+        "namespace": one(random, &["", "n", "m", "kube-system"]),
+        "name": one(random, &["", "a", "b"]),
+    });
+    spec
+}
+
+#[tokio::test]
+#[ignore = "needs KNARR_UPSTREAM, a folder with kube-apiserver and etcd"]
+async fn reviews_are_answered_as_upstream_answers_them() {
+    let upstream = Upstream::start().await;
+    let harness = Harness::new().await;
+    let (ours, theirs) = (harness.admin(), &upstream.admin);
+    for namespace in ["n", "m"] {
+        let object = json!({"metadata": {"name": namespace}});
+        ours.post("/api/v1/namespaces", &object).await.expect(201);
+        theirs.post("/api/v1/namespaces", &object).await.expect(201);
+    }
+    let (mut differences, mut allowed) = (Vec::new(), 0);
+    for seed in 0..SEEDS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let objects = objects(&mut random, seed);
+        prepare(&ours, &objects, seed).await;
+        prepare(theirs, &objects, seed).await;
+        for _ in 0..QUESTIONS {
+            let spec = question(&mut random, seed);
+            let (here, there) = (ask(&ours, &spec).await, ask(theirs, &spec).await);
+            allowed += usize::from(there["allowed"] == true);
+            if (&here["allowed"], &here["denied"]) != (&there["allowed"], &there["denied"]) {
+                differences.push(format!("{spec}\n  here  {here}\n  there {there}"));
+            }
+        }
+    }
+    assert!(allowed > 100, "only {allowed} answers were yes");
+    assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
+}
