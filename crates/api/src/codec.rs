@@ -4,6 +4,7 @@ use k8s_openapi::Resource;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::kind::{DecodeError, Kind, ResourceType};
+use crate::object::Object;
 
 macro_rules! kinds {
     ($($ty:ty, $namespaced:literal;)*) => {$(
@@ -34,7 +35,31 @@ macro_rules! kinds {
                 &mut self.metadata
             }
         }
-    )*};
+    )*
+
+        /// Makes the typed view of an object of this resource, where it has a type here.
+        fn typed_view(types: &ResourceType, object: &Object) -> Result<(), DecodeError> {
+            let wanted = (types.group, types.version, types.kind);
+            $(
+                if wanted == (<$ty as Resource>::GROUP, <$ty as Resource>::VERSION, <$ty as Resource>::KIND) {
+                    return object.typed::<$ty>().map(drop);
+                }
+            )*
+            Ok(())
+        }
+    };
+}
+
+/// Whether the object fits its type, and all types that validation asked for. What does not has passed validation
+/// unseen, and has to be refused.
+///
+/// # Errors
+/// Why it does not fit.
+pub fn readable(types: &ResourceType, object: &Object) -> Result<(), String> {
+    if let Some(why) = object.unreadable() {
+        return Err(why);
+    }
+    typed_view(types, object).map_err(|error| error.source.to_string())
 }
 
 include!("kinds.in");

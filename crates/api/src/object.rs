@@ -158,13 +158,29 @@ impl Object {
         let held = self.typed.read().unwrap_or_else(PoisonError::into_inner).clone();
         let view = match held.map(|view| view.downcast::<K>()) {
             Some(Ok(view)) => return Ok(view),
-            Some(Err(_)) => return self.decode::<K>().map(Arc::new),
-            None => Arc::new(self.decode::<K>()?),
+            Some(Err(_)) => return self.noted(self.decode::<K>()).map(Arc::new),
+            None => Arc::new(self.noted(self.decode::<K>())?),
         };
         let mut typed = self.typed.write().unwrap_or_else(PoisonError::into_inner);
         // Who decoded at the same time shares what was first.
         let first = typed.get_or_insert_with(|| Arc::<K>::clone(&view));
         Ok(Arc::clone(first).downcast::<K>().unwrap_or(view))
+    }
+
+    /// Remembers, in place of the view, that there is none.
+    fn noted<K>(&self, decoded: Result<K, DecodeError>) -> Result<K, DecodeError> {
+        if let Err(error) = &decoded {
+            let why = Unreadable(error.source.to_string());
+            *self.typed.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(why));
+        }
+        decoded
+    }
+
+    /// Why the typed view that somebody asked for could not be made, if so. Validation that found no errors has then
+    /// not looked at the object.
+    pub fn unreadable(&self) -> Option<String> {
+        let held = self.typed.read().unwrap_or_else(PoisonError::into_inner).clone();
+        held.and_then(|view| view.downcast::<Unreadable>().ok()).map(|why| why.0.clone())
     }
 
     fn decode<K: Kind>(&self) -> Result<K, DecodeError> {
@@ -200,6 +216,9 @@ impl Object {
         Ok(serde_json::from_slice::<Partial>(&self.json())?.metadata)
     }
 }
+
+/// In place of a typed view: the object does not fit its type, and why.
+struct Unreadable(String);
 
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -164,7 +164,7 @@ fn secret_problems(tls: &api::IngressTLS) -> Vec<String> {
 /// The rules as they came: the typed view cannot tell an empty path type from none.
 fn raw_rules(object: &Object) -> Value {
     let mut value: Value = serde_json::from_slice(&object.json()).unwrap_or_default();
-    value["spec"]["rules"].take()
+    value.pointer_mut("/spec/rules").map(Value::take).unwrap_or_default()
 }
 
 fn validate_spec(errors: &mut ErrorList, spec: &api::IngressSpec, lenient: Lenient, raw: &Value) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use knarr_api::codec;
 use knarr_api::object::Object;
 use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
@@ -125,6 +126,7 @@ async fn create_named(
         (typed(served, &attributes.object)?, None)
     };
     errors.extend(strategy.validate(&view));
+    readable(served, &view)?;
     // What a bad name would make of a storage key must not come to the store.
     if errors.is_empty() {
         errors.extend(metadata::validate_path_segments(&attributes.object));
@@ -187,6 +189,17 @@ async fn write_new(
 pub fn typed(served: &Served, value: &Value) -> Result<Arc<Object>, StatusError> {
     let json = serde_json::to_vec(value).map_err(StatusError::internal)?;
     Object::new(json.into(), served.resource.selectable).map(Arc::new).map_err(StatusError::internal)
+}
+
+/// Whether validation could look at the object. What does not fit its type has passed it unseen.
+pub fn readable(served: &Served, view: &Object) -> Result<(), StatusError> {
+    let types = served.resource.types;
+    codec::readable(&types, view).map_err(|why| {
+        let (kind, version) = (types.kind, types.version);
+        StatusError::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+        ))
+    })
 }
 
 /// What a dry run answers: the object as it would have been stored.

@@ -10,7 +10,7 @@ use knarr_apimachinery::status::StatusError;
 use knarr_storage::Precondition;
 use serde_json::Value;
 
-use super::create::{self, dry_object, typed};
+use super::create::{self, dry_object, readable, typed};
 use super::managed::Change;
 use super::options::WriteParams;
 use super::served::{Prepared, Served};
@@ -151,6 +151,12 @@ async fn prepare_update(
     let mut errors = metadata::validate_update(&attributes.object, old, standard);
     let after = typed(served, &attributes.object)?;
     errors.extend(strategy.validate_update(&after, before, target.subresource));
+    readable(served, &after)?;
+    if let Some(why) = before.unreadable() {
+        // Nothing that may not change could be compared with it.
+        let name = before.name();
+        return Err(StatusError::internal(format!("stored object {name:?} cannot be read: {why}")));
+    }
     if !errors.is_empty() {
         let types = served.stored.types;
         return Err(StatusError::invalid(types.group, types.kind, target.name, &errors));
