@@ -174,7 +174,7 @@ impl ApiServer {
             resource_metrics: ResourceMetrics::default(),
             other_metrics: Mutex::default(),
             metrics,
-            admission: Admission::new(&config.admission.enabled, &config.admission.disabled)?,
+            admission: Admission::new(&config.admission)?,
             events: EventLeases::default(),
             custom_resources: CustomResources::default(),
             fairness: fairness.clone(),

@@ -2,11 +2,15 @@
 //!
 //! Source: `k8s.io/client-go/tools/clientcmd/api/v1`. Exec plugins and auth providers are not supported.
 
+mod users;
+
 use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::{Deserialize, Serialize};
+
+pub use users::{Identity, Users};
 
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
@@ -136,11 +140,6 @@ impl Access {
         let cluster = &cluster.ok_or_else(|| missing("cluster", &context.cluster))?.cluster;
         let no_user = User::default();
         let user = file.users.iter().find(|u| u.name == context.user).map_or(&no_user, |u| &u.user);
-        let token = match (&user.token, &user.token_file) {
-            (Some(token), _) => Some(token.clone()),
-            (None, Some(path)) => Some(String::from_utf8_lossy(&read(&folder.join(path))?).trim().to_owned()),
-            (None, None) => None,
-        };
         Ok(Self {
             server: cluster.server.trim_end_matches('/').to_owned(),
             certificate_authority: pem(
@@ -158,7 +157,7 @@ impl Access {
                 folder,
             )?,
             client_key: pem("client-key-data", &user.client_key_data, &user.client_key, folder)?,
-            token,
+            token: token(user, folder)?,
             namespace: context.namespace.clone(),
         })
     }
@@ -204,6 +203,15 @@ impl Access {
 
 fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
     std::fs::read(path).map_err(|source| KubeconfigError::Read { path: path.into(), source })
+}
+
+/// A user's token; one that is written in the kubeconfig goes before a file.
+fn token(user: &User, folder: &Path) -> Result<Option<String>, KubeconfigError> {
+    match (&user.token, &user.token_file) {
+        (Some(token), _) => Ok(Some(token.clone())),
+        (None, Some(path)) => Ok(Some(String::from_utf8_lossy(&read(&folder.join(path))?).trim().to_owned())),
+        (None, None) => Ok(None),
+    }
 }
 
 /// Inline data wins over a file, as in client-go.

@@ -10,7 +10,7 @@ use super::metrics::{Metrics, Step};
 use super::policy::definitions::Policies;
 use super::policy::{Mutations, Validations};
 use super::webhooks::Configurations;
-use super::{Attributes, PLUGINS, Plugin, Runs};
+use super::{AdmissionConfig, Attributes, PLUGINS, Plugin, Runs};
 use crate::server::Inner;
 
 /// Names of plugins that make no sense.
@@ -38,7 +38,8 @@ pub struct Admission {
 
 impl Admission {
     /// All plugins that are on by default or enabled, less those that are disabled.
-    pub fn new(enabled: &[String], disabled: &[String]) -> Result<Self, ChainError> {
+    pub fn new(settings: &AdmissionConfig) -> Result<Self, ChainError> {
+        let (enabled, disabled) = (&settings.enabled[..], &settings.disabled[..]);
         check_names(enabled, disabled)?;
         let plugins = PLUGINS.iter().filter(|(d, p)| runs(*d, p.name(), enabled, disabled)).map(|(_, p)| *p);
         let chain: Vec<_> = plugins.enumerate().collect();
@@ -47,8 +48,14 @@ impl Admission {
             chain,
             metrics,
             events: Buckets::default(),
-            mutating: Configurations::new("mutatingwebhookconfigurations"),
-            validating: Configurations::new("validatingwebhookconfigurations"),
+            mutating: Configurations::new(
+                "mutatingwebhookconfigurations",
+                settings.mutating_webhook_users.clone(),
+            ),
+            validating: Configurations::new(
+                "validatingwebhookconfigurations",
+                settings.validating_webhook_users.clone(),
+            ),
             mutating_policies: Policies::default(),
             validating_policies: Policies::default(),
         })
@@ -168,7 +175,12 @@ mod tests {
 
     fn names(enabled: &[&str], disabled: &[&str]) -> Result<Vec<&'static str>, String> {
         let owned = |list: &[&str]| list.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
-        let admission = Admission::new(&owned(enabled), &owned(disabled)).map_err(|e| e.to_string())?;
+        let settings = AdmissionConfig {
+            enabled: owned(enabled),
+            disabled: owned(disabled),
+            ..AdmissionConfig::default()
+        };
+        let admission = Admission::new(&settings).map_err(|e| e.to_string())?;
         Ok(admission.names().collect())
     }
 

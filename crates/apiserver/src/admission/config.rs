@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use knarr_api::quota::Limited;
+use knarr_client::kubeconfig::Users;
 
 use super::event_rate_limit::EventLimit;
 use super::pod_security::{Exemptions, Policy};
@@ -27,6 +29,10 @@ pub struct AdmissionConfig {
     pub pod_security_defaults: Policy,
     /// PodSecurity: whom its policies do not concern.
     pub pod_security_exemptions: Exemptions,
+    /// MutatingAdmissionWebhook: who the API server is to webhooks, by their hosts.
+    pub mutating_webhook_users: Option<Arc<Users>>,
+    /// ValidatingAdmissionWebhook: the same.
+    pub validating_webhook_users: Option<Arc<Users>>,
     /// NodeRestriction: the node of this very server, which may call itself a part of the control plane.
     pub control_plane_node: Option<String>,
 }

@@ -9,7 +9,8 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use knarr_tls::{Roots, tls_words};
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
@@ -69,7 +70,17 @@ pub fn tls_config(target: &Target) -> Result<ClientConfig, Failure> {
         true => knarr_tls::trusting_anybody(),
         false => knarr_tls::trusting(authorities(&target.ca_pem)?),
     };
-    let mut config = builder.map_err(|e| Failure::Connect(e.to_string()))?.with_no_client_auth();
+    let wrong = |e: &dyn std::fmt::Display| Failure::Connect(e.to_string());
+    let builder = builder.map_err(|e| wrong(&e))?;
+    let own = target.identity.as_ref().map(|identity| (&identity.client_certificate, &identity.client_key));
+    let mut config = match own {
+        Some((Some(certificate), Some(key))) => {
+            let chain = CertificateDer::pem_slice_iter(certificate).collect::<Result<_, _>>();
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| wrong(&e))?;
+            builder.with_client_auth_cert(chain.map_err(|e| wrong(&e))?, key).map_err(|e| wrong(&e))?
+        }
+        _ => builder.with_no_client_auth(),
+    };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -111,7 +111,7 @@ impl Webhooks {
                 .resolve(namespace, name, *port)
                 .map_err(|e| Failure::Connect(e.message().to_owned()))?,
         };
-        let mut request = request(place, path, call)?;
+        let mut request = request(target, place, path, call)?;
         // A kept connection may have been closed meanwhile: then what was not sent is sent on a new one.
         while let Some(mut kept) = self.pool.take(target, place, &host, port, self.clock.monotonic()) {
             match kept.sender.try_send_request(request).await {
@@ -155,14 +155,17 @@ fn whole_seconds(timeout: Duration) -> u64 {
     timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)
 }
 
-fn request(place: &Place, path: &str, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
-    let request = Request::builder()
+fn request(target: &Target, place: &Place, path: &str, call: &Call) -> Result<Request<Full<Bytes>>, Failure> {
+    let mut request = Request::builder()
         .method(Method::POST)
         .uri(path)
         .header(HOST, &place.authority)
         .header(USER_AGENT, AGENT)
         .header(CONTENT_TYPE, "application/json")
         .header(ACCEPT, "application/json, */*");
+    if let Some(token) = target.identity.as_ref().and_then(|identity| identity.token.as_ref()) {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
     request.body(Full::new(call.body.clone())).map_err(|e| Failure::Connect(e.to_string()))
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::client::conn::http1::SendRequest;
+use knarr_client::kubeconfig::Identity;
 use rustls::ClientConfig;
 
 use super::connect;
@@ -32,6 +33,7 @@ struct Trust {
     secure: bool,
     ca_pem: Vec<u8>,
     insecure: bool,
+    identity: Option<Identity>,
 }
 
 type Endpoint = (String, String, u16);
@@ -125,7 +127,8 @@ impl State {
     fn client(&mut self, target: &Target, secure: bool) -> &mut Client {
         self.uses += 1;
         let uses = self.uses;
-        let trust = Trust { secure, ca_pem: target.ca_pem.clone(), insecure: target.insecure };
+        let (ca_pem, identity) = (target.ca_pem.clone(), target.identity.clone());
+        let trust = Trust { secure, ca_pem, insecure: target.insecure, identity };
         if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&trust) {
             let oldest = self.clients.values().map(|c| c.used).min();
             self.clients.retain(|_, c| Some(c.used) != oldest);

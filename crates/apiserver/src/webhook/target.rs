@@ -2,6 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use knarr_client::kubeconfig::Identity;
 use serde_json::Value;
 
 use super::CallError;
@@ -16,6 +17,8 @@ pub struct Target {
     pub server_name: Option<String>,
     /// Whether any certificate will do. Only a configuration file may say so, never an API object.
     pub insecure: bool,
+    /// Who the API server is there; `None`: nobody.
+    pub identity: Option<Identity>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -30,7 +33,13 @@ const HTTP: u16 = 80;
 impl Target {
     /// A webhook under a URL, trusted by these authorities.
     pub fn url(url: impl Into<String>, ca_pem: impl Into<Vec<u8>>) -> Self {
-        Self { address: Address::Url(url.into()), ca_pem: ca_pem.into(), server_name: None, insecure: false }
+        Self {
+            address: Address::Url(url.into()),
+            ca_pem: ca_pem.into(),
+            server_name: None,
+            insecure: false,
+            identity: None,
+        }
     }
 
     /// From a `clientConfig` of the API: `{url | service: {namespace, name, path, port}, caBundle}`.
@@ -59,6 +68,11 @@ impl Target {
             return Err(CallError::Target(why.into()));
         }
         Ok(Self::url(url, ca_pem))
+    }
+
+    /// Where it is, of a service by its name in the cluster; `None` where the URL makes no sense.
+    pub fn host_and_port(&self) -> Option<(String, u16)> {
+        self.place().ok().map(|place| (place.host, place.port))
     }
 
     /// What a connection and a request need to know.

@@ -99,6 +99,35 @@ async fn objects_are_changed_and_refused() {
     );
 }
 
+/// The token of the user that the kubeconfig names after the webhook's host is sent, to no other one.
+#[tokio::test]
+async fn webhooks_are_sent_the_credentials_of_their_host() {
+    let folder = std::env::temp_dir().join(format!("webhooks-{}", uuid::Uuid::new_v4()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let server = HookServer::start(&["127.0.0.1"], |r| answer(r, json!({"allowed": true}))).await.unwrap();
+    let (users, file) = (folder.join("kubeconfig"), folder.join("admission.json"));
+    let port = server.address.port();
+    let text = format!(
+        "users: [{{name: '127.0.0.1:{port}', user: {{token: secret}}}}, {{name: 'a:1', user: {{token: other}}}}]"
+    );
+    std::fs::write(&users, text).unwrap();
+    let kind = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": users});
+    let plugins = json!([{"name": "ValidatingAdmissionWebhook", "configuration": kind}]);
+    let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
+    std::fs::write(&file, configuration.to_string()).unwrap();
+    let store = std::sync::Arc::new(knarr_storage::Embedded::memory(knarr_storage::Options::default()));
+    let harness = Harness::on(store, |config| config.admission.control_config_file = Some(file)).await;
+    let admin = harness.admin();
+    register(&admin, "ValidatingWebhook", json!([webhook(&server, "/validate", json!({}))])).await;
+    register(&admin, "MutatingWebhook", json!([webhook(&server, "/mutate", json!({}))])).await;
+    admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+    let received = server.received();
+    let sent: Vec<_> =
+        received.iter().map(|r| (r.path.split('?').next(), r.authorization.as_str())).collect();
+    assert_eq!(sent, [(Some("/mutate"), ""), (Some("/validate"), "Bearer secret")]);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[tokio::test]
 async fn deletions_and_generated_names_are_shown() {
     let harness = Harness::new().await;

@@ -6,8 +6,10 @@
 mod event_rate_limit;
 mod pod_node_selector;
 mod pod_security;
+mod policies;
 mod resource_quota;
 mod strict;
+mod webhooks;
 
 use std::path::{Path, PathBuf};
 
@@ -73,10 +75,20 @@ type Load = fn(Option<&Value>, &mut AdmissionConfig) -> Result<(), String>;
 /// The plugins that can be configured.
 const LOADERS: &[(&str, Load)] = &[
     ("EventRateLimit", event_rate_limit::load),
+    ("MutatingAdmissionPolicy", policies::load_mutating),
+    ("MutatingAdmissionWebhook", webhooks::load_mutating),
     ("PodNodeSelector", pod_node_selector::load),
     ("PodSecurity", pod_security::load),
     ("ResourceQuota", resource_quota::load),
+    ("ValidatingAdmissionPolicy", policies::load_validating),
+    ("ValidatingAdmissionWebhook", webhooks::load_validating),
 ];
+
+/// Admission that its operator believes in must not be missing without a word.
+fn no_manifests() -> String {
+    "staticManifestsDir: Forbidden: policies and webhooks of files are not supported by this server"
+        .to_owned()
+}
 
 /// The settings with what their file says.
 pub fn read(mut settings: AdmissionConfig) -> Result<AdmissionConfig, ConfigurationError> {

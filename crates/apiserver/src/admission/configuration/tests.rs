@@ -165,6 +165,39 @@ fn plugins_refuse_what_they_cannot_follow() {
         let error = folder.plugin(name, &value).unwrap_err();
         assert_eq!(error, format!("couldn't init admission plugin \"{name}\": {expected}"));
     }
+    let version = "apiserver.config.k8s.io/v1";
+    for (name, kind, more, expected) in [
+        (
+            "ValidatingAdmissionWebhook",
+            "WebhookAdmissionConfiguration",
+            json!({"kubeConfigFile": "relative"}),
+            "kubeConfigFile: Invalid value: \"relative\": must be an absolute file path",
+        ),
+        (
+            "MutatingAdmissionWebhook",
+            "WebhookAdmissionConfiguration",
+            json!({"kubeConfigFile": "/nowhere"}),
+            "cannot read /nowhere",
+        ),
+        (
+            "MutatingAdmissionWebhook",
+            "WebhookAdmission",
+            json!({}),
+            "no kind \"WebhookAdmission\" is registered",
+        ),
+        (
+            "ValidatingAdmissionPolicy",
+            "ValidatingAdmissionPolicyConfiguration",
+            json!({"staticManifestsDir": "/x"}),
+            "staticManifestsDir: Forbidden",
+        ),
+        ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicyConfiguration", json!({}), "no kind"),
+    ] {
+        let mut value = json!({"apiVersion": version, "kind": kind});
+        value.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let error = folder.plugin(name, &value).unwrap_err();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
     let error = folder.plugin("PodNodeSelector", &json!({"podNodeSelectorPluginConfig": {"x": "a"}}));
     assert!(error.unwrap_err().contains("podNodeSelectorPluginConfig.x: invalid selector: [a]"));
     let (name, value) = events(json!([{"type": "SourceAndObject", "qps": 2, "burst": 3, "cacheSize": 4}]));

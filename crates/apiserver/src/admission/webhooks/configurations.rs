@@ -8,6 +8,7 @@ use arc_swap::ArcSwapOption;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use knarr_apimachinery::selector::Selector;
 use knarr_apimachinery::status::StatusError;
+use knarr_client::kubeconfig::Users;
 use serde_json::Value;
 
 use super::GROUP;
@@ -76,12 +77,14 @@ struct Read {
 /// The webhooks of one kind of configuration.
 pub struct Configurations {
     plural: &'static str,
+    /// Who the API server is to them.
+    users: Option<Arc<Users>>,
     read: ArcSwapOption<Read>,
 }
 
 impl Configurations {
-    pub fn new(plural: &'static str) -> Self {
-        Self { plural, read: ArcSwapOption::empty() }
+    pub fn new(plural: &'static str, users: Option<Arc<Users>>) -> Self {
+        Self { plural, users, read: ArcSwapOption::empty() }
     }
 
     /// All hooks, by the configurations' names.
@@ -97,9 +100,21 @@ impl Configurations {
         }
         let objects = cache.list(None);
         let values = objects.iter().filter_map(|o| serde_json::from_slice::<Value>(&o.json()).ok());
-        let hooks: Arc<Vec<_>> = Arc::new(values.flat_map(|v| hooks_of(&v)).map(Arc::new).collect());
+        let hooks: Arc<Vec<_>> =
+            Arc::new(values.flat_map(|v| hooks_of(&v)).map(|hook| Arc::new(self.identified(hook))).collect());
         self.read.store(Some(Arc::new(Read { generation, hooks: Arc::clone(&hooks) })));
         Ok(hooks)
+    }
+}
+
+impl Configurations {
+    /// The hook with what the API server authenticates itself by at its host.
+    fn identified(&self, mut hook: Hook) -> Hook {
+        if let (Some(users), Ok(target)) = (&self.users, &mut hook.target) {
+            target.identity =
+                target.host_and_port().and_then(|(host, port)| users.of_host(&host, port)).cloned();
+        }
+        hook
     }
 }
 
