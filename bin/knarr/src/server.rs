@@ -10,7 +10,7 @@ use clap::Args;
 use knarr_api::resource::Resource;
 use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
-use knarr_apiserver::{AdmissionConfig, ApiServer, Features};
+use knarr_apiserver::{AdmissionConfig, ApiServer, Features, TolerationSeconds};
 use knarr_client::clock::SystemClock;
 use knarr_kubelet::server::ServingCertificate;
 use knarr_scheduler::config::Configuration;
@@ -79,6 +79,12 @@ pub struct ServerArgs {
     /// AdmissionConfiguration: the settings of admission plugins
     #[arg(long, value_name = "FILE")]
     admission_control_config_file: Option<PathBuf>,
+    /// How long pods that say nothing tolerate a node that is not ready
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    default_not_ready_toleration_seconds: i64,
+    /// How long pods that say nothing tolerate a node that is out of reach
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    default_unreachable_toleration_seconds: i64,
     /// File with a KubeSchedulerConfiguration: profiles, plugins and their arguments
     #[arg(long, value_name = "FILE")]
     scheduler_config: Option<PathBuf>,
@@ -217,6 +223,10 @@ fn options(args: &ServerArgs) -> Result<control_plane::Options> {
         admission: AdmissionConfig {
             enabled: args.enable_admission_plugins.clone(),
             disabled: args.disable_admission_plugins.clone(),
+            toleration_seconds: TolerationSeconds {
+                not_ready: args.default_not_ready_toleration_seconds,
+                unreachable: args.default_unreachable_toleration_seconds,
+            },
             control_config_file: args.admission_control_config_file.clone(),
             control_plane_node: (!args.disable_node).then(|| node_name.clone()),
             ..AdmissionConfig::default()

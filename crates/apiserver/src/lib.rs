@@ -35,6 +35,7 @@ mod thread_safe;
 mod webhook;
 
 pub use admission::AdmissionConfig;
+pub use admission::default_toleration_seconds::TolerationSeconds;
 pub use admission::event_rate_limit::{EventLimit, LimitType};
 pub use admission::pod_security::Exemptions;
 pub use audit::options::{

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use knarr_api::quota::Limited;
 use knarr_client::kubeconfig::Users;
 
+use super::default_toleration_seconds::TolerationSeconds;
 use super::event_rate_limit::EventLimit;
 use super::pod_security::{Exemptions, Policy};
 
@@ -29,6 +30,8 @@ pub struct AdmissionConfig {
     pub pod_security_defaults: Policy,
     /// PodSecurity: whom its policies do not concern.
     pub pod_security_exemptions: Exemptions,
+    /// DefaultTolerationSeconds.
+    pub toleration_seconds: TolerationSeconds,
     /// MutatingAdmissionWebhook: who the API server is to webhooks, by their hosts.
     pub mutating_webhook_users: Option<Arc<Users>>,
     /// ValidatingAdmissionWebhook: the same.

@@ -1,4 +1,4 @@
-//! DefaultTolerationSeconds: pods stay five minutes on a node that is not ready or out of reach.
+//! DefaultTolerationSeconds: how long pods stay on a node that is not ready or out of reach; by default five minutes.
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -10,7 +10,21 @@ use crate::server::Inner;
 pub struct DefaultTolerationSeconds;
 
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
-const SECONDS: i64 = 300;
+
+/// For how long each is tolerated where a pod says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TolerationSeconds {
+    /// `--default-not-ready-toleration-seconds`.
+    pub not_ready: i64,
+    /// `--default-unreachable-toleration-seconds`.
+    pub unreachable: i64,
+}
+
+impl Default for TolerationSeconds {
+    fn default() -> Self {
+        Self { not_ready: 300, unreachable: 300 }
+    }
+}
 
 #[async_trait]
 impl Plugin for DefaultTolerationSeconds {
@@ -22,15 +36,15 @@ impl Plugin for DefaultTolerationSeconds {
         matches!(operation, Operation::Create | Operation::Update)
     }
 
-    async fn mutate(&self, attributes: &mut Attributes<'_>, _: &Inner) -> Result<(), StatusError> {
+    async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
         if attributes.is("", "pods") {
-            tolerate(&mut attributes.object);
+            tolerate(&mut attributes.object, server.config.admission.toleration_seconds);
         }
         Ok(())
     }
 }
 
-fn tolerate(pod: &mut Value) {
+fn tolerate(pod: &mut Value, seconds: TolerationSeconds) {
     let tolerations = &mut pod["spec"]["tolerations"];
     let list = tolerations.as_array().cloned().unwrap_or_default();
     let covered = |taint: &str| {
@@ -42,8 +56,11 @@ fn tolerate(pod: &mut Value) {
     };
     let missing: Vec<Value> = TAINTS
         .iter()
-        .filter(|t| !covered(t))
-        .map(|t| json!({"key": t, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS}))
+        .zip([seconds.not_ready, seconds.unreachable])
+        .filter(|(t, _)| !covered(t))
+        .map(|(t, seconds)| {
+            json!({"key": t, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds})
+        })
         .collect();
     if !missing.is_empty() {
         *tolerations = Value::Array(list.into_iter().chain(missing).collect());
@@ -64,9 +81,18 @@ mod tests {
         ] {
             let mut pod = json!({"spec": {"tolerations": given}});
             let before = given.as_array().map_or(0, Vec::len);
-            tolerate(&mut pod);
+            tolerate(&mut pod, TolerationSeconds::default());
             let after = pod["spec"]["tolerations"].as_array().map_or(0, Vec::len);
             assert_eq!(after - before, added, "{given}");
         }
+    }
+
+    #[test]
+    fn each_taint_has_its_own_time() {
+        let mut pod = json!({"spec": {}});
+        tolerate(&mut pod, TolerationSeconds { not_ready: 10, unreachable: 20 });
+        let tolerations = pod["spec"]["tolerations"].as_array().unwrap();
+        let shown: Vec<_> = tolerations.iter().map(|t| (&t["key"], &t["tolerationSeconds"])).collect();
+        assert_eq!(shown, [(&json!(TAINTS[0]), &json!(10)), (&json!(TAINTS[1]), &json!(20))]);
     }
 }
