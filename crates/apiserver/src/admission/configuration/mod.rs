@@ -23,13 +23,15 @@ use strict::Shape;
 /// A configuration that cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
-    #[error("unable to read admission control configuration from {path:?} [{source}]")]
+    #[error(
+        "failed to read plugin config: unable to read admission control configuration from {path:?} [{source}]"
+    )]
     Read {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("admission control configuration {path:?}: {why}")]
+    #[error("failed to read plugin config: {why} (in {path:?})")]
     File { path: PathBuf, why: String },
     #[error("couldn't init admission plugin {name:?}: {why}")]
     Plugin { name: String, why: String },

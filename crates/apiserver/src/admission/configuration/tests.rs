@@ -99,6 +99,7 @@ fn what_cannot_be_followed_is_refused() {
         ),
         ("a: [", "error converting YAML to JSON"),
         (&format!("{HEAD}{HEAD}"), "error converting YAML to JSON"),
+        (&format!("{HEAD}plugin: []"), "failed to read plugin config: strict decoding error"),
     ] {
         let error = folder.read(text).unwrap_err();
         assert!(error.contains(expected), "{text}: {error}");
@@ -106,7 +107,11 @@ fn what_cannot_be_followed_is_refused() {
     let missing =
         AdmissionConfig { control_config_file: Some(folder.0.join("absent")), ..AdmissionConfig::default() };
     let error = read(missing).unwrap_err().to_string();
-    assert!(error.starts_with("unable to read admission control configuration from"), "{error}");
+    assert!(
+        error
+            .starts_with("failed to read plugin config: unable to read admission control configuration from"),
+        "{error}"
+    );
 }
 
 #[test]
