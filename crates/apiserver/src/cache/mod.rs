@@ -523,7 +523,7 @@ fn in_namespace<'a>(
 impl Cache {
     pub fn scripted() -> Self {
         let cache = Self::new(&[], None);
-        cache.reset(BTreeMap::new(), 1);
+        cache.reset(Loaded::default(), 1);
         cache
     }
 
@@ -540,11 +540,12 @@ impl Cache {
 
     /// As after a lost watch of the store: everything read anew, and all watches ended.
     pub fn load_again(&self) {
-        let (objects, applied) = {
+        let (loaded, applied) = {
             let state = self.read();
-            (state.objects.clone(), state.applied)
+            let loaded = Loaded { objects: state.objects.clone(), damaged: state.damaged.clone() };
+            (loaded, state.applied)
         };
-        self.reset(objects, applied);
+        self.reset(loaded, applied);
     }
 }
 
