@@ -471,6 +471,7 @@ async fn start_network(
     let mut config = proxy::ProxyConfig::new(&options.name, vec![node_ip]);
     config.cluster_cidr = Some(options.cluster_cidr.parse()?);
     config.local_service_ips = BTreeSet::from([options.cluster_dns]);
+    config.sysctls_file = Some(options.layout.network().join("sysctls.json"));
     let service_proxy = proxy::ServiceProxy::new(config).context("the service proxy cannot be set up")?;
     let mut dns_config = dns::DnsConfig::new(vec![SocketAddr::new(IpAddr::V4(options.cluster_dns), 53)]);
     dns_config.zone.clone_from(&options.cluster_domain);

@@ -46,6 +46,28 @@ fn refused(result: std::io::Result<lab::Answer>) -> bool {
 }
 
 #[test]
+fn limits_of_connection_tracking_are_raised_and_restored() {
+    in_both_bridge_modes(|node| {
+        let setting = |name: &str| {
+            let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).unwrap();
+            text.trim().parse::<u64>().unwrap()
+        };
+        const CLOSE_WAIT: &str = "nf_conntrack_tcp_timeout_close_wait";
+        const ESTABLISHED: &str = "nf_conntrack_tcp_timeout_established";
+        let before = setting(ESTABLISHED);
+        assert!(before > 86_400 && setting(CLOSE_WAIT) == 60, "the kernel's defaults");
+        let file = node.folder.0.join("sysctls.json");
+        let mut config = config();
+        config.sysctls_file = Some(file.clone());
+        sync(&mut ServiceProxy::new(config).unwrap(), &[], &[]);
+        assert_eq!(setting(CLOSE_WAIT), 3600);
+        assert_eq!(setting(ESTABLISHED), before, "what is higher stays");
+        knarr_network::links::Sysctls::open(file).unwrap().restore().unwrap();
+        assert_eq!(setting(CLOSE_WAIT), 60);
+    });
+}
+
+#[test]
 fn a_service_is_reached_from_pods_and_from_the_node() {
     in_both_bridge_modes(|node| {
         let (a, b) = (serving_pod(&node, "a"), serving_pod(&node, "b"));

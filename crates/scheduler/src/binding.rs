@@ -230,7 +230,7 @@ impl Scheduler {
     async fn write_condition(&self, pod: &PodInfo, reason: &str, message: &str, nomination: &Nomination) {
         let now = json!(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.client.clock().now()));
         let condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message,
-            "lastProbeTime": null, "lastTransitionTime": now});
+            "lastProbeTime": null, "lastTransitionTime": now, "observedGeneration": pod.generation});
         let mut status = json!({"conditions": [condition]});
         match nomination {
             Nomination::Keep => {}
@@ -276,7 +276,8 @@ impl Scheduler {
                 preemptor.scheduler_name, preemptor.kind
             );
             let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-                "message": message, "lastProbeTime": null, "lastTransitionTime": now});
+                "message": message, "lastProbeTime": null, "lastTransitionTime": now,
+                "observedGeneration": victim.generation});
             let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
             let (namespace, name) = (victim.namespace(), &*victim.name);
             let marked = self.client.patch::<Pod>(namespace, name, Some("status"), &patch).await;

@@ -458,6 +458,7 @@ async fn for_a_single_pod_a_whole_group_leaves_too() {
     }
     until(|| (nodes_of(&lab, &["l1", "l2"]) == 2).then_some(())).await;
     let mut urgent = pod("urgent", json!({"cpu": "3"}));
+
     urgent.spec.as_mut().unwrap().priority = Some(7);
     lab.api.add(&urgent);
     until(|| (nodes_of(&lab, &["urgent"]) == 1).then_some(())).await;
@@ -465,6 +466,20 @@ async fn for_a_single_pod_a_whole_group_leaves_too() {
         lab.api.get::<Pod>("default", "l1").or(lab.api.get::<Pod>("default", "l2")).is_none().then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_generation_that_it_is_about() {
+    let lab = lab(json!([])).await;
+    let mut huge = pod("huge", json!({"cpu": "100"}));
+    huge.metadata.generation = Some(4);
+    lab.api.add(&huge);
+    let condition = until(|| {
+        let conditions = lab.api.get::<Pod>("default", "huge")?.status?.conditions?;
+        conditions.into_iter().find(|c| c.type_ == "PodScheduled")
+    })
+    .await;
+    assert_eq!((condition.status.as_str(), condition.observed_generation), ("False", Some(4)));
 }
 
 /// A scheduler that knows pod groups, and asks an extender about pods with a card.

@@ -313,7 +313,7 @@ fn d9_a_pod_of_higher_priority_takes_the_place_of_a_lower_one() {
 
 fn gang(name: &str, min_count: u32) -> Value {
     json!({"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": name},
-        "spec": {"disruptionMode": {"single": {}}, "schedulingPolicy": {"gang": {"minCount": min_count}}}})
+        "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}}})
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use k8s_openapi::api::scheduling::v1beta1 as api;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::groups::{Group, validate_group};
 use crate::conditions;
+use crate::defaults;
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -53,6 +54,11 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
 struct Rules;
 
 impl Strategy for Rules {
+    fn default(&self, object: &mut Value) {
+        let spec = defaults::child(prepare::object(object), "spec");
+        defaults::unset(spec, "disruptionMode", json!({"single": {}}));
+    }
+
     fn prepare_for_create(&self, object: &mut Value) {
         prepare::clear(object, "status");
     }
@@ -131,4 +137,22 @@ fn validate_status(group: &api::PodGroup) -> ErrorList {
     let listed = group.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     conditions::validate(&mut errors, &Path::new("status").child("conditions"), listed);
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_leave_one_by_one_unless_the_group_says_otherwise() {
+        for (given, expected) in [
+            (json!({}), json!({"single": {}})),
+            (json!({"disruptionMode": null}), json!({"single": {}})),
+            (json!({"disruptionMode": {"all": {}}}), json!({"all": {}})),
+        ] {
+            let mut object = json!({"metadata": {"name": "g"}, "spec": given});
+            Rules.default(&mut object);
+            assert_eq!(object["spec"]["disruptionMode"], expected);
+        }
+    }
 }

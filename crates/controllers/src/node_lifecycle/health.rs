@@ -10,8 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::nodes::condition;
 use crate::settings::NodeSettings;
 
-/// How long a node may be silent.
-/// How long after its creation a node may take to report for the first time.
 /// The conditions that only the kubelet knows about.
 const KUBELET_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
@@ -84,7 +82,11 @@ pub fn unknown_conditions(node: &Node, now: Timestamp) -> Vec<NodeCondition> {
     if condition(node, "Ready").is_some_and(|c| c.status == "Unknown") {
         return Vec::new();
     }
-    let conditions = KUBELET_CONDITIONS.iter().filter_map(|type_| match condition(node, type_) {
+    // Known ones in the node's own order, which the patch keeps.
+    let mut types = KUBELET_CONDITIONS;
+    let listed = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    types.sort_by_key(|type_| listed.iter().position(|c| c.type_ == *type_).unwrap_or(listed.len()));
+    let conditions = types.iter().filter_map(|type_| match condition(node, type_) {
         Some(known) if known.status == "Unknown" => None,
         Some(known) => Some(NodeCondition {
             status: "Unknown".to_owned(),
@@ -163,5 +165,16 @@ mod tests {
         assert_eq!(conditions[0].last_heartbeat_time, Some(Time(at(5))), "the kubelet's own time stays");
         assert_eq!(conditions[0].last_transition_time, Some(Time(at(7))));
         assert!(unknown_conditions(&node("n", Some("Unknown"), 5), at(7)).is_empty());
+        let mut reporting = node("n", Some("True"), 5);
+        let listed = reporting.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        let memory =
+            NodeCondition { type_: "MemoryPressure".into(), status: "False".into(), ..listed[0].clone() };
+        listed.insert(0, memory);
+        let types: Vec<_> = unknown_conditions(&reporting, at(7)).into_iter().map(|c| c.type_).collect();
+        assert_eq!(
+            types,
+            ["MemoryPressure", "Ready", "DiskPressure", "PIDPressure"],
+            "in the node's own order"
+        );
     }
 }

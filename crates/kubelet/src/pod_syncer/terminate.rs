@@ -1,27 +1,41 @@
 //! The passes of a pod that is to stop, and of one that has stopped.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
+use tokio::sync::Notify;
 
 use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::runtime::{ContainerState, PodRuntimeStatus};
 
 impl PodSyncer {
     /// Stops containers and sandbox; returns when nothing runs any more. May be dropped and begun anew with less
-    /// time.
+    /// time. The status follows each notification of `news` meanwhile: a pod that stops answering its readiness probe
+    /// gets no more traffic.
     pub async fn sync_terminating_pod(
         &self,
         pod: &Arc<Pod>,
         memory: &mut PodMemory,
         grace_seconds: i64,
+        news: &Notify,
     ) -> Result<(), String> {
         let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
         self.publish(pod, memory, &runtime, false, true).await;
         self.probes.stop_liveness_and_startup(pod.uid());
         let pod_ip = self.pod_ips(pod, &runtime).into_iter().next().unwrap_or_default();
-        self.kill_pod(pod, &pod_ip, &runtime, Some(grace_seconds)).await?;
+        {
+            let mut killing = pin!(self.kill_pod(pod, &pod_ip, &runtime, Some(grace_seconds)));
+            loop {
+                tokio::select! {
+                    killed = &mut killing => break killed?,
+                    () = news.notified() => {}
+                }
+                let now = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
+                self.publish(pod, memory, &now, false, true).await;
+            }
+        }
         self.probes.remove_pod(pod.uid());
         let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
         let running: Vec<&str> = runtime

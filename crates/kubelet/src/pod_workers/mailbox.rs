@@ -88,8 +88,9 @@ impl Mailbox {
         &self.terminate
     }
 
-    pub async fn news(&self) {
-        self.news.notified().await;
+    /// Notified of all news.
+    pub fn notifier(&self) -> &Notify {
+        &self.news
     }
 
     pub async fn news_from_outside(&self) {

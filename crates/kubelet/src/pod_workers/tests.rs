@@ -375,6 +375,25 @@ async fn probes_make_ready_and_restart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_terminating_pod_becomes_unready() {
+    let lab = Lab::new().await;
+    lab.runtime.lock().stubborn.insert("main".into());
+    let probe = json!({"exec": {"command": ["ready"]}, "periodSeconds": 1, "failureThreshold": 1,
+        "successThreshold": 1, "timeoutSeconds": 1});
+    lab.add(web(json!({"readinessProbe": probe})));
+    lab.until("readiness", |lab| lab.container("main").ready).await;
+    lab.delete(30).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(lab.container("main").ready, "it still answers");
+    lab.runtime.lock().failing_commands.insert("ready".into(), (1, "draining".into()));
+    lab.until("unreadiness", |lab| !lab.container("main").ready).await;
+    assert_eq!(lab.state("main"), "Running", "within its grace period");
+    let conditions = lab.pod().status.unwrap().conditions.unwrap();
+    assert_eq!(conditions.iter().find(|c| c.type_ == "Ready").unwrap().status, "False");
+    lab.until_gone().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn hooks() {
     let lab = Lab::new().await;
     let hook = |command: &str| json!({"exec": {"command": [command]}});

@@ -79,9 +79,9 @@ impl Worker {
 
     async fn wait(&self, until: Option<Timestamp>) {
         match until {
-            None => self.mailbox.news().await,
+            None => self.mailbox.notifier().notified().await,
             Some(until) => tokio::select! {
-                () = self.mailbox.news() => {}
+                () = self.mailbox.notifier().notified() => {}
                 () = self.sleep_until(until) => {}
             },
         }
@@ -159,8 +159,9 @@ impl Worker {
     async fn terminating(&mut self, pod: &Arc<Pod>) -> Next {
         let grace = effective_grace(pod, self.given_grace);
         self.given_grace = Some(grace);
+        let news = self.mailbox.notifier();
         tokio::select! {
-            result = self.syncer.sync_terminating_pod(pod, &mut self.memory, grace) => match result {
+            result = self.syncer.sync_terminating_pod(pod, &mut self.memory, grace, news) => match result {
                 Ok(()) => Next::Go(Phase::Terminated),
                 Err(error) => self.failed(pod, &error),
             },

@@ -47,6 +47,15 @@ impl Sysctls {
         write(name, value)
     }
 
+    /// As [`Sysctls::set`], for a setting that is a number below `at_least`.
+    pub fn raise(&mut self, name: &str, at_least: u64) -> Result<(), SysctlError> {
+        let current = read(name)?.and_then(|text| text.parse::<u64>().ok());
+        if current.is_some_and(|current| current < at_least) {
+            self.set(name, &at_least.to_string())?;
+        }
+        Ok(())
+    }
+
     /// Puts every remembered value back and forgets the file.
     pub fn restore(self) -> Result<(), SysctlError> {
         for (name, value) in &self.previous {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use crate::cidr::Ipv4Cidr;
 
@@ -18,6 +19,8 @@ pub struct ProxyConfig {
     pub cluster_cidr: Option<Ipv4Cidr>,
     /// Service addresses the node answers on itself (the cluster DNS); the proxy leaves such services alone.
     pub local_service_ips: BTreeSet<Ipv4Addr>,
+    /// Where the previous values of kernel settings are kept. Without it the proxy changes none.
+    pub sysctls_file: Option<PathBuf>,
     /// The nf_tables table, of which nobody else may make use.
     pub table: String,
 }
@@ -30,6 +33,7 @@ impl ProxyConfig {
             node_ips,
             cluster_cidr: None,
             local_service_ips: BTreeSet::new(),
+            sysctls_file: None,
             table: "knarr".to_owned(),
         }
     }

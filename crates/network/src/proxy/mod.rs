@@ -2,6 +2,7 @@
 
 mod base;
 mod config;
+mod conntrack_limits;
 mod endpoints;
 mod plan;
 mod run;

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::ProxyConfig;
 use super::base;
+use super::conntrack_limits;
 use super::plan::{Applied, Changes};
 use super::service::{ServiceRules, service_rules};
 use crate::conntrack::{self, UdpDestinations};
@@ -89,6 +90,13 @@ impl ServiceProxy {
         let bytes = batch.len();
         batch.commit(&mut self.netlink)?;
         self.applied = Some(applied);
+        // The settings are there once rules have asked for connection tracking.
+        if let Some(file) = &self.config.sysctls_file
+            && let Err(error) = conntrack_limits::raise(file)
+        {
+            let error: &dyn std::error::Error = &error;
+            tracing::warn!(error, "the limits of connection tracking are not raised");
+        }
         let report = SyncReport { full: true, bytes, changed: changes.services, ..SyncReport::default() };
         self.finish(report, &changes)
     }

@@ -175,13 +175,16 @@ fn load_balancer_ips_are_served_and_fenced() {
 
 #[test]
 fn services_of_others_are_left_alone() {
-    let mut labelled = service("a", json!({}));
-    labelled.metadata.labels =
-        Some(BTreeMap::from([("service.kubernetes.io/service-proxy-name".to_owned(), "x".to_owned())]));
+    let labelled = |label: &str, value: &str| {
+        let mut labelled = service("a", json!({}));
+        labelled.metadata.labels = Some(BTreeMap::from([(label.to_owned(), value.to_owned())]));
+        labelled
+    };
     let mut with_own_dns = config();
     with_own_dns.local_service_ips.insert(Ipv4Addr::new(10, 43, 0, 1));
     for (config, service) in [
-        (config(), labelled),
+        (config(), labelled("service.kubernetes.io/service-proxy-name", "x")),
+        (config(), labelled("service.kubernetes.io/headless", "")),
         (config(), service("a", json!({"clusterIP": "None"}))),
         (config(), service("a", json!({"clusterIP": "fd00::1"}))),
         (config(), service("a", json!({"type": "ExternalName"}))),

@@ -15,6 +15,7 @@ pub struct PodInfo {
     pub uid: Box<str>,
     pub name: Box<str>,
     pub resource_version: Box<str>,
+    pub generation: Option<i64>,
     pub shape: Arc<Shape>,
     /// The node that a preemption made room on for it.
     pub nominated_node: Option<Box<str>>,
@@ -34,6 +35,7 @@ impl PodInfo {
             uid: pod.uid().into(),
             name: pod.name().into(),
             resource_version: pod.metadata.resource_version.as_deref().unwrap_or_default().into(),
+            generation: pod.metadata.generation,
             shape: Shape::of(pod),
             nominated_node: status
                 .and_then(|s| s.nominated_node_name.as_deref())
@@ -84,6 +86,7 @@ impl PodInfo {
         PlacedPod {
             uid: self.uid.clone(),
             name: self.name.clone(),
+            generation: self.generation,
             footprint: Arc::clone(self.footprint()),
             started_seconds: None,
             preempted: false,
@@ -117,6 +120,7 @@ impl PlacedPod {
         Self {
             uid: pod.uid().into(),
             name: pod.name().into(),
+            generation: pod.metadata.generation,
             preempted: preempted && pod.metadata.deletion_timestamp.is_some(),
             footprint: Footprint::of_placed(pod),
             started_seconds: started.map(|t| t.0.as_second()),

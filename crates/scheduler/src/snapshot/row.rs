@@ -16,6 +16,7 @@ const ANY_ADDRESS: &str = "0.0.0.0";
 pub struct PlacedPod {
     pub uid: Box<str>,
     pub name: Box<str>,
+    pub generation: Option<i64>,
     /// What it counts as.
     pub footprint: Arc<Footprint>,
     /// When the kubelet took it up, in seconds since 1970.

@@ -76,6 +76,7 @@ fn bound(mut pod: Value, binding: &Value, now: &str) -> Result<Value, StatusErro
     if let Some(status) = pod["status"].as_object_mut() {
         status.remove("nominatedNodeName");
     }
+    let generation = pod["metadata"]["generation"].clone();
     let conditions = &mut pod["status"]["conditions"];
     if !conditions.is_array() {
         *conditions = json!([]);
@@ -83,13 +84,13 @@ fn bound(mut pod: Value, binding: &Value, now: &str) -> Result<Value, StatusErro
     if let Value::Array(list) = conditions {
         let scheduled = list.iter().position(|c| c["type"] == "PodScheduled");
         let mut condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
+        if !generation.is_null() {
+            condition["observedGeneration"] = generation;
+        }
         match scheduled {
             Some(i) => {
                 if list[i]["status"] == "True" {
                     condition["lastTransitionTime"] = list[i]["lastTransitionTime"].clone();
-                }
-                if let Some(generation) = list[i].get("observedGeneration") {
-                    condition["observedGeneration"] = generation.clone();
                 }
                 list[i] = condition;
             }
@@ -133,15 +134,16 @@ mod tests {
 
     #[test]
     fn a_pod_is_bound_once() {
-        let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {}, "status": {"nominatedNodeName": "n", "conditions": [
-            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}});
+        let pod = json!({"metadata": {"name": "p", "uid": "u", "generation": 3}, "spec": {}, "status": {"nominatedNodeName": "n", "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "observedGeneration": 2}]}});
         let binding = json!({"metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n"}});
         let now = "2026-01-01T00:00:00Z";
         let after = bound(pod, &binding, now).unwrap();
         assert_eq!(after["spec"]["nodeName"], "n");
         assert_eq!(after["metadata"]["annotations"]["a"], "b");
         assert_eq!(after["status"].get("nominatedNodeName"), None);
-        let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now});
+        let condition = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now,
+            "observedGeneration": 3});
         assert_eq!(after["status"]["conditions"], json!([condition]));
         let again = bound(after, &binding, now).unwrap_err();
         assert_eq!(again.code(), 409);
