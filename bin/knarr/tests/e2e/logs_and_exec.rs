@@ -185,6 +185,36 @@ fn b12_port_forward() {
 
 /// A container that is put into a running pod to look around.
 #[test]
+fn b12_debug_looks_into_its_target_alone() {
+    let kubectl = shared().namespace("b12-target");
+    let mut object = sleeper("two");
+    let mut beside = object["spec"]["containers"][0].clone();
+    beside["name"] = json!("beside");
+    beside["command"] = json!(["sleep", "87654"]);
+    object["spec"]["containers"][0]["command"] =
+        json!(["sh", "-c", "trap 'exit 0' TERM; sleep 12345 & wait"]);
+    object["spec"]["containers"].as_array_mut().unwrap().push(beside);
+    let target = object["spec"]["containers"][0]["name"].as_str().unwrap().to_owned();
+    kubectl.apply(&object);
+    kubectl.ready("two");
+    let target = format!("--target={target}");
+    kubectl.run([
+        "debug",
+        "two",
+        "--image=busybox",
+        "--image-pull-policy=IfNotPresent",
+        "--container=look",
+        "--profile=general",
+        &target,
+        "--",
+        "ps",
+    ]);
+    kubectl.until("pod two", "{.status.ephemeralContainerStatuses[0].state.terminated.reason}", "Completed");
+    let log = kubectl.run("logs two -c look");
+    assert!(log.contains("sleep 12345") && !log.contains("sleep 87654"), "{log}");
+}
+
+#[test]
 fn b12_debug_with_an_ephemeral_container() {
     let kubectl = shared().namespace("b12-debug");
     let mut object = sleeper("target");

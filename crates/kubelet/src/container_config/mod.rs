@@ -32,6 +32,8 @@ pub struct Parts {
     pub mounts: Vec<Mount>,
     /// The machine's memory, in bytes.
     pub memory_capacity: i64,
+    /// The runtime's id of the container that an ephemeral one is to look into.
+    pub target: Option<String>,
 }
 
 /// The configuration of one container. The text of an error is shown with CreateContainerConfigError.
@@ -42,7 +44,7 @@ pub fn container_config(
     container: &Container,
     parts: Parts,
 ) -> Result<ContainerConfig, String> {
-    let Parts { restart_count, image, env, mounts, memory_capacity } = parts;
+    let Parts { restart_count, image, env, mounts, memory_capacity, target } = parts;
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
         list.iter().flatten().map(|text| expand(text, |name| env.get(name).cloned())).collect()
     };
@@ -52,7 +54,7 @@ pub fn container_config(
     } else if spec.share_process_namespace == Some(true) {
         PidMode::Pod
     } else {
-        PidMode::Container
+        target.map_or(PidMode::Container, PidMode::Target)
     };
     let log_dir = config.dirs().pod_logs_dir(pod.namespace(), pod.name(), pod.uid());
     let mut resources = container_resources(container);

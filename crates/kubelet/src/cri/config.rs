@@ -68,17 +68,19 @@ fn dns(config: &DnsConfig) -> cri::DnsConfig {
     }
 }
 
-fn namespaces(sandbox: &PodSandboxConfig, pid: PidMode) -> cri::NamespaceOption {
+fn namespaces(sandbox: &PodSandboxConfig, pid: &PidMode) -> cri::NamespaceOption {
     let of = |host: bool| if host { cri::NamespaceMode::Node } else { cri::NamespaceMode::Pod };
-    let pid = match pid {
-        PidMode::Container => cri::NamespaceMode::Container,
-        PidMode::Pod => cri::NamespaceMode::Pod,
-        PidMode::Host => cri::NamespaceMode::Node,
+    let (pid, target_id) = match pid {
+        PidMode::Container => (cri::NamespaceMode::Container, ""),
+        PidMode::Pod => (cri::NamespaceMode::Pod, ""),
+        PidMode::Host => (cri::NamespaceMode::Node, ""),
+        PidMode::Target(id) => (cri::NamespaceMode::Target, id.as_str()),
     };
     cri::NamespaceOption {
         network: of(sandbox.host_network).into(),
         pid: pid.into(),
         ipc: of(sandbox.host_ipc).into(),
+        target_id: target_id.to_owned(),
     }
 }
 
@@ -100,7 +102,7 @@ pub fn sandbox(config: &PodSandboxConfig, cgroup_parent: &str) -> cri::PodSandbo
         (false, false) => PidMode::Container,
     };
     let security_context = cri::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(config, pid)),
+        namespace_options: Some(namespaces(config, &pid)),
         run_as_user: config.user.uid.and_then(number),
         run_as_group: config.user.gid.and_then(number),
         supplemental_groups,
@@ -226,7 +228,7 @@ fn security(
             add_ambient_capabilities: config.capabilities.ambient.clone(),
         }),
         privileged: config.privileged,
-        namespace_options: Some(namespaces(sandbox, config.pid_mode)),
+        namespace_options: Some(namespaces(sandbox, &config.pid_mode)),
         run_as_user,
         run_as_group: config.user.gid.and_then(number),
         run_as_username,
@@ -330,6 +332,8 @@ mod tests {
         let context = linux.security_context.unwrap();
         let modes = context.namespace_options.unwrap();
         assert_eq!((modes.network, modes.pid, modes.ipc), (2, 0, 0));
+        let modes = namespaces(&config, &PidMode::Target("abc".to_owned()));
+        assert_eq!((modes.pid, modes.target_id.as_str()), (3, "abc"));
         assert!(context.privileged);
         assert_eq!((context.run_as_user.unwrap().value, context.supplemental_groups), (7, vec![8]));
     }

@@ -160,13 +160,14 @@ impl PodSyncer {
         let context = Context { pod, services: &services, addresses: &addresses, allocatable: &allocatable };
         let env = environment(&context, container, &sources)?;
 
+        let target = target(start)?;
         let (config, pod, container) = (self.config.clone(), Arc::clone(pod), container.clone());
         let pod_ips = pod_ips.to_vec();
         let memory_capacity = self.memory_capacity;
         blocking(move || {
             let value_of = |name: &str| env.get(name).cloned();
             let mounts = mounts(&config, &pod, &container, restart_count, &pod_ips, &volumes, value_of)?;
-            let parts = Parts { restart_count, image, env, mounts, memory_capacity };
+            let parts = Parts { restart_count, image, env, mounts, memory_capacity, target };
             container_config(&config, &pod, kind, &container, parts)
         })
         .await?
@@ -218,6 +219,22 @@ impl PodSyncer {
 
     fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+}
+
+/// The container that an ephemeral one is to look into, where the pod's containers have processes of their own.
+fn target(start: &Start<'_>) -> Result<Option<String>, String> {
+    if start.kind != ContainerKind::Ephemeral {
+        return Ok(None);
+    }
+    let ephemeral = pod::ephemeral_containers(start.pod).iter().find(|c| c.name == start.container.name);
+    let Some(name) = ephemeral.and_then(|c| c.target_container_name.as_deref()).filter(|n| !n.is_empty())
+    else {
+        return Ok(None);
+    };
+    match newest(start.runtime, name) {
+        Some(target) => Ok(Some(target.id.clone())),
+        None => Err(format!("unable to find target container {name}")),
     }
 }
 

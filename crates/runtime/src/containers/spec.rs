@@ -122,12 +122,14 @@ pub struct User {
 }
 
 /// Whose processes a container sees.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PidMode {
     #[default]
     Container,
     Pod,
     Host,
+    /// Those of the container with this id, which runs in the same sandbox.
+    Target(String),
 }
 
 /// Changes to the default capabilities; names with or without `CAP_`, `ALL` allowed.

@@ -163,6 +163,27 @@ async fn pid_namespaces() {
 }
 
 #[tokio::test]
+async fn a_container_looks_into_another() {
+    let world = World::new().await;
+    world.sandbox("s").await;
+    let look = |id: &str| {
+        let mut spec = world.spec(id, &["sh", "-c", "ps -o args; cat /proc/1/root/mark; exit 6"]);
+        spec.pid_mode = PidMode::Target("app".to_owned());
+        spec
+    };
+    world.runtime.create_container("s", look("early")).await.unwrap();
+    let error = world.runtime.start_container("early").await.unwrap_err().to_string();
+    assert!(error.contains("target container \"app\" is not running"), "{error}");
+    let app = world.spec("app", &["sleep", "4321"]);
+    fs::write(app.rootfs.join("mark"), "here").unwrap();
+    world.run(app).await;
+    world.run(world.spec("other", &["sleep", "1234"])).await;
+    let (code, log) = world.script(look("look")).await;
+    assert!(code == 6 && log.contains("sleep 4321") && log.contains("here"), "{log}");
+    assert!(!log.contains("sleep 1234"), "only the one that it names: {log}");
+}
+
+#[tokio::test]
 async fn sandbox_namespaces_and_sysctls() {
     let world = World::new().await;
     let mut config = sandbox("s");

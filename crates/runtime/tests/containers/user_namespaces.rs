@@ -115,6 +115,16 @@ async fn other_users_ends_and_limits() {
 }
 
 #[tokio::test]
+async fn a_container_looks_into_another() {
+    let Some(world) = world().await else { return };
+    world.run(world.spec("app", &["sleep", "4321"])).await;
+    let mut look = world.spec("look", &["sh", "-c", "ps -o args; ls /proc/1/root/bin | grep -c busybox"]);
+    look.pid_mode = PidMode::Target("app".to_owned());
+    let (code, log) = world.script(look).await;
+    assert!(code == 0 && log.contains("sleep 4321"), "{log}");
+}
+
+#[tokio::test]
 async fn a_shared_pid_namespace_belongs_to_it() {
     let world = World::new().await;
     world.runtime.run_sandbox(SandboxConfig { shared_pid: true, ..config() }).await.unwrap();

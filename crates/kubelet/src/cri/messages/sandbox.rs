@@ -51,6 +51,8 @@ pub struct NamespaceOption {
     pub pid: i32,
     #[prost(enumeration = "NamespaceMode", tag = "3")]
     pub ipc: i32,
+    #[prost(string, tag = "4")]
+    pub target_id: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]

@@ -1,7 +1,7 @@
 //! One container as the shim sees it: from its spec to its exit code on disk.
 
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -46,6 +46,8 @@ pub struct Surrounding<'a> {
     pub hostname: &'a str,
     pub own_pid_ns: &'a OwnedFd,
     pub pause: Option<&'a Pause>,
+    /// The first process of the container with [`PidMode::Target`].
+    pub target: Option<BorrowedFd<'a>>,
     pub user_namespace: Option<&'a UserNamespace>,
 }
 
@@ -106,10 +108,13 @@ impl Container {
         let mut output = Output::new(log, spec.stdin_once);
         let stdio = if spec.tty { Stdio::default() } else { open_streams(spec, &mut output)? };
         let plan = RootfsPlan::of(spec, around.shm, devices, around.cgroups.v1_hierarchies());
-        let pid_ns_of = match (spec.pid_mode, around.pause) {
+        let pid_ns_of = match (&spec.pid_mode, around.pause) {
             (PidMode::Pod, Some(pause)) => Some(pause.pidfd.as_fd()),
             (PidMode::Pod, None) => return Err("the sandbox has no shared pid namespace".to_owned()),
-            _ => None,
+            (PidMode::Target(id), _) => {
+                Some(around.target.ok_or_else(|| format!("target container {id:?} is not running"))?)
+            }
+            (PidMode::Container | PidMode::Host, _) => None,
         };
         let user_namespace = around.user_namespace.map(|namespace| init::UserNamespace {
             fd: namespace.fd(),
@@ -119,7 +124,7 @@ impl Container {
         if user_namespace.is_some() && spec.pid_mode == PidMode::Host {
             return Err("a user namespace cannot be combined with the host's processes".to_owned());
         }
-        let flags = clone_flags(spec.pid_mode, user_namespace.is_some());
+        let flags = clone_flags(&spec.pid_mode, user_namespace.is_some());
         let surroundings = Surroundings::New(&plan);
         let target = Target { surroundings, pid_ns_of, flags, user_namespace };
         let terminal = spec.tty.then_some(None);

@@ -6,7 +6,7 @@ use super::container::{Container, Surrounding};
 use super::exec::{self, Exec};
 use super::serve::{Caller, Shim};
 use crate::containers::protocol::{ErrorKind, ExecSpec, Push, Request, Response, StreamSet};
-use crate::containers::spec::ContainerSpec;
+use crate::containers::spec::{ContainerSpec, PidMode};
 use crate::containers::status::{ContainerState, TerminalSize};
 use crate::containers::sys;
 
@@ -119,12 +119,14 @@ impl Shim {
     fn start(&mut self, caller: Caller, id: &str) -> Result<(), Refusal> {
         self.refuse_when_stopping()?;
         let key = self.key_of(id).ok_or_else(|| not_found(id))?;
+        let target = self.target_of(key)?;
         let around = Surrounding {
             cgroups: &self.record.cgroups,
             shm: &self.shm,
             hostname: &self.record.config.hostname,
             own_pid_ns: &self.own_pid_ns,
             pause: self.pause.as_ref(),
+            target: target.as_ref().map(AsFd::as_fd),
             user_namespace: self.user_namespace.as_ref(),
         };
         let Some(container) = self.containers.get_mut(&key) else { return Ok(()) };
@@ -137,6 +139,20 @@ impl Shim {
             self.start_failed(key, &message);
         }
         Ok(())
+    }
+
+    /// The first process of the running container whose pid namespace this one is to share, if it is to share one.
+    fn target_of(&self, key: u64) -> Result<Option<OwnedFd>, Refusal> {
+        let Some(Container { spec: ContainerSpec { pid_mode: PidMode::Target(id), .. }, .. }) =
+            self.containers.get(&key)
+        else {
+            return Ok(None);
+        };
+        let target = self.key_of(id).and_then(|key| self.containers.get(&key));
+        let running = target.filter(|target| target.status.state == ContainerState::Running);
+        let Some(pidfd) = running.and_then(|target| target.pidfd.as_ref()) else { return Ok(None) };
+        let copied = pidfd.try_clone().map_err(|error| (ErrorKind::Other, sys::errno_text(&error)))?;
+        Ok(Some(copied))
     }
 
     fn exec(&mut self, caller: Caller, spec: ExecSpec, fds: Vec<OwnedFd>) -> Result<(), Refusal> {

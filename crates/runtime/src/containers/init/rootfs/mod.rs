@@ -22,11 +22,11 @@ pub use seal::{NullCover, seal};
 
 /// The clone flags a container's first process needs beside those of its sandbox. In a user namespace it
 /// makes its namespaces itself, once it is in there.
-pub fn clone_flags(pid_mode: PidMode, in_user_namespace: bool) -> u64 {
+pub fn clone_flags(pid_mode: &PidMode, in_user_namespace: bool) -> u64 {
     if in_user_namespace {
         return 0;
     }
-    let pid = if pid_mode == PidMode::Container { libc::CLONE_NEWPID } else { 0 };
+    let pid = if *pid_mode == PidMode::Container { libc::CLONE_NEWPID } else { 0 };
     (libc::CLONE_NEWNS | pid) as u64
 }
 
