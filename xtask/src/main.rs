@@ -5,12 +5,14 @@ mod codegen;
 mod conformance;
 mod escapes;
 mod fuzz;
+mod http;
 #[path = "../../bin/knarr/tests/e2e/requirements.rs"]
 mod requirements;
 #[path = "../../bin/knarr/tests/e2e/sandbox.rs"]
 #[allow(dead_code, reason = "the end-to-end tests use more of it")]
 mod sandbox;
 mod simulate;
+mod soak;
 mod test;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +42,8 @@ enum Task {
     Escapes(escapes::Args),
     /// Feed broken input to what decodes, for as long as you like
     Fuzz(fuzz::Args),
+    /// Run a server under kills and other faults, and check what its clients were answered
+    Soak(soak::Args),
     /// Write the field-schema table from the published Kubernetes Go modules (needs `go` and a module proxy)
     Codegen(codegen::Args),
 }
@@ -52,6 +56,7 @@ fn main() -> Result<()> {
         Task::Conformance(args) => conformance::run(&args),
         Task::Escapes(args) => escapes::escapes(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Soak(args) => soak::run(&args),
         Task::Codegen(args) => codegen::run(&args),
     }
 }

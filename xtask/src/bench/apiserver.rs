@@ -10,9 +10,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::http::Access;
 use super::report::Report;
 use super::{list, process};
+use crate::http::Access;
 use crate::sandbox::{log_to, only_child};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::http::Access;
+use crate::http::Access;
 use crate::sandbox::{Sandbox, log_to, only_child};
 
 pub struct Cluster {

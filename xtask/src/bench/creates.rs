@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use super::cluster::Cluster;
-use super::http::Access;
 use super::report::Report;
+use crate::http::Access;
 
 const WRITERS: [usize; 3] = [1, 8, 64];
 const VALUE_BYTES: usize = 1024;

@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::http::Access;
 use super::report::Report;
 use super::{process, report};
+use crate::http::Access;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const WRITERS: usize = 16;

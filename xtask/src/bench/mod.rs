@@ -3,7 +3,6 @@
 mod apiserver;
 mod cluster;
 mod creates;
-mod http;
 mod idle;
 mod list;
 mod pod_start;

@@ -7,8 +7,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::http::{Connection, Watch};
 use super::report::Report;
+use crate::http::{Connection, Watch};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const BATCH: usize = 25;

@@ -11,9 +11,9 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
-use super::http::Access;
 use super::process;
 use super::report::Report;
+use crate::http::Access;
 use crate::sandbox::{log_to, only_child};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";

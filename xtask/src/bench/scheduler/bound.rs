@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::super::http::Access;
+use crate::http::Access;
 
 /// Only the metadata of pods is asked for: what the watch costs the server is part of the measurement.
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";

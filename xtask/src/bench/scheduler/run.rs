@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::super::http::{Access, Connection};
 use super::bound::Bound;
 use super::shapes::{self, Volume};
 use super::sides::ControlPlane;
 use super::workloads::{Meanwhile, Pods, Step, Workload};
+use crate::http::{Access, Connection};
 
 /// Requests under way at once, as in upstream's suite.
 const CLIENTS: usize = 30;

@@ -11,8 +11,8 @@ use nix::unistd::Pid;
 
 use super::super::apiserver::Upstream;
 use super::super::cluster::Cluster;
-use super::super::http::Access;
 use super::super::process;
+use crate::http::Access;
 use crate::sandbox::{log_to, only_child};
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

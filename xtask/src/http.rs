@@ -1,7 +1,7 @@
 //! A blocking HTTP/1.1 client over TLS: as thin as can be, so that the server is what is measured.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 
-/// No answer in this time is a failure.
+/// No answer in this time is a failure, unless [`Access::with_timeout`] says otherwise.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-const JSON: &str = "application/json";
+pub const JSON: &str = "application/json";
 
 /// What a kubeconfig with inline credentials says.
 #[derive(Clone)]
@@ -24,6 +24,7 @@ pub struct Access {
     config: Arc<ClientConfig>,
     /// `host:port`.
     address: String,
+    timeout: Duration,
 }
 
 impl Access {
@@ -50,14 +51,18 @@ impl Access {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain, key)?;
         let address = field("server")?.trim_start_matches("https://").to_owned();
-        Ok(Self { config: Arc::new(config), address })
+        Ok(Self { config: Arc::new(config), address, timeout: TIMEOUT })
     }
 
     pub fn connect(&self) -> Result<Connection> {
-        let tcp =
-            TcpStream::connect(&self.address).with_context(|| format!("cannot reach {}", self.address))?;
+        let unreachable = || format!("cannot reach {}", self.address);
+        let tcp = match self.address.parse::<SocketAddr>() {
+            Ok(address) => TcpStream::connect_timeout(&address, self.timeout).with_context(unreachable)?,
+            Err(_) => TcpStream::connect(&self.address).with_context(unreachable)?,
+        };
         tcp.set_nodelay(true)?;
-        tcp.set_read_timeout(Some(TIMEOUT))?;
+        tcp.set_read_timeout(Some(self.timeout))?;
+        tcp.set_write_timeout(Some(self.timeout))?;
         let host = self.address.rsplit_once(':').map_or(self.address.as_str(), |(host, _)| host).to_owned();
         let tls = ClientConnection::new(Arc::clone(&self.config), ServerName::try_from(host)?)?;
         Ok(Connection { stream: BufReader::with_capacity(256 << 10, StreamOwned::new(tls, tcp)) })
@@ -75,22 +80,63 @@ enum Body {
     Chunked,
 }
 
+struct Head {
+    code: u16,
+    body: Body,
+}
+
+pub struct Answer {
+    pub code: u16,
+    pub body: Vec<u8>,
+}
+
+/// A watch that was answered with another code than 200.
+#[derive(Debug)]
+pub struct Refused {
+    pub code: u16,
+    pub text: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the watch was answered with {}: {}", self.code, self.text)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 impl Connection {
     /// One request; fails unless the answer's code is 2xx.
     pub fn send(&mut self, method: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>> {
-        let body = match self.start(method, path, JSON, body)? {
+        let answer = self.request(method, path, JSON, body)?;
+        if !(200..300).contains(&answer.code) {
+            bail!("{method} {path}: {} {}", answer.code, String::from_utf8_lossy(&answer.body));
+        }
+        Ok(answer.body)
+    }
+
+    /// One request, whatever the answer's code; fails where no whole answer came.
+    pub fn request(
+        &mut self,
+        method: &str,
+        path: &str,
+        content_type: &str,
+        body: Option<&[u8]>,
+    ) -> Result<Answer> {
+        let head = self.start(method, path, [JSON, content_type], body)?;
+        Ok(Answer { code: head.code, body: self.whole(&head.body)? })
+    }
+
+    fn whole(&mut self, body: &Body) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        match *body {
             Body::Length(length) => {
-                let mut bytes = vec![0; length];
+                bytes.resize(length, 0);
                 self.stream.read_exact(&mut bytes)?;
-                bytes
             }
-            Body::Chunked => {
-                let mut bytes = Vec::new();
-                while self.chunk(&mut bytes)? {}
-                bytes
-            }
-        };
-        Ok(body)
+            Body::Chunked => while self.chunk(&mut bytes)? {},
+        }
+        Ok(bytes)
     }
 
     pub fn json(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
@@ -105,17 +151,25 @@ impl Connection {
 
     /// As [`Self::watch`], in another form.
     pub fn watch_as(mut self, path: &str, accept: &str) -> Result<Watch> {
-        match self.start("GET", path, accept, None)? {
+        let head = self.start("GET", path, [accept, JSON], None)?;
+        if head.code != 200 {
+            let text = self.whole(&head.body)?;
+            return Err(Refused { code: head.code, text: String::from_utf8_lossy(&text).into_owned() }.into());
+        }
+        match head.body {
             Body::Chunked => Ok(Watch { connection: self, pending: Vec::new() }),
             Body::Length(_) => bail!("the answer to a watch has an end"),
         }
     }
 
-    fn start(&mut self, method: &str, path: &str, accept: &str, body: Option<&[u8]>) -> Result<Body> {
+    /// Sends a request, of which `types` are those of the answer and of the body, and reads the answer's head.
+    fn start(&mut self, method: &str, path: &str, types: [&str; 2], body: Option<&[u8]>) -> Result<Head> {
         let body = body.unwrap_or_default();
         let mut request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: bench\r\nAccept: {accept}\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nHost: xtask\r\nAccept: {}\r\n\
+             Content-Type: {}\r\nContent-Length: {}\r\n\r\n",
+            types[0],
+            types[1],
             body.len()
         )
         .into_bytes();
@@ -124,7 +178,8 @@ impl Connection {
         stream.write_all(&request)?;
         stream.flush()?;
         let status = self.line()?;
-        let code = status.split(' ').nth(1).unwrap_or_default().to_owned();
+        let code = status.split(' ').nth(1).and_then(|c| c.parse().ok());
+        let code = code.with_context(|| format!("not a status line: {status}"))?;
         let mut length = Body::Length(0);
         loop {
             let line = self.line()?.to_ascii_lowercase();
@@ -137,15 +192,7 @@ impl Connection {
                 length = Body::Chunked;
             }
         }
-        if !code.starts_with('2') {
-            let mut text = Vec::new();
-            if let Body::Length(length) = length {
-                text.resize(length, 0);
-                self.stream.read_exact(&mut text)?;
-            }
-            bail!("{method} {path}: {status} {}", String::from_utf8_lossy(&text));
-        }
-        Ok(length)
+        Ok(Head { code, body: length })
     }
 
     fn line(&mut self) -> Result<String> {

@@ -1,0 +1,250 @@
+//! Whether there is an order of one object's operations, each between its call and its end, that explains all answers.
+//!
+//! The search is that of Wing and Gong with the memory of Lowe: operations are taken out of a list one after the
+//! other, and what has been tried, the set of operations taken and the state that they lead to, is not tried again.
+
+use std::collections::{HashMap, HashSet};
+
+use super::history::{Answer, Nanos, Op, Request, Revision, State};
+
+/// Steps of a search; a history of unique values needs a few for each operation.
+const STEPS: usize = 5_000_000;
+
+/// What a search says of the history of one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    Linearizable,
+    /// The longest explanation leaves these operations open, the first of which cannot be explained.
+    Violated {
+        explained: usize,
+        state: Object,
+        open: Vec<Op>,
+    },
+    /// The search was too long.
+    Undecided,
+}
+
+/// What is known of values besides the answers: who was seen at which revision.
+pub struct Evidence<'a> {
+    pub seen: &'a HashMap<u64, Revision>,
+    /// `seen` holds every value that was ever written: one that is not there was not written.
+    pub complete: bool,
+}
+
+/// The object between two operations. A value that nobody saw has no known revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Object {
+    Absent,
+    Present { value: u64, revision: Option<Revision> },
+}
+
+/// `ops` are those of one object, in any order.
+pub fn check(ops: &[Op], evidence: &Evidence<'_>) -> Verdict {
+    let mut steps: Vec<Step> = ops.iter().filter_map(|op| Step::of(op, evidence)).collect();
+    steps.sort_by_key(|s| (s.op.call, s.op.end));
+    Search::new(&steps).run()
+}
+
+/// An operation in the search.
+struct Step<'a> {
+    op: &'a Op,
+    /// `Nanos::MAX`: it may take effect at any time after its call.
+    end: Nanos,
+    /// It may also never take effect.
+    optional: bool,
+    revision: Option<Revision>,
+}
+
+impl<'a> Step<'a> {
+    /// `None`: the operation says nothing.
+    fn of(op: &'a Op, evidence: &Evidence<'_>) -> Option<Self> {
+        let seen = op.request.value().and_then(|value| evidence.seen.get(&value).copied());
+        match (op.answer, op.request) {
+            (Answer::Refused, _) | (Answer::Unknown, Request::Get) => None,
+            (Answer::Unknown, request) => {
+                if request.value().is_some() && seen.is_none() && evidence.complete {
+                    return None;
+                }
+                Some(Self { op, end: Nanos::MAX, optional: seen.is_none(), revision: seen })
+            }
+            (Answer::Wrote(revision), _) => {
+                Some(Self { op, end: op.end, optional: false, revision: Some(revision) })
+            }
+            _ => Some(Self { op, end: op.end, optional: false, revision: None }),
+        }
+    }
+
+    /// The object after this operation; `None` where it does not fit the object before.
+    fn apply(&self, before: Object) -> Option<Object> {
+        let (present, at) = match before {
+            Object::Absent => (None, None),
+            Object::Present { value, revision } => (Some(value), revision),
+        };
+        let absent = present.is_none();
+        // Nothing that was answered before a write has a later revision.
+        let write = |value| {
+            let later = self.revision.is_none() || at.is_none() || self.revision > at;
+            later.then_some(Object::Present { value, revision: self.revision })
+        };
+        match (self.op.request, self.op.answer) {
+            (Request::Create { value }, Answer::Wrote(_) | Answer::Unknown) if absent => write(value),
+            (Request::Create { .. }, Answer::Exists) if !absent => Some(before),
+            (Request::Update { value, at: wanted }, Answer::Wrote(_) | Answer::Unknown)
+                if !absent && at == Some(wanted) =>
+            {
+                write(value)
+            }
+            (Request::Patch { value }, Answer::Wrote(_) | Answer::Unknown) if !absent => write(value),
+            (Request::Delete { at: wanted }, Answer::Deleted | Answer::Unknown)
+                if !absent && (wanted.is_none() || wanted == at) =>
+            {
+                Some(Object::Absent)
+            }
+            (Request::Update { at: wanted, .. } | Request::Delete { at: Some(wanted) }, Answer::Conflict)
+                if !absent && at != Some(wanted) =>
+            {
+                Some(before)
+            }
+            // A patch without a resourceVersion conflicts with other writers, again and again.
+            (Request::Patch { .. } | Request::Delete { at: None }, Answer::Conflict) if !absent => {
+                Some(before)
+            }
+            (_, Answer::Absent) if absent => Some(before),
+            (Request::Get, Answer::Saw(state)) => (present == Some(state.value)
+                && at.is_none_or(|revision| revision == state.revision))
+            .then_some(before),
+            _ => None,
+        }
+    }
+}
+
+/// A step that was taken, and the object before it.
+struct Taken {
+    index: usize,
+    before: Object,
+}
+
+struct Search<'a> {
+    steps: &'a [Step<'a>],
+    /// A list of the steps that are not taken, in the order of their calls; its head is `steps.len()`.
+    next: Vec<usize>,
+    previous: Vec<usize>,
+    /// Steps that have to be taken and are not.
+    required: usize,
+    /// A random number for each step: the exclusive or over the taken ones stands for their set.
+    names: Vec<u128>,
+}
+
+impl<'a> Search<'a> {
+    fn new(steps: &'a [Step<'a>]) -> Self {
+        let n = steps.len();
+        let mut rng = fastrand::Rng::with_seed(0x6b6e_6172_7221);
+        Self {
+            steps,
+            next: (0..=n).map(|i| if i == n { 0 } else { i + 1 }).collect(),
+            previous: (0..=n).map(|i| if i == 0 { n } else { i - 1 }).collect(),
+            required: steps.iter().filter(|s| !s.optional).count(),
+            names: (0..n).map(|_| rng.u128(..)).collect(),
+        }
+    }
+
+    fn run(mut self) -> Verdict {
+        let head = self.steps.len();
+        let mut object = Object::Absent;
+        let (mut taken, mut set) = (Vec::<Taken>::new(), 0u128);
+        let mut tried = HashSet::from([(set, object)]);
+        let (mut deepest, mut open, mut state) = (0, self.open(), object);
+        let mut from = self.next[head];
+        for _ in 0..STEPS {
+            if self.required == 0 {
+                return Verdict::Linearizable;
+            }
+            if let Some((index, after)) = self.candidate(from, object, set, &tried) {
+                set ^= self.names[index];
+                tried.insert((set, after));
+                self.take(index);
+                taken.push(Taken { index, before: object });
+                object = after;
+                from = self.next[head];
+                if taken.len() > deepest {
+                    (deepest, state) = (taken.len(), object);
+                    open = self.open();
+                }
+                continue;
+            }
+            let Some(last) = taken.pop() else {
+                let open = open.into_iter().map(|i| self.steps[i].op.clone()).collect();
+                return Verdict::Violated { explained: deepest, state, open };
+            };
+            self.put_back(last.index);
+            set ^= self.names[last.index];
+            object = last.before;
+            from = self.next[last.index];
+        }
+        Verdict::Undecided
+    }
+
+    /// The next step from `from` on that may come now, and the object after it.
+    fn candidate(
+        &self,
+        from: usize,
+        object: Object,
+        set: u128,
+        tried: &HashSet<(u128, Object)>,
+    ) -> Option<(usize, Object)> {
+        let head = self.steps.len();
+        let mut first_end = Nanos::MAX;
+        let mut plain_delete = false;
+        let mut index = self.next[head];
+        while index != head && self.steps[index].op.call <= first_end {
+            let step = &self.steps[index];
+            first_end = first_end.min(step.end);
+            // One delete without an answer is as good as another: the first stands for all.
+            let same = step.optional && step.op.request == Request::Delete { at: None };
+            if index >= from && !(same && plain_delete) {
+                if let Some(after) = step.apply(object) {
+                    if !tried.contains(&(set ^ self.names[index], after)) {
+                        return Some((index, after));
+                    }
+                }
+            }
+            plain_delete |= same;
+            index = self.next[index];
+        }
+        None
+    }
+
+    fn take(&mut self, index: usize) {
+        let (next, previous) = (self.next[index], self.previous[index]);
+        self.next[previous] = next;
+        self.previous[next] = previous;
+        self.required -= usize::from(!self.steps[index].optional);
+    }
+
+    fn put_back(&mut self, index: usize) {
+        let (next, previous) = (self.next[index], self.previous[index]);
+        self.next[previous] = index;
+        self.previous[next] = index;
+        self.required += usize::from(!self.steps[index].optional);
+    }
+
+    /// A few of the steps that have to come next.
+    fn open(&self) -> Vec<usize> {
+        let head = self.steps.len();
+        let mut found = Vec::new();
+        let mut index = self.next[head];
+        while index != head && found.len() < 8 {
+            if !self.steps[index].optional {
+                found.push(index);
+            }
+            index = self.next[index];
+        }
+        found
+    }
+}
+
+/// A get of `key` that stands for what a list said of it.
+pub fn as_get(client: u32, key: &str, found: Option<State>, call: Nanos, end: Nanos) -> Op {
+    let answer = found.map_or(Answer::Absent, Answer::Saw);
+    Op { client, key: key.to_owned(), request: Request::Get, answer, call, end }
+}
