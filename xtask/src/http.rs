@@ -17,6 +17,7 @@ use serde_json::Value;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub const JSON: &str = "application/json";
+pub const MERGE_PATCH: &str = "application/merge-patch+json";
 
 /// What a kubeconfig with inline credentials says.
 #[derive(Clone)]
@@ -52,6 +53,12 @@ impl Access {
             .with_client_auth_cert(chain, key)?;
         let address = field("server")?.trim_start_matches("https://").to_owned();
         Ok(Self { config: Arc::new(config), address, timeout: TIMEOUT })
+    }
+
+    /// The same, giving up after this long without a byte.
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     pub fn connect(&self) -> Result<Connection> {

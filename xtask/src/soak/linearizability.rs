@@ -201,12 +201,12 @@ impl<'a> Search<'a> {
             first_end = first_end.min(step.end);
             // One delete without an answer is as good as another: the first stands for all.
             let same = step.optional && step.op.request == Request::Delete { at: None };
-            if index >= from && !(same && plain_delete) {
-                if let Some(after) = step.apply(object) {
-                    if !tried.contains(&(set ^ self.names[index], after)) {
-                        return Some((index, after));
-                    }
-                }
+            if index >= from
+                && !(same && plain_delete)
+                && let Some(after) = step.apply(object)
+                && !tried.contains(&(set ^ self.names[index], after))
+            {
+                return Some((index, after));
             }
             plain_delete |= same;
             index = self.next[index];
