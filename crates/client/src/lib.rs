@@ -1,5 +1,6 @@
 //! How components see the cluster: transports, a typed client, informers, work queues, events, leader election.
 
+pub mod backoff;
 pub mod client;
 pub mod clock;
 pub mod error;

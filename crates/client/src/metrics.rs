@@ -195,6 +195,30 @@ const CALL_FAMILIES: &[Family] = &[
         kind: Kind::Gauge,
         labels: &["name"],
     },
+    Family {
+        name: "reflector_lists_total",
+        help: "Lists by informers, by resource.",
+        kind: Kind::Counter,
+        labels: &["name"],
+    },
+    Family {
+        name: "reflector_watches_total",
+        help: "Watches by informers, by resource.",
+        kind: Kind::Counter,
+        labels: &["name"],
+    },
+    Family {
+        name: "reflector_short_watches_total",
+        help: "Watches by informers that ended within a second and without an event, by resource.",
+        kind: Kind::Counter,
+        labels: &["name"],
+    },
+    Family {
+        name: "knarr_informer_handler_panics_total",
+        help: "Panics of event handlers of informers.",
+        kind: Kind::Counter,
+        labels: &[],
+    },
 ];
 static CALLS: LazyLock<Registry> = LazyLock::new(|| Registry::new(CALL_FAMILIES));
 
@@ -214,6 +238,26 @@ pub fn claim_created(created: bool, admin_access: bool) {
 /// Tells whether this process holds a lease.
 pub fn leads(lease: &str, holds: bool) {
     CALLS.set(3, &[lease], if holds { 1.0 } else { 0.0 });
+}
+
+/// Counts a list by an informer; `resource` is its plural.
+pub fn listed(resource: &str) {
+    CALLS.add(4, &[resource], 1.0);
+}
+
+/// Counts a watch by an informer.
+pub fn watched(resource: &str) {
+    CALLS.add(5, &[resource], 1.0);
+}
+
+/// Counts a watch that ended within a second and without an event.
+pub fn short_watch(resource: &str) {
+    CALLS.add(6, &[resource], 1.0);
+}
+
+/// Counts a panic of an informer's event handler.
+pub fn handler_panicked() {
+    CALLS.add(7, &[], 1.0);
 }
 
 /// All of it in the text format of Prometheus.

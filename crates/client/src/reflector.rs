@@ -1,5 +1,9 @@
-//! Keeps a local store equal to a collection of the API: list, then watch, and again when the watch ends.
+//! Keeps a local store equal to a collection of the API: list, then watch. A watch that ends is resumed at the last
+//! resourceVersion seen; only when the server cannot resume there, the collection is listed anew.
+//!
+//! Source: `k8s.io/client-go/tools/cache/reflector.go`.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,7 +15,9 @@ use knarr_apimachinery::clock::Clock;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use crate::backoff::Backoff;
 use crate::error::{Error, Result};
+use crate::metrics;
 use crate::store::ObjectStore;
 use crate::transport::{ListOptions, Transport, WatchEvent};
 
@@ -29,6 +35,12 @@ pub type Handler = Arc<dyn Fn(&Change) + Send + Sync>;
 const PAGE: u32 = 10_000;
 const FIRST_BACKOFF: Duration = Duration::from_millis(800);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
+/// After so long without a failure the back-off starts anew.
+const BACKOFF_RESET: Duration = Duration::from_secs(120);
+/// A watch that ends sooner, and has brought nothing, is followed by a back-off.
+const SHORT_WATCH: Duration = Duration::from_secs(1);
+/// The server is asked to end a watch after this and up to twice as long: a connection that died unseen is noticed.
+const WATCH_SECONDS: u32 = 300;
 
 /// One watched collection with its store and handlers.
 pub struct Reflector {
@@ -86,7 +98,7 @@ impl Reflector {
         // Holding the lock keeps changes out while the handler learns what is there.
         let mut handlers = self.handlers();
         for object in self.store.list(None) {
-            handler(&Change::Added(object));
+            call(&handler, &Change::Added(object));
         }
         if let Some(handlers) = &mut *handlers {
             handlers.push(handler);
@@ -122,57 +134,78 @@ impl Reflector {
 
     /// Lists and watches until `stop`.
     pub async fn run(&self, stop: CancellationToken) {
-        let mut backoff = FIRST_BACKOFF;
-        while !stop.is_cancelled() {
-            let result = tokio::select! {
+        let mut backoff = Backoff::new(FIRST_BACKOFF, LONGEST_BACKOFF, BACKOFF_RESET);
+        let mut reached = None;
+        loop {
+            let ended = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                result = self.list_and_watch(&mut backoff) => result,
+                ended = self.list_or_watch(&mut reached) => ended,
             };
-            if let Err(error) = result {
-                if !error.is_expired() {
-                    tracing::debug!(resource = self.resource.plural, %error, "list or watch ended");
-                }
-                let wait = backoff.mul_f64(0.5 + fastrand::f64());
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = self.clock.sleep(wait) => {}
-                }
-                backoff = (backoff * 2).min(LONGEST_BACKOFF);
+            let Err(error) = ended else { continue };
+            if cannot_resume(&error) {
+                reached = None;
+            }
+            tracing::debug!(resource = self.resource.plural, %error, "list or watch ended");
+            let asked = error.retry_after().unwrap_or_default().min(LONGEST_BACKOFF);
+            let wait = backoff.step(self.clock.monotonic()).max(asked);
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.clock.sleep(wait) => {}
             }
         }
     }
 
-    async fn list_and_watch(&self, backoff: &mut Duration) -> Result<()> {
-        let mut version = self.list().await?;
-        *backoff = FIRST_BACKOFF;
-        loop {
-            let options = ListOptions {
-                resource_version: Some(version.clone()),
-                allow_bookmarks: true,
-                ..self.selection.clone()
-            };
-            let mut stream =
-                self.transport.watch(&self.resource, self.namespace.as_deref(), &options).await?;
-            let mut quiet = true;
-            while let Some(event) = stream.next().await {
-                quiet = false;
-                let event = event?;
-                // What is known already, told again, would take the store back.
-                if !is_told_again(&event, &version) {
-                    version = self.apply(event);
+    /// Watches from the version reached so far; without one, lists.
+    async fn list_or_watch(&self, reached: &mut Option<String>) -> Result<()> {
+        match reached {
+            None => *reached = Some(self.list().await?),
+            Some(version) => self.watch(version).await?,
+        }
+        Ok(())
+    }
+
+    /// One watch, from `version`, which goes along with it. An error asks for a back-off.
+    async fn watch(&self, version: &mut String) -> Result<()> {
+        let options = ListOptions {
+            resource_version: Some(version.clone()),
+            allow_bookmarks: true,
+            timeout_seconds: Some(WATCH_SECONDS + fastrand::u32(..WATCH_SECONDS)),
+            ..self.selection.clone()
+        };
+        metrics::watched(self.resource.plural);
+        let (began, from) = (self.clock.monotonic(), version.clone());
+        let mut stream = self.transport.watch(&self.resource, self.namespace.as_deref(), &options).await?;
+        let mut broken = None;
+        while let Some(event) = stream.next().await {
+            match event {
+                // An event that is older than the store would take it back.
+                Ok(event) if is_told_again(&event, version) => {}
+                Ok(event) => *version = self.apply(event),
+                // The connection broke, which may happen to a long watch: as if the server had ended it.
+                Err(error @ Error::Connection { .. }) => {
+                    broken = Some(error);
+                    break;
                 }
-            }
-            if quiet {
-                // A server that closes watches at once must not be asked in a tight loop.
-                return Err(Error::Protocol("the watch ended without an event".into()));
+                Err(error) => return Err(error),
             }
         }
+        if *version != from || self.clock.monotonic().saturating_sub(began) >= SHORT_WATCH {
+            return Ok(());
+        }
+        // A server that closes watches at once must not be asked in a tight loop.
+        metrics::short_watch(self.resource.plural);
+        let lost = || Error::Connection {
+            server: self.resource.plural.to_owned(),
+            source: "the watch ended within a second, without an event".into(),
+        };
+        Err(broken.unwrap_or_else(lost))
     }
 
     /// The whole collection, page by page; returns the version to watch from.
     async fn list(&self) -> Result<String> {
+        metrics::listed(self.resource.plural);
         let mut options = ListOptions { limit: Some(PAGE), ..self.selection.clone() };
         if !self.has_synced() {
             // Any state will do for a start, so the server may answer from its cache.
@@ -230,19 +263,19 @@ impl Reflector {
     /// `reached` is noted between store and handlers: whoever a handler wakes finds both.
     fn put(&self, new: Arc<Object>, reached: u64) {
         let handlers = self.handlers();
-        let tell = |change: &Change| handlers.iter().flatten().for_each(|handler| handler(change));
+        let notify = |change: &Change| handlers.iter().flatten().for_each(|handler| call(handler, change));
         let replaced = self.store.put(Arc::clone(&new));
         self.observed.fetch_max(reached, Ordering::AcqRel);
         let change = match replaced {
             None => Change::Added(new),
             Some(old) if old.resource_version() == new.resource_version() && old.uid() == new.uid() => return,
             Some(old) if old.uid() != new.uid() => {
-                tell(&Change::Deleted(Arc::clone(&old)));
+                notify(&Change::Deleted(Arc::clone(&old)));
                 Change::Added(new)
             }
             Some(old) => Change::Updated { old, new },
         };
-        tell(&change);
+        notify(&change);
     }
 
     fn remove(&self, key: &ObjectKey, reached: u64) {
@@ -251,8 +284,27 @@ impl Reflector {
         self.observed.fetch_max(reached, Ordering::AcqRel);
         if let Some(old) = removed {
             let change = Change::Deleted(old);
-            handlers.iter().flatten().for_each(|handler| handler(&change));
+            handlers.iter().flatten().for_each(|handler| call(handler, &change));
         }
+    }
+}
+
+/// A handler that panics misses this change; other handlers, and later changes, are not affected.
+fn call(handler: &Handler, change: &Change) {
+    if catch_unwind(AssertUnwindSafe(|| handler(change))).is_err() {
+        let (Change::Added(object) | Change::Updated { new: object, .. } | Change::Deleted(object)) = change;
+        metrics::handler_panicked();
+        tracing::error!(object = %object.key(), "an informer's event handler panicked");
+    }
+}
+
+/// Whether a watch cannot go on where the last one ended: the server has forgotten what came after, does not know the
+/// resource any more, or sends an event that cannot be read and would be sent again.
+fn cannot_resume(error: &Error) -> bool {
+    match error {
+        Error::Status(status) => status.is_expired() || matches!(status.code(), 404 | 410),
+        Error::Decode(_) | Error::Protocol(_) => true,
+        Error::Connection { .. } => false,
     }
 }
 
@@ -264,3 +316,6 @@ fn is_told_again(event: &WatchEvent, reached: &str) -> bool {
     };
     version > 0 && reached.parse().is_ok_and(|reached: u64| version <= reached)
 }
+
+#[cfg(test)]
+mod tests;
