@@ -146,6 +146,8 @@ impl LeaderElection {
         mut seen: Seen,
         recorder: EventRecorder,
     ) {
+        // However this ends, nobody goes on as the leader without it.
+        let _leads = leading.clone().drop_guard();
         let mut renewed = client.clock().monotonic();
         loop {
             tokio::select! {

@@ -1,4 +1,5 @@
-//! How components see the cluster: transports, a typed client, informers, work queues, events, leader election.
+//! How components see the cluster: transports, a typed client, informers, work queues, events, leader election;
+//! and the supervisor of long-running tasks.
 
 pub mod backoff;
 pub mod client;
@@ -15,6 +16,7 @@ pub mod reflector;
 pub mod reviews;
 pub mod service_account;
 pub mod store;
+pub mod supervisor;
 pub mod transport;
 pub mod wire;
 pub mod work_queue;
@@ -22,4 +24,5 @@ pub mod work_queue;
 pub use client::{Client, Patch};
 pub use error::{Error, Result};
 pub use informer::{Event, Informer, Informers, Lister};
+pub use supervisor::Supervisor;
 pub use transport::{List, ListOptions, Transport, WatchEvent};

@@ -219,6 +219,12 @@ const CALL_FAMILIES: &[Family] = &[
         kind: Kind::Counter,
         labels: &[],
     },
+    Family {
+        name: "knarr_task_restarts_total",
+        help: "Restarts of long-running tasks that had panicked or ended unexpectedly, by task.",
+        kind: Kind::Counter,
+        labels: &["task"],
+    },
 ];
 static CALLS: LazyLock<Registry> = LazyLock::new(|| Registry::new(CALL_FAMILIES));
 
@@ -258,6 +264,11 @@ pub fn short_watch(resource: &str) {
 /// Counts a panic of an informer's event handler.
 pub fn handler_panicked() {
     CALLS.add(7, &[], 1.0);
+}
+
+/// Counts a restart of a supervised task.
+pub fn task_restarted(task: &str) {
+    CALLS.add(8, &[task], 1.0);
 }
 
 /// All of it in the text format of Prometheus.
