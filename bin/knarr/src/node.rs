@@ -19,6 +19,7 @@ use knarr_kubelet::host_security::HostSecurity;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::node_status::{self, Thresholds};
 use knarr_kubelet::plugins::{PluginHandler, PluginManager};
+use knarr_kubelet::pulled_images::{PolicyName, VerificationPolicy};
 use knarr_kubelet::runtime::ContainerRuntime;
 use knarr_kubelet::server as kubelet_server;
 use knarr_kubelet::sysctls::SysctlPattern;
@@ -73,6 +74,14 @@ pub struct NodeArgs {
     /// Give containers that name no seccomp profile the runtime's default one; `false` leaves them unconfined
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     seccomp_default: bool,
+    /// When a pod has to show credentials for an image that is on the node: NeverVerify, NeverVerifyPreloadedImages (for
+    /// images that were pulled), NeverVerifyAllowlistedImages or AlwaysVerify
+    #[arg(long, value_name = "POLICY", default_value_t)]
+    image_pull_credentials_verification_policy: PolicyName,
+    /// Images that pods may use without credentials, such as `docker.io/library/busybox,registry.example/base/*`; with
+    /// the policy NeverVerifyAllowlistedImages
+    #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
+    preloaded_images_verification_allowlist: Vec<String>,
     /// Look for a registry's images at another address first, `docker.io=https://mirror.example`; `*` stands for all
     /// registries; may be given several times
     #[arg(long, value_name = "REGISTRY=URL")]
@@ -131,6 +140,11 @@ impl NodeArgs {
         self.allowed_unsafe_sysctls.clone()
     }
 
+    pub fn image_verification(&self) -> Result<VerificationPolicy> {
+        let allowlist = &self.preloaded_images_verification_allowlist;
+        Ok(VerificationPolicy::new(self.image_pull_credentials_verification_policy, allowlist)?)
+    }
+
     pub fn seccomp_default(&self) -> bool {
         self.seccomp_default
     }
@@ -181,6 +195,7 @@ pub struct NodeOptions {
     pub thresholds: Thresholds,
     pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
     pub seccomp_default: bool,
+    pub image_verification: VerificationPolicy,
     pub mirrors: Vec<Mirror>,
     pub runtime: RuntimeArgs,
     pub network: NetworkArgs,
@@ -446,6 +461,7 @@ fn kubelet_config(options: &NodeOptions) -> Config {
     config.resolv_conf.clone_from(&options.resolv_conf);
     config.cgroup_root.clone_from(&options.cgroup_root);
     config.seccomp_default = options.seccomp_default;
+    config.image_verification.clone_from(&options.image_verification);
     config.allowed_unsafe_sysctls.clone_from(&options.allowed_unsafe_sysctls);
     config
 }

@@ -309,6 +309,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         thresholds: args.node.thresholds(),
         allowed_unsafe_sysctls: args.node.allowed_unsafe_sysctls(),
         seccomp_default: args.node.seccomp_default(),
+        image_verification: args.node.image_verification()?,
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
         network: args.node.network(),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::pulled_images::VerificationPolicy;
 use crate::sysctls::SysctlPattern;
 
 /// Settings of one node. Field names follow KubeletConfiguration where it has them.
@@ -35,6 +36,8 @@ pub struct Config {
     pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
     /// Containers that name no seccomp profile get the runtime's default one.
     pub seccomp_default: bool,
+    /// When pods have to show credentials for images that are here.
+    pub image_verification: VerificationPolicy,
 }
 
 impl Config {
@@ -55,6 +58,7 @@ impl Config {
             serialize_image_pulls: false,
             allowed_unsafe_sysctls: Vec::new(),
             seccomp_default: true,
+            image_verification: VerificationPolicy::default(),
         }
     }
 
@@ -80,6 +84,8 @@ impl Config {
             "serializeImagePulls": self.serialize_image_pulls,
             "allowedUnsafeSysctls": allowed_unsafe_sysctls,
             "seccompDefault": self.seccomp_default,
+            "imagePullCredentialsVerificationPolicy": self.image_verification.name().to_string(),
+            "preloadedImagesVerificationAllowlist": self.image_verification.allowlist(),
         }})
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Container;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::clock::Clock;
 use knarr_runtime::images::Reference;
@@ -13,8 +13,9 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::back_off::BackOff;
 use crate::events::ContainerEvents;
-use crate::pod;
-use crate::runtime::{ContainerRuntime, Image, Keyring};
+use crate::pull_secrets::PullSecrets;
+use crate::pulled_images::{self, Access, PulledImages, RecordError};
+use crate::runtime::{ContainerRuntime, Image, PulledImage};
 use crate::status::StartFailure;
 use crate::volumes::ObjectSource;
 
@@ -43,6 +44,7 @@ pub struct ImageManager {
     runtime: Arc<dyn ContainerRuntime>,
     objects: Arc<ObjectSource>,
     clock: Arc<dyn Clock>,
+    pulled: Arc<PulledImages>,
     pulls: Semaphore,
     state: Mutex<State>,
     /// Notified after each pull.
@@ -58,10 +60,25 @@ impl ImageManager {
         runtime: Arc<dyn ContainerRuntime>,
         objects: Arc<ObjectSource>,
         clock: Arc<dyn Clock>,
+        pulled: PulledImages,
         serialize_pulls: bool,
     ) -> Self {
         let pulls = Semaphore::new(if serialize_pulls { 1 } else { PARALLEL_PULLS });
-        Self { runtime, objects, clock, pulls, state: Mutex::default(), changed: Arc::default() }
+        let pulled = Arc::new(pulled);
+        Self { runtime, objects, clock, pulled, pulls, state: Mutex::default(), changed: Arc::default() }
+    }
+
+    /// Takes up the records of an earlier run; before pods run.
+    pub async fn take_up(&self) {
+        // Where that fails, the records stay as they are: pods pull again rather than not at all.
+        let images = match self.runtime.list_images().await {
+            Ok(images) => images,
+            Err(error) => return tracing::warn!(%error, "cannot list images to take up the records of pulls"),
+        };
+        let pulled = Arc::clone(&self.pulled);
+        if let Err(error) = in_background(move || pulled.take_up(&images)).await {
+            tracing::warn!(error, "cannot take up the records of image pulls");
+        }
     }
 
     /// Notified when images were pulled.
@@ -106,23 +123,49 @@ impl ImageManager {
                 self.retry_later(failure("ImageInspectError", message))
             })?;
             match present {
-                Some(image) => {
+                Some(image) if self.may_use(wanted, &image, events).await => {
                     events.normal(
                         "Pulled",
                         format!("Container image {wanted:?} already present on machine and can be accessed by the pod"),
                     );
                     return Ok(image);
                 }
-                None if policy == "Never" => {
+                // Whether the image is here is not for those to know who may not use it.
+                _ if policy == "Never" => {
                     let message =
                         format!("Container image {wanted:?} is not present with pull policy of Never");
                     events.warning("ErrImageNeverPull", message.clone());
                     return Err(self.retry_later(failure("ErrImageNeverPull", message)));
                 }
-                None => {}
+                _ => {}
             }
         }
         self.pull(wanted, events).await
+    }
+
+    /// Whether the pod may use a present image as it is.
+    async fn may_use(&self, wanted: &str, image: &Image, events: &ContainerEvents<'_>) -> bool {
+        let (pulled, name, found) = (Arc::clone(&self.pulled), wanted.to_owned(), image.clone());
+        let access = in_background(move || Ok(pulled.access(&name, &found))).await;
+        let recorded = match access.unwrap_or(Access::Refused) {
+            Access::Granted => return true,
+            Access::Refused => return false,
+            Access::Secrets(recorded) => recorded,
+        };
+        let Ok(reference) = wanted.parse::<Reference>() else { return false };
+        let own = PullSecrets::of_pod(&self.objects, events.pod).await.for_image(&reference);
+        let Some((secret, is_new)) = pulled_images::matching(&recorded, &own) else { return false };
+        if is_new {
+            let (pulled, name, id) = (Arc::clone(&self.pulled), wanted.to_owned(), image.id.clone());
+            let secret = secret.clone();
+            let remembered = in_background(move || {
+                pulled.remember(&name, &id, secret);
+                Ok(())
+            });
+            // Logged there; the pod may use the image anyway.
+            let _ = remembered.await;
+        }
+        true
     }
 
     fn retry_later(&self, failure: StartFailure) -> ImageFailure {
@@ -135,14 +178,22 @@ impl ImageManager {
         if let Some(waiting) = self.backing_off(&key, wanted, events) {
             return Err(waiting);
         }
+        let intent = PullIntent::begin(&self.pulled, &*self.runtime, wanted).await.map_err(|error| {
+            let message =
+                format!("Failed to record image pull intent for container image {wanted:?}: {error}");
+            events.warning("Failed", message.clone());
+            self.retry_later(failure("ErrImagePull", message))
+        })?;
         events.normal("Pulling", format!("Pulling image {wanted:?}"));
-        let (keyring, missing) = self.keyring(events.pod).await;
+        let secrets = PullSecrets::of_pod(&self.objects, events.pod).await;
         let asked = self.clock.monotonic();
         // The semaphore is never closed.
         let _turn = self.pulls.acquire().await;
         let started = self.clock.monotonic();
-        match self.runtime.pull_image(wanted, &keyring).await {
-            Ok(image) => {
+        match self.runtime.pull_image(wanted, &secrets.keyring).await {
+            Ok(pulled) => {
+                let image = pulled.image.clone();
+                intent.pulled(&secrets, pulled).await;
                 self.changed.notify_one();
                 let now = self.clock.monotonic();
                 events.normal(
@@ -157,14 +208,15 @@ impl ImageManager {
                 Ok(image)
             }
             Err(error) => {
+                intent.failed().await;
                 let message = error.to_string();
                 events.warning("Failed", format!("Failed to pull image {wanted:?}: {message}"));
-                if !missing.is_empty() {
+                if !secrets.missing.is_empty() {
                     events.warning(
                         "FailedToRetrieveImagePullSecret",
                         format!(
                             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-                            missing.join(", ")
+                            secrets.missing.join(", ")
                         ),
                     );
                 }
@@ -191,38 +243,82 @@ impl ImageManager {
         Some(ImageFailure { failure: failure("ImagePullBackOff", message), retry_at: Some(until) })
     }
 
-    /// The credentials of the pod's pull secrets, and the names of secrets that could not be read.
-    async fn keyring(&self, pod: &Pod) -> (Keyring, Vec<String>) {
-        let (mut keyring, mut missing) = (Keyring::new(), Vec::new());
-        for secret in pod::spec(pod).image_pull_secrets.iter().flatten().filter(|s| !s.name.is_empty()) {
-            let Ok(object) = self.objects.secret(pod.namespace(), &secret.name).await else {
-                missing.push(secret.name.clone());
-                continue;
-            };
-            let data =
-                |key: &str| object.data.as_ref().and_then(|d| d.get(key)).map(|bytes| bytes.0.as_slice());
-            let mut own = Keyring::new();
-            let read = match (data(".dockerconfigjson"), data(".dockercfg")) {
-                (Some(json), _) => own.add_docker_config_json(json),
-                (None, Some(json)) => own.add_dockercfg(json),
-                (None, None) => Ok(()),
-            };
-            match read {
-                Ok(()) => keyring.extend(own),
-                Err(error) => {
-                    tracing::warn!(pod = %pod::format(pod), secret = %secret.name, %error, "unreadable pull secret");
-                }
-            }
-        }
-        (keyring, missing)
-    }
-
     /// The pod is gone.
     pub fn forget(&self, pod_uid: &str) {
         let mut state = self.lock();
         let prefix = format!("{pod_uid}_");
         state.back_off.forget(&prefix);
         state.errors.retain(|key, _| !key.starts_with(&prefix));
+    }
+}
+
+/// A pull that has begun. Dropped before its end (the pod is stopped), it stays known as one that may have succeeded.
+struct PullIntent {
+    pulled: Arc<PulledImages>,
+    wanted: String,
+    ended: bool,
+}
+
+impl PullIntent {
+    async fn begin(
+        pulled: &Arc<PulledImages>,
+        runtime: &dyn ContainerRuntime,
+        wanted: &str,
+    ) -> Result<Self, String> {
+        // What the runtime cannot say counts as not there.
+        let present = runtime.image_status(wanted).await.unwrap_or_default();
+        let settled = match pulled.crowded() {
+            true => runtime.list_images().await.ok(),
+            false => None,
+        };
+        let (records, name) = (Arc::clone(pulled), wanted.to_owned());
+        in_background(move || {
+            if let Some(images) = settled {
+                records.settle(&images)?;
+            }
+            records.begin(&name, present.as_ref())?;
+            // Made here, so that it is dropped if nobody waits for it any more.
+            Ok(Self { pulled: records, wanted: name, ended: false })
+        })
+        .await
+    }
+
+    async fn pulled(mut self, secrets: &PullSecrets, pulled: PulledImage) {
+        let Ok(reference) = self.wanted.parse::<Reference>() else { return };
+        let credentials = secrets.used(&reference, pulled.credential.as_ref());
+        self.ended = true;
+        let _ = in_background(move || {
+            self.pulled.pulled(&self.wanted, &pulled.image.id, credentials);
+            Ok(())
+        })
+        .await;
+    }
+
+    async fn failed(mut self) {
+        self.ended = true;
+        let _ = in_background(move || {
+            self.pulled.failed(&self.wanted);
+            Ok(())
+        })
+        .await;
+    }
+}
+
+impl Drop for PullIntent {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.pulled.abandoned(&self.wanted);
+        }
+    }
+}
+
+/// Runs what reads and writes files away from the tasks of the runtime.
+async fn in_background<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RecordError> + Send + 'static,
+) -> Result<T, String> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

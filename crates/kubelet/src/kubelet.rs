@@ -27,6 +27,7 @@ use crate::pod_lookup::{ContainerRef, LookupError, PodLookup};
 use crate::pod_syncer::{PodSyncer, pause_after};
 use crate::pod_workers::PodWorkers;
 use crate::probes::ProbeManager;
+use crate::pulled_images::PulledImages;
 use crate::runtime::{ContainerRuntime, ContainerState, SandboxState};
 use crate::status::StatusManager;
 use crate::sysctls::SysctlAllowlist;
@@ -99,6 +100,7 @@ impl Kubelet {
             Arc::clone(&with.runtime),
             Arc::clone(&with.objects),
             Arc::clone(&clock),
+            PulledImages::new(&config.data_dir, config.image_verification.clone(), Arc::clone(&clock)),
             config.serialize_image_pulls,
         );
         let terminator = Terminator {
@@ -147,6 +149,7 @@ impl Kubelet {
         let dirs = self.config.dirs();
         let made = tokio::task::spawn_blocking(move || folders::make_all(&dirs)).await;
         made.map_err(|e| e.to_string())?.map_err(|e| format!("cannot make the kubelet's folders: {e}"))?;
+        self.syncer.images.take_up().await;
         let cgroups = self.syncer.cgroups.clone();
         tokio::task::spawn_blocking(move || cgroups.open()).await.map_err(|e| e.to_string())??;
         tokio::spawn(Arc::clone(&self.syncer.status).run(stop.clone()));

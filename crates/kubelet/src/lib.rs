@@ -29,6 +29,8 @@ pub mod pod_network;
 pub mod pod_syncer;
 pub mod pod_workers;
 pub mod probes;
+mod pull_secrets;
+pub mod pulled_images;
 pub mod qos;
 pub mod resources;
 pub mod runtime;

@@ -12,7 +12,7 @@ pub use knarr_runtime::containers::{
     CapabilityChange, ContainerState, Device, IdRange, PidMode, Propagation, Resources, SandboxState,
     SeccompProfile, Stats, TerminalSize,
 };
-pub use knarr_runtime::images::{FsInfo, ImageUser, Keyring};
+pub use knarr_runtime::images::{Credential, FsInfo, ImageUser, Keyring};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -274,6 +274,13 @@ pub struct Image {
     pub user: Option<ImageUser>,
 }
 
+/// A pulled image, and the credential that the registry accepted, if one was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PulledImage {
+    pub image: Image,
+    pub credential: Option<Credential>,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecOutput {
     pub exit_code: i32,
@@ -420,8 +427,8 @@ pub trait ContainerRuntime: Send + Sync + 'static {
 
     async fn image_status(&self, name: &str) -> Result<Option<Image>>;
     async fn list_images(&self) -> Result<Vec<Image>>;
-    /// Gives the image's id.
-    async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<Image>;
+    /// Tries the credentials that match the image, anonymously only if none does.
+    async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<PulledImage>;
     async fn remove_image(&self, name: &str) -> Result<()>;
     async fn image_fs_info(&self) -> Result<FsInfo>;
 

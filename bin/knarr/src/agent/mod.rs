@@ -197,6 +197,7 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
         thresholds: args.node.thresholds(),
         allowed_unsafe_sysctls: args.node.allowed_unsafe_sysctls(),
         seccomp_default: args.node.seccomp_default(),
+        image_verification: args.node.image_verification()?,
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
         network: args.node.network(),

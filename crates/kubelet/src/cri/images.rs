@@ -5,7 +5,7 @@ use knarr_runtime::images::{Credential, DiskUsage, Reference, fs_info};
 
 use super::messages as cri;
 use super::{Cri, client, status};
-use crate::runtime::{FsInfo, Image, Keyring, Result, RuntimeError};
+use crate::runtime::{FsInfo, Image, Keyring, PulledImage, Result, RuntimeError};
 
 const LIST: &str = "/runtime.v1.ImageService/ListImages";
 const STATUS: &str = "/runtime.v1.ImageService/ImageStatus";
@@ -59,23 +59,26 @@ impl Cri {
     }
 
     /// With one matching credential after the other until one is let in; without limit of time.
-    pub(super) async fn pull(&self, name: &str, keyring: &Keyring) -> Result<Image> {
+    pub(super) async fn pull(&self, name: &str, keyring: &Keyring) -> Result<PulledImage> {
         let reference: Reference = name.parse().map_err(|error| {
             RuntimeError::InvalidImageName(format!("couldn't parse image name {name:?}: {error}"))
         })?;
-        let mut attempts: Vec<Option<cri::AuthConfig>> =
-            keyring.lookup(&reference).into_iter().map(|credential| Some(auth(credential))).collect();
+        let mut attempts: Vec<Option<Credential>> =
+            keyring.lookup(&reference).into_iter().map(Some).collect();
         if attempts.is_empty() {
             attempts.push(None);
         }
         let mut errors = Vec::new();
-        for auth in attempts {
+        for credential in attempts {
+            let auth = credential.clone().map(auth);
             let request = cri::PullImageRequest { image: Some(cri::ImageSpec::named(name)), auth };
             let pulled = self.inner.images.call_within(PULL, &request, None).await;
             match pulled.map(|answer: cri::PullImageResponse| answer.image_ref) {
                 Ok(id) if !id.is_empty() => {
                     let found = self.find_image(&id).await?;
-                    return found.ok_or_else(|| RuntimeError::NotFound(format!("image {id:?} not found")));
+                    let image =
+                        found.ok_or_else(|| RuntimeError::NotFound(format!("image {id:?} not found")))?;
+                    return Ok(PulledImage { image, credential });
                 }
                 Ok(_) => {
                     return Err(RuntimeError::Failed(format!("imageRef of image {name:?} is not set")));

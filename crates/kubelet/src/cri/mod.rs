@@ -238,7 +238,7 @@ impl ContainerRuntime for Cri {
         self.all_images().await
     }
 
-    async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<Image> {
+    async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<PulledImage> {
         self.pull(name, keyring).await
     }
 

@@ -197,7 +197,7 @@ async fn credentials_are_tried_one_after_the_other() {
     let error = runtime.pull_image("r.example/a/b:1", &keyring).await.unwrap_err();
     assert_eq!(error.to_string(), "rpc error: code = Unknown desc = denied");
     keyring.add("r.example", Credential::basic("u", "right"));
-    assert_eq!(runtime.pull_image("r.example/a/b:1", &keyring).await.unwrap().id, "sha256:1");
+    assert_eq!(runtime.pull_image("r.example/a/b:1", &keyring).await.unwrap().image.id, "sha256:1");
     assert_eq!(lock(&lab.fake).passwords, ["wrong", "wrong", "right"]);
     assert!(matches!(
         runtime.pull_image("Not/A/Name:x", &keyring).await,

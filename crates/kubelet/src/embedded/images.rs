@@ -3,7 +3,7 @@
 use knarr_runtime::images::{Image as StoredImage, PullOptions, Reference};
 
 use super::{Embedded, errors};
-use crate::runtime::{Image, Keyring, Result, RuntimeError};
+use crate::runtime::{Image, Keyring, PulledImage, Result, RuntimeError};
 
 pub fn image(stored: &StoredImage) -> Image {
     Image {
@@ -36,12 +36,12 @@ impl Embedded {
         Ok(found.as_ref().map(image))
     }
 
-    pub(super) async fn pull(&self, name: &str, keyring: &Keyring) -> Result<Image> {
+    pub(super) async fn pull(&self, name: &str, keyring: &Keyring) -> Result<PulledImage> {
         let reference: Reference = name.parse().map_err(|e: knarr_runtime::images::ReferenceError| {
             RuntimeError::InvalidImageName(format!("couldn't parse image name {name:?}: {e}"))
         })?;
         let options = PullOptions { keyring: keyring.clone(), ..self.inner.pull.clone() };
-        let pulled = self.inner.images.pull(&reference, &options).await.map_err(errors::image)?;
-        Ok(image(&pulled))
+        let pulled = self.inner.images.pull_with(&reference, &options).await.map_err(errors::image)?;
+        Ok(PulledImage { image: image(&pulled.image), credential: pulled.credential })
     }
 }

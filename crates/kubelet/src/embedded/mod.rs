@@ -299,7 +299,7 @@ impl ContainerRuntime for Embedded {
         Ok(images.iter().map(images::image).collect())
     }
 
-    async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<Image> {
+    async fn pull_image(&self, name: &str, keyring: &Keyring) -> Result<PulledImage> {
         self.pull(name, keyring).await
     }
 

@@ -292,14 +292,15 @@ impl ContainerRuntime for FakeRuntime {
         Ok(Vec::new())
     }
 
-    async fn pull_image(&self, name: &str, _: &Keyring) -> Result<Image> {
+    async fn pull_image(&self, name: &str, _: &Keyring) -> Result<PulledImage> {
         let mut state = self.lock();
         state.calls.push(format!("pull {name}"));
         if name.starts_with("missing") {
             return Err(RuntimeError::NotFound(format!("{name}: not found")));
         }
         state.images.insert(name.to_owned());
-        Ok(Image { id: name.to_owned(), size: 123, ..Image::default() })
+        let image = Image { id: name.to_owned(), size: 123, ..Image::default() };
+        Ok(PulledImage { image, credential: None })
     }
 
     async fn remove_image(&self, name: &str) -> Result<()> {

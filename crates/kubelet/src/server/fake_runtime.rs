@@ -10,8 +10,8 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use crate::runtime::{
     AttachRequest, Connection, ContainerConfig, ContainerRuntime, ContainerState, ContainerStats,
     ContainerStatus, Control, ExecOutput, ExecRequest, FsInfo, Image, Keyring, PodRuntimeStatus,
-    PodSandboxConfig, PodSandboxStatus, Resources, Result, RuntimeError, RuntimeEvent, RuntimeVersion,
-    SandboxStats, Session, Stats,
+    PodSandboxConfig, PodSandboxStatus, PulledImage, Resources, Result, RuntimeError, RuntimeEvent,
+    RuntimeVersion, SandboxStats, Session, Stats,
 };
 
 /// `echo` copies its input, `exit N` ends with N, `both` writes to both outputs, `forever` waits to be killed,
@@ -232,7 +232,7 @@ impl ContainerRuntime for Leaked {
     async fn image_status(&self, _: &str) -> Result<Option<Image>> {
         unknown()
     }
-    async fn pull_image(&self, _: &str, _: &Keyring) -> Result<Image> {
+    async fn pull_image(&self, _: &str, _: &Keyring) -> Result<PulledImage> {
         unknown()
     }
     async fn remove_image(&self, _: &str) -> Result<()> {

@@ -50,7 +50,9 @@ pub use layers::LayerError;
 pub use oci::{DocumentError, Platform};
 pub use overlay::MappedIds;
 pub use reference::{Reference, ReferenceError};
-pub use registry::{Mirror, MirrorError, NetworkError, Progress, ProgressFn, PullOptions, RegistryError};
+pub use registry::{
+    Mirror, MirrorError, NetworkError, Progress, ProgressFn, PullOptions, Pulled, RegistryError,
+};
 pub use snapshot::Snapshot;
 pub use store::{ImageStore, Removed};
 pub use usage::{DiskUsage, FsInfo, fs_info};

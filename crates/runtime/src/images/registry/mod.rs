@@ -14,7 +14,7 @@ use super::error::{ContentError, ErrorKind};
 use super::oci::DocumentError;
 
 pub use mirror::{Mirror, MirrorError};
-pub use pull::{Progress, ProgressFn, PullOptions};
+pub use pull::{Progress, ProgressFn, PullOptions, Pulled};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {

@@ -70,15 +70,32 @@ impl Default for PullOptions {
     }
 }
 
+/// A pulled image, and which of the credentials the registry accepted.
+#[derive(Debug, Clone)]
+pub struct Pulled {
+    pub image: Image,
+    /// `None`: pulled anonymously, or from a mirror.
+    pub credential: Option<Credential>,
+}
+
 impl ImageStore {
     /// Pulls and unpacks an image. What is here already is not fetched again; a layer that another call is
     /// fetching is waited for.
     pub async fn pull(&self, reference: &Reference, options: &PullOptions) -> Result<Image, ImageError> {
+        Ok(self.pull_with(reference, options).await?.image)
+    }
+
+    /// Pulls as `pull` does, and says by which credential.
+    pub async fn pull_with(
+        &self,
+        reference: &Reference,
+        options: &PullOptions,
+    ) -> Result<Pulled, ImageError> {
         let http = HttpClient { insecure: options.insecure_registries.clone() };
         for mirror in options.mirrors.iter().filter(|mirror| mirror.has(reference)) {
             let client = RegistryClient::of_mirror(http.clone(), reference, mirror);
             match self.pull_from(reference, options, client).await {
-                Ok(image) => return Ok(image),
+                Ok(image) => return Ok(Pulled { image, credential: None }),
                 Err(error) => tracing::info!(%reference, ?mirror, ?error, "not pulled from a mirror"),
             }
         }
@@ -89,10 +106,13 @@ impl ImageStore {
         }
         let mut last = None;
         for credential in credentials {
-            let client = RegistryClient::new(http.clone(), reference, credential);
+            let client = RegistryClient::new(http.clone(), reference, credential.clone());
             match self.pull_from(reference, options, client).await {
                 Err(error) if error.kind() == ErrorKind::Unauthorized => last = Some(error),
-                result => return result.map_err(|error| pull_error(reference, error)),
+                result => {
+                    let image = result.map_err(|error| pull_error(reference, error))?;
+                    return Ok(Pulled { image, credential });
+                }
             }
         }
         // At least one was tried, and all were refused.
