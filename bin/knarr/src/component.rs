@@ -89,6 +89,7 @@ impl Component {
     /// Takes the port and makes the first contact.
     pub async fn start(args: &ComponentArgs, Identity { name, port }: Identity) -> Result<Self> {
         let features = api_flags::features(&args.feature_gates)?;
+        features.notes().iter().for_each(|note| tracing::warn!("{note}"));
         gates::GENERIC_WORKLOAD.set(features.is_on(GENERIC_WORKLOAD));
         gates::STORAGE_VERSION_API.set(features.is_on(STORAGE_VERSION_API));
         let coordinated = features.is_on(COORDINATED_LEADER_ELECTION);

@@ -127,6 +127,7 @@ impl ApiServer {
     async fn started(mut config: Config) -> Result<Self, StartError> {
         let stop = CancellationToken::new();
         let metrics = Arc::new(Metrics::default());
+        config.features.notes().iter().for_each(|note| tracing::warn!("{note}"));
         config.features.show(&metrics);
         gates::GENERIC_WORKLOAD.set(config.features.is_on("GenericWorkload"));
         gates::COORDINATED_LEADER_ELECTION.set(config.features.is_on("CoordinatedLeaderElection"));

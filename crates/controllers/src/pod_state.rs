@@ -165,6 +165,20 @@ mod tests {
     }
 
     #[test]
+    fn costs_decide_who_goes() {
+        let mut pods = [pod("dear", "n", "Running", Some(0)), pod("cheap", "n", "Running", Some(0))];
+        for (pod, cost) in pods.iter_mut().zip(["10", "-1"]) {
+            let key = "controller.kubernetes.io/pod-deletion-cost".to_owned();
+            pod.metadata.annotations = Some([(key, cost.to_owned())].into());
+        }
+        let free = pod("free", "n", "Running", Some(0));
+        let mut order = vec![&pods[0], &free, &pods[1]];
+        deletion_order(&mut order, at(1000), |_| 1);
+        let names: Vec<_> = order.iter().map(|p| p.metadata.uid.as_deref().unwrap()).collect();
+        assert_eq!(names, ["cheap", "free", "dear"]);
+    }
+
+    #[test]
     fn availability_counts_from_readiness() {
         let pod = pod("p", "n", "Running", Some(100));
         assert_eq!(available_in(&pod, 0, at(100)), Some(Duration::ZERO));

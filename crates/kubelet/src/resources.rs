@@ -223,6 +223,16 @@ mod tests {
     }
 
     #[test]
+    fn resources_of_the_whole_pod_go_before_the_containers() {
+        let mut pod = pod(vec![container(&[("cpu", "250m")], &[("memory", "1Gi")]), container(&[], &[])]);
+        assert_eq!(pod_resources(&pod, 0).memory_limit, None, "one container has no limit");
+        let whole = container(&[("cpu", "500m")], &[("cpu", "1"), ("memory", "2Gi")]).resources;
+        pod.spec.as_mut().unwrap().resources = whole;
+        let r = pod_resources(&pod, 0);
+        assert_eq!((r.memory_limit, r.cpu_shares, r.cpu_quota), (Some(2 << 30), Some(512), Some(100_000)));
+    }
+
+    #[test]
     fn oom_scores() {
         let gi = 1i64 << 30;
         let score = |containers: Vec<Container>| {

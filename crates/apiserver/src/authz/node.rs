@@ -35,8 +35,6 @@ pub struct NodeAuthorizer {
     rules: Vec<PolicyRule>,
     /// The gate PodCertificateRequest.
     pod_certificates: bool,
-    /// Whether nodes have a use for the service accounts of their pods.
-    reads_accounts: bool,
 }
 
 impl NodeAuthorizer {
@@ -46,9 +44,7 @@ impl NodeAuthorizer {
             .find(|d| d.resource == "clusterroles" && d.object["metadata"]["name"] == "system:node");
         let rules = role.and_then(|mut r| serde_json::from_value(r.object["rules"].take()).ok());
         let pod_certificates = features.is_on("PodCertificateRequest");
-        let reads_accounts =
-            pod_certificates || features.is_on("KubeletServiceAccountTokenForCredentialProviders");
-        Self { caches, rules: rules.unwrap_or_default(), pod_certificates, reads_accounts }
+        Self { caches, rules: rules.unwrap_or_default(), pod_certificates }
     }
 
     pub fn authorize(&self, user: &UserInfo, wanted: &Attributes) -> Decision {
@@ -127,7 +123,7 @@ impl NodeAuthorizer {
 
     fn service_account(&self, node: &str, wanted: &Attributes) -> Decision {
         if wanted.verb == "get" && wanted.subresource.is_empty() {
-            if !self.reads_accounts {
+            if !self.pod_certificates {
                 return no("not allowed to get service accounts");
             }
             return self.readable(node, wanted, Kind::ServiceAccount);

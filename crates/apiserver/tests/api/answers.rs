@@ -1,6 +1,9 @@
 //! Answers that were once told from upstream's: request by request, what upstream says.
 
+use std::sync::Arc;
+
 use http::Method;
+use knarr_storage::{Embedded, Options};
 use serde_json::{Value, json};
 
 use crate::harness::{CONFIG_MAPS, Harness, Reply, User, config_map};
@@ -192,6 +195,19 @@ async fn statuses_and_reviews() {
     assert_eq!(everything.filter(|r| r["nonResourceURLs"] == json!(["*"])).count(), 1);
     let bound = u.post("/api/v1/namespaces/default/bindings", &json!({"metadata": {"name": "p"}})).await;
     assert_eq!(said(&bound), (500, "target.name: Required value"));
+}
+
+#[tokio::test]
+async fn the_server_shows_its_flags_and_its_state() {
+    let flags = vec![("port".to_owned(), "6443".to_owned()), ("bind-address".to_owned(), "::".to_owned())];
+    let h = Harness::on(Arc::new(Embedded::memory(Options::default())), |config| config.flags = flags).await;
+    let u = h.admin();
+    let flags = u.get_as("/flagz", "application/json;as=Flagz;v=v1beta1;g=config.k8s.io").await.expect(200);
+    assert_eq!(flags["flags"], json!({"port": "6443", "bind-address": "::"}));
+    let state =
+        u.get_as("/statusz", "application/json;as=Statusz;v=v1beta1;g=config.k8s.io").await.expect(200);
+    assert_eq!(state["kind"], "Statusz");
+    assert!(state["paths"].as_array().is_some_and(|p| p.contains(&json!("/livez"))), "{state}");
 }
 
 #[tokio::test]

@@ -170,6 +170,35 @@ async fn tokens_are_issued_and_reviewed() {
     );
     let keys = u.get("/openid/v1/jwks").await.expect(200);
     assert_eq!(keys["keys"][0]["kty"], "EC");
+    let other = u.post(uri, &json!({"metadata": {"uid": "other"}})).await;
+    assert_eq!(other.code, 409);
+    let why = "the UID in the token request (other) does not match the UID of the service account (";
+    assert!(other.message().contains(why), "{}", other.message());
+    let account = u.get("/api/v1/namespaces/default/serviceaccounts/default").await.expect(200);
+    u.post(uri, &json!({"metadata": {"uid": account["metadata"]["uid"]}})).await.expect(201);
+}
+
+#[tokio::test]
+async fn tokens_may_be_bound_to_a_node() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    u.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.expect(201);
+    let uri = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let node = json!({"apiVersion": "v1", "kind": "Node", "name": "n"});
+    let issued = u.post(uri, &json!({"spec": {"boundObjectRef": node}})).await.expect(201);
+    let token = issued["status"]["token"].as_str().unwrap();
+    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let known = u.post(reviews, &json!({"spec": {"token": token}})).await.expect(201);
+    let extra = &known["status"]["user"]["extra"];
+    assert_eq!(extra["authentication.kubernetes.io/node-name"], json!(["n"]));
+    let id = extra["authentication.kubernetes.io/credential-id"][0].as_str().unwrap_or("");
+    assert!(id.strip_prefix("JTI=").is_some_and(|id| id.len() == 36), "{id}");
+    // The token ends with its node.
+    u.delete("/api/v1/nodes/n").await.expect(200);
+    u.get("/api/v1/nodes").await.expect(200);
+    let gone = u.post(reviews, &json!({"spec": {"token": token}})).await.expect(201);
+    assert_eq!(gone["status"].get("authenticated"), None);
 }
 
 #[tokio::test]

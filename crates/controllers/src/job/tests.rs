@@ -90,6 +90,15 @@ async fn so_many_at_a_time_until_so_many_have_succeeded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_job_that_somebody_else_manages_is_left_alone() {
+    let trial = Trial::new(json!({"managedBy": "example.com/other"})).await;
+    trial.world.pass(30.0).await;
+    assert_eq!((trial.pods(), trial.status().await), (vec![], JobStatus::default()));
+    let trial = Trial::new(json!({"managedBy": "kubernetes.io/job-controller"})).await;
+    assert_eq!(trial.pods(), ["- New"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn failures_back_off_and_end_the_job() {
     let trial = Trial::new(json!({"backoffLimit": 1})).await;
     trial.end(None, "Failed", 1).await;

@@ -296,6 +296,23 @@ mod tests {
     }
 
     #[test]
+    fn more_than_one_pod_may_be_unavailable() {
+        let spec = |most: Value| {
+            let rolling = json!({"partition": 0, "maxUnavailable": most});
+            json!({"replicas": 4, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": rolling}})
+        };
+        let ready = ["0 old ready", "1 old ready", "2 old ready", "3 old ready"];
+        let deletes = |most: Value, pods: &[&str]| {
+            let mut all = actions(spec(most), pods);
+            all.retain(|a| a.starts_with('-'));
+            all
+        };
+        assert_eq!(deletes(json!(1), &ready), ["-3 Outdated"]);
+        assert_eq!(deletes(json!(2), &ready), ["-3 Outdated", "-2 Outdated"]);
+        assert_eq!(deletes(json!("75%"), &ready), ["-3 Outdated", "-2 Outdated", "-1 Outdated"]);
+    }
+
+    #[test]
     fn in_order_one_after_the_other() {
         let three = || json!({"replicas": 3});
         let table: [(Value, &[&str], &[&str]); 12] = [

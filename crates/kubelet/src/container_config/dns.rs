@@ -303,6 +303,9 @@ mod tests {
         let named = |hostname: &str| PodSpec { hostname: Some(hostname.into()), ..PodSpec::default() };
         assert_eq!(hostname_and_domain(&pod(PodSpec::default()), "d").0, "web-0");
         assert_eq!(hostname_and_domain(&pod(named("other")), "d").0, "other");
+        let own =
+            PodSpec { subdomain: Some("s".into()), hostname_override: Some("a.b".into()), ..named("other") };
+        assert_eq!(hostname_and_domain(&pod(own), "d"), ("a.b".to_owned(), String::new()));
         let long = "a".repeat(62) + "-b";
         assert_eq!(hostname_and_domain(&pod(named(&long)), "d").0, "a".repeat(62));
         let mut spec = PodSpec { subdomain: Some("s".into()), ..PodSpec::default() };

@@ -263,6 +263,19 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_the_whole_pod_become_its_requests() {
+        let c = json!({"resources": {"requests": {"cpu": "250m"}}});
+        let limits = json!({"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "4Mi"});
+        let mut spec = json!({"containers": [c, c], "resources": {"limits": limits}});
+        default_pod_level_resources(spec.as_object_mut().unwrap());
+        let requests = json!({"cpu": "500m", "memory": "1Gi", "hugepages-2Mi": "4Mi"});
+        assert_eq!(spec["resources"]["requests"], requests);
+        assert_eq!(qos_class(&spec), "Burstable");
+        spec["resources"]["requests"]["cpu"] = json!("1");
+        assert_eq!(qos_class(&spec), "Guaranteed", "whatever the containers say");
+    }
+
+    #[test]
     fn ephemeral_containers_are_all_that_changes() {
         let old = json!({"metadata": {"generation": 1, "labels": {"a": "b"}},
             "spec": {"nodeName": "n"}, "status": {"phase": "Running"}});

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use knarr_api::object::Object;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
@@ -38,6 +39,7 @@ pub async fn answer(
     }
     let current = store::read(server, accounts, &info.namespace, &info.name).await?;
     let account = current.ok_or_else(|| accounts.not_found(&info.name))?.object;
+    check_uid(metadata::text(&body, "uid"), &account)?;
     let place = (info.namespace.as_str(), info.name.as_str(), "token");
     let mut attributes = Attributes::new(request, accounts, Operation::Create, place, body, params.dry_run);
     body = admission::admit(&mut attributes, server).await?;
@@ -62,6 +64,19 @@ pub async fn answer(
     body["spec"]["expirationSeconds"] = seconds.into();
     body["status"] = json!({"token": token, "expirationTimestamp": expires});
     Ok(Answer::Value { code: 201, value: body })
+}
+
+/// A UID in the request is that of the account: a client that means an account of before gets no token of the new one.
+fn check_uid(wanted: &str, account: &Object) -> Result<(), StatusError> {
+    if wanted.is_empty() || wanted == account.uid() {
+        return Ok(());
+    }
+    let why = format!(
+        "the UID in the token request ({wanted}) does not match the UID of the service account ({})",
+        account.uid()
+    );
+    let resource = GroupResource::new("authentication.k8s.io", "TokenRequest");
+    Err(StatusError::conflict(&resource, account.name(), &why))
 }
 
 /// A kubelet gets tokens for the pods that it runs, and for nothing else.
