@@ -8,6 +8,7 @@ mod addons;
 mod agent;
 mod api_flags;
 mod certificate;
+mod certificates;
 mod component;
 mod control_plane;
 mod controller_flags;
@@ -79,6 +80,8 @@ enum Command {
     Image(image::ImageArgs),
     /// Write a kubeconfig for a user or a node
     Kubeconfig(kubeconfig::KubeconfigArgs),
+    /// Show certificates and when they expire
+    Certificates(certificates::CertificatesArgs),
     /// Say why a pod is on its node or on none
     Explain(explain::ExplainArgs),
     /// Say where the pods of manifests would go
@@ -143,6 +146,7 @@ fn run(command: Command) -> Result<()> {
         Command::ControllerManager(args) => controller_manager::run(*args),
         Command::Image(args) => image::run(args),
         Command::Kubeconfig(args) => kubeconfig::run(args),
+        Command::Certificates(args) => certificates::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Reset(args) => reset::run(args),

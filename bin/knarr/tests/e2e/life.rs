@@ -232,9 +232,8 @@ fn h1_reset_removes_every_trace() {
 
 #[test]
 fn h1_every_command_has_help_with_examples() {
-    for command in
-        [&["server"][..], &["agent"], &["reset"], &["image"], &["web"], &["kubeconfig"], &["completion"]]
-    {
+    let commands = ["server", "agent", "reset", "image", "web", "kubeconfig", "certificates", "completion"];
+    for command in commands.map(|command| [command]) {
         let output = Command::new(knarr()).args(command).arg("--help").output().expect("knarr");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("Examples:"), "{command:?}: {text}");

@@ -7,6 +7,7 @@
 mod access;
 mod autoscaling;
 mod bad_input;
+mod certificates;
 mod choices;
 mod cluster;
 mod cni;
