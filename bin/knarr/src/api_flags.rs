@@ -362,6 +362,17 @@ impl ApiArgs {
         Ok(limits.within_open_files(open_files, OPEN_FILES_SHARE))
     }
 
+    /// Files with certificates that somebody else renews.
+    pub fn certificate_files(&self) -> Vec<PathBuf> {
+        let files = [
+            &self.tls_cert_file,
+            &self.client_ca_file,
+            &self.requestheader_client_ca_file,
+            &self.oidc_ca_file,
+        ];
+        files.into_iter().flatten().cloned().collect()
+    }
+
     fn service_accounts(&self, config: &mut Config) -> Result<()> {
         if let Some((first, further)) = self.service_account_issuer.split_first() {
             config.service_account_issuer.clone_from(first);

@@ -13,7 +13,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::cri_attributes::ParsedCriAttribute;
-use x509_parser::extensions::ParsedExtension;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
 use crate::pki::Subject;
@@ -49,6 +49,52 @@ struct Leaf {
     subject: Vec<u8>,
     public_key: Vec<u8>,
     alternative_names: Option<Vec<u8>>,
+}
+
+/// Whom an end-entity certificate is for, and until when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub common_name: String,
+    pub organizations: Vec<String>,
+    pub names: Vec<String>,
+    pub addresses: Vec<IpAddr>,
+    pub server: bool,
+    pub client: bool,
+    pub not_after: Timestamp,
+}
+
+impl Holder {
+    /// Reads the first certificate of a PEM text.
+    pub fn of(pem: &str) -> Result<Self> {
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).context("no certificate")?;
+        let (_, certificate) =
+            x509_parser::parse_x509_certificate(&der).context("the certificate does not parse")?;
+        let usages = certificate.extended_key_usage()?.map(|u| u.value);
+        let text = |name: &x509_parser::x509::AttributeTypeAndValue| name.as_str().map(str::to_owned);
+        let subject = certificate.subject();
+        let mut holder = Self {
+            common_name: subject.iter_common_name().next().map_or(Ok(String::new()), text)?,
+            organizations: subject.iter_organization().map(text).collect::<Result<_, _>>()?,
+            names: Vec::new(),
+            addresses: Vec::new(),
+            server: usages.is_some_and(|u| u.server_auth),
+            client: usages.is_some_and(|u| u.client_auth),
+            not_after: Timestamp::from_second(certificate.validity().not_after.timestamp())?,
+        };
+        let alternatives = certificate.subject_alternative_name()?;
+        for name in alternatives.iter().flat_map(|a| &a.value.general_names) {
+            match name {
+                GeneralName::DNSName(name) => holder.names.push((*name).to_owned()),
+                GeneralName::IPAddress(bytes) => {
+                    let v4 = <[u8; 4]>::try_from(*bytes).map(IpAddr::from);
+                    let address = v4.or_else(|_| <[u8; 16]>::try_from(*bytes).map(IpAddr::from));
+                    holder.addresses.push(address.context("an address of a strange length")?);
+                }
+                _ => {}
+            }
+        }
+        Ok(holder)
+    }
 }
 
 /// Fails unless the certificate (PEM) is of this key.

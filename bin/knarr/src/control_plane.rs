@@ -112,12 +112,11 @@ pub async fn api_server(
 }
 
 /// Makes what is near its end anew, in the files that the API server follows.
-pub fn renewed(pki: &Pki, options: &Options) -> Result<Vec<(&'static str, Credentials)>> {
-    Ok(vec![
-        (SERVING, serving_certificate(pki, options)?),
-        (KUBELET_CLIENT, kubelet_client(pki)?),
-        (FRONT_PROXY_CLIENT, front_proxy_client(pki)?),
-    ])
+pub fn renewed(pki: &Pki, options: &Options) -> Result<()> {
+    serving_certificate(pki, options)?;
+    kubelet_client(pki)?;
+    front_proxy_client(pki)?;
+    Ok(())
 }
 
 /// The certificate with which the API server calls kubelets.

@@ -6,9 +6,13 @@ use anyhow::{Context, Result};
 use clap::Args;
 use knarr_client::kubeconfig::Access;
 
+use crate::certificates::issued;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
-use crate::pki::{Credentials, Pki, Subject, write_private};
+use crate::pki::{Credentials, Pki, Subject, read, write_private};
 use crate::preflight;
+
+/// The name of the administrator's credentials.
+pub const ADMIN: &str = "admin";
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr kubeconfig --node worker-1 > worker-1.kubeconfig\n  \
@@ -34,7 +38,7 @@ pub struct KubeconfigArgs {
 /// Writes the administrator's kubeconfig into the data folder; returns what is in it.
 pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<Credentials> {
     let credentials = pki.credentials(
-        "admin",
+        ADMIN,
         &Subject {
             common_name: "kubernetes-admin",
             organizations: &["system:masters"],
@@ -44,6 +48,21 @@ pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<Credentia
             client: true,
         },
     )?;
+    write(layout, pki, server, &credentials)?;
+    Ok(credentials)
+}
+
+/// Writes the administrator's kubeconfig with the credentials that are there now.
+pub fn renew_admin(layout: &Layout, pki: &Pki) -> Result<()> {
+    let (certificate, key) = pki.files(ADMIN);
+    let credentials = Credentials { certificate: read(&certificate)?, key: read(&key)? };
+    let server = Access::load(&layout.admin_kubeconfig())
+        .with_context(|| format!("{} holds no cluster yet", layout.root().display()))?
+        .server;
+    write(layout, pki, &server, &credentials)
+}
+
+fn write(layout: &Layout, pki: &Pki, server: &str, credentials: &Credentials) -> Result<()> {
     let access = Access {
         server: server.to_owned(),
         certificate_authority: Some(pki.ca_pem().as_bytes().to_vec()),
@@ -52,8 +71,7 @@ pub fn write_admin(layout: &Layout, pki: &Pki, server: &str) -> Result<Credentia
         ..Access::default()
     };
     let yaml = access.to_yaml("knarr", "kubernetes-admin")?;
-    write_private(&layout.admin_kubeconfig(), yaml.as_bytes())?;
-    Ok(credentials)
+    write_private(&layout.admin_kubeconfig(), yaml.as_bytes())
 }
 
 pub fn run(args: KubeconfigArgs) -> Result<()> {
@@ -79,6 +97,7 @@ pub fn run(args: KubeconfigArgs) -> Result<()> {
         server: args.node.is_some(),
         client: true,
     })?;
+    issued::record(&layout.pki(), &credentials.certificate)?;
     let access = Access {
         server: args.server.unwrap_or(admin.server),
         certificate_authority: admin.certificate_authority,

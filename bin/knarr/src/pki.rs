@@ -12,9 +12,8 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
+use nix::fcntl::{Flock, FlockArg};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 use crate::certificate::{self, Authority, Validity};
 use crate::signer::{CertificateKeys, SigningKey, TokenKey};
@@ -107,7 +106,7 @@ impl Pki {
         let (cert_path, key_path) = self.files(name);
         if cert_path.exists() && key_path.exists() {
             let kept = Credentials { certificate: read(&cert_path)?, key: read(&key_path)? };
-            if still_good(&kept.certificate, subject, self.clock.now()) {
+            if still_good(&kept.certificate, subject, self.clock.now()) && is_pair(&kept) {
                 return Ok(kept);
             }
         }
@@ -115,6 +114,40 @@ impl Pki {
         write_private(&key_path, made.key.as_bytes())?;
         write_private(&cert_path, made.certificate.as_bytes())?;
         Ok(made)
+    }
+
+    /// New credentials in place of those of this name, for the same subject and alternative names.
+    pub fn renew(&self, name: &str) -> Result<Credentials> {
+        let (cert_path, key_path) = self.files(name);
+        let holder = certificate::Holder::of(&read(&cert_path)?)
+            .with_context(|| format!("{} cannot be read", cert_path.display()))?;
+        let organizations: Vec<&str> = holder.organizations.iter().map(String::as_str).collect();
+        let made = self.sign(&Subject {
+            common_name: &holder.common_name,
+            organizations: &organizations,
+            names: &holder.names,
+            addresses: &holder.addresses,
+            server: holder.server,
+            client: holder.client,
+        })?;
+        write_private(&key_path, made.key.as_bytes())?;
+        write_private(&cert_path, made.certificate.as_bytes())?;
+        Ok(made)
+    }
+
+    /// The same folder, read anew.
+    pub fn another(&self) -> Result<Self> {
+        Self::open_at(self.folder.clone(), Arc::clone(&self.clock))
+    }
+
+    /// Keeps other processes from changing the folder until it is dropped; fails while one of them does.
+    pub fn lock(&self) -> Result<Flock<fs::File>> {
+        let path = self.folder.join("lock");
+        let options = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = options.with_context(|| format!("cannot open {}", path.display()))?;
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
+            anyhow::Error::new(error).context("another process changes the certificates just now; try again")
+        })
     }
 
     /// Where credentials of this name are: certificate and key.
@@ -192,37 +225,18 @@ fn valid_for(params: &mut CertificateParams, days: i64) {
     params.not_after = (now + std::time::Duration::from_secs(days.unsigned_abs() * 86_400)).into();
 }
 
-/// When a certificate (PEM) ends.
-pub fn not_after(pem: &str) -> Option<Timestamp> {
-    let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
-    let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
-    Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
-}
-
 fn still_good(pem: &str, subject: &Subject, now: Timestamp) -> bool {
-    let Ok(der) = CertificateDer::from_pem_slice(pem.as_bytes()) else { return false };
-    let Ok((_, cert)) = x509_parser::parse_x509_certificate(&der) else { return false };
-    let left = cert.validity().not_after.timestamp() - now.as_second();
-    if left < RENEW_DAYS * 86_400 {
-        return false;
-    }
-    let Ok(san) = cert.subject_alternative_name() else { return false };
-    let present: Vec<String> = san.iter().flat_map(|s| &s.value.general_names).filter_map(name_of).collect();
-    let wanted = subject.names.iter().cloned().chain(subject.addresses.iter().map(IpAddr::to_string));
-    wanted.into_iter().all(|name| present.contains(&name))
+    let Ok(holder) = certificate::Holder::of(pem) else { return false };
+    let left = holder.not_after.as_second() - now.as_second();
+    left >= RENEW_DAYS * 86_400
+        && subject.names.iter().all(|name| holder.names.contains(name))
+        && subject.addresses.iter().all(|address| holder.addresses.contains(address))
 }
 
-fn name_of(name: &x509_parser::extensions::GeneralName) -> Option<String> {
-    use x509_parser::extensions::GeneralName;
-    match name {
-        GeneralName::DNSName(name) => Some((*name).to_owned()),
-        GeneralName::IPAddress(bytes) => match bytes.len() {
-            4 => <[u8; 4]>::try_from(*bytes).ok().map(|b| IpAddr::from(b).to_string()),
-            16 => <[u8; 16]>::try_from(*bytes).ok().map(|b| IpAddr::from(b).to_string()),
-            _ => None,
-        },
-        _ => None,
-    }
+/// Whether certificate and key belong together: they are written one after the other.
+fn is_pair(credentials: &Credentials) -> bool {
+    let key = KeyPair::from_pem(&credentials.key);
+    key.is_ok_and(|key| certificate::check_pair(&credentials.certificate, &key).is_ok())
 }
 
 fn in_folder(folder: &Path) -> String {

@@ -1,10 +1,11 @@
 //! Keeps the certificates of a server from ending while it runs, and shows when they end.
 
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::ApiServer;
@@ -12,71 +13,88 @@ use knarr_client::events::{EventRecorder, EventType};
 use knarr_kubelet::server::ServingCertificate;
 use tokio_util::sync::CancellationToken;
 
+use crate::certificates::folder_watch::{self, FolderWatch};
+use crate::certificates::inventory::{self, Entry};
+use crate::certificates::{expiry, issued};
 use crate::control_plane::{self, Options};
 use crate::layout::Layout;
-use crate::pki::{self, Credentials, Pki};
+use crate::pki::Pki;
 use crate::{kubeconfig, server};
 
 /// Certificates are renewed weeks before their end: a look a day is plenty.
 const LOOK_EVERY: Duration = Duration::from_secs(86_400);
 const RETRY: Duration = Duration::from_secs(3600);
+/// After a failure changes of files are not looked at for so long: they may be our own.
+const CALM: Duration = Duration::from_secs(10);
 const METRIC: &str = "knarr_certificate_expiration_timestamp_seconds";
-
-/// Certificates by name, as they were at the last look.
-type Known = BTreeMap<&'static str, String>;
 
 /// What is kept up.
 pub struct Renewal {
-    server: ApiServer,
-    pki: Arc<Pki>,
-    options: Options,
-    layout: Layout,
-    url: String,
+    pub server: ApiServer,
+    pub pki: Arc<Pki>,
+    pub options: Options,
+    pub layout: Layout,
+    pub url: String,
     /// What the kubelet of this process shows, if there is one.
     pub kubelet: Option<Arc<ServingCertificate>>,
-    known: Arc<Mutex<Known>>,
+    /// Files with certificates that somebody else renews.
+    pub external: Vec<PathBuf>,
 }
 
 impl Renewal {
-    pub fn new(server: &ApiServer, pki: &Arc<Pki>, options: &Options, layout: &Layout, url: &str) -> Self {
-        Self {
-            server: server.clone(),
-            pki: Arc::clone(pki),
-            options: options.clone(),
-            layout: layout.clone(),
-            url: url.to_owned(),
-            kubelet: None,
-            known: Arc::default(),
-        }
-    }
-
-    /// Looks once a day until `stop`.
+    /// Looks once a day, and when a file changes, until `stop`.
     pub async fn run(self, clock: Arc<dyn Clock>, stop: CancellationToken) {
-        let known = Arc::clone(&self.known);
-        self.server.show_metrics("certificates", move || metrics(&lock(&known)));
+        let known: Arc<Mutex<Vec<Entry>>> = Arc::default();
+        self.server.show_metrics("certificates", {
+            let known = Arc::clone(&known);
+            move || metrics(&lock(&known))
+        });
         let client = control_plane::own_client(&self.server, &clock);
         let events = EventRecorder::new(client, "knarr", &self.options.node_name, stop.clone());
+        let watch = FolderWatch::new(&self.folders()).inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {
-            let wait = match self.step() {
-                Ok(renewed) => {
-                    for name in renewed {
-                        tracing::info!(name, "certificate renewed");
-                        let text = format!("The certificate {name} was renewed before its end");
-                        events.event_about(self.node(), EventType::Normal, "CertificateRenewed", text);
-                    }
-                    LOOK_EVERY
+            let looked = self.step(clock.now());
+            let failed = looked.is_err();
+            match looked {
+                Ok(now) => {
+                    self.tell(&events, &lock(&known), &now, clock.now());
+                    *lock(&known) = now;
                 }
                 Err(error) => {
                     tracing::error!("certificates are not renewed: {error:#}");
                     let text = format!("Certificates are not renewed: {error:#}");
                     events.event_about(self.node(), EventType::Warning, "CertificateRenewalFailed", text);
-                    RETRY
                 }
-            };
+            }
+            if failed {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = clock.sleep(CALM) => {}
+                }
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = clock.sleep(wait) => {}
+                () = clock.sleep(if failed { RETRY } else { LOOK_EVERY }) => {}
+                () = folder_watch::changed(watch.as_ref(), &clock) => {}
             }
+        }
+    }
+
+    fn folders(&self) -> Vec<PathBuf> {
+        let pki = self.layout.pki();
+        ["", "front-proxy", "kubelet-serving", issued::FOLDER].map(|folder| pki.join(folder)).to_vec()
+    }
+
+    /// Events about what is new since the last look, and about what nobody renews.
+    fn tell(&self, events: &EventRecorder, before: &[Entry], now: &[Entry], at: Timestamp) {
+        for name in replaced(before, now) {
+            tracing::info!(name, "certificate renewed");
+            let text = format!("The certificate {name} was renewed");
+            events.event_about(self.node(), EventType::Normal, "CertificateRenewed", text);
+        }
+        for text in expiry::warnings(now, at) {
+            tracing::warn!("{text}");
+            events.event_about(self.node(), EventType::Warning, expiry::REASON, text);
         }
     }
 
@@ -90,41 +108,46 @@ impl Renewal {
         }
     }
 
-    /// Renews what is near its end; returns the names of what is new since the last look.
-    fn step(&self) -> Result<Vec<&'static str>> {
-        let mut now = control_plane::renewed(&self.pki, &self.options)?;
-        now.push(("admin", kubeconfig::write_admin(&self.layout, &self.pki, &self.url)?));
+    /// Renews what is near its end, and takes up what others have renewed; returns what there is then.
+    fn step(&self, now: Timestamp) -> Result<Vec<Entry>> {
+        let _lock = self.pki.lock()?;
+        control_plane::renewed(&self.pki, &self.options)?;
+        kubeconfig::write_admin(&self.layout, &self.pki, &self.url)?;
         if let Some(kubelet) = &self.kubelet {
             let serving = server::node_serving(&self.pki, &self.options)?;
             kubelet.exchange(&serving.certificate, &serving.key)?;
-            now.push(("kubelet", serving));
         }
-        Ok(changes(&mut lock(&self.known), now))
+        issued::prune(&self.layout.pki(), now)?;
+        let mut entries = inventory::read(&self.layout)?;
+        entries.extend(inventory::external(&self.external));
+        Ok(entries)
     }
 }
 
-fn lock(known: &Mutex<Known>) -> std::sync::MutexGuard<'_, Known> {
+fn lock(known: &Mutex<Vec<Entry>>) -> std::sync::MutexGuard<'_, Vec<Entry>> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes note of certificates; returns the names of those that have taken the place of others.
-fn changes(known: &mut Known, now: Vec<(&'static str, Credentials)>) -> Vec<&'static str> {
-    let replaced = now.into_iter().filter_map(|(name, credentials)| {
-        let before = known.insert(name, credentials.certificate.clone());
-        before.is_some_and(|before| before != credentials.certificate).then_some(name)
-    });
-    replaced.collect()
+/// The names of the certificates that have taken the place of others.
+fn replaced<'a>(before: &[Entry], now: &'a [Entry]) -> Vec<&'a str> {
+    let is_new = |entry: &&Entry| before.iter().any(|old| old.name == entry.name && !old.is_same(entry));
+    now.iter().filter(is_new).map(|entry| entry.name.as_str()).collect()
 }
 
-fn metrics(known: &Known) -> String {
-    let mut text =
-        format!("# HELP {METRIC} When the server's own certificates end.\n# TYPE {METRIC} gauge\n");
-    for (name, certificate) in known {
-        if let Some(end) = pki::not_after(certificate) {
-            text.push_str(&format!("{METRIC}{{certificate=\"{name}\"}} {}\n", end.as_second()));
+fn metrics(known: &[Entry]) -> String {
+    let mut text = format!("# HELP {METRIC} When a certificate expires.\n# TYPE {METRIC} gauge\n");
+    for entry in known {
+        if let Ok(facts) = &entry.facts {
+            let (name, end) = (escaped(&entry.name), facts.expires.as_second());
+            text.push_str(&format!("{METRIC}{{certificate=\"{name}\"}} {end}\n"));
         }
     }
     text
+}
+
+/// A label's value, as the text format of Prometheus wants it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -135,7 +158,7 @@ mod tests {
     use knarr_client::clock::SystemClock;
 
     use super::*;
-    use crate::pki::Subject;
+    use crate::pki::{self, Subject};
 
     /// Today, some days later.
     struct Later(AtomicI64);
@@ -157,7 +180,8 @@ mod tests {
     fn certificates_are_renewed_before_their_end_without_a_restart() {
         let folder = std::env::temp_dir().join(format!("knarr-renewal-{}", std::process::id()));
         let clock = Arc::new(Later(AtomicI64::new(0)));
-        let pki = Pki::open_at(folder.clone(), Arc::clone(&clock) as _).unwrap();
+        let _ = std::fs::remove_dir_all(&folder);
+        let pki = Pki::open_at(folder.join("pki"), Arc::clone(&clock) as _).unwrap();
         let subject = Subject {
             common_name: "x",
             organizations: &[],
@@ -166,23 +190,35 @@ mod tests {
             server: true,
             client: false,
         };
-        let mut known = Known::new();
+        let layout = Layout::at(&folder);
+        let mut known = Vec::new();
         let mut look = |days: i64| {
             clock.0.store(days, Ordering::Relaxed);
             let made = pki.credentials("apiserver", &subject).unwrap();
             let (certificate, key) = pki.files("apiserver");
             assert_eq!(pki::read(&certificate).unwrap(), made.certificate);
             assert_eq!(pki::read(&key).unwrap(), made.key);
-            let renewed = changes(&mut known, vec![("apiserver", made)]);
+            let before = std::mem::replace(&mut known, inventory::read(&layout).unwrap());
+            let renewed: Vec<String> = replaced(&before, &known).into_iter().map(str::to_owned).collect();
             (renewed, metrics(&known))
         };
         let (renewed, first) = look(0);
         assert!(renewed.is_empty() && first.contains("{certificate=\"apiserver\"} 1"), "{first}");
+        assert!(first.contains("{certificate=\"ca\"} 2"), "{first}");
         assert_eq!(look(330), (Vec::new(), first.clone()));
         let (renewed, second) = look(340);
         assert_eq!(renewed, ["apiserver"]);
         assert_ne!(first, second);
         assert!(look(600).0.is_empty());
+        // A crash between the writes of key and certificate: both are made anew.
+        let key = pki.files("apiserver").1;
+        std::fs::write(&key, rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
+        assert_eq!(look(600).0, ["apiserver"]);
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        assert_eq!(escaped("a\\b\"c\nd"), "a\\\\b\\\"c\\nd");
     }
 }

@@ -158,7 +158,15 @@ async fn run_async(args: ServerArgs) -> Result<()> {
             Ok(((), String::new()))
         })
         .await?;
-    let mut renewal = Renewal::new(&server, &pki, &options, &layout, &url);
+    let mut renewal = Renewal {
+        server: server.clone(),
+        pki: Arc::clone(&pki),
+        options: options.clone(),
+        layout: layout.clone(),
+        url: url.clone(),
+        kubelet: None,
+        external: [args.api.certificate_files(), args.store.certificate_files()].concat(),
+    };
     let node = if args.disable_node {
         None
     } else {

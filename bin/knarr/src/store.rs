@@ -71,6 +71,11 @@ impl StoreArgs {
         Ok(store)
     }
 
+    /// Files with certificates that somebody else renews.
+    pub fn certificate_files(&self) -> Vec<PathBuf> {
+        [&self.etcd_cafile, &self.etcd_certfile].into_iter().flatten().cloned().collect()
+    }
+
     fn options(&self) -> Result<EtcdOptions> {
         if !self.etcd_prefix.starts_with('/') || self.etcd_prefix.len() < 2 {
             bail!("--etcd-prefix: {} does not begin with / or names nothing", self.etcd_prefix);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ use crate::pki::{Credentials, write_private};
 
 /// A certificate with less than this left is renewed.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-const CLIENT: &str = "kubelet-client";
-const SERVING: &str = "kubelet";
+pub const CLIENT: &str = "kubelet-client";
+pub const SERVING: &str = "kubelet";
 /// Beside the serving certificate: a digest of the cluster's authority, as of the time it was issued.
 const CLUSTER: &str = "kubelet.cluster";
 
@@ -45,6 +45,10 @@ impl Store {
     /// A folder that may not exist.
     pub fn at(folder: PathBuf) -> Self {
         Self { folder }
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The access given, with the client certificate of an earlier start.
@@ -218,15 +222,22 @@ impl Applicant<'_> {
         Ok(obtained)
     }
 
-    /// A new serving certificate if the kept one is near its end.
-    pub async fn renew_serving(&self, identity: &Access) -> Result<Option<Credentials>> {
-        let Some(kept) = self.store.read(SERVING) else { return Ok(None) };
-        let Some(facts) = Facts::of(kept.certificate.as_bytes()) else { return Ok(None) };
-        if facts.is_fresh(self.clock.now()) {
-            return Ok(None);
-        }
+    /// A new serving certificate if the kept one is near its end; or, if `now`, at once, for `ip` where none is kept.
+    pub async fn renew_serving(
+        &self,
+        identity: &Access,
+        ip: IpAddr,
+        now: bool,
+    ) -> Result<Option<Credentials>> {
+        let kept = self.store.read(SERVING).and_then(|kept| Facts::of(kept.certificate.as_bytes()));
+        let names = match kept {
+            Some(facts) if now || !facts.is_fresh(self.clock.now()) => {
+                Names { names: facts.names, addresses: facts.addresses }
+            }
+            None if now => Names { names: vec![self.node.to_owned()], addresses: vec![ip] },
+            _ => return Ok(None),
+        };
         let client = access::client(identity, self.clock, "knarr-agent")?;
-        let names = Names { names: facts.names, addresses: facts.addresses };
         let why = match self.request_serving(&client, &names, Approval::ByController).await? {
             Obtained::Issued(made) => return Ok(Some(made)),
             Obtained::Referred(why) => why,

@@ -5,6 +5,8 @@ mod request;
 mod rotation;
 mod simulate;
 
+pub use certificates::{CLIENT, SERVING};
+
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -146,6 +148,7 @@ async fn run_node(
         clock: Arc::clone(&clock),
         store: store.clone(),
         identity: identity.clone(),
+        ip: options.ip,
         transport: Arc::clone(&transport),
         serving: Arc::clone(&serving),
     };

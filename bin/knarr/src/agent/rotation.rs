@@ -1,5 +1,6 @@
 //! Renewal while the node runs: a new client certificate before the old one ends, and connections that then use it.
 
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,8 +14,10 @@ use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
 use knarr_kubelet::server::ServingCertificate;
 use tokio_util::sync::CancellationToken;
 
-use super::certificates::{Applicant, Store, renew_at};
+use super::certificates::{Applicant, CLIENT, SERVING, Store, renew_at};
 use super::{access, with_credentials};
+use crate::certificates::folder_watch::{self, FolderWatch};
+use crate::certificates::rotate;
 
 /// Longest sleep: a machine's clock may be set, or the machine be asleep, in between.
 const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
@@ -77,14 +80,18 @@ pub struct Renewal {
     pub clock: Arc<dyn Clock>,
     pub store: Store,
     pub identity: Access,
+    /// The node's address, for its serving certificate.
+    pub ip: IpAddr,
     pub transport: Arc<Rotating>,
     /// What the kubelet shows.
     pub serving: Arc<ServingCertificate>,
 }
 
 impl Renewal {
-    /// Sleeps until something is due, until `stop`.
+    /// Sleeps until something is due or asked for (`knarr certificates rotate`), until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
+        let watch = FolderWatch::new(&[self.store.folder().to_owned()]);
+        let watch = watch.inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {
             let wait = match self.step().await {
                 Ok(wait) => wait,
@@ -96,6 +103,7 @@ impl Renewal {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.clock.sleep(wait) => {}
+                () = folder_watch::changed(watch.as_ref(), &self.clock) => {}
             }
         }
     }
@@ -108,7 +116,8 @@ impl Renewal {
         let left = due.map_or(LONGEST_WAIT, |due| {
             Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO)
         });
-        if left.is_zero() {
+        let folder = self.store.folder().to_owned();
+        if left.is_zero() || rotate::is_requested(&folder, CLIENT) {
             let node = access::User {
                 name: format!("{}{}", knarr_api::certificates::signers::NODE_USER_PREFIX, self.node),
                 groups: vec![knarr_api::certificates::signers::NODES_GROUP.to_owned()],
@@ -116,16 +125,19 @@ impl Renewal {
             let credentials = self.applicant(&node).request_identity(&self.identity).await?;
             self.identity = with_credentials(&self.given, &credentials);
             self.transport.exchange(&self.identity)?;
+            rotate::done(&folder, CLIENT)?;
             tracing::info!("the node's client certificate was renewed");
         }
         // A request that nobody approves must not keep the client certificate from being renewed.
         let applicant = self.applicant(&self.user);
+        let now = rotate::is_requested(&folder, SERVING);
         let renewed = tokio::select! {
-            renewed = applicant.renew_serving(&self.identity) => renewed?,
+            renewed = applicant.renew_serving(&self.identity, self.ip, now) => renewed?,
             () = self.clock.sleep(RETRY) => bail!("nobody approved the serving certificate"),
         };
         if let Some(serving) = renewed {
             self.serving.exchange(&serving.certificate, &serving.key)?;
+            rotate::done(&folder, SERVING)?;
             tracing::info!("the node's serving certificate was renewed");
         }
         Ok(left.clamp(Duration::from_secs(60), LONGEST_WAIT))

@@ -9,14 +9,27 @@ use knarr_client::kubeconfig::Access;
 use rustls::pki_types::CertificateDer;
 
 use super::facts::{self, Facts};
+use super::issued;
 use crate::layout::Layout;
 
 /// Folders of `pki/` with certificates in them, in the order of the table.
-const FOLDERS: [&str; 4] = ["", "front-proxy", "kubelet-serving", "issued"];
+const FOLDERS: [&str; 4] = ["", "front-proxy", "kubelet-serving", issued::FOLDER];
+const KUBECONFIG: &str = "kubeconfig";
 /// A certificate or kubeconfig is not larger than this.
 const MAX_FILE: u64 = 1 << 20;
 /// More files than this are not looked at, folder by folder.
 const MAX_FILES: usize = 10_000;
+
+/// Who made a certificate, and so who renews it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The server or agent itself, which renews all but its authorities.
+    Own,
+    /// `knarr kubeconfig`, for somebody else.
+    Issued,
+    /// Given by a flag.
+    External,
+}
 
 /// One certificate of a data folder.
 #[derive(Debug, Clone)]
@@ -29,17 +42,27 @@ pub struct Entry {
     pub facts: Result<Facts, String>,
     /// The name of the authority in this folder that signed it, or the issuer's common name.
     pub authority: String,
+    pub origin: Origin,
     der: Vec<u8>,
 }
 
 impl Entry {
     pub fn new(name: String, file: PathBuf, facts: Result<Facts, String>, der: Vec<u8>) -> Self {
         let authority = facts.as_ref().map_or_else(|_| String::new(), |facts| facts.issuer.clone());
-        Self { name, file, facts, authority, der }
+        Self { name, file, facts, authority, origin: Origin::Own, der }
+    }
+
+    /// Whether it is the very same certificate.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.der == other.der
     }
 
     pub fn is_authority(&self) -> bool {
         self.facts.as_ref().is_ok_and(|facts| facts.uses.contains(&"authority"))
+    }
+
+    pub fn is_kubeconfig(&self) -> bool {
+        self.file.extension().is_some_and(|e| e == KUBECONFIG)
     }
 
     pub fn has_expired(&self, now: Timestamp) -> bool {
@@ -69,20 +92,28 @@ pub fn read(layout: &Layout) -> Result<Vec<Entry>> {
         for file in files(&pki.join(folder), "crt")? {
             let stem = file.file_stem().unwrap_or_default();
             let name = Path::new(folder).join(stem).to_string_lossy().into_owned();
-            entries.extend(of_pem(&name, &file, certificates(&file)));
+            let origin = if folder == issued::FOLDER { Origin::Issued } else { Origin::Own };
+            entries.extend(of_pem(&name, &file, origin, certificates(&file)));
         }
     }
-    for file in files(layout.root(), "kubeconfig")? {
+    for file in files(layout.root(), KUBECONFIG)? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let origin = if file == layout.admin_kubeconfig() { Origin::Own } else { Origin::Issued };
         match in_kubeconfig(&file) {
             Ok(None) => {}
-            Ok(Some(pem)) => entries.extend(of_pem(&name, &file, facts::chain(&pem))),
-            Err(error) => entries.extend(of_pem(&name, &file, Err(error))),
+            Ok(Some(pem)) => entries.extend(of_pem(&name, &file, origin, facts::chain(&pem))),
+            Err(error) => entries.extend(of_pem(&name, &file, origin, Err(error))),
         }
     }
     name_authorities(&mut entries);
     entries.sort_by_key(|entry| !entry.is_authority());
     Ok(entries)
+}
+
+/// The certificates in files that flags have named; the names are their paths.
+pub fn external(files: &[PathBuf]) -> Vec<Entry> {
+    let of = |file: &PathBuf| of_pem(&file.to_string_lossy(), file, Origin::External, certificates(file));
+    files.iter().flat_map(of).collect()
 }
 
 /// The files of a folder with this ending, by name; none where there is no folder.
@@ -121,9 +152,15 @@ fn in_kubeconfig(file: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 /// A bundle of authorities is an entry each; of a chain the first certificate counts.
-fn of_pem(name: &str, file: &Path, chain: Result<Vec<CertificateDer<'static>>>) -> Vec<Entry> {
+fn of_pem(
+    name: &str,
+    file: &Path,
+    origin: Origin,
+    chain: Result<Vec<CertificateDer<'static>>>,
+) -> Vec<Entry> {
     let entry = |name: String, der: Vec<u8>, facts: Result<Facts>| {
-        Entry::new(name, file.to_owned(), facts.map_err(|error| format!("{error:#}")), der)
+        let facts = facts.map_err(|error| format!("{error:#}"));
+        Entry { origin: origin.clone(), ..Entry::new(name, file.to_owned(), facts, der) }
     };
     let chain = match chain {
         Ok(chain) => chain,

@@ -1,7 +1,11 @@
-//! `knarr certificates`: what certificates a server or agent has, and when they expire.
+//! `knarr certificates`: what certificates a server or agent has, when they expire, and how they are rotated.
 
+pub mod expiry;
 mod facts;
-mod inventory;
+pub mod folder_watch;
+pub mod inventory;
+pub mod issued;
+pub mod rotate;
 
 use std::path::PathBuf;
 
@@ -19,7 +23,8 @@ use crate::preflight;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr certificates\n  knarr certificates -o json\n  \
-    knarr certificates --data-dir /var/lib/knarr-agent\n\n\
+    knarr certificates --data-dir /var/lib/knarr-agent\n  \
+    knarr certificates rotate --all\n\n\
     Reads the files of the data folder, whether or not the server or agent runs. Ends with code 1 where a certificate \
     has expired or cannot be read.")]
 pub struct CertificatesArgs {
@@ -36,6 +41,8 @@ pub struct CertificatesArgs {
 enum Action {
     /// Show the certificates and when they expire
     List,
+    /// Renew certificates now
+    Rotate(rotate::RotateArgs),
 }
 
 pub fn run(args: CertificatesArgs) -> Result<()> {
@@ -43,6 +50,7 @@ pub fn run(args: CertificatesArgs) -> Result<()> {
     let layout = Layout::at(&args.data_dir);
     match args.action {
         None | Some(Action::List) => list(&layout, args.output),
+        Some(Action::Rotate(rotate)) => rotate::run(&layout, &rotate),
     }
 }
 
