@@ -14,6 +14,7 @@ mod engine;
 mod error;
 mod etcd;
 mod options;
+mod snapshot;
 mod store;
 #[cfg(any(test, feature = "suite"))]
 pub mod suite;
@@ -21,12 +22,13 @@ mod types;
 mod watch;
 mod window;
 
-pub use disk::OpenError;
+pub use disk::{Entry, OpenError, WriteError};
 pub use engine::Embedded;
 pub use engine::quota::ShareOf;
 pub use error::{Conflict, Error};
 pub use etcd::{Etcd, EtcdConfigError, EtcdOptions, EtcdTls};
 pub use options::{Options, TimeSource};
+pub use snapshot::{Snapshot, snapshot};
 pub use store::Store;
 pub use types::{
     Compare, DeleteResponse, Event, EventKind, KeyRange, KeyValue, LeaseId, NoSpace, Op, OpResult,

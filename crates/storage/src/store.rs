@@ -70,6 +70,9 @@ pub trait Store: Send + Sync + 'static {
     /// Starts the lease's time anew and answers how long it is, in seconds.
     async fn keep_alive_lease(&self, lease: LeaseId) -> Result<u64>;
 
+    /// How long the lease lasts after each keep-alive, in seconds. Does not extend it.
+    async fn lease_ttl(&self, lease: LeaseId) -> Result<u64>;
+
     /// Ends the lease and deletes its keys with one revision.
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()>;
 

@@ -105,6 +105,10 @@ impl Store for MeteredStore {
         self.inner.keep_alive_lease(lease).await
     }
 
+    async fn lease_ttl(&self, lease: LeaseId) -> Result<u64> {
+        self.inner.lease_ttl(lease).await
+    }
+
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
         self.inner.revoke_lease(lease).await
     }

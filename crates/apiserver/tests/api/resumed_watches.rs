@@ -88,6 +88,10 @@ impl Store for Gated {
         self.store.keep_alive_lease(lease).await
     }
 
+    async fn lease_ttl(&self, lease: LeaseId) -> Result<u64> {
+        self.store.lease_ttl(lease).await
+    }
+
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
         self.store.revoke_lease(lease).await
     }

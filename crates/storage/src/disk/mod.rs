@@ -5,6 +5,7 @@ mod codec;
 mod journal;
 mod load;
 mod reserve;
+pub(crate) mod restore;
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use crate::engine::state::State;
 use crate::options::Options;
 use journal::{Opener, RedbJournal};
 use reserve::{Reserve, ReservedFile};
+pub use restore::{Entry, WriteError};
 
 const FILE_NAME: &str = "store.redb";
 /// Goes up when the meaning of the tables changes.

@@ -16,10 +16,10 @@ use crate::suite::{self, Fixture};
 use crate::{Embedded, Error, Event, KeyRange, Precondition, RangeRequest, Store, WatchItem, WatchRequest};
 
 /// A folder that goes with its value.
-struct TempDir(PathBuf);
+pub(super) struct TempDir(pub(super) PathBuf);
 
 impl TempDir {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("knarr-storage-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         Self(std::env::temp_dir().join(name))

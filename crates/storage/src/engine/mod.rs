@@ -28,7 +28,7 @@ use journal::{Journal, NoJournal};
 use state::{Scan, State};
 use thread::CommitThread;
 
-use crate::disk::{self, OpenError};
+use crate::disk::{self, Entry, OpenError, WriteError};
 use crate::options::Options;
 use crate::store::Store;
 use crate::types::{Compare, KeyValue, LeaseId, Op, RangeRequest, RangeResponse, Status, TxnResponse};
@@ -60,6 +60,17 @@ impl Embedded {
     pub fn open(dir: impl AsRef<Path>, options: Options) -> std::result::Result<Self, OpenError> {
         let (database, state, file) = disk::open(dir.as_ref(), &options)?;
         Self::start(state, database, options, Some(file))
+    }
+
+    /// Writes a store with these contents into a folder that holds none; nobody may use it meanwhile. Every key gets
+    /// `revision`; older reads and watches are refused as compacted. The file opens as a store only once this has
+    /// returned without an error.
+    pub fn write<E>(
+        dir: impl AsRef<Path>,
+        revision: u64,
+        entries: impl Iterator<Item = std::result::Result<Entry, E>>,
+    ) -> std::result::Result<(), WriteError<E>> {
+        disk::restore::write(dir.as_ref(), revision, entries)
     }
 
     /// A store that is gone with its last owner. Deterministic: it has no thread of its own.
@@ -178,15 +189,19 @@ impl Store for Embedded {
     }
 
     async fn keep_alive_lease(&self, lease: LeaseId) -> Result<u64> {
-        let ttl_seconds = match self.core.read()?.leases().get(&lease) {
-            Some(lease) => lease.ttl_seconds,
-            None => return Err(Error::LeaseNotFound(lease)),
-        };
+        let ttl_seconds = self.lease_ttl(lease).await?;
         let now = self.core.options.time.now();
         let mut deadlines = self.core.deadlines()?;
         let deadline = deadlines.get_mut(&lease).ok_or(Error::LeaseNotFound(lease))?;
         *deadline = now.saturating_add(Duration::from_secs(ttl_seconds));
         Ok(ttl_seconds)
+    }
+
+    async fn lease_ttl(&self, lease: LeaseId) -> Result<u64> {
+        match self.core.read()?.leases().get(&lease) {
+            Some(lease) => Ok(lease.ttl_seconds),
+            None => Err(Error::LeaseNotFound(lease)),
+        }
     }
 
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {

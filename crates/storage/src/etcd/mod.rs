@@ -218,6 +218,17 @@ impl Store for Etcd {
         Ok(revision(answer.ttl))
     }
 
+    async fn lease_ttl(&self, lease: LeaseId) -> Result<u64> {
+        let request = proto::LeaseRequest { id: number(lease.get()) };
+        let answer: proto::LeaseTimeToLiveResponse =
+            self.call("/etcdserverpb.Lease/LeaseTimeToLive", &request, Repeat::Safely).await??;
+        // etcd answers -1 for the time left of a lease that there is not.
+        if answer.ttl < 0 || answer.granted_ttl <= 0 {
+            return Err(Error::LeaseNotFound(lease));
+        }
+        Ok(revision(answer.granted_ttl))
+    }
+
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
         self.revoke(lease).await
     }

@@ -234,6 +234,15 @@ pub struct LeaseRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub struct LeaseTimeToLiveResponse {
+    /// What is left, in seconds; -1 if there is no such lease.
+    #[prost(int64, tag = "3")]
+    pub ttl: i64,
+    #[prost(int64, tag = "4")]
+    pub granted_ttl: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub struct LeaseKeepAliveResponse {
     /// 0 if there is no such lease.
     #[prost(int64, tag = "3")]

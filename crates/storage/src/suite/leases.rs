@@ -21,6 +21,7 @@ pub(super) async fn expiry(fixture: Arc<Fixture>) -> Result<()> {
     put_leased(&fixture, "b", short).await?;
     let revision = put_leased(&fixture, "c", long).await?;
     assert_eq!(store.expire_leases().await?, Some(Duration::from_secs(10)));
+    assert_eq!((store.lease_ttl(short).await?, store.lease_ttl(long).await?), (10, 30));
 
     (fixture.advance)(Duration::from_secs(9));
     assert_eq!(store.expire_leases().await?, Some(Duration::from_secs(1)));
@@ -31,6 +32,7 @@ pub(super) async fn expiry(fixture: Arc<Fixture>) -> Result<()> {
     assert!(store.get(b"c").await?.is_some());
     assert_eq!(store.current_revision().await?, revision + 1, "both keys go with one revision");
     assert_eq!(store.keep_alive_lease(short).await, Err(Error::LeaseNotFound(short)));
+    assert_eq!(store.lease_ttl(short).await, Err(Error::LeaseNotFound(short)));
 
     (fixture.advance)(Duration::from_secs(20));
     assert_eq!(store.expire_leases().await?, None);
