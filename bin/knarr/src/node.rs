@@ -445,7 +445,10 @@ async fn bind_kubelet_server(
         client_ca_pem: access.client_ca.clone(),
         node_name: options.name.clone(),
         configz: kubelet_config(options).configz(),
-        local_path: options.layout.local_path(),
+        folders: kubelet_server::Folders {
+            local_path: options.layout.local_path(),
+            system_logs: "/var/log".into(),
+        },
         open_files: open_files::limit(),
     };
     let (pods, runtime) = (Arc::<Kubelet>::clone(kubelet), Arc::clone(runtime));

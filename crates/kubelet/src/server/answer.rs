@@ -28,6 +28,10 @@ pub fn text(status: StatusCode, message: impl Into<String>) -> Answer {
     answer(status, "text/plain; charset=utf-8", message.into())
 }
 
+pub fn html(text: String) -> Answer {
+    answer(StatusCode::OK, "text/html; charset=utf-8", text)
+}
+
 pub fn json(value: &Value) -> Answer {
     answer(StatusCode::OK, "application/json", value.to_string())
 }

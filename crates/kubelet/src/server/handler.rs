@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{self, Answer};
 use super::auth::{Auth, AuthError};
 use super::route::{self, Route, Target};
-use super::{exec, local_path, logs, metrics, port_forward, stats};
+use super::{exec, local_path, logs, metrics, port_forward, stats, system_logs};
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
 
@@ -28,8 +28,16 @@ pub struct Handler {
     pub rates: stats::Rates,
     auth: Auth,
     configz: Value,
+    folders: Folders,
+}
+
+/// What of the node's file system requests may be about.
+#[derive(Clone)]
+pub struct Folders {
     /// Below it lie the folders of provisioned volumes.
-    local_path: PathBuf,
+    pub local_path: PathBuf,
+    /// What `/logs/` shows: `/var/log`.
+    pub system_logs: PathBuf,
 }
 
 impl Handler {
@@ -39,11 +47,11 @@ impl Handler {
         pods: Arc<dyn PodLookup>,
         runtime: Arc<dyn ContainerRuntime>,
         client: Client,
-        local_path: PathBuf,
+        folders: Folders,
     ) -> Self {
         let auth = Auth::new(client.clone(), node_name);
         let rates = stats::Rates::default();
-        Self { node_name: node_name.to_owned(), pods, runtime, client, rates, auth, configz, local_path }
+        Self { node_name: node_name.to_owned(), pods, runtime, client, rates, auth, configz, folders }
     }
 
     /// `certificate` is whom the connection's client certificate names; `stop` ends what upgrades.
@@ -84,7 +92,11 @@ impl Handler {
             Route::ContainerLogs(target) => logs::container_logs(self, &target, request.uri().query()).await,
             Route::Exec(target) => exec::exec(self, &target, request, stop).await,
             Route::Attach(target) => exec::attach(self, &target, request, stop).await,
-            Route::LocalPath(name) => local_path::answer(&self.local_path, name, request.method()).await,
+            Route::LocalPath(name) => {
+                local_path::answer(&self.folders.local_path, name, request.method()).await
+            }
+            Route::SystemLogs(None) => system_logs::redirect("logs/"),
+            Route::SystemLogs(Some(path)) => system_logs::answer(&self.folders.system_logs, path).await,
             Route::PortForward(target) => port_forward::port_forward(self, &target, request, stop).await,
         }
     }

@@ -23,6 +23,7 @@ mod serve;
 mod serving_certificate;
 pub(crate) mod spdy;
 mod stats;
+mod system_logs;
 mod upgrade;
 
 #[cfg(test)]
@@ -30,5 +31,6 @@ pub(crate) mod fake_runtime;
 #[cfg(test)]
 mod tests;
 
+pub use handler::Folders;
 pub use serve::{BoundServer, Options, ServerError, bind};
 pub use serving_certificate::ServingCertificate;

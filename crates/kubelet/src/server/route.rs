@@ -25,6 +25,8 @@ pub enum Route {
     PortForward(Target),
     /// The folder of a provisioned volume.
     LocalPath(String),
+    /// A file or folder of the node's logs; `None` without the slash behind `/logs`.
+    SystemLogs(Option<String>),
 }
 
 /// `None` for a decoded path that nothing answers.
@@ -51,6 +53,8 @@ pub fn route(path: &str) -> Option<Route> {
         ["attach", ns, pod, uid, name] => Route::Attach(container(ns, pod, Some(uid), name)),
         ["portForward", ns, pod] => Route::PortForward(container(ns, pod, None, "")),
         ["portForward", ns, pod, uid] => Route::PortForward(container(ns, pod, Some(uid), "")),
+        ["logs"] => Route::SystemLogs(None),
+        ["logs", rest @ ..] => Route::SystemLogs(Some(rest.join("/"))),
         ["volumes", "local-path", name] => Route::LocalPath((*name).to_owned()),
         _ => return None,
     })
@@ -143,6 +147,9 @@ mod tests {
             ("/healthz", Some(Route::Healthz)),
             ("/stats/summary", Some(Route::StatsSummary)),
             ("/metrics/resource", Some(Route::ResourceMetrics)),
+            ("/logs", Some(Route::SystemLogs(None))),
+            ("/logs/", Some(Route::SystemLogs(Some(String::new())))),
+            ("/logs/pods/a.log", Some(Route::SystemLogs(Some("pods/a.log".into())))),
             ("/containerLogs/ns/p/c", Some(Route::ContainerLogs(target(None, "c")))),
             ("/exec/ns/p/c", Some(Route::Exec(target(None, "c")))),
             ("/exec/ns/p/u%2Fc", Some(Route::Exec(target(Some("u"), "c")))),

@@ -1,7 +1,6 @@
 //! Accepts connections: TLS, the client's certificate, HTTP/1.1 and HTTP/2.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Body};
-use super::handler::Handler;
+use super::handler::{Folders, Handler};
 use super::serving_certificate::ServingCertificate;
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
@@ -43,8 +42,7 @@ pub struct Options {
     pub node_name: String,
     /// What /configz shows.
     pub configz: Value,
-    /// Where the folders of provisioned volumes are made.
-    pub local_path: PathBuf,
+    pub folders: Folders,
     /// How many files the process may open.
     pub open_files: u64,
 }
@@ -80,14 +78,8 @@ pub async fn bind(
     let address = options.address;
     let listener =
         TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })?;
-    let handler = Arc::new(Handler::new(
-        &options.node_name,
-        options.configz,
-        pods,
-        runtime,
-        client,
-        options.local_path,
-    ));
+    let handler =
+        Arc::new(Handler::new(&options.node_name, options.configz, pods, runtime, client, options.folders));
     Ok(BoundServer { listener, tls, handler, limits })
 }
 

@@ -77,6 +77,10 @@ fn no_tls() -> Arc<rustls::ServerConfig> {
     Arc::new(builder.unwrap().with_no_client_auth().with_cert_resolver(resolver))
 }
 
+fn folders() -> super::Folders {
+    super::Folders { local_path: std::env::temp_dir(), system_logs: "/nonexistent".into() }
+}
+
 struct Lab {
     handler: Arc<Handler>,
     runtime: &'static FakeRuntime,
@@ -112,14 +116,7 @@ impl Lab {
             FakeApi::new(Arc::new(SystemClock), &[TokenReview::RESOURCE, SubjectAccessReview::RESOURCE]);
         let pods = OnePod { pod: Arc::new(pod), log: log.clone(), tty };
         let configz = json!({"kubeletconfig": {"maxPods": 110}});
-        let handler = Handler::new(
-            "n1",
-            configz,
-            Arc::new(pods),
-            Arc::new(runtime),
-            api.client(),
-            std::env::temp_dir(),
-        );
+        let handler = Handler::new("n1", configz, Arc::new(pods), Arc::new(runtime), api.client(), folders());
         Self { handler: Arc::new(handler), runtime: fake, log }
     }
 
@@ -582,7 +579,7 @@ async fn certificates_over_tls() {
         client_ca_pem: pki.ca.pem(),
         node_name: "n1".into(),
         configz: json!({}),
-        local_path: std::env::temp_dir(),
+        folders: folders(),
         open_files: 1024,
     };
     let handler = &lab.handler;
