@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -252,8 +252,14 @@ pub fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Writes a file that only its owner may read, whole or not at all. An unchanged file is not written again, so that a
+/// server starts on a full disk.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
+    let is_private = |m: fs::Metadata| m.is_file() && m.permissions().mode() & 0o7777 == 0o600;
+    let unchanged = || fs::read(path).is_ok_and(|old| old == content);
+    if fs::symlink_metadata(path).is_ok_and(is_private) && unchanged() {
+        return Ok(());
+    }
     let temporary = path.with_extension("new");
     let write = || -> std::io::Result<()> {
         let mut file =
@@ -265,4 +271,29 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
         path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn private_files_are_written_where_something_changes() {
+        let path = std::env::temp_dir().join(format!("knarr-private-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        let written = |content: &str| {
+            write_private(&path, content.as_bytes()).unwrap();
+            let is = fs::metadata(&path).unwrap();
+            assert_eq!((is.mode() & 0o7777, fs::read_to_string(&path).unwrap().as_str()), (0o600, content));
+            (is.ino(), is.mtime_nsec())
+        };
+        let first = written("a");
+        assert_eq!(written("a"), first, "nothing is written");
+        assert_ne!(written("b"), first);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        written("b");
+        fs::remove_file(&path).unwrap();
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -14,6 +15,9 @@ use crate::pki::Pki;
 
 /// Says whose cluster the store holds.
 const IDENTITY: &[u8] = b"/cluster/identity";
+/// How long a start waits for etcd, as kube-apiserver's does: it may have no leader, or start beside this server.
+const ETCD_WAIT: Duration = Duration::from_secs(60);
+const ETCD_RETRY: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
 pub struct StoreArgs {
@@ -113,7 +117,8 @@ async fn embedded(layout: &Layout, options: Options) -> Result<Arc<Embedded>> {
 /// The first server of a cluster leaves a mark; one with other keys would sign what the others refuse.
 async fn claim(store: &dyn Store, pki: &Pki, folder: &Path) -> Result<()> {
     let ours = Bytes::from(pki.identity()?);
-    match store.put(Bytes::from_static(IDENTITY), ours.clone(), Precondition::NotExists, None).await {
+    let put = || store.put(Bytes::from_static(IDENTITY), ours.clone(), Precondition::NotExists, None);
+    match until_reached(put).await {
         Ok(_) => Ok(()),
         Err(Error::Conflict(conflict)) if conflict.current.as_ref().is_some_and(|kv| kv.value == ours) => {
             Ok(())
@@ -124,5 +129,54 @@ async fn claim(store: &dyn Store, pki: &Pki, folder: &Path) -> Result<()> {
             folder.display()
         ),
         Err(error) => Err(error).context("cannot use etcd"),
+    }
+}
+
+/// Tries again for [`ETCD_WAIT`] while etcd cannot be reached or has an error of its own.
+async fn until_reached<T, F>(mut attempt: impl FnMut() -> F) -> knarr_storage::Result<T>
+where
+    F: Future<Output = knarr_storage::Result<T>>,
+{
+    let deadline = tokio::time::Instant::now() + ETCD_WAIT;
+    let mut logged = false;
+    loop {
+        match attempt().await {
+            Err(error @ (Error::Backend(_) | Error::Timeout)) if tokio::time::Instant::now() < deadline => {
+                if !logged {
+                    tracing::warn!("waiting for etcd, for up to {ETCD_WAIT:?}: {error}");
+                }
+                logged = true;
+                tokio::time::sleep(ETCD_RETRY).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_start_waits_for_etcd_and_for_nothing_else() {
+        let calls = Cell::new(0);
+        let after = |failures: u32, error: fn() -> Error| {
+            calls.set(0);
+            let calls = &calls;
+            until_reached(move || {
+                calls.set(calls.get() + 1);
+                let failed = calls.get() <= failures;
+                async move { if failed { Err(error()) } else { Ok(()) } }
+            })
+        };
+        let no_leader = || Error::Backend("etcdserver: no leader".into());
+        assert!(after(9, no_leader).await.is_ok());
+        assert_eq!(calls.get(), 10);
+        assert!(matches!(after(u32::MAX, no_leader).await, Err(Error::Backend(_))));
+        assert!((100..=130).contains(&calls.get()), "{}", calls.get());
+        assert!(matches!(after(9, || Error::Closed).await, Err(Error::Closed)));
+        assert_eq!(calls.get(), 1);
     }
 }

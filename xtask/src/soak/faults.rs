@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::client::Shared;
 use super::ground::Ground;
+use super::round::eventually;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum)]
 pub enum Fault {
@@ -20,7 +21,7 @@ pub enum Fault {
     Pause,
     /// The file system of the data folder is full; at times the server is killed meanwhile
     Disk,
-    /// The server's control group may not grow any more, until the kernel kills the server or 8 MiB were written
+    /// The server's control group may not grow any more; the kernel kills the server, or it is killed, or it goes on
     Memory,
     /// No further file descriptors
     Files,
@@ -35,7 +36,7 @@ pub enum Fault {
 pub struct Effect {
     /// How many times the server was killed, by this program or the kernel.
     pub kills: u64,
-    /// From the last kill or the end of the fault until the server said that it was ready.
+    /// The longest start, until the server said that it was ready.
     pub recovery: Duration,
     /// Starts that failed while the fault lasted.
     pub refused_starts: u64,
@@ -67,15 +68,18 @@ pub fn inject(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng)
             return Ok(effect);
         }
         Fault::Disk => disk(ground, shared, rng, &mut effect)?,
-        Fault::Memory => memory(ground, shared, &mut effect)?,
+        Fault::Memory => memory(ground, shared, rng, &mut effect)?,
         Fault::Files => files(ground, shared, rng)?,
         Fault::Clock => {
             ground.set_clock(*rng.choice(&[-3600, -120, -5, 5, 120, 3600]).unwrap_or(&0))?;
             feel(shared, rng);
             if rng.bool() {
-                ground.kill()?;
                 effect.kills += 1;
+                restart(ground, shared, &mut effect)?;
+                feel(shared, rng);
             }
+            // By more than a few minutes off, certificates are not valid: clients come back with the time.
+            ground.set_clock(0)?;
         }
         Fault::Etcd => {
             let first = rng.usize(..3);
@@ -91,23 +95,24 @@ pub fn inject(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng)
             ground.start_members()?;
         }
     }
-    let begun = Instant::now();
     if ground.ended_by_itself()? {
         let log = std::fs::read_to_string(ground.log()).unwrap_or_default();
         bail!("the server ended by itself:\n{log}");
     }
     if ground.has_ended()? {
-        restart(ground, shared)?;
+        restart(ground, shared, &mut effect)?;
     }
-    effect.recovery = begun.elapsed();
     Ok(effect)
 }
 
 /// Starts the server again.
-fn restart(ground: &mut Ground, shared: &Shared) -> Result<()> {
+fn restart(ground: &mut Ground, shared: &Shared, effect: &mut Effect) -> Result<()> {
     ground.kill()?;
     shared.generation.fetch_add(1, Ordering::Relaxed);
-    ground.start()
+    let begun = Instant::now();
+    ground.start()?;
+    effect.recovery = effect.recovery.max(begun.elapsed());
+    Ok(())
 }
 
 /// Waits until a counter has grown by so much; false when that takes longer than `limit`.
@@ -136,7 +141,7 @@ fn disk(ground: &mut Ground, shared: &Shared, rng: &mut Rng, effect: &mut Effect
         ground.kill()?;
         effect.kills += 1;
         ground.sandbox.try_sh("cat /dev/zero >>$0/data/fill 2>/dev/null");
-        if restart(ground, shared).is_ok() {
+        if restart(ground, shared, effect).is_ok() {
             feel(shared, rng);
         } else {
             effect.refused_starts += 1;
@@ -147,26 +152,47 @@ fn disk(ground: &mut Ground, shared: &Shared, rng: &mut Rng, effect: &mut Effect
     Ok(())
 }
 
-fn memory(ground: &mut Ground, shared: &Shared, effect: &mut Effect) -> Result<()> {
+fn memory(ground: &mut Ground, shared: &Shared, rng: &mut Rng, effect: &mut Effect) -> Result<()> {
+    // What the last time left behind would fill the disk some time.
+    let path = "/api/v1/namespaces/default/configmaps";
+    let selected = format!("{path}?labelSelector=ballast");
+    eventually("delete the ballast", || shared.access.connect()?.send("DELETE", &selected, None))?;
     let limit = ground.memory_used()?;
     // The kernel refuses a limit below what it cannot take away: then what is there is the limit.
     let _ = ground.limit_memory(Some(limit));
-    let path = format!("/api/v1/namespaces/{}/configmaps", shared.namespace);
     let text = "x".repeat(256 << 10);
-    for i in 0..32 {
+    let deadline = Instant::now() + LASTS;
+    for i in (0..32).take_while(|_| Instant::now() < deadline) {
         let ballast = json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": format!("ballast-{}-{i}", ground.starts)}, "data": {"text": text}});
-        let sent = shared.access.connect().and_then(|mut c| c.json("POST", &path, Some(&ballast)));
-        if sent.is_err() && ground.has_ended()? {
+            "metadata": {"name": format!("ballast-{i}"), "labels": {"ballast": ""}}, "data": {"text": text}});
+        let sent = shared.access.connect().and_then(|mut c| c.json("POST", path, Some(&ballast)));
+        if sent.is_err() {
             break;
         }
     }
-    ground.limit_memory(None)?;
-    if ground.has_ended()? {
-        effect.kills += 1;
-        ground.kill()?;
+    // Where the kernel does not kill, it takes pages away as fast as they are read again, without end.
+    if !ended_within(ground, LASTS)? && rng.bool() {
+        ground.limit_memory(None)?;
+        // A kill that had been decided comes within this time.
+        if !ended_within(ground, LASTS)? {
+            return Ok(());
+        }
     }
-    Ok(())
+    ground.kill()?;
+    effect.kills += 1;
+    ground.limit_memory(None)
+}
+
+/// A process that the kernel kills takes a while to be gone.
+fn ended_within(ground: &mut Ground, limit: Duration) -> Result<bool> {
+    let deadline = Instant::now() + limit;
+    while !ground.has_ended()? {
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(true)
 }
 
 fn files(ground: &mut Ground, shared: &Shared, rng: &mut Rng) -> Result<()> {

@@ -140,12 +140,16 @@ fn soak(args: &Args) -> Result<()> {
         eprintln!("{:6.1} s  {fault:?}: {}", begun.elapsed().as_secs_f64(), report.progress());
         if !outcome.wrong.is_empty() {
             let file = keep(args.seed, number, &outcome.history)?;
+            let log = file.with_extension("log");
+            std::fs::copy(ground.log(), &log).with_context(|| format!("cannot write {}", log.display()))?;
             report.wrong.push(format!("round {number}, {fault:?}, {}:", file.display()));
             report.wrong.extend(outcome.wrong);
             break;
         }
     }
-    report.add_wrong(survivors.check(&access)?);
+    if report.wrong.is_empty() {
+        report.add_wrong(survivors.check(&access)?);
+    }
     match args.output {
         Output::Table => print!("{}", report.table()),
         Output::Json => println!("{}", report.json(args.seed, begun.elapsed())),

@@ -82,7 +82,11 @@ fn under_fault(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng
     faults::recovered(shared, rng.u64(20..200))?;
     let effect =
         faults::inject(fault, ground, shared, rng).with_context(|| format!("the fault {fault:?}"))?;
-    faults::recovered(shared, rng.u64(20..100))?;
+    let recovered = faults::recovered(shared, rng.u64(20..100));
+    if ground.ended_by_itself()? {
+        bail!("the server ended by itself after the fault {fault:?}: {recovered:?}");
+    }
+    recovered?;
     Ok(effect)
 }
 

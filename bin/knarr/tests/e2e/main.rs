@@ -37,6 +37,7 @@ mod sandbox;
 mod scheduling;
 mod services;
 mod simulated;
+mod soak;
 mod storage;
 mod tour;
 mod two_nodes;
