@@ -1,6 +1,7 @@
 //! Project tasks: `cargo xtask <task>`.
 
 mod bench;
+mod cis;
 mod codegen;
 mod conformance;
 mod escapes;
@@ -42,6 +43,8 @@ enum Task {
     Escapes(escapes::Args),
     /// Feed broken input to what decodes, for as long as you like
     Fuzz(fuzz::Args),
+    /// Run kube-bench with Knarr's profile against a server without flags (as root)
+    Cis(cis::Args),
     /// Run a server under kills and other faults, and check what its clients were answered
     Soak(soak::Args),
     /// Write the field-schema table from the published Kubernetes Go modules (needs `go` and a module proxy)
@@ -56,6 +59,7 @@ fn main() -> Result<()> {
         Task::Conformance(args) => conformance::run(&args),
         Task::Escapes(args) => escapes::escapes(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Cis(args) => cis::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Codegen(args) => codegen::run(&args),
     }

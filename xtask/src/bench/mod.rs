@@ -1,7 +1,7 @@
 //! `cargo xtask bench NAME`: measures the release binary in a sandbox of its own; a table, and last one line of JSON.
 
 mod apiserver;
-mod cluster;
+pub mod cluster;
 mod creates;
 mod idle;
 mod list;
