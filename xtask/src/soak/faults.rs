@@ -95,9 +95,9 @@ pub fn inject(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng)
             ground.start_members()?;
         }
     }
-    if ground.ended_by_itself()? {
+    if let Some(status) = ground.ended_by_itself()? {
         let log = std::fs::read_to_string(ground.log()).unwrap_or_default();
-        bail!("the server ended by itself:\n{log}");
+        bail!("the server ended by itself with {status}:\n{log}");
     }
     if ground.has_ended()? {
         restart(ground, shared, &mut effect)?;

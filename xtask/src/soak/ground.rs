@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -136,9 +136,9 @@ impl Ground {
         }
     }
 
-    /// The server ended, and not by [`Self::kill`].
-    pub fn ended_by_itself(&mut self) -> Result<bool> {
-        Ok(self.server.is_some() && self.has_ended()?)
+    /// How the server ended, if it did and not by [`Self::kill`].
+    pub fn ended_by_itself(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.server.as_mut().map(Child::try_wait).transpose()?.flatten())
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {

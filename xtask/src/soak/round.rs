@@ -83,8 +83,8 @@ fn under_fault(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng
     let effect =
         faults::inject(fault, ground, shared, rng).with_context(|| format!("the fault {fault:?}"))?;
     let recovered = faults::recovered(shared, rng.u64(20..100));
-    if ground.ended_by_itself()? {
-        bail!("the server ended by itself after the fault {fault:?}: {recovered:?}");
+    if let Some(status) = ground.ended_by_itself()? {
+        bail!("the server ended by itself with {status} after the fault {fault:?}: {recovered:?}");
     }
     recovered?;
     Ok(effect)
