@@ -119,7 +119,7 @@ impl Ground {
         let Some(mut server) = self.server.take() else { return Ok(()) };
         // The shell may not have been started yet.
         let deadline = Instant::now() + START;
-        while server.try_wait()?.is_none() && Instant::now() < deadline {
+        while ended(&mut server)?.is_none() && Instant::now() < deadline {
             if let Some(pid) = only_child(server.id()) {
                 let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
             }
@@ -130,15 +130,12 @@ impl Ground {
 
     /// Whether no server runs.
     pub fn has_ended(&mut self) -> Result<bool> {
-        match self.server.as_mut() {
-            Some(server) => Ok(server.try_wait()?.is_some()),
-            None => Ok(true),
-        }
+        Ok(self.server.is_none() || self.ended_by_itself()?.is_some())
     }
 
     /// How the server ended, if it did and not by [`Self::kill`].
     pub fn ended_by_itself(&mut self) -> Result<Option<ExitStatus>> {
-        Ok(self.server.as_mut().map(Child::try_wait).transpose()?.flatten())
+        self.server.as_mut().map_or(Ok(None), ended)
     }
 
     pub fn signal(&self, signal: Signal) -> Result<()> {
@@ -222,6 +219,12 @@ impl Drop for Ground {
     fn drop(&mut self) {
         let _ = self.kill();
     }
+}
+
+/// How the server's nsenter ended. It stops itself when the server is stopped, and would stay so.
+fn ended(nsenter: &mut Child) -> Result<Option<ExitStatus>> {
+    let _ = kill(Pid::from_raw(nsenter.id().cast_signed()), Signal::SIGCONT);
+    Ok(nsenter.try_wait()?)
 }
 
 fn client_url(member: usize) -> String {
