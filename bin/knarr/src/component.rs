@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use knarr_api::gates;
 use knarr_apimachinery::clock::Clock;
-use knarr_client::Client;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::leader_election::LeaderElection;
+use knarr_client::{Client, Supervisor};
 use knarr_scheduler::config::go_duration::GoDuration;
 use knarr_scheduler::config::process::{ClientConnection, LeaderElection as ConfiguredLease};
 use serde_json::{Value, json};
@@ -67,8 +67,8 @@ pub struct Identity {
 pub struct Shown {
     /// Checks of its health beside that of its lease.
     pub checks: Box<dyn Fn() -> Vec<Check> + Send + Sync>,
-    /// Where the check of its lease counts.
-    pub lease_counts_at: &'static [&'static str],
+    /// Where the checks of its lease and of its tasks count.
+    pub count_at: &'static [&'static str],
     pub metrics: Box<dyn Fn() -> String + Send + Sync>,
     pub config: Value,
 }
@@ -79,6 +79,8 @@ pub struct Component {
     pub clock: Arc<dyn Clock>,
     /// Under the kubeconfig's identity.
     pub client: Client,
+    /// Whose tasks are shown among the checks of health.
+    pub supervisor: Supervisor,
     name: &'static str,
     election: Option<LeaderElection>,
     port: Option<Bound>,
@@ -109,7 +111,8 @@ impl Component {
                 Ok(((), format!("{} as {}", access.server, user.name)))
             })
             .await?;
-        Ok(Self { access, clock, client, name, election, port, progress })
+        let supervisor = Supervisor::new(Arc::clone(&clock));
+        Ok(Self { access, clock, client, supervisor, name, election, port, progress })
     }
 
     /// Runs `work` until a signal: all the time, or while holding the lease. `work` ends with the token it is given.
@@ -125,13 +128,22 @@ impl Component {
         let lease =
             self.election.as_ref().map(|e| format!("acts while it holds lease {}/{}", e.namespace, e.name));
         if let Some(election) = self.election.as_ref().filter(|election| election.coordinated) {
-            tokio::spawn(leading::stand(self.client.clone(), election, self.name, stop.clone()));
+            let (client, election, name) = (self.client.clone(), election.clone(), self.name);
+            let stand = move |stop| leading::stand(client.clone(), &election, name, stop);
+            self.supervisor.spawn("lease-candidate", stop.clone(), stand);
         }
         let (client, election, until) = (self.client.clone(), self.election, stop.clone());
-        let running = tokio::spawn(async move {
-            match election {
-                Some(election) => leading::while_holding(client, election, until, work).await,
-                None => work(until).await,
+        let work = Arc::new(work);
+        // Parts of the work are tasks of their own; this is what is around them.
+        let running = self.supervisor.spawn(self.name, until, move |until| {
+            let (client, election, work) = (client.clone(), election.clone(), Arc::clone(&work));
+            async move {
+                match election {
+                    Some(election) => {
+                        leading::while_holding(client, election, until, |leading| work(leading)).await
+                    }
+                    None => work(until).await,
+                }
             }
         });
         self.progress
@@ -143,15 +155,21 @@ impl Component {
 
     fn pages(&self, shown: Shown) -> Pages {
         let (election, clock) = (self.election.clone(), Arc::clone(&self.clock));
-        let Shown { checks, lease_counts_at, metrics, config } = shown;
+        let Shown { checks, count_at, metrics, config } = shown;
+        let supervisor = self.supervisor.clone();
         let checks = move || {
             let now = clock.monotonic();
+            let tasks = supervisor.health().into_iter().map(|task| Check {
+                name: task.name,
+                endpoints: count_at,
+                result: task.result,
+            });
             let lease = election.as_ref().map(|election| Check {
-                name: "leaderElection",
-                endpoints: lease_counts_at,
+                name: "leaderElection".into(),
+                endpoints: count_at,
                 result: election.health(now),
             });
-            lease.into_iter().chain(checks()).collect()
+            lease.into_iter().chain(checks()).chain(tasks).collect()
         };
         let metrics = move || {
             let (own, process) = (metrics(), knarr_apiserver::process_metrics());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -11,20 +12,19 @@ use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::gvk::api_version;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
-use knarr_client::Client;
 use knarr_client::leader_election::LeaderElection;
 use knarr_client::service_account::user_name;
+use knarr_client::{Client, Supervisor};
 use knarr_controllers::api_server_identity::ApiServerIdentity;
 use knarr_controllers::api_server_identity::storage_versions::StoredAs;
 use knarr_controllers::{ClientOf, Settings};
-use knarr_scheduler::Scheduler;
 use knarr_storage::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_flags::ApiArgs;
 use crate::leading;
 use crate::pki::{Credentials, Pki, Subject};
-use crate::scheduler::{self, NAME};
+use crate::scheduler::{self, NAME, Stage};
 use crate::scheduling_questions::{LiveHealth, Questions};
 
 /// Who reads what questions about scheduling are answered from; the ClusterRole `knarr:questions` says what that is.
@@ -60,6 +60,8 @@ pub struct Options {
     pub controllers: Settings,
     /// What this server's scheduler thinks of nodes, for whoever asks.
     pub health: Arc<LiveHealth>,
+    /// Runs what works on the cluster; its tasks are shown among the checks of the API server's health.
+    pub supervisor: Supervisor,
 }
 
 impl Options {
@@ -265,40 +267,63 @@ fn stored(runtime_config: &BTreeMap<String, String>) -> Vec<StoredAs> {
 }
 
 /// Runs the scheduler until `stop`: on one server at a time, where there are several.
-pub async fn scheduler(
+pub fn scheduler(
     server: &ApiServer,
     clock: &Arc<dyn Clock>,
     options: &Options,
     identity: &str,
     stop: CancellationToken,
-) {
+) -> Component {
     let client = client(server, clock, "system:kube-scheduler", &[], NAME);
+    let (server, of, access) = (server.clone(), options.clone(), client.clone());
+    let component = move |stop| schedule(&server, access.clone(), &of, stop);
     if !options.shared_store {
-        return schedule(server, client, options, stop).await;
+        return component(stop);
     }
-    let component = |leading| schedule(server, client.clone(), options, leading);
-    leading::while_leading(client.clone(), NAME, identity, stop, component).await;
+    in_turn(client, NAME, identity, component, &options.supervisor, stop)
 }
 
-async fn schedule(server: &ApiServer, client: Client, options: &Options, stop: CancellationToken) {
-    let show = |scheduler: &Arc<Scheduler>| {
-        options.health.is_of(scheduler);
+type Component = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs a component whenever this process holds its lease. The component's own tasks are supervised apart from this.
+fn in_turn(
+    client: Client,
+    name: &'static str,
+    identity: &str,
+    component: impl Fn(CancellationToken) -> Component + Send + Sync + 'static,
+    supervisor: &Supervisor,
+    stop: CancellationToken,
+) -> Component {
+    let (identity, component, task) = (identity.to_owned(), Arc::new(component), format!("{name}-lease"));
+    supervisor.run(task, stop, move |stop| {
+        let (client, identity, component) = (client.clone(), identity.clone(), Arc::clone(&component));
+        async move {
+            leading::while_leading(client, name, &identity, stop, |leading| component(leading)).await;
+        }
+    })
+}
+
+fn schedule(server: &ApiServer, client: Client, options: &Options, stop: CancellationToken) -> Component {
+    let (health, server) = (Arc::clone(&options.health), server.clone());
+    let observe = move |stage: Stage<'_>| {
+        let Stage::Started(scheduler) = stage else { return };
+        health.is_of(scheduler);
         let counted = Arc::downgrade(scheduler);
         server.show_metrics(NAME, move || counted.upgrade().map(|s| s.metrics()).unwrap_or_default());
     };
-    scheduler::schedule(client, options.scheduler.clone(), show, || {}, stop).await;
+    scheduler::schedule(client, options.scheduler.clone(), &options.supervisor, observe, stop)
 }
 
 /// Runs the controllers until `stop`, each under its own service account, as upstream does: on one server at a time,
 /// where there are several.
-pub async fn controllers(
+pub fn controllers(
     server: &ApiServer,
     clock: &Arc<dyn Clock>,
-    pki: Arc<Pki>,
+    pki: &Pki,
     options: &Options,
     identity: &str,
     stop: CancellationToken,
-) {
+) -> Component {
     use crate::controller_manager::{ACCOUNTS_IN, NAME};
     server.show_metrics(NAME, knarr_controllers::metrics::render);
     let shared = client(server, clock, "system:kube-controller-manager", &[], NAME);
@@ -317,19 +342,15 @@ pub async fn controllers(
         certificate_signer: signer("certificates", pki.certificate_signer()).map(|s| Arc::new(s) as _),
         settings: options.controllers.clone(),
     };
-    let component = |leading| {
-        knarr_controllers::run(
-            Arc::clone(&client_of),
-            shared.clone(),
-            Arc::clone(clock),
-            wanted.clone(),
-            leading,
-        )
+    let (access, supervisor) = (shared.clone(), options.supervisor.clone());
+    let component = move |stop| {
+        let (client_of, wanted) = (Arc::clone(&client_of), wanted.clone());
+        knarr_controllers::run(client_of, access.clone(), supervisor.clone(), wanted, stop)
     };
     if !options.shared_store {
-        return component(stop).await;
+        return component(stop);
     }
-    leading::while_leading(shared.clone(), NAME, identity, stop, component).await;
+    in_turn(shared, NAME, identity, component, &options.supervisor, stop)
 }
 
 fn signer<T>(what: &str, opened: Result<T>) -> Option<T> {

@@ -9,13 +9,12 @@ use knarr_client::Client;
 use knarr_client::kubeconfig::Access;
 use knarr_client::service_account::{ServiceAccounts, user_name};
 use knarr_controllers::names::{by_name, on_by_default};
-use knarr_controllers::{ClientOf, Options, health, names, run_chosen};
+use knarr_controllers::{ClientOf, Options, names, run_chosen};
 use serde_json::json;
 
 use crate::component::{Component, ComponentArgs, Identity, Shown};
 use crate::controller_flags::ControllerArgs;
 use crate::pki::read;
-use crate::serving::Check;
 use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
 /// Its name towards the API.
@@ -78,7 +77,7 @@ pub fn run(args: ControllerManagerArgs) -> Result<()> {
     crate::memory::runtime()?.block_on(async {
         let component = Component::start(&args.component, IDENTITY).await?;
         let options = options(&args, &component.access)?;
-        let (client, clock) = (component.client.clone(), Arc::clone(&component.clock));
+        let (client, supervisor) = (component.client.clone(), component.supervisor.clone());
         let client_of = identities(&args, &component)?;
         component
             .run(shown(&args), move |stop| {
@@ -86,7 +85,7 @@ pub fn run(args: ControllerManagerArgs) -> Result<()> {
                     &|name| chosen.takes(name),
                     Arc::clone(&client_of),
                     client.clone(),
-                    Arc::clone(&clock),
+                    supervisor.clone(),
                     options.clone(),
                     stop,
                 )
@@ -126,15 +125,9 @@ fn shown(args: &ControllerManagerArgs) -> Shown {
             "ServiceAccountKeyFile": args.service_account_private_key_file,
         },
     }});
-    let checks = || {
-        let controllers = health::controllers().into_iter().map(|(name, well)| {
-            let result = if well { Ok(()) } else { Err(format!("{name} has ended unexpectedly")) };
-            Check { name, endpoints: &["healthz"], result }
-        });
-        controllers.collect()
-    };
-    let (checks, metrics) = (Box::new(checks), Box::new(knarr_controllers::metrics::render));
-    Shown { checks, lease_counts_at: &["healthz"], metrics, config }
+    // The controllers are among the tasks.
+    let (checks, metrics) = (Box::new(Vec::new), Box::new(knarr_controllers::metrics::render));
+    Shown { checks, count_at: &["healthz"], metrics, config }
 }
 
 /// Who each controller is: as upstream by default, whom the kubeconfig names.

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use knarr_client::events::EventRecorder;
 use knarr_client::transport::ListOptions;
-use knarr_client::{Client, Informer, Informers};
+use knarr_client::{Client, Informer, Informers, Supervisor};
 use knarr_kubelet::config::Config;
 use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo, allocatable};
 use knarr_kubelet::folders;
@@ -210,6 +210,8 @@ pub struct NodeAccess {
     pub serving: Arc<kubelet_server::ServingCertificate>,
     /// Signs the certificates of those who may talk to the kubelet.
     pub client_ca: String,
+    /// Runs the node's long-running tasks.
+    pub supervisor: Supervisor,
 }
 
 /// A running node.
@@ -239,7 +241,7 @@ pub async fn start(
         .context("cannot write to the data folder")?;
     let known = kept_pod_cidr(&options);
     let runtime = progress.step("container runtime", NodeRuntime::open(&options, known, &stop)).await?;
-    let informers = Arc::new(Informers::new(access.kubelet.clone(), stop.clone()));
+    let informers = Arc::new(Informers::supervised(access.kubelet.clone(), &access.supervisor, stop.clone()));
     let (network_state, network_ready) = tokio::sync::watch::channel(runtime.network_state(known.is_some()));
     let node = own_node(&informers, &options.name);
     progress
@@ -349,7 +351,7 @@ async fn start_kubelet(
     status.kubelet_port = i32::from(options.kubelet_port);
     status.thresholds = options.thresholds;
     let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, stop.clone());
-    let objects = ObjectSource::new(client.clone(), stop.clone());
+    let objects = ObjectSource::new(client.clone(), access.supervisor.clone(), stop.clone());
     let volume_options = volumes::Options { dirs: config.dirs(), allocatable: status.allocatable() };
     let csi = start_plugins(&config, informers, &objects, tasks, stop);
     let volumes_in_use = csi.in_use();
@@ -485,7 +487,7 @@ async fn start_network(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<()> {
-    let informers = Arc::new(Informers::new(access.network.clone(), stop.clone()));
+    let informers = Arc::new(Informers::supervised(access.network.clone(), &access.supervisor, stop.clone()));
     let IpAddr::V4(node_ip) = options.ip else { bail!("the node's address {} is not IPv4", options.ip) };
     let mut config = proxy::ProxyConfig::new(&options.name, vec![node_ip]);
     config.cluster_cidr = Some(options.cluster_cidr.parse()?);

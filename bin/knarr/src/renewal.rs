@@ -43,13 +43,13 @@ pub struct Renewal {
 
 impl Renewal {
     /// Looks once a day, and when a file changes, until `stop`.
-    pub async fn run(self, clock: Arc<dyn Clock>, stop: CancellationToken) {
+    pub async fn run(&self, clock: &Arc<dyn Clock>, stop: CancellationToken) {
         let known: Arc<Mutex<Vec<Entry>>> = Arc::default();
         self.server.show_metrics("certificates", {
             let known = Arc::clone(&known);
             move || metrics(&lock(&known))
         });
-        let client = control_plane::own_client(&self.server, &clock);
+        let client = control_plane::own_client(&self.server, clock);
         let events = EventRecorder::new(client, "knarr", &self.options.node_name, stop.clone());
         let watch = FolderWatch::new(&self.folders()).inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {

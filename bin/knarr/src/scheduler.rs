@@ -1,6 +1,8 @@
 //! `knarr scheduler`: the scheduler alone, for the cluster of any API server.
 
+use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use knarr_api::gates;
 use knarr_client::events::EventRecorder;
-use knarr_client::{Client, Informers};
+use knarr_client::{Client, Informers, Supervisor};
 use knarr_scheduler::Scheduler;
 use knarr_scheduler::config::Configuration;
 use serde_json::{Value, json};
@@ -42,16 +44,18 @@ pub fn run(mut args: SchedulerArgs) -> Result<()> {
         let client = component.client.clone();
         let running: Arc<Running> = Arc::default();
         let shown = shown(&args.component, &config, &running);
+        let supervisor = component.supervisor.clone();
         component
             .run(shown, move |stop| {
                 let running = Arc::clone(&running);
-                let synced = Arc::clone(&running);
-                let started = move |scheduler: &Arc<Scheduler>| {
-                    running.synced.store(false, Ordering::Relaxed);
-                    *running.scheduler() = Arc::downgrade(scheduler);
+                let observe = move |stage: Stage<'_>| match stage {
+                    Stage::Started(scheduler) => {
+                        running.synced.store(false, Ordering::Relaxed);
+                        *running.scheduler() = Arc::downgrade(scheduler);
+                    }
+                    Stage::Synced => running.synced.store(true, Ordering::Relaxed),
                 };
-                let synced = move || synced.synced.store(true, Ordering::Relaxed);
-                schedule(client.clone(), config.clone(), started, synced, stop)
+                schedule(client.clone(), config.clone(), &supervisor, observe, stop)
             })
             .await
     })
@@ -97,10 +101,10 @@ fn shown(args: &ComponentArgs, config: &Configuration, running: &Arc<Running>) -
     let seen = Arc::clone(running);
     let checks = move || {
         vec![
-            Check { name: "ping", endpoints: &["livez"], result: Ok(()) },
+            Check { name: "ping".into(), endpoints: &["livez"], result: Ok(()) },
             // A process on its way out answers nobody any more.
-            Check { name: "shutdown", endpoints: &["readyz"], result: Ok(()) },
-            Check { name: "sched-handler-sync", endpoints: &["readyz"], result: seen.in_step() },
+            Check { name: "shutdown".into(), endpoints: &["readyz"], result: Ok(()) },
+            Check { name: "sched-handler-sync".into(), endpoints: &["readyz"], result: seen.in_step() },
         ]
     };
     let running = Arc::clone(running);
@@ -109,7 +113,7 @@ fn shown(args: &ComponentArgs, config: &Configuration, running: &Arc<Running>) -
         scheduler.map(|scheduler| scheduler.metrics()).unwrap_or_default()
     };
     let (checks, metrics) = (Box::new(checks), Box::new(metrics));
-    Shown { checks, lease_counts_at: &["healthz", "readyz"], metrics, config }
+    Shown { checks, count_at: &["healthz", "readyz"], metrics, config }
 }
 
 /// What the file says, or the defaults without one; `option` named it.
@@ -124,13 +128,31 @@ pub fn configuration(option: &str, file: Option<&Path>) -> Result<Configuration>
     read.with_context(|| format!("{option} {}", file.display()))
 }
 
-/// Schedules until `stop`; `started` gets the scheduler once it is set up, `synced` is told when it has seen the
-/// cluster.
-pub async fn schedule(
+/// What becomes of a scheduler: each one is set up, and later has seen the cluster.
+pub enum Stage<'a> {
+    Started(&'a Arc<Scheduler>),
+    Synced,
+}
+
+/// Schedules until `stop`, as a supervised task: whenever the scheduler fails, a new one takes its place.
+pub fn schedule(
     client: Client,
     config: Configuration,
-    started: impl FnOnce(&Arc<Scheduler>),
-    synced: impl FnOnce(),
+    supervisor: &Supervisor,
+    observe: impl Fn(Stage<'_>) + Send + Sync + 'static,
+    stop: CancellationToken,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let observe = Arc::new(observe);
+    supervisor.run("scheduler", stop, move |stop| {
+        let (client, config, observe) = (client.clone(), config.clone(), Arc::clone(&observe));
+        async move { one_life(client, config, &*observe, stop).await }
+    })
+}
+
+async fn one_life(
+    client: Client,
+    config: Configuration,
+    observe: &(dyn Fn(Stage<'_>) + Send + Sync),
     stop: CancellationToken,
 ) {
     let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", stop.clone());
@@ -140,12 +162,12 @@ pub async fn schedule(
         Ok(scheduler) => scheduler,
         Err(error) => return tracing::error!(%error, "the scheduler does not start"),
     };
-    started(&scheduler);
+    observe(Stage::Started(&scheduler));
     tokio::select! {
         () = informers.wait_synced() => {}
         () = stop.cancelled() => return,
     }
-    synced();
+    observe(Stage::Synced);
     scheduler.run(stop).await;
 }
 

@@ -11,6 +11,7 @@ use knarr_api::resource::Resource;
 use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Features, TolerationSeconds};
+use knarr_client::Supervisor;
 use knarr_client::clock::SystemClock;
 use knarr_kubelet::server::ServingCertificate;
 use knarr_scheduler::config::Configuration;
@@ -111,7 +112,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let stop = CancellationToken::new();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let layout = Layout::create(&args.data_dir)?;
-    let options = options(&args)?;
+    let options = options(&args, &clock)?;
     check_features(&args.api.features()?, &resources::enabled(&options.runtime_config))?;
     let listener = preflight::listen(SocketAddr::new(args.bind_address, args.port), "--port")?;
 
@@ -142,14 +143,17 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         })
         .await?;
     let listener = tokio::net::TcpListener::from_std(listener).context("cannot use the listening socket")?;
-    let serving = tokio::spawn({
+    let mut serving = tokio::spawn({
         let server = server.clone();
         async move { server.serve(listener).await }
     });
     start_components(&args, &server, &clock, &pki, &options, &stop);
     let shows = args.api.features()?.is_on(API_SERVER_IDENTITY);
-    let identity =
-        shows.then(|| tokio::spawn(control_plane::identity(&server, &clock, &options, stop.clone())));
+    let identity = shows.then(|| {
+        let (server, clock, of) = (server.clone(), Arc::clone(&clock), options.clone());
+        let identity = move |stop| control_plane::identity(&server, &clock, &of, stop);
+        options.supervisor.spawn("apiserver-identity", stop.clone(), identity)
+    });
     progress
         .step("scheduler, controllers", async {
             let client = control_plane::client(&server, &clock, control_plane::ADDONS, &[], "knarr");
@@ -174,13 +178,27 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         renewal.kubelet = Some(Arc::clone(&access.serving));
         Some(node::start(node_options(&args, &options, &layout)?, access, &progress, stop.clone()).await?)
     };
-    tokio::spawn(renewal.run(Arc::clone(&clock), stop.clone()));
+    let renewal = Arc::new(renewal);
+    options.supervisor.spawn("certificate-renewal", stop.clone(), {
+        let clock = Arc::clone(&clock);
+        move |stop| {
+            let (renewal, clock) = (Arc::clone(&renewal), Arc::clone(&clock));
+            async move { renewal.run(&clock, stop).await }
+        }
+    });
     progress.ready(&[
         format!("kubeconfig  {}", layout.admin_kubeconfig().display()),
         format!("try         kubectl --kubeconfig {} get nodes -o wide", layout.admin_kubeconfig().display()),
     ]);
 
-    signals::wait_for_stop().await;
+    tokio::select! {
+        () = signals::wait_for_stop() => {}
+        // Without its listener the server is of no use, and a new process gets one.
+        ended = &mut serving => {
+            ended.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
+            bail!("the API server does not listen any more");
+        }
+    }
     println!("\nStopping; containers go on and are taken up again at the next start");
     stop.cancel();
     if let Some(node) = node {
@@ -204,30 +222,26 @@ fn start_components(
     stop: &CancellationToken,
 ) {
     let identity = leading::identity(&options.node_name);
+    let supervisor = &options.supervisor;
     if gates::COORDINATED_LEADER_ELECTION.is_on() {
-        tokio::spawn(control_plane::elections(server, clock, &identity, stop.clone()));
+        let (server, clock, identity) = (server.clone(), Arc::clone(clock), identity.clone());
+        let elections = move |stop| control_plane::elections(&server, &clock, &identity, stop);
+        supervisor.spawn("lease-elections", stop.clone(), elections);
     }
     if !args.disable_scheduler {
-        let (server, clock, stop) = (server.clone(), Arc::clone(clock), stop.clone());
-        let (options, identity) = (options.clone(), identity.clone());
-        tokio::spawn(async move {
-            control_plane::scheduler(&server, &clock, &options, &identity, stop).await;
-        });
+        tokio::spawn(control_plane::scheduler(server, clock, options, &identity, stop.clone()));
     }
     if !args.disable_controller_manager {
-        let (server, clock, pki) = (server.clone(), Arc::clone(clock), Arc::clone(pki));
-        let (options, stop) = (options.clone(), stop.clone());
-        tokio::spawn(async move {
-            control_plane::controllers(&server, &clock, pki, &options, &identity, stop).await;
-        });
+        tokio::spawn(control_plane::controllers(server, clock, pki, options, &identity, stop.clone()));
     }
 }
 
-fn options(args: &ServerArgs) -> Result<control_plane::Options> {
+fn options(args: &ServerArgs, clock: &Arc<dyn Clock>) -> Result<control_plane::Options> {
     let node_name = args.node.name()?;
     let node_ip = args.node.ip()?;
     Ok(control_plane::Options {
         health: Arc::default(),
+        supervisor: Supervisor::new(Arc::clone(clock)),
         admission: AdmissionConfig {
             enabled: args.enable_admission_plugins.clone(),
             disabled: args.disable_admission_plugins.clone(),
@@ -357,5 +371,6 @@ fn node_access(
         network: control_plane::client(server, clock, "system:kube-proxy", &[], "kube-proxy"),
         serving,
         client_ca: pki.ca_pem().to_owned(),
+        supervisor: options.supervisor.clone(),
     })
 }

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Patch};
+use crate::supervisor::Supervisor;
 
 /// Events waiting to be written; what comes on top is dropped.
 const QUEUE: usize = 1000;
@@ -71,7 +72,13 @@ impl EventRecorder {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
         };
-        tokio::spawn(write_all(client.clone(), queue, stop));
+        let (writer, queue) = (client.clone(), Arc::new(tokio::sync::Mutex::new(queue)));
+        let supervisor = Supervisor::new(Arc::clone(client.clock()));
+        let writing = supervisor.run_until_done("event-recorder", stop, move |stop| {
+            let (client, queue) = (writer.clone(), Arc::clone(&queue));
+            async move { write_all(client, &mut *queue.lock().await, stop).await }
+        });
+        tokio::spawn(writing);
         Self { source: Arc::new(source), notes, client }
     }
 
@@ -133,7 +140,7 @@ fn truncate(text: &mut String, max: usize) {
     }
 }
 
-async fn write_all(client: Client, mut queue: mpsc::Receiver<Note>, stop: CancellationToken) {
+async fn write_all(client: Client, queue: &mut mpsc::Receiver<Note>, stop: CancellationToken) {
     let mut correlator = Correlator::default();
     let mut last = 0;
     loop {

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::Client;
 use crate::reflector::{Change, Reflector};
 use crate::store::ObjectStore;
+use crate::supervisor::Supervisor;
 use crate::transport::ListOptions;
 
 /// One change of a typed collection.
@@ -32,17 +33,45 @@ impl<K> Event<K> {
     }
 }
 
+/// Under which all of a component's informers are supervised: there are many.
+const TASK: &str = "informers";
+
+type Reflectors = BTreeMap<(ResourceType, String), Arc<Reflector>>;
+
 /// All informers of one component: each collection is watched once, whoever asks for it.
 pub struct Informers {
     client: Client,
+    supervisor: Supervisor,
+    /// Until when watches go on.
     stop: CancellationToken,
-    reflectors: Mutex<BTreeMap<(ResourceType, String), Arc<Reflector>>>,
+    /// Until when handlers are called that are added here.
+    until: CancellationToken,
+    reflectors: Arc<Mutex<Reflectors>>,
 }
 
 impl Informers {
-    /// Watches end when `stop` is cancelled.
+    /// Watches end when `stop` is cancelled. They are supervised, and shown to nobody.
     pub fn new(client: Client, stop: CancellationToken) -> Self {
-        Self { client, stop, reflectors: Mutex::default() }
+        let supervisor = Supervisor::new(Arc::clone(client.clock()));
+        Self::supervised(client, &supervisor, stop)
+    }
+
+    /// As [`Informers::new`], with the watches among the supervisor's tasks, under the name `informers`.
+    pub fn supervised(client: Client, supervisor: &Supervisor, stop: CancellationToken) -> Self {
+        let (supervisor, until) = (supervisor.clone(), stop.clone());
+        Self { client, supervisor, stop, until, reflectors: Arc::default() }
+    }
+
+    /// The same informers for a part of the component that ends, or is restarted, before the others: what it adds as
+    /// handlers is called no more after `until`.
+    pub fn until(&self, until: CancellationToken) -> Self {
+        Self {
+            client: self.client.clone(),
+            supervisor: self.supervisor.clone(),
+            stop: self.stop.clone(),
+            until,
+            reflectors: Arc::clone(&self.reflectors),
+        }
     }
 
     /// The informer of all objects of a type; it starts at once.
@@ -52,7 +81,8 @@ impl Informers {
 
     /// The informer of the objects that the selectors in `selection` choose.
     pub fn selected<K: Kind>(&self, selection: ListOptions) -> Informer<K> {
-        Informer { reflector: self.untyped(K::RESOURCE, selection), kind: PhantomData }
+        let reflector = self.untyped(K::RESOURCE, selection);
+        Informer { reflector, until: self.until.clone(), kind: PhantomData }
     }
 
     /// The reflector of any resource, typed or not.
@@ -64,7 +94,17 @@ impl Informers {
             let clock = Arc::clone(self.client.clock());
             let reflector = Arc::new(Reflector::new(resource, selection, transport, clock));
             let (running, stop) = (Running(Arc::clone(&reflector)), self.stop.clone());
-            tokio::spawn(async move { running.0.run(stop).await });
+            let watching = self.supervisor.run(TASK, stop, {
+                let reflector = Arc::clone(&reflector);
+                move |stop| {
+                    let reflector = Arc::clone(&reflector);
+                    async move { reflector.run(stop).await }
+                }
+            });
+            tokio::spawn(async move {
+                let _running = running;
+                watching.await;
+            });
             reflector
         });
         Arc::clone(reflector)
@@ -92,8 +132,9 @@ impl Informers {
         &self.client
     }
 
-    pub fn stop(&self) -> &CancellationToken {
-        &self.stop
+    /// Under which the watches run; for what else belongs to them.
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
     }
 }
 
@@ -109,12 +150,13 @@ impl Drop for Running {
 /// A typed view of a reflector. Cheap to clone.
 pub struct Informer<K> {
     reflector: Arc<Reflector>,
+    until: CancellationToken,
     kind: PhantomData<fn() -> K>,
 }
 
 impl<K> Clone for Informer<K> {
     fn clone(&self) -> Self {
-        Self { reflector: Arc::clone(&self.reflector), kind: PhantomData }
+        Self { reflector: Arc::clone(&self.reflector), until: self.until.clone(), kind: PhantomData }
     }
 }
 
@@ -125,11 +167,12 @@ impl<K: Kind> Informer<K> {
 
     /// Calls `handler` for everything known now and for each change. It must be quick: put a key on a queue.
     pub fn add_handler(&self, handler: impl Fn(&Event<K>) + Send + Sync + 'static) {
-        self.reflector.add_handler(Arc::new(move |change| {
+        let handler = move |change: &Change| {
             if let Some(event) = typed_event::<K>(change) {
                 handler(&event);
             }
-        }));
+        };
+        self.reflector.add_handler(&self.until, Arc::new(handler));
     }
 
     /// Adds an index over the typed view; see [`Lister::by_index`].

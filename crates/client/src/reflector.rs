@@ -19,6 +19,7 @@ use crate::backoff::Backoff;
 use crate::error::{Error, Result};
 use crate::metrics;
 use crate::store::ObjectStore;
+use crate::supervisor::Supervisor;
 use crate::transport::{ListOptions, Transport, WatchEvent};
 
 /// A change as handlers see it.
@@ -30,6 +31,12 @@ pub enum Change {
 }
 
 pub type Handler = Arc<dyn Fn(&Change) + Send + Sync>;
+
+/// A handler, and until when it is of use.
+struct Registered {
+    handler: Handler,
+    until: CancellationToken,
+}
 
 /// Page size of the initial list.
 const PAGE: u32 = 10_000;
@@ -51,7 +58,7 @@ pub struct Reflector {
     clock: Arc<dyn Clock>,
     store: Arc<ObjectStore>,
     /// None at all once the reflector has ended for good.
-    handlers: Mutex<Option<Vec<Handler>>>,
+    handlers: Mutex<Option<Vec<Registered>>>,
     synced: AtomicBool,
     observed: AtomicU64,
     synced_notify: Notify,
@@ -89,19 +96,21 @@ impl Reflector {
         &self.store
     }
 
-    fn handlers(&self) -> MutexGuard<'_, Option<Vec<Handler>>> {
+    fn handlers(&self) -> MutexGuard<'_, Option<Vec<Registered>>> {
         self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `handler` for everything in the store now, then for each change. It must not block.
-    pub fn add_handler(&self, handler: Handler) {
+    /// Calls `handler` for everything in the store now, then for each change until `until`. It must not block.
+    pub fn add_handler(&self, until: &CancellationToken, handler: Handler) {
         // Holding the lock keeps changes out while the handler learns what is there.
         let mut handlers = self.handlers();
         for object in self.store.list(None) {
             call(&handler, &Change::Added(object));
         }
         if let Some(handlers) = &mut *handlers {
-            handlers.push(handler);
+            // Whoever is restarted adds its handlers again: those of the life before go now.
+            handlers.retain(|registered| !registered.until.is_cancelled());
+            handlers.push(Registered { handler, until: until.clone() });
         }
     }
 
@@ -263,7 +272,7 @@ impl Reflector {
     /// `reached` is noted between store and handlers: whoever a handler wakes finds both.
     fn put(&self, new: Arc<Object>, reached: u64) {
         let handlers = self.handlers();
-        let notify = |change: &Change| handlers.iter().flatten().for_each(|handler| call(handler, change));
+        let notify = |change: &Change| handlers.iter().flatten().for_each(|r| call(&r.handler, change));
         let replaced = self.store.put(Arc::clone(&new));
         self.observed.fetch_max(reached, Ordering::AcqRel);
         let change = match replaced {
@@ -284,7 +293,7 @@ impl Reflector {
         self.observed.fetch_max(reached, Ordering::AcqRel);
         if let Some(old) = removed {
             let change = Change::Deleted(old);
-            handlers.iter().flatten().for_each(|handler| call(handler, &change));
+            handlers.iter().flatten().for_each(|r| call(&r.handler, &change));
         }
     }
 }
@@ -296,6 +305,20 @@ fn call(handler: &Handler, change: &Change) {
         metrics::handler_panicked();
         tracing::error!(object = %object.key(), "an informer's event handler panicked");
     }
+}
+
+/// Runs a reflector as a supervised task of this name until `stop`. Several may share a name.
+pub fn spawn(
+    reflector: &Arc<Reflector>,
+    supervisor: &Supervisor,
+    name: &'static str,
+    stop: CancellationToken,
+) {
+    let reflector = Arc::clone(reflector);
+    supervisor.spawn(name, stop, move |stop| {
+        let reflector = Arc::clone(&reflector);
+        async move { reflector.run(stop).await }
+    });
 }
 
 /// Whether a watch cannot go on where the last one ended: the server has forgotten what came after, does not know the

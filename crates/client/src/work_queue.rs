@@ -7,15 +7,15 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::fmt::Debug;
 use std::future::Future;
 use std::hash::Hash;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use knarr_apimachinery::clock::Clock;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::metrics::{self, Observed, QueueCounts, Snapshot};
 
@@ -205,18 +205,19 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
         T: Sync,
     {
         metrics::watch_queue(name, &self);
-        let tracker = TaskTracker::new();
+        let mut running = JoinSet::new();
         for _ in 0..workers {
             let (queue, stop, reconcile) = (Arc::clone(&self), stop.clone(), reconcile.clone());
-            tracker.spawn(async move {
+            running.spawn(async move {
                 loop {
                     let key = tokio::select! {
                         biased;
                         () = stop.cancelled() => return,
                         key = queue.get() => key,
                     };
+                    let (reconcile, taken) = (reconcile.clone(), key.clone());
                     // A fault in the code with one object is no reason to leave all others alone.
-                    match AssertUnwindSafe(reconcile(key.clone())).catch_unwind().await {
+                    match AssertUnwindSafe(async move { reconcile(taken).await }).catch_unwind().await {
                         Ok(Ok(())) => queue.forget(&key),
                         Ok(Err(error)) => {
                             tracing::debug!(controller = name, ?key, %error, "will be retried");
@@ -231,8 +232,14 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
                 }
             });
         }
-        tracker.close();
-        tracker.wait().await;
+        while let Some(ended) = running.join_next().await {
+            // A worker that is lost is a failure of all: whoever supervises them starts them again.
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                resume_unwind(error.into_panic());
+            }
+        }
     }
 
     fn take_due(&self, inner: &mut Inner<T>) {

@@ -2,7 +2,6 @@
 //! one line in [`manager::ALL`].
 
 mod discovery;
-pub mod health;
 pub mod manager;
 pub mod metrics;
 pub mod names;

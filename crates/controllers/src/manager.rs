@@ -6,12 +6,11 @@ use std::sync::Arc;
 
 use knarr_apimachinery::clock::Clock;
 use knarr_client::events::EventRecorder;
-use knarr_client::{Client, Informers};
+use knarr_client::{Client, Informers, Supervisor};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::certificates::CertificateSigner;
-use crate::health;
 use crate::names::{event_source, service_account};
 use crate::service_account_tokens::TokenSigner;
 use crate::settings::Settings;
@@ -130,11 +129,11 @@ pub type ClientOf = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 pub fn run(
     client_of: ClientOf,
     shared: Client,
-    clock: Arc<dyn Clock>,
+    supervisor: Supervisor,
     options: Options,
     stop: CancellationToken,
 ) -> Running {
-    run_chosen(&|_| true, client_of, shared, clock, options, stop)
+    run_chosen(&|_| true, client_of, shared, supervisor, options, stop)
 }
 
 /// As [`run`], of the controllers whose names are chosen.
@@ -142,37 +141,48 @@ pub fn run_chosen(
     chosen: &dyn Fn(&str) -> bool,
     client_of: ClientOf,
     shared: Client,
-    clock: Arc<dyn Clock>,
+    supervisor: Supervisor,
     options: Options,
     stop: CancellationToken,
 ) -> Running {
-    let chosen: Vec<&Descriptor> = ALL.iter().filter(|d| chosen(d.name)).collect();
+    let chosen = ALL.iter().filter(|d| chosen(d.name)).collect();
+    run_these(chosen, client_of, shared, supervisor, options, stop)
+}
+
+/// As [`run`], of these controllers, each as a task under its name.
+pub fn run_these(
+    chosen: Vec<&'static Descriptor>,
+    client_of: ClientOf,
+    shared: Client,
+    supervisor: Supervisor,
+    options: Options,
+    stop: CancellationToken,
+) -> Running {
     Box::pin(async move {
-        let tracker = TaskTracker::new();
-        let informers = Arc::new(Informers::new(shared.clone(), stop.clone()));
+        let informers = Arc::new(Informers::supervised(shared.clone(), &supervisor, stop.clone()));
         let options = Arc::new(options);
+        let tracker = TaskTracker::new();
         for descriptor in chosen {
             let account = service_account(descriptor.name);
             // Tokens are handed out under the manager's own identity, as upstream does: no account could be used before.
             let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;
             let client = if of_manager { shared.clone() } else { client_of(account) };
-            let context = Context {
-                name: descriptor.name,
-                informers: Arc::clone(&informers),
-                recorder: EventRecorder::new(client.clone(), event_source(descriptor.name), "", stop.clone()),
-                client,
-                clock: Arc::clone(&clock),
-                options: Arc::clone(&options),
-                stop: stop.clone(),
-            };
-            let controller = (descriptor.run)(Arc::new(context));
-            let name = descriptor.name;
-            health::begins(name);
-            tracker.spawn(async move {
-                let mut fallen = health::Fallen::unless_it_ends(name);
-                controller.await;
-                fallen.has_ended();
+            let (informers, options) = (Arc::clone(&informers), Arc::clone(&options));
+            // Some have nothing to do, without a key to sign with for instance.
+            let life = supervisor.run_until_done(descriptor.name, stop.clone(), move |stop| {
+                let (source, client) = (event_source(descriptor.name), client.clone());
+                let context = Context {
+                    name: descriptor.name,
+                    informers: Arc::new(informers.until(stop.clone())),
+                    recorder: EventRecorder::new(client.clone(), source, "", stop.clone()),
+                    clock: Arc::clone(client.clock()),
+                    client,
+                    options: Arc::clone(&options),
+                    stop,
+                };
+                (descriptor.run)(Arc::new(context))
             });
+            tracker.spawn(life);
         }
         tracker.close();
         tracker.wait().await;
@@ -183,4 +193,90 @@ pub fn run_chosen(
 pub fn namespace_is_terminating(error: &knarr_client::Error) -> bool {
     let causes = error.status().and_then(|s| s.0.details.as_ref()?.causes.as_ref());
     causes.into_iter().flatten().any(|c| c.reason.as_deref() == Some("NamespaceTerminating"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use knarr_api::kind::Kind;
+    use knarr_client::clock::TokioClock;
+    use knarr_testing::fake_api::FakeApi;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    static LIVES: AtomicUsize = AtomicUsize::new(0);
+    static SEEN: std::sync::Mutex<Option<mpsc::Sender<(usize, String)>>> = std::sync::Mutex::new(None);
+
+    /// Reports what it sees, and panics in its first life.
+    static FRAGILE: Descriptor = Descriptor { name: "fragile-controller", run: |cx| Box::pin(fragile(cx)) };
+    /// Has nothing to do.
+    static IDLE: Descriptor = Descriptor { name: "idle-controller", run: |_| Box::pin(async {}) };
+
+    async fn fragile(cx: Arc<Context>) {
+        let life = LIVES.fetch_add(1, Ordering::SeqCst);
+        let seen = SEEN.lock().unwrap().clone().unwrap();
+        let maps = cx.informers.informer::<ConfigMap>();
+        maps.add_handler(move |event| seen.try_send((life, event.object().name().to_owned())).unwrap());
+        maps.wait_synced().await;
+        assert!(life > 0, "a fault in the code");
+        cx.stop.cancelled().await;
+    }
+
+    fn map(name: &str) -> ConfigMap {
+        let mut map = ConfigMap::default();
+        map.metadata.namespace = Some("default".into());
+        map.metadata.name = Some(name.into());
+        map
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_controller_that_panics_is_down_then_restarted_and_its_first_life_sees_no_more() {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let api = FakeApi::new(Arc::clone(&clock), &[ConfigMap::RESOURCE]);
+        api.add(&map("first"));
+        let (sender, mut seen) = mpsc::channel(16);
+        *SEEN.lock().unwrap() = Some(sender);
+        let (client, supervisor) = (api.client(), Supervisor::new(Arc::clone(&clock)));
+        let of_client = client.clone();
+        let options = Options {
+            cluster_cidr: "10.42.0.0/16".into(),
+            node_cidr_mask_size: 24,
+            service_cidr: None,
+            root_ca: String::new(),
+            certificate_signer: None,
+            token_signer: None,
+            settings: Settings::default(),
+        };
+        let stop = CancellationToken::new();
+        let client_of: ClientOf = Arc::new(move |_| of_client.clone());
+        let (these, watched) = (vec![&FRAGILE, &IDLE], supervisor.clone());
+        let running = tokio::spawn(run_these(these, client_of, client, watched, options, stop.clone()));
+
+        assert_eq!(seen.recv().await, Some((0, "first".into())));
+        clock.sleep(Duration::from_millis(1)).await;
+        let health = || supervisor.health().into_iter().map(|h| (h.name, h.result)).collect::<Vec<_>>();
+        let down = "it panicked: a fault in the code".to_owned();
+        assert_eq!(
+            health(),
+            [("fragile-controller".into(), Err(down)), ("informers".into(), Ok(()))],
+            "what is done is not shown"
+        );
+        assert_eq!(seen.recv().await, Some((1, "first".into())));
+        assert_eq!(health()[0].1, Ok(()));
+        assert!(
+            knarr_client::metrics::render()
+                .contains("knarr_task_restarts_total{task=\"fragile-controller\"} 1\n")
+        );
+        api.add(&map("second"));
+        assert_eq!(seen.recv().await, Some((1, "second".into())));
+        clock.sleep(Duration::from_secs(60)).await;
+        assert!(seen.try_recv().is_err(), "handlers of the first life are gone");
+        stop.cancel();
+        running.await.unwrap();
+        assert_eq!(health(), []);
+    }
 }

@@ -9,7 +9,7 @@ use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{ApiServer, Config, UserInfo};
 use knarr_client::clock::SystemClock;
-use knarr_client::{Client, Error, Patch};
+use knarr_client::{Client, Error, Patch, Supervisor};
 use knarr_controllers::{ClientOf, Options, Settings};
 use knarr_storage::Embedded;
 use knarr_testing::{ExtensionServer, FakeApi};
@@ -77,8 +77,8 @@ impl World {
         let chosen = |name: &str| matches!(name, "garbage-collector-controller" | "namespace-controller");
         let stop = self.stop.clone();
         tokio::spawn(async move {
-            knarr_controllers::run_chosen(&chosen, client_of, shared, Arc::new(SystemClock), options, stop)
-                .await;
+            let supervisor = Supervisor::new(Arc::new(SystemClock));
+            knarr_controllers::run_chosen(&chosen, client_of, shared, supervisor, options, stop).await;
         });
     }
 

@@ -214,7 +214,7 @@ impl Scheduler {
         }
         let scheduler = Arc::clone(self);
         let pod = Arc::clone(pod);
-        tokio::spawn(async move {
+        self.background(async move {
             {
                 let _turn = scheduler.conditions.acquire().await;
                 scheduler.write_condition(&pod, reason, &message, &nomination).await;

@@ -66,6 +66,8 @@ pub struct Scheduler {
     pub(crate) extenders: Extenders,
     /// Held by the pod that extenders are asked about: they hear of one after the other.
     pub(crate) extended: tokio::sync::Mutex<()>,
+    /// Cancelled once a cycle in the background has panicked.
+    failed: CancellationToken,
 }
 
 /// What to do for a pod after its cycle, outside of the lock.
@@ -164,6 +166,7 @@ impl Scheduler {
             conditions: Semaphore::new(MAX_CONDITIONS),
             extenders: Extenders::new(&options.config.extenders)?,
             extended: tokio::sync::Mutex::default(),
+            failed: CancellationToken::new(),
         });
         let on_node = Arc::clone(&scheduler);
         informers.informer::<Node>().add_handler(move |event| on_node.on_node(event));
@@ -180,7 +183,8 @@ impl Scheduler {
         Ok(scheduler)
     }
 
-    /// Schedules until `stop`. The informers must have synced.
+    /// Schedules until `stop`, or until a cycle has panicked: then this scheduler is of no more use, and a new one has to
+    /// take its place. The informers must have synced.
     pub fn run(self: Arc<Self>, stop: CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(self.work(stop))
     }
@@ -190,12 +194,23 @@ impl Scheduler {
             let batch = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
+                () = self.failed.cancelled() => return,
                 batch = self.next_batch() => batch,
             };
             for next in batch {
                 self.carry_out(next).await;
             }
         }
+    }
+
+    /// Runs a cycle in the background. One that panics may leave a pod assumed on a node or out of the queue for good:
+    /// the scheduler ends with it.
+    pub(crate) fn background(&self, cycle: impl Future<Output = ()> + Send + 'static) {
+        let failed = self.failed.clone().drop_guard();
+        tokio::spawn(async move {
+            cycle.await;
+            failed.disarm();
+        });
     }
 
     /// Decides on the pods that are ready, up to a batch; waits while there is none.
@@ -241,10 +256,10 @@ impl Scheduler {
             Next::Extend(pod) => {
                 // Others need not wait for a slow extender.
                 let cycle = Arc::clone(self).extended_cycle(pod);
-                tokio::spawn(cycle);
+                self.background(cycle);
             }
             Next::ExtendGroup(popped) => {
-                tokio::spawn(Arc::clone(self).extended_group_cycle(*popped));
+                self.background(Arc::clone(self).extended_group_cycle(*popped));
             }
             Next::Bind(bound) => {
                 // A pod that waits for others, for its volumes or devices must not keep others from being bound.
@@ -253,7 +268,7 @@ impl Scheduler {
                 let waits = bound.permit.is_some() || !bound.pod.footprint().claims.is_empty() || devices;
                 let permit = if waits { None } else { Arc::clone(&self.bindings).acquire_owned().await.ok() };
                 let scheduler = Arc::clone(self);
-                tokio::spawn(async move {
+                self.background(async move {
                     scheduler.binding_cycle(*bound).await;
                     drop(permit);
                 });
@@ -261,7 +276,7 @@ impl Scheduler {
             Next::Evict(preemptor, victims) => {
                 let scheduler = Arc::clone(self);
                 // A group's room is not on one node.
-                tokio::spawn(async move { scheduler.evict(&preemptor, &victims, "cluster").await });
+                self.background(async move { scheduler.evict(&preemptor, &victims, "cluster").await });
             }
             Next::Report(report) => self.report(report),
             Next::TurnDown { pod, plugins, reason, message, nomination } => {
@@ -330,5 +345,31 @@ impl Scheduler {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use knarr_api::kind::Kind;
+    use knarr_client::clock::TokioClock;
+    use knarr_testing::fake_api::FakeApi;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cycle_that_panics_ends_the_scheduler_and_one_that_ends_does_not() {
+        let clock = Arc::new(TokioClock::starting_at(k8s_openapi::jiff::Timestamp::UNIX_EPOCH));
+        let (client, stop) = (FakeApi::new(clock, &[Pod::RESOURCE]).client(), CancellationToken::new());
+        let informers = Arc::new(Informers::new(client.clone(), stop.clone()));
+        let recorder = EventRecorder::new(client, "default-scheduler", "", stop.clone());
+        let options = Options { config: Configuration::default(), seed: 1 };
+        let scheduler = Scheduler::new(&informers, recorder, options).unwrap();
+        let mut running = tokio::spawn(Arc::clone(&scheduler).run(stop.clone()));
+        scheduler.background(async {});
+        tokio::time::timeout(Duration::from_secs(60), &mut running).await.unwrap_err();
+        scheduler.background(async { panic!("a fault in a plugin") });
+        tokio::time::timeout(Duration::from_secs(60), running).await.unwrap().unwrap();
+        assert!(!stop.is_cancelled());
     }
 }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use knarr_apimachinery::clock::Clock;
-use knarr_client::Client;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
+use knarr_client::{Client, Supervisor};
 use knarr_kubelet::server::ServingCertificate;
 use knarr_network::cidr::Ipv4Cidr;
 use tokio_util::sync::CancellationToken;
@@ -152,8 +152,14 @@ async fn run_node(
         transport: Arc::clone(&transport),
         serving: Arc::clone(&serving),
     };
-    tokio::spawn(renewal.run(stop.clone()));
-    let access = NodeAccess { kubelet: of("kubelet"), network: of("kube-proxy"), serving, client_ca };
+    let supervisor = Supervisor::new(Arc::clone(&clock));
+    let renewal = Arc::new(tokio::sync::Mutex::new(renewal));
+    supervisor.spawn("certificate-renewal", stop.clone(), move |stop| {
+        let renewal = Arc::clone(&renewal);
+        async move { renewal.lock().await.run(stop).await }
+    });
+    let (kubelet, network) = (of("kubelet"), of("kube-proxy"));
+    let access = NodeAccess { kubelet, network, serving, client_ca, supervisor };
     let node = node::start(options, access, progress, stop.clone()).await?;
     progress.ready(&[format!("node        {name}, in the cluster of {}", given.server)]);
 

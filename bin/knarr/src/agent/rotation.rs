@@ -89,7 +89,7 @@ pub struct Renewal {
 
 impl Renewal {
     /// Sleeps until something is due or asked for (`knarr certificates rotate`), until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub async fn run(&mut self, stop: CancellationToken) {
         let watch = FolderWatch::new(&[self.store.folder().to_owned()]);
         let watch = watch.inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {

@@ -200,11 +200,12 @@ async fn a_handler_that_panics_misses_one_change_and_no_other_handler_does() {
     let seen = [Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new()))];
     for (seen, panics) in seen.iter().zip([true, false]) {
         let seen = Arc::clone(seen);
-        reflector.add_handler(Arc::new(move |change| {
+        let handler: Handler = Arc::new(move |change| {
             let Change::Added(object) = change else { return };
             assert!(!panics || &*object.key().name != "bad", "a fault in the handler");
             seen.lock().unwrap().push(object.key().name.to_string());
-        }));
+        });
+        reflector.add_handler(&CancellationToken::new(), handler);
     }
     tokio::select! {
         () = reflector.run(CancellationToken::new()) => {}

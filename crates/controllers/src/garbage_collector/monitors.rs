@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use knarr_api::kind::ResourceType;
 use knarr_client::ListOptions;
-use knarr_client::reflector::{Handler, Reflector};
+use knarr_client::reflector::{self, Handler, Reflector};
 use tokio_util::sync::CancellationToken;
 
 use super::collector::{Collector, Names};
@@ -80,11 +80,11 @@ impl Monitors {
         // Resources that are part of Kubernetes stay for good: other controllers watch them, too.
         if knarr_api::resources::all().iter().any(|r| r.types == resource) {
             let reflector = self.cx.informers.untyped(resource, ListOptions::default());
-            reflector.add_handler(handler);
+            reflector.add_handler(&self.cx.stop, handler);
             return Monitor { reflector, running: None };
         }
         let mut monitor = Monitor { reflector: self.cx.informers.own(resource), running: None };
-        monitor.reflector.add_handler(handler);
+        monitor.reflector.add_handler(&self.cx.stop, handler);
         monitor.start(&self.cx);
         monitor
     }
@@ -105,9 +105,9 @@ impl Monitors {
 impl Monitor {
     /// Watches until `running` is cancelled.
     fn start(&mut self, cx: &Context) {
-        let (reflector, stop) = (Arc::clone(&self.reflector), cx.stop.child_token());
+        let stop = cx.stop.child_token();
         self.running = Some(stop.clone());
-        tokio::spawn(async move { reflector.run(stop).await });
+        reflector::spawn(&self.reflector, cx.informers.supervisor(), "garbage-collector-monitors", stop);
     }
 
     fn is_stopped(&self) -> bool {

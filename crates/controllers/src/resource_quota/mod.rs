@@ -202,7 +202,7 @@ impl Controller {
         }
         let (quotas, queue, evaluator) = (self.quotas.clone(), Arc::clone(&self.queue), evaluator.clone());
         let clock = Arc::clone(&self.cx.clock);
-        reflector.add_handler(Arc::new(move |change: &Change| {
+        let handler = move |change: &Change| {
             let object = match change {
                 Change::Added(object) | Change::Deleted(object) => object,
                 Change::Updated { new, .. } => new,
@@ -211,7 +211,8 @@ impl Controller {
             if !concerned.is_empty() && matters(&evaluator, change, clock.now()) {
                 concerned.iter().for_each(|quota| queue.add(quota.key()));
             }
-        }));
+        };
+        reflector.add_handler(&self.cx.stop, Arc::new(handler));
         watched.insert(name, Arc::clone(&reflector));
         Ok(Some(reflector))
     }

@@ -100,7 +100,11 @@ impl Lab {
             informers: Arc::new(Informers::new(client.clone(), stop.clone())),
             runtime: self.runtime.clone(),
             volumes: self.volumes.clone(),
-            objects: ObjectSource::new(client.clone(), stop.clone()),
+            objects: ObjectSource::new(
+                client.clone(),
+                knarr_client::Supervisor::new(Arc::clone(client.clock())),
+                stop.clone(),
+            ),
             recorder: EventRecorder::new(client, "kubelet", "n1", stop.clone()),
             cgroups: None,
             memory_capacity: 8 << 30,

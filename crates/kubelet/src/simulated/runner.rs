@@ -109,17 +109,19 @@ impl Runner {
     pub async fn run(self: Arc<Self>, informers: &Informers, stop: CancellationToken) {
         informers.wait_synced().await;
         let runner = Arc::downgrade(&self);
-        self.node_store.add_handler(Arc::new(move |change| {
+        let handler = move |change: &Change| {
             if let Some(runner) = runner.upgrade() {
                 runner.node_changed(change);
             }
-        }));
+        };
+        self.node_store.add_handler(&stop, Arc::new(handler));
         let runner = Arc::downgrade(&self);
-        self.pod_store.add_handler(Arc::new(move |change| {
+        let handler = move |change: &Change| {
             if let Some(runner) = runner.upgrade() {
                 runner.pod_changed(change);
             }
-        }));
+        };
+        self.pod_store.add_handler(&stop, Arc::new(handler));
         for index in 0..self.options.count {
             self.beats.add(Beat::Register(index));
         }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use knarr_api::kind::{Kind, ObjectKey};
-use knarr_client::reflector::Reflector;
-use knarr_client::{Client, ListOptions};
+use knarr_client::reflector::{self, Change, Reflector};
+use knarr_client::{Client, ListOptions, Supervisor};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +57,7 @@ struct Inner {
 /// Reads of ConfigMaps and Secrets for pods of this node.
 pub struct ObjectSource {
     client: Client,
+    supervisor: Supervisor,
     stop: CancellationToken,
     inner: Mutex<Inner>,
     changes: broadcast::Sender<String>,
@@ -64,9 +65,9 @@ pub struct ObjectSource {
 
 impl ObjectSource {
     /// Watches end when `stop` is cancelled.
-    pub fn new(client: Client, stop: CancellationToken) -> Arc<Self> {
+    pub fn new(client: Client, supervisor: Supervisor, stop: CancellationToken) -> Arc<Self> {
         let (changes, _) = broadcast::channel(CHANGES);
-        Arc::new(Self { client, stop, inner: Mutex::default(), changes })
+        Arc::new(Self { client, supervisor, stop, inner: Mutex::default(), changes })
     }
 
     /// The uid of each pod one of whose objects has appeared, changed or gone. A listener that lags looks at all.
@@ -172,20 +173,25 @@ impl ObjectSource {
         let reflector =
             Arc::new(Reflector::new(resource, selection, transport, clock).in_namespace(namespace));
         let (source, id) = (Arc::downgrade(self), id.clone());
-        reflector.add_handler(Arc::new(move |_| {
+        let handler = move |_: &Change| {
             if let Some(source) = source.upgrade() {
                 source.changed(&id);
             }
-        }));
+        };
         let stop = self.stop.child_token();
-        let (running, until) = (Arc::clone(&reflector), stop.clone());
-        tokio::spawn(async move { running.run(until).await });
+        reflector.add_handler(&stop, Arc::new(handler));
+        reflector::spawn(&reflector, &self.supervisor, "volume-objects", stop.clone());
         Watched { reflector, stop, users: BTreeSet::new(), missing: Arc::default() }
     }
 
     fn changed(&self, id: &Id) {
         let inner = self.lock();
         inner.watched.get(id).into_iter().flat_map(|w| &w.users).for_each(|uid| self.tell(uid));
+    }
+
+    /// Under which all watches for volumes run.
+    pub(super) fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
     }
 
     /// Something that the pod's volumes show has changed.

@@ -13,7 +13,7 @@ use k8s_openapi::api::certificates::v1::{PodCertificateRequest, PodCertificateRe
 use k8s_openapi::api::core::v1::{Node, Pod, PodCertificateProjection, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use knarr_api::kind::{Kind, ObjectKey};
-use knarr_client::reflector::{Change, Reflector};
+use knarr_client::reflector::{self, Change, Reflector};
 use knarr_client::{Client, ListOptions};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, SignatureAlgorithm};
 use tokio_util::sync::CancellationToken;
@@ -200,15 +200,15 @@ impl PodCertificates {
             let resource = PodCertificateRequest::RESOURCE;
             let reflector = Arc::new(Reflector::new(resource, selection, transport, clock));
             let objects = Arc::clone(&self.objects);
-            reflector.add_handler(Arc::new(move |change| {
+            let handler = move |change: &Change| {
                 let (Change::Added(object) | Change::Updated { new: object, .. } | Change::Deleted(object)) =
                     change;
                 if let Ok(request) = object.typed::<PodCertificateRequest>() {
                     objects.tell(&request.spec.pod_uid);
                 }
-            }));
-            let (running, stop) = (Arc::clone(&reflector), self.stop.clone());
-            tokio::spawn(async move { running.run(stop).await });
+            };
+            reflector.add_handler(&self.stop, Arc::new(handler));
+            reflector::spawn(&reflector, self.objects.supervisor(), "pod-certificates", self.stop.clone());
             reflector
         })
     }

@@ -59,7 +59,11 @@ impl Lab {
 
     fn manager(&self) -> Arc<VolumeManager> {
         let client = self.api.client();
-        let objects = ObjectSource::new(client.clone(), self.stop.clone());
+        let objects = ObjectSource::new(
+            client.clone(),
+            knarr_client::Supervisor::new(Arc::clone(client.clock())),
+            self.stop.clone(),
+        );
         let options = Options { dirs: self.dirs(), allocatable: Default::default() };
         let informers = Informers::new(client.clone(), self.stop.clone());
         let drivers = Arc::new(Drivers::new(Arc::clone(client.clock())));

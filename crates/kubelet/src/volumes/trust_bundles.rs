@@ -12,7 +12,7 @@ use k8s_openapi::api::certificates::v1::ClusterTrustBundle;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_apimachinery::selector::Selector;
-use knarr_client::reflector::Reflector;
+use knarr_client::reflector::{self, Change, Reflector};
 use knarr_client::{Client, ListOptions};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -101,13 +101,9 @@ impl TrustBundles {
         let resource = ClusterTrustBundle::RESOURCE;
         let reflector = Arc::new(Reflector::new(resource, ListOptions::default(), transport, clock));
         let (users, objects) = (Arc::clone(&self.users), Arc::clone(&self.objects));
-        reflector.add_handler(Arc::new(move |_| {
-            for uid in lock(&users).iter() {
-                objects.tell(uid);
-            }
-        }));
-        let (running, stop) = (Arc::clone(&reflector), self.stop.clone());
-        tokio::spawn(async move { running.run(stop).await });
+        let handler = move |_: &Change| lock(&users).iter().for_each(|uid| objects.tell(uid));
+        reflector.add_handler(&self.stop, Arc::new(handler));
+        reflector::spawn(&reflector, self.objects.supervisor(), "trust-bundles", self.stop.clone());
         reflector
     }
 }

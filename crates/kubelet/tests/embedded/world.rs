@@ -118,7 +118,11 @@ impl World {
         let mut config = Config::new("n1", [192, 0, 2, 1].into(), self.folder.join("kubelet"));
         config.cluster_dns = vec![[10, 96, 0, 10].into()];
         config.cgroup_root = self.options.cgroup_root.clone();
-        let objects = ObjectSource::new(client.clone(), stop.clone());
+        let objects = ObjectSource::new(
+            client.clone(),
+            knarr_client::Supervisor::new(Arc::clone(client.clock())),
+            stop.clone(),
+        );
         let options = Options { dirs: config.dirs(), allocatable: Default::default() };
         let informers = Arc::new(Informers::new(client.clone(), stop.clone()));
         let drivers = Arc::new(Drivers::new(Arc::new(SystemClock)));

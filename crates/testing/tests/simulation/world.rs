@@ -19,7 +19,7 @@ use knarr_api::kind::{Kind, ResourceType};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::TokioClock;
 use knarr_client::events::EventRecorder;
-use knarr_client::{Client, Informers, Transport};
+use knarr_client::{Client, Informers, Supervisor, Transport};
 use knarr_controllers::{ClientOf, run_chosen};
 use knarr_scheduler::Scheduler;
 use knarr_testing::FakeApi;
@@ -284,7 +284,8 @@ pub async fn controllers(names: &'static [&'static str], client: Client, stop: C
         token_signer: None,
         settings: knarr_controllers::Settings::default(),
     };
-    run_chosen(&|name| names.contains(&name), client_of, client, clock, options, stop).await;
+    let chosen = |name: &str| names.contains(&name);
+    run_chosen(&chosen, client_of, client, Supervisor::new(clock), options, stop).await;
 }
 
 async fn scheduler(client: Client, seed: u64, stop: CancellationToken) {
