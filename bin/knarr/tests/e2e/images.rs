@@ -127,6 +127,73 @@ fn a6_private_images_need_their_secret() {
     assert!(message.contains("not found"), "{message}");
 }
 
+/// Pods A and B in two namespaces; the image is on the node by A's pull.
+#[test]
+fn a6_a_private_image_serves_only_pods_that_may_pull_it() {
+    let cluster = shared();
+    let (a, b) = (cluster.namespace("a6-owner"), cluster.namespace("a6-stranger"));
+    let registry = Registry::start(cluster, 5002);
+    registry.push(cluster, BUSYBOX, "owner/box", "1.0");
+    let image = format!("{}/owner/box:1.0", registry.host);
+    let server = format!("--docker-server={}", registry.host);
+    let secret = |kubectl: &Kubectl, password: &str| {
+        let password = format!("--docker-password={password}");
+        kubectl.run([
+            "create",
+            "secret",
+            "docker-registry",
+            "pull",
+            &server,
+            "--docker-username=user",
+            &password,
+        ]);
+    };
+    let with_secret = |name: &str, policy: &str| {
+        let mut object = with_image(name, &image, policy);
+        object["spec"]["imagePullSecrets"] = json!([{"name": "pull"}]);
+        object
+    };
+    secret(&a, PASSWORD);
+    a.apply(&with_secret("first", "IfNotPresent"));
+    a.ready("first");
+    a.apply(&with_secret("second", "Never"));
+    a.ready("second");
+    let present =
+        format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+    assert_eq!(a.event("second", "Pulled").trim(), present);
+
+    // Without credentials, and with others that the registry refuses.
+    b.apply(&with_image("without", &image, "IfNotPresent"));
+    b.apply(&with_image("never", &image, "Never"));
+    waiting(&b, "without", "ImagePullBackOff");
+    waiting(&b, "never", "ErrImageNeverPull");
+    let hidden = format!("Container image \"{image}\" is not present with pull policy of Never");
+    assert_eq!(b.event("never", "ErrImageNeverPull").trim(), hidden);
+    secret(&b, "wrong");
+    b.apply(&with_secret("refused", "IfNotPresent"));
+    waiting(&b, "refused", "ImagePullBackOff");
+    // The same image under its digest and as a volume.
+    let digest = a.path("pod first", "{.status.containerStatuses[0].imageID}");
+    b.apply(&with_image("by-digest", digest.trim(), "IfNotPresent"));
+    waiting(&b, "by-digest", "ImagePullBackOff");
+    let mut mounting = sleeper("mounting");
+    mounting["spec"]["volumes"] =
+        json!([{"name": "box", "image": {"reference": image, "pullPolicy": "Never"}}]);
+    mounting["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "box", "mountPath": "/box"}]);
+    b.apply(&mounting);
+    waiting(&b, "mounting", "ErrImageNeverPull");
+
+    // With the right credential no pull is needed: the hash of A's Secret is the same.
+    b.run(["delete", "secret", "pull"]);
+    secret(&b, PASSWORD);
+    b.apply(&with_secret("let-in", "Never"));
+    b.ready("let-in");
+    assert_eq!(b.event("let-in", "Pulled").trim(), present);
+    // The preloaded image with the same content serves everybody.
+    b.apply(&with_image("preloaded", BUSYBOX, "Never"));
+    b.ready("preloaded");
+}
+
 #[test]
 fn a6_pull_policies_and_back_off() {
     let kubectl = shared().namespace("a6-policies");
