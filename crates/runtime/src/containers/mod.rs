@@ -40,4 +40,3 @@ pub use spec::{
 };
 pub use status::{ContainerState, ContainerStatus, Event, SandboxState, SandboxStatus, TerminalSize};
 pub use streams::{AttachStreams, ExecStreams, Reader, Writer};
-pub use user::resolve_user;

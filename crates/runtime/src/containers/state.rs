@@ -66,6 +66,11 @@ impl SandboxFolder {
         self.0.join("shm")
     }
 
+    /// The procfs of the pid namespace that containers share, if the sandbox has one.
+    pub fn procfs(&self) -> PathBuf {
+        self.0.join("proc")
+    }
+
     /// Present once the shim was told to stop.
     pub fn stopped_mark(&self) -> PathBuf {
         self.0.join("stopped")

@@ -58,26 +58,6 @@ pub unsafe fn clone3(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<F
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = fd.as_raw_fd() as u64;
     }
-    // SAFETY: the caller's promise.
-    unsafe { clone_with(args) }
-}
-
-/// As [`clone3`], but the new process becomes a child of the caller's parent, which learns of its end.
-///
-/// # Safety
-/// As for [`clone3`].
-pub unsafe fn clone_sibling(flags: u64) -> io::Result<Forked> {
-    // SAFETY: an all-zero clone_args is valid.
-    let mut args: libc::clone_args = unsafe { std::mem::zeroed() };
-    // The signal at its end is the caller's own.
-    args.flags = flags | libc::CLONE_PARENT as u64;
-    // SAFETY: the caller's promise.
-    unsafe { clone_with(args) }
-}
-
-/// # Safety
-/// As for [`clone3`].
-unsafe fn clone_with(mut args: libc::clone_args) -> io::Result<Forked> {
     let mut pidfd: libc::c_int = -1;
     args.flags |= libc::CLONE_PIDFD as u64;
     args.pidfd = &raw mut pidfd as u64;
@@ -85,11 +65,35 @@ unsafe fn clone_with(mut args: libc::clone_args) -> io::Result<Forked> {
     let pid = check_long(unsafe {
         libc::syscall(libc::SYS_clone3, &raw const args, std::mem::size_of::<libc::clone_args>())
     })?;
-    if pid == 0 {
-        return Ok(Forked::Child);
+    // SAFETY: in the parent, the kernel stored a fresh descriptor in pidfd.
+    Ok(unsafe { forked(pid, pidfd) })
+}
+
+/// A fork whose new process becomes a child of the caller's parent, which learns of its end.
+///
+/// By clone(2), because filters that cannot look into clone3's arguments refuse that one.
+///
+/// # Safety
+/// As for [`clone3`].
+pub unsafe fn clone_sibling(flags: u64) -> io::Result<Forked> {
+    let mut pidfd: libc::c_int = -1;
+    // The signal at its end is the caller's own.
+    let flags = flags | (libc::CLONE_PARENT | libc::CLONE_PIDFD) as u64;
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: the caller's promise; without CLONE_VM the child goes on with a copy of the stack.
+    let pid = check_long(unsafe { libc::syscall(libc::SYS_clone, flags, none, &raw mut pidfd, none, none) })?;
+    // SAFETY: in the parent, the kernel stored a fresh descriptor in pidfd.
+    Ok(unsafe { forked(pid, pidfd) })
+}
+
+/// # Safety
+/// In the parent, `pidfd` is a fresh descriptor.
+unsafe fn forked(pid: libc::c_long, pidfd: RawFd) -> Forked {
+    match pid {
+        0 => Forked::Child,
+        // SAFETY: the caller's promise.
+        pid => Forked::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } },
     }
-    // SAFETY: the kernel stored a fresh descriptor in pidfd.
-    Ok(Forked::Parent { pid: pid as i32, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
 }
 
 pub fn unshare(flags: libc::c_int) -> io::Result<()> {
@@ -121,6 +125,12 @@ pub fn set_name(name: &CStr) -> io::Result<()> {
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: plain system call.
     check(unsafe { libc::kill(pid, signal) }).map(drop)
+}
+
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: the result is a fresh descriptor, close-on-exec.
+    check_long(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+        .map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {

@@ -468,3 +468,92 @@ async fn commands_do_not_bring_the_host_along() {
     world.runtime.wait_container("c").await.unwrap();
     assert_eq!(world.log("c"), "found 0");
 }
+
+/// Stops whatever appears in its pid namespace, until /stop is there: which of it has more capabilities than this
+/// program or another root.
+const LOOK_AT_RIGHTS: &str = r#"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+static unsigned long long permitted(int pid) {
+    char path[64], line[256];
+    unsigned long long found = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE *status = fopen(path, "r");
+    while (status && fgets(line, sizeof line, status)) sscanf(line, "CapPrm: %llx", &found);
+    if (status) fclose(status);
+    return found;
+}
+int main(int count, char **args) {
+    int next = 2, seen = 0, mighty = 0, foreign = 0;
+    char path[600];
+    unsigned long long own = permitted(getpid());
+    setbuf(stdout, 0);
+    printf("looking\n");
+    while (access("/stop", F_OK) != 0) {
+        for (int pid = next; pid < next + 40; pid++) {
+            if (pid == getpid() || kill(pid, 0) != 0) continue;
+            kill(pid, SIGSTOP);
+            next = pid + 1;
+            usleep(300);
+            seen++;
+            if (permitted(pid) & ~own) mighty++;
+            snprintf(path, sizeof path, "/proc/%d/root/%s", pid, args[1]);
+            if (access(path, F_OK) == 0) foreign++;
+            kill(pid, SIGCONT);
+        }
+    }
+    printf("seen %s, mighty %d, foreign %d\n", seen ? "some" : "none", mighty, foreign);
+    return 0;
+}
+"#;
+
+/// Runs the program above in a container that may look into others, in a sandbox with shared processes.
+async fn looking(world: &World, pid_mode: PidMode) -> std::path::PathBuf {
+    let marker = world.folder.join("of-the-host");
+    fs::write(&marker, "").unwrap();
+    let mut spec = world.spec("looks", &["/look", marker.to_str().unwrap()]);
+    let source = world.folder.join("rights.c");
+    fs::write(&source, LOOK_AT_RIGHTS).unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-w", "-O2", "-static", "-o"]).arg(spec.rootfs.join("look")).arg(&source);
+    assert!(compiler.status().unwrap().success(), "these tests need a C compiler");
+    spec.capabilities.add = vec!["SYS_PTRACE".into()];
+    spec.pid_mode = pid_mode;
+    let rootfs = spec.rootfs.clone();
+    world.run(spec).await;
+    crate::world::eventually("the look", || !world.log("looks").is_empty()).await;
+    rootfs
+}
+
+async fn nothing_was_found(world: &World, rootfs: &Path) {
+    fs::write(rootfs.join("stop"), "").unwrap();
+    world.runtime.wait_container("looks").await.unwrap();
+    assert_eq!(world.log("looks"), "looking\nseen some, mighty 0, foreign 0");
+}
+
+/// What is seen on its way into a container can be taken over by those with SYS_PTRACE: it has no more rights than they.
+#[tokio::test]
+async fn commands_bring_no_rights_along() {
+    let world = World::new().await;
+    let rootfs = looking(&world, PidMode::Container).await;
+    for _ in 0..100 {
+        assert_eq!(world.sh("looks", "true").await.0, 0);
+    }
+    nothing_was_found(&world, &rootfs).await;
+}
+
+#[tokio::test]
+async fn starting_neighbours_bring_no_rights_along() {
+    let world = shared_pid_world().await;
+    let rootfs = looking(&world, PidMode::Pod).await;
+    for number in 0..60 {
+        let mut spec = world.spec(&format!("n{number}"), &["true"]);
+        spec.pid_mode = PidMode::Pod;
+        spec.no_new_privileges = number % 2 == 0;
+        assert_eq!(world.script(spec).await.0, 0);
+    }
+    nothing_was_found(&world, &rootfs).await;
+}

@@ -235,8 +235,21 @@ impl Cgroups {
                 return;
             }
         }
-        for pid in self.processes(path) {
-            let _ = sys::kill(pid, libc::SIGKILL);
+        self.signal_all(path, libc::SIGKILL);
+    }
+
+    /// Sends a signal to everything in the cgroup and below it.
+    pub fn signal_all(&self, path: &str, signal: i32) {
+        // A pid may be another process's by the time that it is killed: what is signalled was seen in the cgroup
+        // after it was taken hold of.
+        let held: Vec<_> = self
+            .processes(path)
+            .into_iter()
+            .filter_map(|pid| Some((pid, sys::pidfd_open(pid).ok()?)))
+            .collect();
+        let still_there = self.processes(path);
+        for (_, process) in held.iter().filter(|(pid, _)| still_there.binary_search(pid).is_ok()) {
+            let _ = sys::pidfd_send_signal(process.as_fd(), signal);
         }
     }
 

@@ -24,9 +24,10 @@ use super::socket;
 use super::spec::IdRange;
 use super::status::TerminalSize;
 use super::sys::{self, errno_text};
+use process::Entry;
 pub use process::Process;
 use root::Root;
-pub use rootfs::{MASKED, READ_ONLY, RootfsPlan, clone_flags, host_devices};
+pub use rootfs::{MASKED, Procfs, READ_ONLY, RootfsPlan, Shared, clone_flags, host_devices};
 pub use sibling::SIBLING_REPORT;
 pub use standard_streams::Stdio;
 pub use terminal::TERMINAL_REPORT;
@@ -58,6 +59,15 @@ pub enum Surroundings<'a> {
     Join { init: BorrowedFd<'a> },
 }
 
+/// The pid namespace that a process joins, where others of the pod see it.
+#[derive(Clone, Copy)]
+pub struct JoinedPids<'a> {
+    /// A process in it.
+    pub pidfd: BorrowedFd<'a>,
+    /// Whether one of them may look into it although it is not dumpable.
+    pub traced: bool,
+}
+
 pub struct Launch<'a> {
     pub surroundings: Surroundings<'a>,
     pub process: &'a Process,
@@ -66,6 +76,7 @@ pub struct Launch<'a> {
     pub terminal: Option<Option<TerminalSize>>,
     pub join: JoinHandles,
     pub report: OwnedFd,
+    pub joined: Option<JoinedPids<'a>>,
     /// The sandbox's own user namespace, if it has one.
     pub user_namespace: Option<UserNamespace<'a>>,
 }
@@ -106,6 +117,10 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     let null = cover.device().map_err(Failure::step("open /dev/null"))?;
     // In place of the shim's own streams, of which one is its log on the host.
     Stdio::default().set(&null)?;
+    if let Some(joined) = launch.joined {
+        // Of processes that are cloned from now on. With the host's rights: in a user namespace they do not reach.
+        sys::setns(joined.pidfd, libc::CLONE_NEWPID).map_err(Failure::step("join the pid namespace"))?;
+    }
     let root = launch.enter_surroundings()?;
     match launch.terminal {
         Some(size) => {
@@ -120,7 +135,7 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     if let Surroundings::New(plan) = &launch.surroundings {
         rootfs::seal(plan, &root, cover)?;
     }
-    launch.process.exec(&root)
+    launch.process.exec(&root, &Entry { joined: launch.joined, report: launch.report.as_fd() })
 }
 
 impl Launch<'_> {
@@ -131,6 +146,7 @@ impl Launch<'_> {
         if let Surroundings::Join { init } = &self.surroundings {
             kept.push(init.as_raw_fd());
         }
+        kept.extend(self.joined.map(|joined| joined.pidfd.as_raw_fd()));
         kept.extend(self.user_namespace.map(|namespace| namespace.fd.as_raw_fd()));
         kept
     }
@@ -148,18 +164,19 @@ impl Launch<'_> {
     /// Takes the process into its namespaces, on in a sibling where it gets a pid namespace inside a user
     /// namespace, and to the container's root.
     fn enter_surroundings(&self) -> Result<Root, Failure> {
-        let begin = || {
-            sys::setsid().map_err(Failure::step("setsid"))?;
-            sys::new_session_keyring().map_err(Failure::step("make a session keyring"))
-        };
+        let keyring = || sys::new_session_keyring().map_err(Failure::step("make a session keyring"));
         match &self.surroundings {
             Surroundings::New(plan) => {
                 let namespace = self.user_namespace;
-                let from = rootfs::FromHost::open(plan, namespace.map(|namespace| namespace.fd))?;
+                let from = rootfs::FromHost::open(
+                    plan,
+                    namespace.map(|namespace| namespace.fd),
+                    self.joined.map(|joined| joined.pidfd),
+                )?;
                 if let Some(UserNamespace { fd, new_pid_namespace, .. }) = namespace {
                     user_namespace::enter(fd, new_pid_namespace, self.report.as_fd())?;
                 }
-                begin()?;
+                keyring()?;
                 rootfs::enter(plan, from)
             }
             Surroundings::Join { init } => {
@@ -169,11 +186,7 @@ impl Launch<'_> {
                 if user != 0 {
                     user_namespace::become_root()?;
                 }
-                // Only now does the container see the process: it has the container's root and no file of the host's.
-                // Its capabilities it gives up later, because a filter may need them.
-                sys::setns(*init, libc::CLONE_NEWPID).map_err(Failure::step("join the pid namespace"))?;
-                sibling::go_on(0, self.report.as_fd())?;
-                begin()?;
+                keyring()?;
                 Root::of_process().map_err(Failure::step("open the root"))
             }
         }

@@ -2,11 +2,12 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use super::Failure;
 use super::root::Root;
 use super::working_folder::WorkingFolder;
+use super::{Failure, JoinedPids, sibling, terminal};
 use crate::containers::capabilities::{self, CapabilitySets};
 use crate::containers::exec_path::{self, DEFAULT_PATH, variable};
 use crate::containers::seccomp::{self, Instruction};
@@ -27,6 +28,12 @@ pub struct Process {
     pub rlimits: Vec<Rlimit>,
     pub oom_score_adj: Option<i32>,
     pub hostname: String,
+}
+
+/// Where the process becomes the program.
+pub struct Entry<'a> {
+    pub joined: Option<JoinedPids<'a>>,
+    pub report: BorrowedFd<'a>,
 }
 
 impl Process {
@@ -72,7 +79,7 @@ impl Process {
     /// The working directory, the account file and the program are looked up with the rights that the
     /// program will have. Only what needs more comes after that: a filter that allows few system calls
     /// must not stand in the way of the steps before it.
-    pub fn exec(&self, root: &Root) -> Result<std::convert::Infallible, Failure> {
+    pub fn exec(&self, root: &Root, entry: &Entry<'_>) -> Result<std::convert::Infallible, Failure> {
         // A server and its shims may do without huge pages; that is no business of the container.
         let _ = sys::prctl(libc::PR_SET_THP_DISABLE, 0, 0);
         let folder = WorkingFolder::prepare(root, &self.cwd);
@@ -87,7 +94,14 @@ impl Process {
         sys::cloexec_from(3).map_err(Failure::step("close inherited descriptors"))?;
         // SAFETY: plain system call.
         unsafe { libc::umask(0o022) };
-        self.confine()?;
+        match entry.joined {
+            Some(joined) => self.join_and_confine(joined, entry.report)?,
+            None => {
+                self.begin_session()?;
+                self.give_up_privileges()?;
+                self.confine()?;
+            }
+        }
         // SAFETY: NULL-terminated arrays of NUL-terminated strings that outlive the call.
         unsafe { libc::execve(file.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
         let error = std::io::Error::last_os_error();
@@ -138,8 +152,31 @@ impl Process {
         self.capabilities.act(user.uid).map_err(Failure::step("set capabilities"))
     }
 
-    /// The last steps: no more capabilities than the program's, its filter, and its end with the shim's.
-    fn confine(&self) -> Result<(), Failure> {
+    /// On in a sibling that is born in the pid namespace. It has no more rights there than the program, because those
+    /// who are there may be able to take it over.
+    ///
+    /// One step may need more: without no_new_privs a filter goes on before the capabilities go, and everything that
+    /// comes after has to pass it. Where nobody can look into the process, that is execve alone.
+    fn join_and_confine(&self, joined: JoinedPids<'_>, report: BorrowedFd<'_>) -> Result<(), Failure> {
+        let filter_comes_last = self.filter.is_some() && !self.no_new_privileges && !joined.traced;
+        if !filter_comes_last {
+            self.give_up_privileges()?;
+        }
+        sibling::go_on(0, report)?;
+        self.begin_session()?;
+        if filter_comes_last {
+            self.give_up_privileges()?;
+        }
+        self.confine()
+    }
+
+    fn begin_session(&self) -> Result<(), Failure> {
+        sys::setsid().map_err(Failure::step("setsid"))?;
+        if self.tty { terminal::take_control() } else { Ok(()) }
+    }
+
+    /// No more capabilities than the program's, and without no_new_privs its filter.
+    fn give_up_privileges(&self) -> Result<(), Failure> {
         if self.no_new_privileges {
             sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).map_err(Failure::step("set no_new_privs"))?;
         } else {
@@ -149,7 +186,12 @@ impl Process {
         }
         self.capabilities.apply(self.user.uid).map_err(Failure::step("set capabilities"))?;
         sys::prctl(libc::PR_SET_KEEPCAPS, 0, 0).map_err(Failure::step("drop kept capabilities"))?;
-        // Cleared by every change of credentials, hence so late.
+        Ok(())
+    }
+
+    /// The last steps: its end with the shim's, and the filter if it was not needed before.
+    fn confine(&self) -> Result<(), Failure> {
+        // Cleared by every change of credentials and in every clone, hence so late.
         sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)
             .map_err(Failure::step("set the parent death signal"))?;
         if self.no_new_privileges { self.install_filter() } else { Ok(()) }

@@ -1,4 +1,6 @@
 //! A process goes on as another child of its parent, born in the pid namespace that was chosen before.
+//!
+//! Filters that allow what common programs do allow this, too.
 
 use std::os::fd::{AsFd, BorrowedFd};
 

@@ -15,8 +15,7 @@ pub const TERMINAL_REPORT: u8 = b't';
 
 const DEVPTS_SUPER_MAGIC: i64 = 0x1cd1;
 
-/// Opens a terminal, hands its master to the shim, makes it the controlling terminal and standard
-/// streams, and with `console` lets /dev/console be it.
+/// Opens a terminal, hands its master to the shim, makes it the standard streams, and with `console` lets /dev/console be it.
 pub fn open(
     root: &Root,
     report: BorrowedFd<'_>,
@@ -29,9 +28,6 @@ pub fn open(
         let _ = sys::set_window_size(master.as_fd(), size.columns, size.rows);
     }
     let _ = sys::fchown(peer.as_fd(), uid, u32::MAX);
-    // SAFETY: integer argument.
-    sys::check(unsafe { libc::ioctl(peer.as_raw_fd(), libc::TIOCSCTTY, 0) })
-        .map_err(Failure::step("set the controlling terminal"))?;
     if console {
         bind_console(root, &peer).map_err(Failure::step("set up /dev/console"))?;
     }
@@ -41,6 +37,14 @@ pub fn open(
         sys::dup_to(peer.as_raw_fd(), target).map_err(Failure::step("set up standard streams"))?;
     }
     Ok(())
+}
+
+/// Makes the standard input the controlling terminal; for the leader of a session.
+pub fn take_control() -> Result<(), Failure> {
+    // SAFETY: integer argument.
+    sys::check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) })
+        .map(drop)
+        .map_err(Failure::step("set the controlling terminal"))
 }
 
 /// The container may have put anything at /dev/pts; only the multiplexer of a devpts will do.

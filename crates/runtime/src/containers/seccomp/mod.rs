@@ -15,7 +15,7 @@ pub fn filter(profile: &SeccompProfile, bounding: u64) -> Result<Option<Vec<Inst
     let profile = match profile {
         SeccompProfile::Unconfined => return Ok(None),
         SeccompProfile::RuntimeDefault => default::profile(bounding),
-        SeccompProfile::Localhost(text) => profile::parse(text)?,
+        SeccompProfile::Localhost(text) => profile::parse(text, &profile::Circumstances::here(bounding))?,
     };
     compile::compile(&profile).map(Some)
 }

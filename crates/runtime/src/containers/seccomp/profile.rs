@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::containers::capabilities;
+
 /// Stops a hostile profile from growing the filter without bound.
 const MAX_RULES: usize = 4096;
 
@@ -86,6 +88,82 @@ struct JsonRule {
     errno_ret: Option<u16>,
     #[serde(default)]
     args: Option<Vec<JsonArg>>,
+    #[serde(default)]
+    includes: Option<Conditions>,
+    #[serde(default)]
+    excludes: Option<Conditions>,
+}
+
+/// When a rule applies, as Docker's and CRI-O's profiles have it; OCI's have none. A condition of another kind is
+/// refused: a rule without it could allow more than its author meant.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Conditions {
+    #[serde(default)]
+    caps: Option<Vec<String>>,
+    /// By Go's names: `amd64`.
+    #[serde(default)]
+    arches: Option<Vec<String>>,
+    /// `5.8`
+    #[serde(default)]
+    min_kernel: Option<String>,
+}
+
+/// What conditions are about.
+#[derive(Debug, Clone, Copy)]
+pub struct Circumstances {
+    /// The container's bounding set.
+    pub capabilities: u64,
+    pub arch: &'static str,
+    /// Major and minor version.
+    pub kernel: (u32, u32),
+}
+
+impl Circumstances {
+    /// Of this machine.
+    pub fn here(capabilities: u64) -> Self {
+        let arch = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
+        let kernel = release.ok().and_then(|release| version(&release)).unwrap_or_default();
+        Self { capabilities, arch, kernel }
+    }
+}
+
+/// The first two numbers of `6.1.0-22-amd64`.
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Every condition of `includes` has to hold, and none of `excludes`.
+fn applies(rule: &JsonRule, here: &Circumstances) -> Result<bool, String> {
+    let held = |name: &String| capabilities::holds(here.capabilities, name);
+    let is_arch = |name: &String| name == here.arch;
+    let reached = |text: &Option<String>| match text.as_deref().filter(|text| !text.is_empty()) {
+        Some(text) => version(text)
+            .map(|wanted| Some(here.kernel >= wanted))
+            .ok_or_else(|| format!("seccomp profile: {text:?} is not a kernel version")),
+        None => Ok(None),
+    };
+    if let Some(wanted) = &rule.includes {
+        let arches = wanted.arches.as_deref().unwrap_or_default();
+        let caps = wanted.caps.as_deref().unwrap_or_default();
+        if !caps.iter().all(held)
+            || !arches.is_empty() && !arches.iter().any(is_arch)
+            || reached(&wanted.min_kernel)? == Some(false)
+        {
+            return Ok(false);
+        }
+    }
+    let Some(unwanted) = &rule.excludes else { return Ok(true) };
+    let excluded = unwanted.caps.iter().flatten().any(held)
+        || unwanted.arches.iter().flatten().any(is_arch)
+        || reached(&unwanted.min_kernel)? == Some(true);
+    Ok(!excluded)
 }
 
 #[derive(Deserialize)]
@@ -125,8 +203,8 @@ fn operator(name: &str) -> Result<Operator, String> {
     })
 }
 
-/// Reads a profile's JSON.
-pub fn parse(text: &str) -> Result<Profile, String> {
+/// Reads a profile's JSON: the rules that apply here.
+pub fn parse(text: &str, here: &Circumstances) -> Result<Profile, String> {
     let json: JsonProfile =
         serde_json::from_str(text).map_err(|error| format!("seccomp profile: {error}"))?;
     if json.syscalls.len() > MAX_RULES {
@@ -134,6 +212,9 @@ pub fn parse(text: &str) -> Result<Profile, String> {
     }
     let mut rules = Vec::with_capacity(json.syscalls.len());
     for rule in json.syscalls {
+        if !applies(&rule, here)? {
+            continue;
+        }
         let mut args = Vec::new();
         for arg in rule.args.unwrap_or_default() {
             if arg.index > 5 {
@@ -156,9 +237,43 @@ pub fn parse(text: &str) -> Result<Profile, String> {
 mod tests {
     use super::*;
 
+    const HERE: Circumstances = Circumstances { capabilities: 1 << 21, arch: "amd64", kernel: (6, 1) };
+
+    fn read(text: &str) -> Result<Profile, String> {
+        parse(text, &HERE)
+    }
+
+    #[test]
+    fn rules_apply_under_their_conditions() {
+        for (conditions, applies) in [
+            (r#""includes":{}"#, true),
+            (r#""includes":{"caps":["CAP_SYS_ADMIN"]}"#, true),
+            (r#""includes":{"caps":["CAP_SYS_ADMIN","CAP_BPF"]}"#, false),
+            (r#""includes":{"arches":["arm64","amd64"],"minKernel":"6.1"}"#, true),
+            (r#""includes":{"arches":["arm64"]}"#, false),
+            (r#""includes":{"minKernel":"6.2"}"#, false),
+            (r#""excludes":{"caps":["CAP_SYS_ADMIN"]}"#, false),
+            (r#""excludes":{"caps":["CAP_BPF"],"arches":["arm64"],"minKernel":"6.10"}"#, true),
+            (r#""excludes":{"arches":["amd64"]}"#, false),
+            (r#""excludes":{"minKernel":"4.8"}"#, false),
+            (r#""includes":null,"excludes":{"caps":null}"#, true),
+        ] {
+            let text = format!(
+                r#"{{"defaultAction":"SCMP_ACT_ERRNO","syscalls":[
+                    {{"names":["bpf"],"action":"SCMP_ACT_ALLOW",{conditions}}}]}}"#
+            );
+            assert_eq!(
+                read(&text).map(|profile| profile.rules.len()),
+                Ok(usize::from(applies)),
+                "{conditions}"
+            );
+        }
+        assert!(Circumstances::here(0).kernel >= (5, 12));
+    }
+
     #[test]
     fn reads_kubernetes_profiles() {
-        let profile = parse(
+        let profile = read(
             r#"{"defaultAction":"SCMP_ACT_LOG","architectures":["SCMP_ARCH_X86_64"],"syscalls":[
                 {"names":["mkdir"],"action":"SCMP_ACT_ERRNO","errnoRet":38},
                 {"names":["socket"],"action":"SCMP_ACT_KILL_PROCESS",
@@ -177,8 +292,12 @@ mod tests {
             r#"{"defaultAction":"SCMP_ACT_NOTIFY"}"#,
             r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_ALLOW",
                 "args":[{"index":6,"value":0,"op":"SCMP_CMP_EQ"}]}]}"#,
+            r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_ALLOW",
+                "includes":{"moon":"full"}}]}"#,
+            r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["a"],"action":"SCMP_ACT_ALLOW",
+                "includes":{"minKernel":"new"}}]}"#,
         ] {
-            assert!(parse(text).is_err(), "{text}");
+            assert!(read(text).is_err(), "{text}");
         }
     }
 }

@@ -11,8 +11,11 @@ use super::output::Output;
 use super::pause::Pause;
 use super::serve::Caller;
 use super::user_namespace::UserNamespace;
+use crate::containers::capabilities;
 use crate::containers::cgroups::{Cgroups, DeviceRule, OomWatch};
-use crate::containers::init::{self, Process, RootfsPlan, Stdio, Surroundings, clone_flags, host_devices};
+use crate::containers::init::{
+    self, JoinedPids, Process, Procfs, RootfsPlan, Shared, Stdio, Surroundings, clone_flags, host_devices,
+};
 use crate::containers::log::{LogFile, Stream};
 use crate::containers::spec::{ContainerSpec, PidMode};
 use crate::containers::state::{self, SandboxFolder};
@@ -44,10 +47,12 @@ pub struct Surrounding<'a> {
     pub cgroups: &'a Cgroups,
     pub shm: &'a Path,
     pub hostname: &'a str,
-    pub own_pid_ns: &'a OwnedFd,
     pub pause: Option<&'a Pause>,
     /// The first process of the container with [`PidMode::Target`].
     pub target: Option<BorrowedFd<'a>>,
+    pub procfs: &'a Path,
+    /// Whether a container that shares its processes may look into others.
+    pub traced: bool,
     pub user_namespace: Option<&'a UserNamespace>,
 }
 
@@ -74,6 +79,11 @@ impl Container {
             oom_kills: 0,
             oom_looks: 0,
         })
+    }
+
+    /// Whether it may look into processes of the sandbox that it sees.
+    pub fn traces(&self) -> bool {
+        capabilities::holds(capabilities::sets_of(&self.spec).permitted, "SYS_PTRACE")
     }
 
     pub fn is_startable(&self) -> bool {
@@ -107,15 +117,20 @@ impl Container {
         };
         let mut output = Output::new(log, spec.stdin_once);
         let stdio = if spec.tty { Stdio::default() } else { open_streams(spec, &mut output)? };
-        let plan = RootfsPlan::of(spec, around.shm, devices, around.cgroups.v1_hierarchies());
-        let pid_ns_of = match (&spec.pid_mode, around.pause) {
-            (PidMode::Pod, Some(pause)) => Some(pause.pidfd.as_fd()),
+        let (joined, procfs) = match (&spec.pid_mode, around.pause) {
+            (PidMode::Pod, Some(pause)) => {
+                let joined = JoinedPids { pidfd: pause.pidfd.as_fd(), traced: around.traced };
+                (Some(joined), Procfs::Mounted(around.procfs.to_owned()))
+            }
             (PidMode::Pod, None) => return Err("the sandbox has no shared pid namespace".to_owned()),
             (PidMode::Target(id), _) => {
-                Some(around.target.ok_or_else(|| format!("target container {id:?} is not running"))?)
+                let pidfd = around.target.ok_or_else(|| format!("target container {id:?} is not running"))?;
+                (Some(JoinedPids { pidfd, traced: around.traced }), Procfs::OfJoined)
             }
-            (PidMode::Container | PidMode::Host, _) => None,
+            (PidMode::Container | PidMode::Host, _) => (None, Procfs::Own),
         };
+        let shared = Shared { shm: around.shm, procfs };
+        let plan = RootfsPlan::of(spec, shared, devices, around.cgroups.v1_hierarchies());
         let user_namespace = around.user_namespace.map(|namespace| init::UserNamespace {
             fd: namespace.fd(),
             ids: namespace.ids,
@@ -126,9 +141,9 @@ impl Container {
         }
         let flags = clone_flags(&spec.pid_mode, user_namespace.is_some());
         let surroundings = Surroundings::New(&plan);
-        let target = Target { surroundings, pid_ns_of, flags, user_namespace };
+        let target = Target { surroundings, joined, flags, user_namespace };
         let terminal = spec.tty.then_some(None);
-        let launched = launch(target, &process, stdio, terminal, join, around.own_pid_ns.as_fd())?;
+        let launched = launch(target, &process, stdio, terminal, join)?;
         let Launched { pid, pidfd, report } = launched;
         self.pid = pid;
         self.pidfd = Some(pidfd);

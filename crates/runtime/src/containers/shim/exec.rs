@@ -7,7 +7,7 @@ use super::launch::{Launched, Report, Target, launch};
 use super::serve::Caller;
 use super::user_namespace::UserNamespace;
 use crate::containers::cgroups::Cgroups;
-use crate::containers::init::{self, Process, Stdio, Surroundings};
+use crate::containers::init::{self, JoinedPids, Process, Stdio, Surroundings};
 use crate::containers::protocol::ExecSpec;
 use crate::containers::sys;
 
@@ -24,7 +24,8 @@ pub struct Exec {
 pub struct Surrounding<'a> {
     pub hostname: &'a str,
     pub cgroups: &'a Cgroups,
-    pub own_pid_ns: &'a OwnedFd,
+    /// Whether a container that shares its processes may look into others.
+    pub traced: bool,
     pub user_namespace: Option<&'a UserNamespace>,
 }
 
@@ -49,7 +50,7 @@ impl Exec {
         };
         let target = Target {
             surroundings: Surroundings::Join { init: init.as_fd() },
-            pid_ns_of: None,
+            joined: Some(JoinedPids { pidfd: init.as_fd(), traced: around.traced }),
             flags: 0,
             user_namespace: around.user_namespace.map(|namespace| init::UserNamespace {
                 fd: namespace.fd(),
@@ -59,7 +60,7 @@ impl Exec {
         };
         let join = around.cgroups.join_handles(&container.cgroup).map_err(super::chain)?;
         let terminal = spec.tty.then_some(spec.size);
-        let launched = launch(target, &process, stdio, terminal, join, around.own_pid_ns.as_fd())?;
+        let launched = launch(target, &process, stdio, terminal, join)?;
         let Launched { pid, pidfd, report } = launched;
         Ok(Self { id: spec.exec_id, pid, pidfd, report: Some(report), waiting: None })
     }

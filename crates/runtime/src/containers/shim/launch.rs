@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::containers::cgroups::JoinHandles;
 use crate::containers::init::{
-    self, Failure, Launch, MAX_REPORT_BYTES, Process, SIBLING_REPORT, Stdio, Surroundings, TERMINAL_REPORT,
-    UserNamespace,
+    self, Failure, JoinedPids, Launch, MAX_REPORT_BYTES, Process, SIBLING_REPORT, Stdio, Surroundings,
+    TERMINAL_REPORT, UserNamespace,
 };
 use crate::containers::socket;
 use crate::containers::status::TerminalSize;
@@ -26,6 +26,10 @@ pub struct Report {
     pub terminal: Option<OwnedFd>,
     /// The process that goes on in place of the one that was launched.
     pub sibling: Option<(i32, OwnedFd)>,
+    /// Whether the sibling is born among others of the pod, which may look into it and speak in its place: of such a
+    /// one nothing is believed but why it failed.
+    joins: bool,
+    joined: bool,
 }
 
 pub enum Progress {
@@ -45,12 +49,16 @@ impl Report {
         let (mut buffer, mut fds) = ([0; MAX_REPORT_BYTES], Vec::new());
         match socket::receive(self.socket.as_fd(), &mut buffer, &mut fds) {
             Ok(0) => self.ended(),
+            Ok(_) if self.joined && matches!(buffer[0], TERMINAL_REPORT | SIBLING_REPORT) => {
+                Progress::Waiting
+            }
             Ok(1) if buffer[0] == TERMINAL_REPORT => {
                 self.terminal = fds.pop();
                 Progress::Waiting
             }
             Ok(5) if buffer[0] == SIBLING_REPORT => {
                 let pid = i32::from_le_bytes([buffer[1], buffer[2], buffer[3], buffer[4]]);
+                self.joined = self.joins;
                 self.sibling = fds.pop().map(|pidfd| (pid, pidfd));
                 Progress::Waiting
             }
@@ -76,8 +84,7 @@ impl Report {
 /// What differs between a container's first process and an exec'd one.
 pub struct Target<'a> {
     pub surroundings: Surroundings<'a>,
-    /// Whose pid namespace the process is born in, if not the one the flags make or the shim's own.
-    pub pid_ns_of: Option<BorrowedFd<'a>>,
+    pub joined: Option<JoinedPids<'a>>,
     pub flags: u64,
     pub user_namespace: Option<UserNamespace<'a>>,
 }
@@ -88,31 +95,32 @@ pub fn launch(
     stdio: Stdio,
     terminal: Option<Option<TerminalSize>>,
     join: JoinHandles,
-    own_pid_ns: BorrowedFd<'_>,
 ) -> Result<Launched, String> {
     let fail = |what: &str, error: io::Error| format!("{what}: {}", sys::errno_text(&error));
     let (near, far) = socket::packet_pair().map_err(|error| fail("socketpair", error))?;
     sys::set_nonblocking(near.as_fd()).map_err(|error| fail("socketpair", error))?;
-    if let Some(pidfd) = target.pid_ns_of {
-        sys::setns(pidfd, libc::CLONE_NEWPID).map_err(|error| fail("join the pid namespace", error))?;
-    }
+    let joins = target.joined.is_some();
     // SAFETY: the shim has one thread.
     let forked = unsafe { sys::clone3(target.flags, join.unified.as_ref().map(AsFd::as_fd)) };
     if matches!(forked, Ok(Forked::Child)) {
         drop(near);
-        let Target { surroundings, user_namespace, .. } = target;
-        let launch = Launch { surroundings, process, stdio, terminal, join, report: far, user_namespace };
+        let Target { surroundings, joined, user_namespace, .. } = target;
+        let launch =
+            Launch { surroundings, process, stdio, terminal, join, report: far, joined, user_namespace };
         init::run(launch);
-    }
-    if target.pid_ns_of.is_some() {
-        // Else the next process of the shim would be born in there.
-        sys::setns(own_pid_ns, libc::CLONE_NEWPID).map_err(|error| fail("leave the pid namespace", error))?;
     }
     match forked {
         Ok(Forked::Parent { pid, pidfd }) => Ok(Launched {
             pid,
             pidfd,
-            report: Report { socket: near, failure: None, terminal: None, sibling: None },
+            report: Report {
+                socket: near,
+                failure: None,
+                terminal: None,
+                sibling: None,
+                joins,
+                joined: false,
+            },
         }),
         Ok(Forked::Child) => Err("unreachable".to_owned()),
         Err(error) => Err(fail("clone", error)),

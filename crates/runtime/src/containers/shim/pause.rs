@@ -14,14 +14,20 @@ use crate::containers::mount_api::{
 use crate::containers::sys::{self, Forked, errno_text};
 use crate::containers::{capabilities, init, seccomp, socket};
 
+const SAFE: u64 = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
 /// As the user and group of Kubernetes' pause image.
 const NOBODY: u32 = 65535;
 /// `close` ends the report of the set-up; the others are the loop's and the end's.
 const SYSTEM_CALLS: [&str; 7] =
     ["close", "wait4", "rt_sigtimedwait", "rt_sigreturn", "restart_syscall", "exit", "exit_group"];
 
+/// First byte of the report that carries the namespace's procfs.
+const PROCFS_REPORT: u8 = b'p';
+
 pub struct Pause {
     pub pidfd: OwnedFd,
+    /// A detached mount. Only a process in the namespace can make one, and those that come later may be looked into.
+    pub procfs: OwnedFd,
 }
 
 /// Clones the process, into the sandbox's user namespace if it has one, and waits until it is confined.
@@ -39,18 +45,23 @@ pub fn start(user_namespace: Option<&UserNamespace>) -> Result<Pause, String> {
     if user_namespace.is_some() {
         sys::wait_for(pid);
     }
-    let mut failure = Vec::new();
+    let (mut failure, mut procfs) = (Vec::new(), None);
     loop {
         let (mut buffer, mut fds) = ([0; 1024], Vec::new());
         match socket::receive(near.as_fd(), &mut buffer, &mut fds).map_err(fail)? {
             0 => break,
             count => match fds.pop() {
+                Some(mount) if buffer[0] == PROCFS_REPORT => procfs = Some(mount),
                 Some(sibling) => pidfd = sibling,
                 None => failure = buffer[..count].to_vec(),
             },
         }
     }
-    if failure.is_empty() { Ok(Pause { pidfd }) } else { Err(String::from_utf8_lossy(&failure).into_owned()) }
+    match procfs.filter(|_| failure.is_empty()) {
+        Some(procfs) => Ok(Pause { pidfd, procfs }),
+        None if failure.is_empty() => Err("make the shared pid namespace: its first process died".to_owned()),
+        None => Err(String::from_utf8_lossy(&failure).into_owned()),
+    }
 }
 
 fn become_pause(user_namespace: Option<&UserNamespace>, report: &OwnedFd) -> ! {
@@ -75,6 +86,10 @@ fn confine(report: &OwnedFd) -> Result<(), (&'static str, io::Error)> {
     let step = |what: &'static str| move |error: io::Error| (what, error);
     sys::set_name(c"pause").map_err(step("name the process"))?;
     sys::close_all_but(&[report.as_raw_fd()]).map_err(step("close descriptors"))?;
+    let procfs = mount_api::new_mount(c"proc", "", SAFE).map_err(step("make a procfs"))?;
+    socket::send(report.as_fd(), &[PROCFS_REPORT], &[procfs.as_fd()])
+        .map_err(step("hand over the procfs"))?;
+    drop(procfs);
     enter_empty_root().map_err(step("enter an empty root"))?;
     // SAFETY: no groups, and plain system calls.
     unsafe {
@@ -95,7 +110,7 @@ fn confine(report: &OwnedFd) -> Result<(), (&'static str, io::Error)> {
 
 fn enter_empty_root() -> io::Result<()> {
     mount_api::mount(c"none", c"/", c"", libc::MS_PRIVATE | libc::MS_REC, c"")?;
-    let attributes = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
+    let attributes = MOUNT_ATTR_RDONLY | SAFE;
     let empty = mount_api::new_mount(c"tmpfs", "size=0k,nr_inodes=1,mode=555", attributes)?;
     mount_api::pivot_to(empty.as_fd())
 }

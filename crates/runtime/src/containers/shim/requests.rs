@@ -120,13 +120,15 @@ impl Shim {
         self.refuse_when_stopping()?;
         let key = self.key_of(id).ok_or_else(|| not_found(id))?;
         let target = self.target_of(key)?;
+        let (procfs, traced) = (self.folder.procfs(), self.is_traced(key));
         let around = Surrounding {
             cgroups: &self.record.cgroups,
             shm: &self.shm,
             hostname: &self.record.config.hostname,
-            own_pid_ns: &self.own_pid_ns,
             pause: self.pause.as_ref(),
             target: target.as_ref().map(AsFd::as_fd),
+            procfs: &procfs,
+            traced,
             user_namespace: self.user_namespace.as_ref(),
         };
         let Some(container) = self.containers.get_mut(&key) else { return Ok(()) };
@@ -155,6 +157,18 @@ impl Shim {
         Ok(Some(copied))
     }
 
+    /// Whether processes that the container sees, and that see it, may look into it. Those that will be started count.
+    fn is_traced(&self, key: u64) -> bool {
+        let own = &self.containers[&key].spec;
+        let shares = |other: &ContainerSpec| match (&own.pid_mode, &other.pid_mode) {
+            (PidMode::Target(a), PidMode::Target(b)) => a == b || *a == other.id || *b == own.id,
+            (PidMode::Target(target), _) => *target == other.id,
+            (_, PidMode::Target(target)) => *target == own.id,
+            (a, b) => *a == PidMode::Pod && *b == PidMode::Pod,
+        };
+        self.containers.values().any(|c| (c.spec.id == own.id || shares(&c.spec)) && c.traces())
+    }
+
     fn exec(&mut self, caller: Caller, spec: ExecSpec, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         self.refuse_when_stopping()?;
         let key = self.key_of(&spec.container_id).ok_or_else(|| not_found(&spec.container_id))?;
@@ -172,7 +186,7 @@ impl Shim {
         let around = exec::Surrounding {
             hostname: &self.record.config.hostname,
             cgroups: &self.record.cgroups,
-            own_pid_ns: &self.own_pid_ns,
+            traced: self.is_traced(key),
             user_namespace: self.user_namespace.as_ref(),
         };
         let mut exec = Exec::start(spec, fds, container, &around)
@@ -192,9 +206,7 @@ impl Shim {
         }
         container.signal(signal).map_err(|message| (ErrorKind::State, message))?;
         if all {
-            for pid in self.record.cgroups.processes(&container.cgroup) {
-                let _ = sys::kill(pid, signal);
-            }
+            self.record.cgroups.signal_all(&container.cgroup, signal);
         }
         Ok(Response::Done)
     }

@@ -22,6 +22,8 @@ use crate::containers::sys;
 /// A server, its successor while the old one lingers, and somebody looking.
 const MAX_CONNECTIONS: usize = 16;
 const BUFFER_BYTES: usize = 32 << 10;
+/// Exited children that are taken in before the shim looks at its other work again.
+const REAPED_AT_ONCE: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// For so long it is looked for the kill that a notice of short memory announces.
 const OOM_LOOKS: u32 = 250;
@@ -32,8 +34,6 @@ pub type Caller = (u64, u64);
 
 /// The namespaces that a shim holds for its containers beside its own.
 pub struct Namespaces {
-    /// The shim's, to come back to.
-    pub own_pid_ns: OwnedFd,
     pub pause: Option<Pause>,
     pub user_namespace: Option<UserNamespace>,
 }
@@ -44,7 +44,6 @@ pub struct Shim {
     pub(super) shm: PathBuf,
     signals: OwnedFd,
     listener: UnixListener,
-    pub(super) own_pid_ns: OwnedFd,
     pub(super) pause: Option<Pause>,
     pub(super) user_namespace: Option<UserNamespace>,
     pub(super) connections: BTreeMap<u64, Connection>,
@@ -53,6 +52,8 @@ pub struct Shim {
     pub(super) next_key: u64,
     /// Who asked for the end; not empty means that no new work is taken.
     pub(super) stopping: Vec<Caller>,
+    /// Whether there may be more exited children than were taken in at once.
+    unreaped: bool,
     /// For streams and sockets, one for all.
     buffer: Vec<u8>,
 }
@@ -78,14 +79,13 @@ impl Shim {
         listener: UnixListener,
         namespaces: Namespaces,
     ) -> Self {
-        let Namespaces { own_pid_ns, pause, user_namespace } = namespaces;
+        let Namespaces { pause, user_namespace } = namespaces;
         Self {
             folder,
             record,
             shm,
             signals,
             listener,
-            own_pid_ns,
             pause,
             user_namespace,
             connections: BTreeMap::new(),
@@ -93,6 +93,7 @@ impl Shim {
             execs: BTreeMap::new(),
             next_key: 1,
             stopping: Vec::new(),
+            unreaped: false,
             buffer: vec![0; BUFFER_BYTES],
         }
     }
@@ -113,7 +114,11 @@ impl Shim {
             tokens.clear();
             self.poll_set(&mut polled, &mut tokens);
             let looking = self.containers.values().any(|container| container.oom_looks > 0);
-            let wait = if looking { OOM_LOOK_EVERY_MS } else { -1 };
+            let wait = match (self.unreaped, looking) {
+                (true, _) => 0,
+                (false, true) => OOM_LOOK_EVERY_MS,
+                (false, false) => -1,
+            };
             // SAFETY: the array is valid for its length.
             let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, wait) };
             if let Err(error) = sys::check(ready) {
@@ -126,6 +131,9 @@ impl Shim {
                 if entry.revents != 0 {
                     self.ready(*token, entry.revents);
                 }
+            }
+            if self.unreaped {
+                self.reap();
             }
             if looking {
                 self.look_for_kills();
@@ -238,11 +246,17 @@ impl Shim {
         }
     }
 
-    /// Takes in every exited child; ones nobody knows are orphans of a container.
+    /// Takes in exited children; ones nobody knows are orphans of a container, which may make them as fast as they are
+    /// taken in.
     fn reap(&mut self) {
         let mut info = [0; 128];
         let _ = sys::read(self.signals.as_fd(), &mut info);
-        while let Some((pid, status)) = sys::reap_one() {
+        self.unreaped = true;
+        for _ in 0..REAPED_AT_ONCE {
+            let Some((pid, status)) = sys::reap_one() else {
+                self.unreaped = false;
+                return;
+            };
             if !self.known_exited(pid, status) {
                 // It may be one that a starting process has just handed over to.
                 self.drain_reports();

@@ -43,11 +43,13 @@ pub fn sandbox(folder: SandboxFolder, record: SandboxRecord) -> Result<Shim, Str
     }
     let shm = if config.host_ipc { PathBuf::from("/dev/shm") } else { mount_shm(&folder.shm(), config)? };
     let signals = sys::child_signal_fd().map_err(step("signalfd"))?;
-    let own_pid_ns = OwnedFd::from(fs::File::open("/proc/self/ns/pid").map_err(step("open pid namespace"))?);
     let pause = if config.shared_pid { Some(pause::start(user_namespace.as_ref())?) } else { None };
+    if let Some(pause) = &pause {
+        mount_procfs(&folder.procfs(), &pause.procfs).map_err(step("mount the procfs of the sandbox"))?;
+    }
     let listener = listen(&folder)?;
     state::make_private_folder(&folder.containers()).map_err(step("make state folder"))?;
-    let namespaces = Namespaces { own_pid_ns, pause, user_namespace };
+    let namespaces = Namespaces { pause, user_namespace };
     Ok(Shim::new(folder, record, shm, signals, listener, namespaces))
 }
 
@@ -108,6 +110,12 @@ fn mount_shm(path: &Path, config: &SandboxConfig) -> Result<PathBuf, String> {
     Ok(path.to_owned())
 }
 
+/// Where containers find it: before Linux 6.15 a detached mount cannot be cloned.
+fn mount_procfs(path: &Path, procfs: &OwnedFd) -> io::Result<()> {
+    state::make_private_folder(path)?;
+    mount_api::move_mount(procfs.as_fd(), fs::File::open(path)?.as_fd())
+}
+
 /// Bound by a relative name, as a full path may exceed what a socket address holds.
 fn listen(folder: &SandboxFolder) -> Result<UnixListener, String> {
     std::env::set_current_dir(folder.path()).map_err(step("enter state folder"))?;
@@ -130,7 +138,7 @@ pub fn leave_standard_streams() {
 
 /// Takes down the sandbox's mounts; namespaces go with the process.
 pub fn tear_down(folder: &SandboxFolder) {
-    for path in [folder.netns(), folder.userns(), folder.shm()] {
+    for path in [folder.netns(), folder.userns(), folder.shm(), folder.procfs()] {
         if let Ok(target) = path_cstring(&path) {
             let _ = mount_api::unmount_detach(&target);
         }

@@ -4,6 +4,7 @@ mod binds;
 mod devices;
 mod mounts;
 mod plan;
+mod procfs;
 mod seal;
 
 use std::fs;
@@ -17,7 +18,7 @@ use crate::containers::sys::{self, path_cstring};
 use devices::Devices;
 pub use devices::host_devices;
 use plan::What;
-pub use plan::{MASKED, READ_ONLY, RootfsPlan};
+pub use plan::{MASKED, Procfs, READ_ONLY, RootfsPlan, Shared};
 pub use seal::{NullCover, seal};
 
 /// The clone flags a container's first process needs beside those of its sandbox. In a user namespace it
@@ -38,8 +39,13 @@ pub struct FromHost {
 }
 
 impl FromHost {
-    /// With the host's rights: only these allow id-mapping. `user_namespace` is the sandbox's, if it has one.
-    pub fn open(plan: &RootfsPlan, user_namespace: Option<BorrowedFd<'_>>) -> Result<Self, Failure> {
+    /// With the host's rights: only these allow id-mapping. `user_namespace` is the sandbox's, if it has one, `joined`
+    /// a process of the pid namespace that the container joins.
+    pub fn open(
+        plan: &RootfsPlan,
+        user_namespace: Option<BorrowedFd<'_>>,
+        joined: Option<BorrowedFd<'_>>,
+    ) -> Result<Self, Failure> {
         let mountinfo =
             fs::read_to_string("/proc/self/mountinfo").map_err(Failure::step("read mountinfo"))?;
         let mut opened = Vec::with_capacity(plan.mounts.len());
@@ -48,6 +54,13 @@ impl FromHost {
                 What::Given(MountKind::Bind(bind)) => {
                     Some(binds::open(bind, &mount.destination, &mountinfo, user_namespace)?)
                 }
+                What::Given(MountKind::Proc) => match (&plan.procfs, joined) {
+                    (Procfs::Mounted(path), _) => Some(procfs::mounted(path)),
+                    (Procfs::OfJoined, Some(joined)) => Some(procfs::of_process(joined)),
+                    (Procfs::Own, _) | (Procfs::OfJoined, None) => None,
+                }
+                .transpose()
+                .map_err(mounts::failed(&mount.destination))?,
                 _ => None,
             });
         }

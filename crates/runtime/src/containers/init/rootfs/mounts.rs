@@ -49,14 +49,19 @@ pub enum Cgroup {
     V1 { folder: OwnedFd, hierarchies: Vec<(String, OwnedFd)> },
 }
 
-/// Makes one mount; `bind` is its tree if it is a bind mount.
+/// Makes one mount; `tree` is what was taken from the host for it: a bind mount's, or the sandbox's procfs.
 ///
 /// All are made while the host's file system is still there: in a user namespace the kernel makes a
 /// procfs or sysfs only where it can see another one that shows everything.
-pub fn make(plan: &RootfsPlan, what: &What, bind: Option<OwnedFd>) -> io::Result<Made> {
-    if let Some(tree) = bind {
-        return Ok(Made::Bind(tree));
-    }
+pub fn make(plan: &RootfsPlan, what: &What, tree: Option<OwnedFd>) -> io::Result<Made> {
+    Ok(match (what, tree) {
+        (What::Given(MountKind::Proc), Some(procfs)) => Made::Own(procfs),
+        (_, Some(tree)) => Made::Bind(tree),
+        (what, None) => return make_own(plan, what),
+    })
+}
+
+fn make_own(plan: &RootfsPlan, what: &What) -> io::Result<Made> {
     Ok(match what {
         What::Dev => Made::Dev(new(c"tmpfs", "mode=755,size=65536k", DEV)?),
         What::Cgroup => Made::Cgroup(make_cgroups(plan)?),

@@ -23,7 +23,24 @@ pub const MASKED: [&str; 12] = [
 /// What of it cannot be written to.
 pub const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// Where a container's procfs comes from: it shows the pid namespace of the process that made it.
+pub enum Procfs {
+    /// The container makes one.
+    Own,
+    /// A clone of the one that is mounted there.
+    Mounted(PathBuf),
+    /// A clone of the one of the process whose pid namespace is joined.
+    OfJoined,
+}
+
+/// What containers of a sandbox share.
+pub struct Shared<'a> {
+    pub shm: &'a Path,
+    pub procfs: Procfs,
+}
+
 pub struct RootfsPlan {
+    pub procfs: Procfs,
     pub rootfs: PathBuf,
     pub rootfs_has_outside_ids: bool,
     pub readonly: bool,
@@ -52,7 +69,7 @@ impl RootfsPlan {
     /// Default mounts where the spec has none of its own, outer ones first.
     pub fn of(
         spec: &ContainerSpec,
-        shm: &Path,
+        shared: Shared<'_>,
         devices: Vec<ResolvedDevice>,
         cgroup_hierarchies: Vec<String>,
     ) -> Self {
@@ -64,7 +81,7 @@ impl RootfsPlan {
                 what: What::Given(kind.clone()),
             })
             .collect();
-        let shm = Bind { source: shm.to_owned(), has_outside_ids: true, ..Bind::default() };
+        let shm = Bind { source: shared.shm.to_owned(), has_outside_ids: true, ..Bind::default() };
         let defaults = [
             ("/proc", What::Given(MountKind::Proc)),
             ("/dev", What::Dev),
@@ -86,6 +103,7 @@ impl RootfsPlan {
             None => default.iter().map(|path| (*path).to_owned()).collect(),
         };
         Self {
+            procfs: shared.procfs,
             rootfs: spec.rootfs.clone(),
             rootfs_has_outside_ids: spec.rootfs_has_outside_ids,
             readonly: spec.readonly_rootfs,
@@ -127,7 +145,8 @@ mod tests {
             ],
             ..ContainerSpec::default()
         };
-        let plan = RootfsPlan::of(&spec, Path::new("/shm"), vec![], vec![]);
+        let plan =
+            RootfsPlan::of(&spec, Shared { shm: Path::new("/shm"), procfs: Procfs::Own }, vec![], vec![]);
         let order: Vec<&str> = plan.mounts.iter().map(|mount| mount.destination.as_str()).collect();
         let want = [
             "/data",
