@@ -86,6 +86,11 @@ fn bit(name: &str) -> Option<u64> {
     NAMES.iter().position(|known| *known == name).map(|number| 1 << number)
 }
 
+/// The names of what is set, without `CAP_`.
+pub fn names(mask: u64) -> impl Iterator<Item = &'static str> {
+    NAMES.iter().enumerate().filter(move |(number, _)| mask & (1 << number) != 0).map(|(_, name)| *name)
+}
+
 /// Whether `mask` holds the named capability.
 pub fn holds(mask: u64, name: &str) -> bool {
     bit(name).is_some_and(|bit| mask & bit != 0)

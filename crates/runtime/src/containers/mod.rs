@@ -13,6 +13,7 @@ mod exec_path;
 mod init;
 mod log;
 pub(crate) mod mount_api;
+mod oci;
 mod protocol;
 mod purge;
 mod runtime;

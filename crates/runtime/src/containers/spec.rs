@@ -34,6 +34,8 @@ pub struct SandboxConfig {
     pub shm_bytes: u64,
     /// Give the sandbox a user namespace of its own; not together with namespaces of the host.
     pub user_namespace: Option<IdRange>,
+    /// An OCI runtime (`/usr/sbin/runc`) that runs the sandbox's containers; else the shim runs them itself.
+    pub oci_runtime: Option<PathBuf>,
 }
 
 /// The ids that a user namespace's ids, from 0 on, are outside of it.
@@ -64,6 +66,7 @@ impl Default for SandboxConfig {
             cgroup_parent: String::new(),
             shm_bytes: DEFAULT_SHM_BYTES,
             user_namespace: None,
+            oci_runtime: None,
         }
     }
 }
@@ -242,7 +245,13 @@ pub(super) fn valid_id(id: &str) -> bool {
 
 /// What makes a sandbox's configuration impossible whatever the machine; `None` if nothing does.
 pub(super) fn sandbox_fault(config: &SandboxConfig) -> Option<String> {
+    if config.oci_runtime.as_ref().is_some_and(|program| !program.is_absolute()) {
+        return Some("the path of an OCI runtime is absolute".to_owned());
+    }
     let ids = config.user_namespace?;
+    if config.oci_runtime.is_some() {
+        return Some("user namespaces are not there for containers of an OCI runtime".to_owned());
+    }
     if config.host_network || config.host_ipc {
         return Some("a user namespace cannot be combined with namespaces of the host".to_owned());
     }

@@ -133,6 +133,13 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
         .map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// The pid, in the caller's namespace, of the process that a pidfd stands for.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
+    (pid > 0).then_some(pid)
+}
+
 pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: a null siginfo is allowed.
     check_long(unsafe {

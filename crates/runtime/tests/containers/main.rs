@@ -6,6 +6,7 @@ mod isolation;
 mod latency;
 mod lifecycle;
 mod limits;
+mod oci;
 mod restart;
 mod user_namespaces;
 mod world;

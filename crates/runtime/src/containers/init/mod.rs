@@ -27,7 +27,7 @@ use super::sys::{self, errno_text};
 use process::Entry;
 pub use process::Process;
 use root::Root;
-pub use rootfs::{MASKED, Procfs, READ_ONLY, RootfsPlan, Shared, clone_flags, host_devices};
+pub use rootfs::{MASKED, Planned, Procfs, READ_ONLY, RootfsPlan, Shared, What, clone_flags, host_devices};
 pub use sibling::SIBLING_REPORT;
 pub use standard_streams::Stdio;
 pub use terminal::TERMINAL_REPORT;
@@ -46,7 +46,7 @@ pub struct Failure {
 
 impl Failure {
     /// A step of the set-up that failed, as `what: errno`.
-    fn step(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Failure {
+    pub(super) fn step(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Failure {
         move |error| Failure { message: format!("{what}: {}", errno_text(&error)), exit_code: 128 }
     }
 }
@@ -91,15 +91,20 @@ pub struct UserNamespace<'a> {
 
 /// Becomes the program; never returns.
 pub fn run(launch: Launch<'_>) -> ! {
-    let mut failure = match prepare_and_exec(&launch) {
+    let failure = match prepare_and_exec(&launch) {
         Ok(never) => match never {},
         Err(failure) => failure,
     };
+    let exit_code = failure.exit_code;
+    report_failure(launch.report.as_fd(), failure);
+    sys::exit_now(exit_code)
+}
+
+pub fn report_failure(report: BorrowedFd<'_>, mut failure: Failure) {
     // A message that the socket does not take would pass for a start.
     failure.message.truncate(failure.message.floor_char_boundary(MAX_MESSAGE_BYTES));
     let text = serde_json::to_vec(&failure).unwrap_or_default();
-    let _ = socket::send(launch.report.as_fd(), &text, &[]);
-    sys::exit_now(failure.exit_code)
+    let _ = socket::send(report, &text, &[]);
 }
 
 fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Failure> {

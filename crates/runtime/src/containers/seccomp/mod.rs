@@ -2,6 +2,7 @@
 
 mod compile;
 mod default;
+mod oci;
 mod profile;
 mod syscalls;
 
@@ -12,12 +13,22 @@ pub use compile::Instruction;
 
 /// The filter program of a container; `None` if it is unconfined.
 pub fn filter(profile: &SeccompProfile, bounding: u64) -> Result<Option<Vec<Instruction>>, String> {
-    let profile = match profile {
-        SeccompProfile::Unconfined => return Ok(None),
-        SeccompProfile::RuntimeDefault => default::profile(bounding),
-        SeccompProfile::Localhost(text) => profile::parse(text, &profile::Circumstances::here(bounding))?,
-    };
-    compile::compile(&profile).map(Some)
+    read(profile, bounding)?.map(|profile| compile::compile(&profile)).transpose()
+}
+
+/// The profile as OCI runtimes read it; `None` if the container is unconfined.
+pub fn oci(profile: &SeccompProfile, bounding: u64) -> Result<Option<serde_json::Value>, String> {
+    Ok(read(profile, bounding)?.map(|profile| oci::json(&profile)))
+}
+
+fn read(profile: &SeccompProfile, bounding: u64) -> Result<Option<profile::Profile>, String> {
+    Ok(match profile {
+        SeccompProfile::Unconfined => None,
+        SeccompProfile::RuntimeDefault => Some(default::profile(bounding)),
+        SeccompProfile::Localhost(text) => {
+            Some(profile::parse(text, &profile::Circumstances::here(bounding))?)
+        }
+    })
 }
 
 /// A filter under which any system call but those named ends the process.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use jiff::Timestamp;
 
-use super::launch::{Launched, Report, Target, launch};
+use super::launch::{Launched, Report, Target, launch, launch_by_runtime};
 use super::output::Output;
 use super::pause::Pause;
 use super::serve::Caller;
@@ -17,7 +17,8 @@ use crate::containers::init::{
     self, JoinedPids, Process, Procfs, RootfsPlan, Shared, Stdio, Surroundings, clone_flags, host_devices,
 };
 use crate::containers::log::{LogFile, Stream};
-use crate::containers::spec::{ContainerSpec, PidMode};
+use crate::containers::oci::{self, Job, OciRuntime, Task};
+use crate::containers::spec::{ContainerSpec, PidMode, ResolvedDevice, SandboxConfig};
 use crate::containers::state::{self, SandboxFolder};
 use crate::containers::status::{ContainerState, ContainerStatus};
 use crate::containers::sys;
@@ -35,6 +36,8 @@ pub struct Container {
     /// Why the program does not run, until the process that said so is reaped.
     pub failure: Option<String>,
     pub output: Output,
+    /// Who runs it, if not the shim; from the start on.
+    pub oci: Option<OciRuntime>,
     pub oom: Option<OomWatch>,
     /// Kills for memory that were told of.
     pub oom_kills: u64,
@@ -54,6 +57,9 @@ pub struct Surrounding<'a> {
     /// Whether a container that shares its processes may look into others.
     pub traced: bool,
     pub user_namespace: Option<&'a UserNamespace>,
+    pub oci: Option<&'a OciRuntime>,
+    pub folder: &'a SandboxFolder,
+    pub config: &'a SandboxConfig,
 }
 
 impl Container {
@@ -75,6 +81,7 @@ impl Container {
             waiting: None,
             failure: None,
             output: Output::default(),
+            oci: None,
             oom: None,
             oom_kills: 0,
             oom_looks: 0,
@@ -117,6 +124,11 @@ impl Container {
         };
         let mut output = Output::new(log, spec.stdin_once);
         let stdio = if spec.tty { Stdio::default() } else { open_streams(spec, &mut output)? };
+        if let Some(oci) = around.oci {
+            let launched = self.start_by_runtime(oci, around, devices, stdio)?;
+            self.launched(launched, output);
+            return Ok(());
+        }
         let (joined, procfs) = match (&spec.pid_mode, around.pause) {
             (PidMode::Pod, Some(pause)) => {
                 let joined = JoinedPids { pidfd: pause.pidfd.as_fd(), traced: around.traced };
@@ -144,12 +156,57 @@ impl Container {
         let target = Target { surroundings, joined, flags, user_namespace };
         let terminal = spec.tty.then_some(None);
         let launched = launch(target, &process, stdio, terminal, join)?;
+        self.launched(launched, output);
+        Ok(())
+    }
+
+    fn launched(&mut self, launched: Launched, output: Output) {
         let Launched { pid, pidfd, report } = launched;
         self.pid = pid;
         self.pidfd = Some(pidfd);
         self.report = Some(report);
         self.output = output;
-        Ok(())
+    }
+
+    /// Writes the bundle and has the runtime start it.
+    fn start_by_runtime(
+        &mut self,
+        runtime: &OciRuntime,
+        around: &Surrounding<'_>,
+        devices: Vec<ResolvedDevice>,
+        stdio: Stdio,
+    ) -> Result<Launched, String> {
+        let mut rules = DeviceRule::defaults();
+        rules.extend(devices.iter().map(|device| device.rule()));
+        let plan = RootfsPlan::of(
+            &self.spec,
+            Shared { shm: around.shm, procfs: Procfs::Own },
+            devices,
+            around.cgroups.v1_hierarchies(),
+        );
+        let joined = match self.spec.pid_mode {
+            PidMode::Target(_) => around.target,
+            _ => around.pause.map(|pause| pause.pidfd.as_fd()),
+        };
+        let sandbox = oci::Around {
+            netns: (!around.config.host_network).then(|| around.folder.netns()),
+            shim_pid: std::process::id(),
+            host_ipc: around.config.host_ipc,
+            joined_pid: joined.and_then(sys::pid_of),
+            hostname: around.hostname,
+            cgroup: around.cgroups.full_path(&self.cgroup),
+            device_rules: &rules,
+        };
+        let config = oci::config(&self.spec, &plan, &sandbox)?;
+        let bundle = around.folder.container(&self.spec.id);
+        let fail = |error: std::io::Error| format!("write the bundle: {}", sys::errno_text(&error));
+        state::make_private_folder(&runtime.root).map_err(fail)?;
+        state::write_json(&bundle.join("config.json"), &config).map_err(fail)?;
+        self.oci = Some(runtime.clone());
+        let terminal = self.spec.tty.then_some(None);
+        let job =
+            Job { runtime: runtime.clone(), bundle, id: self.spec.id.clone(), task: Task::Start, terminal };
+        launch_by_runtime(&job, stdio)
     }
 
     fn make_cgroup(&self, cgroups: &Cgroups, given: Vec<DeviceRule>) -> Result<(), String> {
@@ -179,6 +236,9 @@ impl Container {
     }
 
     pub fn signal(&self, signal: i32) -> Result<(), String> {
+        if let Some(oci) = self.oci.as_ref().filter(|_| self.pid != 0 && signal != libc::SIGKILL) {
+            return oci::signal(oci, &self.spec.id, signal);
+        }
         match &self.pidfd {
             Some(pidfd) => sys::pidfd_send_signal(pidfd.as_fd(), signal)
                 .map_err(|error| format!("kill: {}", sys::errno_text(&error))),
@@ -196,7 +256,7 @@ impl Container {
     pub fn exited(&mut self, wait_status: i32, cgroups: &Cgroups, buffer: &mut [u8]) {
         let oom_killed = cgroups.oom_kills(&self.cgroup) > 0;
         self.release();
-        if self.spec.pid_mode != PidMode::Container {
+        if self.spec.pid_mode != PidMode::Container || self.oci.is_some() {
             // Nothing else takes down the children it left in a pid namespace that lives on.
             cgroups.kill_all(&self.cgroup);
         }
@@ -215,6 +275,9 @@ impl Container {
     }
 
     fn release(&mut self) {
+        if let Some(oci) = &self.oci {
+            oci::delete(oci, &self.spec.id);
+        }
         self.pid = 0;
         self.pidfd = None;
         self.report = None;

@@ -2,13 +2,19 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use jiff::Timestamp;
+
 use super::container::Container;
-use super::launch::{Launched, Report, Target, launch};
+use super::launch::{Launched, Report, Target, launch, launch_by_runtime};
 use super::serve::Caller;
 use super::user_namespace::UserNamespace;
 use crate::containers::cgroups::Cgroups;
 use crate::containers::init::{self, JoinedPids, Process, Stdio, Surroundings};
+use crate::containers::oci::{self, Job, OciRuntime, Task};
 use crate::containers::protocol::ExecSpec;
+use crate::containers::spec::ContainerSpec;
+use crate::containers::state::{self, SandboxFolder};
+use crate::containers::status::TerminalSize;
 use crate::containers::sys;
 
 pub struct Exec {
@@ -27,6 +33,30 @@ pub struct Surrounding<'a> {
     /// Whether a container that shares its processes may look into others.
     pub traced: bool,
     pub user_namespace: Option<&'a UserNamespace>,
+    pub folder: &'a SandboxFolder,
+}
+
+struct Where<'a> {
+    runtime: &'a OciRuntime,
+    folder: &'a SandboxFolder,
+    hostname: &'a str,
+}
+
+/// `command` is the container's spec with the command's arguments.
+fn start_by_runtime(
+    at: &Where<'_>,
+    command: &ContainerSpec,
+    size: Option<TerminalSize>,
+    stdio: Stdio,
+) -> Result<Launched, String> {
+    let bundle = at.folder.container(&command.id);
+    // The shim has one thread: no two are made at once.
+    let file = bundle.join(format!("exec-{}.json", Timestamp::now().as_nanosecond()));
+    state::write_json(&file, &oci::process(command, at.hostname))
+        .map_err(|error| format!("write the bundle: {}", sys::errno_text(&error)))?;
+    let (runtime, id) = (at.runtime.clone(), command.id.clone());
+    let terminal = command.tty.then_some(size);
+    launch_by_runtime(&Job { runtime, bundle, id, task: Task::Exec(file), terminal }, stdio)
 }
 
 impl Exec {
@@ -48,6 +78,13 @@ impl Exec {
             stdout: take(spec.streams.stdout),
             stderr: take(spec.streams.stderr),
         };
+        if let Some(oci) = &container.oci {
+            let command = ContainerSpec { args: process.args, tty: process.tty, ..container.spec.clone() };
+            let at = Where { runtime: oci, folder: around.folder, hostname: around.hostname };
+            let launched = start_by_runtime(&at, &command, spec.size, stdio)?;
+            let Launched { pid, pidfd, report } = launched;
+            return Ok(Self { id: spec.exec_id, pid, pidfd, report: Some(report), waiting: None });
+        }
         let target = Target {
             surroundings: Surroundings::Join { init: init.as_fd() },
             joined: Some(JoinedPids { pidfd: init.as_fd(), traced: around.traced }),

@@ -8,6 +8,7 @@ use crate::containers::init::{
     self, Failure, JoinedPids, Launch, MAX_REPORT_BYTES, Process, SIBLING_REPORT, Stdio, Surroundings,
     TERMINAL_REPORT, UserNamespace,
 };
+use crate::containers::oci::{self, Job};
 use crate::containers::socket;
 use crate::containers::status::TerminalSize;
 use crate::containers::sys::{self, Forked};
@@ -40,6 +41,10 @@ pub enum Progress {
 }
 
 impl Report {
+    fn new(socket: OwnedFd, joins: bool) -> Self {
+        Self { socket, failure: None, terminal: None, sibling: None, joins, joined: false }
+    }
+
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -89,6 +94,18 @@ pub struct Target<'a> {
     pub user_namespace: Option<UserNamespace<'a>>,
 }
 
+/// Clones a process that has an OCI runtime start something.
+pub fn launch_by_runtime(job: &Job, stdio: Stdio) -> Result<Launched, String> {
+    let fail = |what: &str, error: io::Error| format!("{what}: {}", sys::errno_text(&error));
+    let (near, far) = socket::packet_pair().map_err(|error| fail("socketpair", error))?;
+    sys::set_nonblocking(near.as_fd()).map_err(|error| fail("socketpair", error))?;
+    // SAFETY: the shim has one thread.
+    match unsafe { sys::clone3(0, None) }.map_err(|error| fail("clone", error))? {
+        Forked::Child => oci::run(job, &stdio, far),
+        Forked::Parent { pid, pidfd } => Ok(Launched { pid, pidfd, report: Report::new(near, false) }),
+    }
+}
+
 pub fn launch(
     target: Target<'_>,
     process: &Process,
@@ -110,18 +127,7 @@ pub fn launch(
         init::run(launch);
     }
     match forked {
-        Ok(Forked::Parent { pid, pidfd }) => Ok(Launched {
-            pid,
-            pidfd,
-            report: Report {
-                socket: near,
-                failure: None,
-                terminal: None,
-                sibling: None,
-                joins,
-                joined: false,
-            },
-        }),
+        Ok(Forked::Parent { pid, pidfd }) => Ok(Launched { pid, pidfd, report: Report::new(near, joins) }),
         Ok(Forked::Child) => Err("unreachable".to_owned()),
         Err(error) => Err(fail("clone", error)),
     }

@@ -130,6 +130,9 @@ impl Shim {
             procfs: &procfs,
             traced,
             user_namespace: self.user_namespace.as_ref(),
+            oci: self.oci.as_ref(),
+            folder: &self.folder,
+            config: &self.record.config,
         };
         let Some(container) = self.containers.get_mut(&key) else { return Ok(()) };
         if !container.is_startable() {
@@ -188,6 +191,7 @@ impl Shim {
             cgroups: &self.record.cgroups,
             traced: self.is_traced(key),
             user_namespace: self.user_namespace.as_ref(),
+            folder: &self.folder,
         };
         let mut exec = Exec::start(spec, fds, container, &around)
             .map_err(|message| (ErrorKind::Exec, format!("exec failed: {message}")))?;

@@ -15,6 +15,7 @@ use super::output::Port;
 use super::pause::Pause;
 use super::setup;
 use super::user_namespace::UserNamespace;
+use crate::containers::oci::OciRuntime;
 use crate::containers::protocol::{ErrorKind, Incoming, Push, RemoteError, Response};
 use crate::containers::state::{SandboxFolder, SandboxRecord};
 use crate::containers::sys;
@@ -46,6 +47,8 @@ pub struct Shim {
     listener: UnixListener,
     pub(super) pause: Option<Pause>,
     pub(super) user_namespace: Option<UserNamespace>,
+    /// Who runs the containers, if not the shim.
+    pub(super) oci: Option<OciRuntime>,
     pub(super) connections: BTreeMap<u64, Connection>,
     pub(super) containers: BTreeMap<u64, Container>,
     pub(super) execs: BTreeMap<u64, Exec>,
@@ -80,6 +83,7 @@ impl Shim {
         namespaces: Namespaces,
     ) -> Self {
         let Namespaces { pause, user_namespace } = namespaces;
+        let oci = record.config.oci_runtime.as_deref().map(|program| OciRuntime::of(program, &folder));
         Self {
             folder,
             record,
@@ -88,6 +92,7 @@ impl Shim {
             listener,
             pause,
             user_namespace,
+            oci,
             connections: BTreeMap::new(),
             containers: BTreeMap::new(),
             execs: BTreeMap::new(),

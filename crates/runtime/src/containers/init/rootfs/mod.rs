@@ -17,8 +17,7 @@ use crate::containers::spec::{MountKind, PidMode};
 use crate::containers::sys::{self, path_cstring};
 use devices::Devices;
 pub use devices::host_devices;
-use plan::What;
-pub use plan::{MASKED, Procfs, READ_ONLY, RootfsPlan, Shared};
+pub use plan::{MASKED, Planned, Procfs, READ_ONLY, RootfsPlan, Shared, What};
 pub use seal::{NullCover, seal};
 
 /// The clone flags a container's first process needs beside those of its sandbox. In a user namespace it

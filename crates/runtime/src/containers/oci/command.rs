@@ -1,0 +1,247 @@
+//! Calls of an OCI runtime: those that start something, made by a clone of the shim, and those that end it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::OciRuntime;
+use crate::containers::exec_path::DEFAULT_PATH;
+use crate::containers::init::{self, Failure, SIBLING_REPORT, TERMINAL_REPORT};
+use crate::containers::status::TerminalSize;
+use crate::containers::{socket, sys};
+
+/// For one call; a virtual machine takes seconds to start.
+const TIMEOUT: Duration = Duration::from_secs(120);
+const LOG: &str = "oci-log.json";
+const PID_FILE: &str = "oci-pid";
+/// Relative to the bundle, because the address of a socket is short.
+const CONSOLE: &str = "console.sock";
+/// Before the words that the shim adds itself.
+const PREFIX: &str = "unable to start container process: ";
+
+/// Something that is started.
+pub struct Job {
+    pub runtime: OciRuntime,
+    /// The container's folder with its `config.json`.
+    pub bundle: PathBuf,
+    pub id: String,
+    pub task: Task,
+    /// `Some`: it has a terminal, of this size.
+    pub terminal: Option<Option<TerminalSize>>,
+}
+
+pub enum Task {
+    /// The container's first process.
+    Start,
+    /// A command; the file holds its `process`.
+    Exec(PathBuf),
+}
+
+/// The body of the shim's clone: reports as a container's first process does, with the process that the runtime started
+/// as the one that goes on in its place.
+pub fn run(job: &Job, stdio: &init::Stdio, report: OwnedFd) -> ! {
+    let code = match start(job, stdio, report.as_fd()) {
+        Ok(()) => 0,
+        Err(failure) => {
+            init::report_failure(report.as_fd(), failure.clone());
+            failure.exit_code
+        }
+    };
+    sys::exit_now(code)
+}
+
+fn start(job: &Job, stdio: &init::Stdio, report: BorrowedFd<'_>) -> Result<(), Failure> {
+    sys::reset_signals();
+    // What ends before it is handed over waits here for that, and is the shim's when this process ends.
+    sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map_err(Failure::step("become subreaper"))?;
+    std::env::set_current_dir(&job.bundle).map_err(Failure::step("enter the bundle"))?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+    stdio.set(&null.map_err(Failure::step("open /dev/null"))?.into())?;
+    let kept = [0, 1, 2, report.as_raw_fd()];
+    sys::close_all_but(&kept).map_err(Failure::step("close inherited descriptors"))?;
+    let _ = std::fs::remove_file(LOG);
+    let console = job.terminal.map(|_| listen()).transpose()?;
+    let mut command = job.command(match &job.task {
+        Task::Start => "create",
+        Task::Exec(_) => "exec",
+    });
+    match &job.task {
+        Task::Start => command.arg("--bundle").arg(&job.bundle),
+        Task::Exec(process) => command.arg("--detach").arg("--process").arg(process),
+    };
+    command.args(["--pid-file", PID_FILE]);
+    if console.is_some() {
+        command.args(["--console-socket", CONSOLE]);
+    }
+    job.call(command.arg(&job.id))?;
+    hand_over(report)?;
+    if let (Some(listener), Some(size)) = (console, job.terminal) {
+        hand_over_terminal(&listener, size, report)?;
+    }
+    match &job.task {
+        Task::Exec(process) => {
+            let _ = std::fs::remove_file(process);
+            Ok(())
+        }
+        Task::Start => job.call(job.command("start").arg(&job.id)),
+    }
+}
+
+/// The process that the runtime has started is this one's child by now, and then the shim's.
+fn hand_over(report: BorrowedFd<'_>) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(PID_FILE).map_err(Failure::step("read the runtime's pid file"))?;
+    let _ = std::fs::remove_file(PID_FILE);
+    let pid: i32 =
+        text.trim().parse().map_err(|_| failed(format!("the runtime's pid file holds {text:?}")))?;
+    let pidfd = sys::pidfd_open(pid).map_err(Failure::step("open the runtime's process"))?;
+    let mut message = vec![SIBLING_REPORT];
+    message.extend(pid.to_le_bytes());
+    socket::send(report, &message, &[pidfd.as_fd()]).map(drop).map_err(Failure::step("report the process"))
+}
+
+fn listen() -> Result<UnixListener, Failure> {
+    let _ = std::fs::remove_file(CONSOLE);
+    UnixListener::bind(CONSOLE).map_err(Failure::step("bind the console socket"))
+}
+
+fn hand_over_terminal(
+    listener: &UnixListener,
+    size: Option<TerminalSize>,
+    report: BorrowedFd<'_>,
+) -> Result<(), Failure> {
+    let _ = std::fs::remove_file(CONSOLE);
+    let step = || Failure::step("receive the terminal");
+    // The runtime has sent it before it ended: nothing is waited for.
+    listener.set_nonblocking(true).map_err(step())?;
+    let (stream, _) = listener.accept().map_err(step())?;
+    let (mut buffer, mut fds) = ([0; 4096], Vec::new());
+    socket::receive(stream.as_fd(), &mut buffer, &mut fds).map_err(step())?;
+    let master = fds.pop().ok_or_else(|| failed("the runtime sent no terminal".to_owned()))?;
+    if let Some(size) = size {
+        let _ = sys::set_window_size(master.as_fd(), size.columns, size.rows);
+    }
+    socket::send(report, &[TERMINAL_REPORT], &[master.as_fd()])
+        .map(drop)
+        .map_err(Failure::step("hand over the terminal"))
+}
+
+fn failed(message: String) -> Failure {
+    Failure { message, exit_code: 128 }
+}
+
+impl Job {
+    fn command(&self, verb: &str) -> Command {
+        let mut command = self.runtime.command();
+        command.args(["--log", LOG, "--log-format", "json"]).arg(verb);
+        command
+    }
+
+    fn call(&self, command: &mut Command) -> Result<(), Failure> {
+        let program = self.runtime.program.display();
+        let child = command.spawn().map_err(Failure::step(format!("run {program}")))?;
+        let status = wait(child).map_err(Failure::step(format!("run {program}")))?;
+        if status.success() {
+            return Ok(());
+        }
+        let log = std::fs::read_to_string(LOG).unwrap_or_default();
+        let message = last_error(&log).unwrap_or_else(|| format!("{program}: {status}"));
+        Err(Failure { exit_code: exit_code(&message), message })
+    }
+}
+
+/// Kills it if it takes too long.
+fn wait(mut child: Child) -> io::Result<ExitStatus> {
+    let process = sys::pidfd_open(child.id() as i32)?;
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        let ready = sys::check(unsafe { libc::poll(&raw mut polled, 1, left.as_millis() as libc::c_int) });
+        match ready {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(0) => {
+                child.kill()?;
+                child.wait()?;
+                return Err(io::Error::other(format!("no end within {} s", TIMEOUT.as_secs())));
+            }
+            Ok(_) => return child.wait(),
+        }
+    }
+}
+
+/// The last error of a log in JSON lines, without the words that the shim adds.
+fn last_error(log: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Line {
+        level: String,
+        msg: String,
+    }
+    let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let last = lines.rfind(|line| matches!(line.level.as_str(), "error" | "fatal"))?.msg;
+    Some(last.split_once(PREFIX).map_or(last.as_str(), |(_, rest)| rest).to_owned())
+}
+
+/// As a shell has them: 127 for what is not there, 126 for what cannot be run.
+fn exit_code(message: &str) -> i32 {
+    match message {
+        _ if message.contains("not found") || message.contains("no such file") => 127,
+        _ if message.contains("permission denied") => 126,
+        _ => 128,
+    }
+}
+
+impl OciRuntime {
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env_clear().env("PATH", DEFAULT_PATH).arg("--root").arg(&self.root);
+        command
+    }
+
+    /// Begins a call that nobody waits for; the shim takes in its end.
+    fn begin(&self, args: &[&str]) -> Result<(), String> {
+        let mut command = self.command();
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .spawn()
+            .map(drop)
+            .map_err(|error| format!("{}: {}", self.program.display(), sys::errno_text(&error)))
+    }
+}
+
+/// Ends the runtime's part of a container that has ended, or that was only half made.
+pub fn delete(runtime: &OciRuntime, id: &str) {
+    // What is left of it lies in the sandbox's folder.
+    let _ = runtime.begin(&["delete", "--force", id]);
+}
+
+/// To the container's first process, wherever that is.
+pub fn signal(runtime: &OciRuntime, id: &str, signal: i32) -> Result<(), String> {
+    runtime.begin(&["kill", id, &signal.to_string()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_found_in_the_log() {
+        let log = concat!(
+            r#"{"level":"warning","msg":"cannot do something","time":"x"}"#,
+            "\n",
+            r#"{"level":"error","msg":"runc create failed: unable to start container process: exec: \"nope\": executable file not found in $PATH"}"#,
+            "\nno JSON\n"
+        );
+        let error = last_error(log).unwrap();
+        assert_eq!(error, "exec: \"nope\": executable file not found in $PATH");
+        assert_eq!((exit_code(&error), exit_code("permission denied"), exit_code("else")), (127, 126, 128));
+        assert_eq!(last_error("{\"level\":\"error\",\"msg\":\"plain\"}"), Some("plain".to_owned()));
+        assert_eq!(last_error(""), None);
+    }
+}
