@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::options::{FieldValidation, WriteParams};
 use super::served::{Prepared, Served};
 use super::store::{self, WriteError};
-use super::{Request, metadata};
+use super::{Request, metadata, unsupported};
 use crate::admission::{self, Attributes, Operation};
 use crate::allocators;
 use crate::server::Inner;
@@ -139,6 +139,9 @@ async fn create_named(
     admission::validate(&attributes, server).await?;
     let object = attributes.object;
     strategy.warnings(&view, None).into_iter().for_each(|w| request.warn(w));
+    let types = served.stored.types;
+    let unsupported = unsupported::warnings(types.group, types.plural, &object, None);
+    unsupported.into_iter().for_each(|w| request.warn(w));
     if versioned {
         return Err(StatusError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }

@@ -15,6 +15,7 @@ pub mod served;
 pub mod store;
 pub mod subresources;
 pub mod table;
+pub mod unsupported;
 pub mod update;
 pub mod watch;
 pub mod watch_body;

@@ -15,7 +15,7 @@ use super::managed::Change;
 use super::options::WriteParams;
 use super::served::{Prepared, Served};
 use super::store::{self, Current, Extra, WriteError};
-use super::{Request, fill, managed, metadata};
+use super::{Request, fill, managed, metadata, unsupported};
 use crate::admission::{self, Attributes, Operation};
 use crate::allocators;
 use crate::authz;
@@ -163,6 +163,9 @@ async fn prepare_update(
     }
     admission::validate(&attributes, server).await?;
     strategy.warnings(&after, Some(before)).into_iter().for_each(|w| request.warn(w));
+    let types = served.stored.types;
+    let unsupported = unsupported::warnings(types.group, types.plural, &attributes.object, Some(old));
+    unsupported.into_iter().for_each(|w| request.warn(w));
     Ok(attributes.object)
 }
 

@@ -30,6 +30,7 @@ mod subresources;
 mod tls;
 mod two_servers;
 mod unauthorized;
+mod unsupported;
 mod verbs;
 mod watches;
 mod webhooks;

@@ -45,6 +45,12 @@ pub fn container_config(
     parts: Parts,
 ) -> Result<ContainerConfig, String> {
     let Parts { restart_count, image, env, mounts, memory_capacity, target } = parts;
+    if let Some(device) = container.volume_devices.iter().flatten().next() {
+        return Err(format!(
+            "volume {:?} cannot be a block device: block volumes are not supported",
+            device.name
+        ));
+    }
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
         list.iter().flatten().map(|text| expand(text, |name| env.get(name).cloned())).collect()
     };
@@ -88,4 +94,37 @@ pub fn container_config(
     security::apply(&mut made, pod, container, &image, seccomp)?;
     made.env = env.into_iter().collect();
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_container_does_not_start_without_its_block_device() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [{"name": "c", "volumeDevices": [{"name": "raw", "devicePath": "/dev/x"}]}]}}))
+        .unwrap();
+        let config = Config::new("node", std::net::IpAddr::from([192, 0, 2, 1]), "/nowhere");
+        let made = |container: &Container| {
+            let parts = Parts {
+                restart_count: 0,
+                image: Image::default(),
+                env: BTreeMap::new(),
+                mounts: Vec::new(),
+                memory_capacity: 0,
+                target: None,
+            };
+            container_config(&config, &pod, ContainerKind::Main, container, parts).map(|made| made.name)
+        };
+        let mut container = pod::spec(&pod).containers[0].clone();
+        assert_eq!(
+            made(&container).unwrap_err(),
+            "volume \"raw\" cannot be a block device: block volumes are not supported"
+        );
+        container.volume_devices = None;
+        assert_eq!(made(&container).unwrap(), "c");
+    }
 }

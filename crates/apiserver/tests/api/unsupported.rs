@@ -1,0 +1,136 @@
+//! Fields that nothing acts on are warned of, each by a request of its own.
+
+use serde_json::{Value, json};
+
+use crate::harness::{CONFIG_MAPS, Harness, PODS, config_map, default_account};
+
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+const NETWORKING: &str = "/apis/networking.k8s.io/v1/namespaces/default";
+
+/// A pod with these fields in its spec and in its container.
+fn pod(spec: Value, container: Value) -> Value {
+    let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    pod["spec"]["containers"][0].as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
+    pod["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    pod
+}
+
+fn volume(source: Value) -> Value {
+    let mut volume = json!({"name": "v"});
+    volume.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+    pod(json!({"volumes": [volume]}), json!({}))
+}
+
+fn named(spec: Value) -> Value {
+    json!({"metadata": {"name": "x"}, "spec": spec})
+}
+
+fn annotated(key: &str, value: &str) -> Value {
+    json!({"metadata": {"name": "x", "annotations": {key: value}}, "spec": {"ports": [{"port": 80}]}})
+}
+
+/// Where, what, and what is said of it.
+fn cases() -> Vec<(String, Value, &'static str)> {
+    let claim = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
+    let device = json!({"volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]});
+    let rule = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
+    let file = json!({"fileKeyRef": {"volumeName": "v", "path": "f", "key": "K"}});
+    let ports = json!([{"port": 80}]);
+    let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
+    let nfs = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "nfs": {"server": "s", "path": "/"}});
+    let pods = [
+        (
+            pod(json!({"volumes": [claim]}), device),
+            "spec.containers[0].volumeDevices: block volumes are not supported",
+        ),
+        (
+            pod(json!({}), json!({"resources": {"limits": {"ephemeral-storage": "1Gi"}}})),
+            "spec.containers[0].resources.limits.ephemeral-storage: counted by the scheduler, and not enforced",
+        ),
+        (
+            pod(
+                json!({"volumes": [{"name": "v", "emptyDir": {}}]}),
+                json!({"env": [{"name": "K", "valueFrom": file}]}),
+            ),
+            "spec.containers[0].env[0].valueFrom.fileKeyRef: environment variables from files are not supported",
+        ),
+        (
+            pod(json!({}), json!({"restartPolicy": "Always", "restartPolicyRules": rule})),
+            "spec.containers[0].restartPolicyRules[0].action: RestartAllContainers is not supported",
+        ),
+        (
+            pod(json!({"resourceClaims": [{"name": "r", "resourceClaimName": "r"}]}), json!({})),
+            "spec.resourceClaims: devices are allocated, and no driver prepares them",
+        ),
+        (
+            pod(json!({"securityContext": {"seLinuxChangePolicy": "Recursive"}}), json!({})),
+            "spec.securityContext.seLinuxChangePolicy: not supported",
+        ),
+        (
+            volume(json!({"emptyDir": {"sizeLimit": "1Gi"}})),
+            "spec.volumes[0].emptyDir: sizeLimit is not enforced",
+        ),
+        (
+            volume(json!({"emptyDir": {"medium": "HugePages"}})),
+            "spec.volumes[0].emptyDir.medium: huge pages are not supported",
+        ),
+        (volume(json!({"nfs": {"server": "s", "path": "/"}})), "spec.volumes[0].nfs: there is no plugin"),
+    ];
+    let mut all: Vec<_> = pods.into_iter().map(|(body, text)| (PODS.to_owned(), body, text)).collect();
+    let others = [
+        ("/api/v1/persistentvolumes".to_owned(), named(nfs), "spec.nfs: there is no plugin"),
+        (
+            format!("{NETWORKING}/networkpolicies"),
+            named(json!({"podSelector": {}})),
+            "spec: the built-in pod network does not enforce NetworkPolicies",
+        ),
+        (
+            format!("{NETWORKING}/ingresses"),
+            named(json!({"defaultBackend": backend})),
+            "spec: there is no built-in ingress controller",
+        ),
+        (
+            SERVICES.to_owned(),
+            named(json!({"type": "LoadBalancer", "ports": ports})),
+            "spec.type: there is no built-in load balancer",
+        ),
+        (
+            SERVICES.to_owned(),
+            named(json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ports": ports})),
+            "spec.externalTrafficPolicy: the built-in service proxy does not answer health checks",
+        ),
+        (
+            SERVICES.to_owned(),
+            named(json!({"trafficDistribution": "PreferSameZone", "ports": ports})),
+            "spec.trafficDistribution: the built-in service proxy does not prefer endpoints",
+        ),
+        (
+            SERVICES.to_owned(),
+            annotated("service.kubernetes.io/topology-mode", "Auto"),
+            "metadata.annotations: topology-mode: the built-in service proxy",
+        ),
+        (
+            "/apis/storage.k8s.io/v1/csidrivers".to_owned(),
+            json!({"metadata": {"name": "a.b"}, "spec": {"seLinuxMount": true}}),
+            "spec.seLinuxMount: volumes are mounted without SELinux labels",
+        ),
+    ];
+    all.extend(others);
+    all
+}
+
+#[tokio::test]
+async fn what_nothing_acts_on_is_warned_of() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    for (uri, body, text) in cases() {
+        let reply = u.post(&format!("{uri}?dryRun=All"), &body).await;
+        let warnings = reply.warnings.clone();
+        reply.expect(201);
+        let start = format!("299 - \"{text}");
+        assert!(warnings.iter().any(|w| w.starts_with(&start)), "{text}: {warnings:?}");
+    }
+    let silent = u.post(CONFIG_MAPS, &config_map("c")).await;
+    assert_eq!(silent.warnings, [""; 0]);
+}
