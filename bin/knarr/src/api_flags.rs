@@ -306,6 +306,11 @@ impl ApiArgs {
         features(&self.feature_gates)
     }
 
+    /// The file that says how values are encrypted.
+    pub fn encryption_config(&self) -> Option<&Path> {
+        self.encryption_provider_config.as_deref()
+    }
+
     /// Sets what the flags ask for.
     pub fn apply(&self, config: &mut Config) -> Result<()> {
         self.service_accounts(config)?;

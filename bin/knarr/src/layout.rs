@@ -21,6 +21,12 @@ impl Layout {
         let in_words = || format!("cannot use {} as data folder", root.display());
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).with_context(in_words)?;
         let layout = Self { root: root.canonicalize().with_context(in_words)? };
+        if layout.restoring().exists() {
+            anyhow::bail!(
+                "{} holds a backup that was not restored whole: empty the folder and restore it again",
+                layout.root.display()
+            );
+        }
         layout.close_to_others().with_context(in_words)?;
         Ok(layout)
     }
@@ -59,6 +65,16 @@ impl Layout {
 
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.root.join("admin.kubeconfig")
+    }
+
+    /// Where a running server gives out backups.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.root.join("admin.sock")
+    }
+
+    /// What a restore has not finished yet.
+    pub fn restoring(&self) -> PathBuf {
+        self.root.join(".restoring")
     }
 
     pub fn images(&self) -> PathBuf {

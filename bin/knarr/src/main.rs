@@ -7,6 +7,7 @@ mod access;
 mod addons;
 mod agent;
 mod api_flags;
+mod backup;
 mod certificate;
 mod certificates;
 mod component;
@@ -58,7 +59,7 @@ pub const SHIM: &str = "shim";
 #[command(
     name = "knarr",
     version,
-    after_help = "Examples:\n  knarr server\n  knarr agent --kubeconfig worker-1.kubeconfig\n  knarr image ls\n  knarr explain pod web-1\n  knarr simulate -f web.yaml\n  knarr reset --yes"
+    after_help = "Examples:\n  knarr server\n  knarr agent --kubeconfig worker-1.kubeconfig\n  knarr image ls\n  knarr explain pod web-1\n  knarr simulate -f web.yaml\n  knarr backup -o cluster.knarr\n  knarr reset --yes"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -86,6 +87,10 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Say where the pods of manifests would go
     Simulate(simulate::SimulateArgs),
+    /// Write the cluster's state and keys to a file
+    Backup(backup::BackupArgs),
+    /// Bring back a cluster from such a file
+    Restore(backup::restore::RestoreArgs),
     /// Remove every trace of a node
     Reset(reset::ResetArgs),
     /// Serve files and greet with the host name: the examples' web server
@@ -149,6 +154,8 @@ fn run(command: Command) -> Result<()> {
         Command::Certificates(args) => certificates::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Simulate(args) => simulate::run(args),
+        Command::Backup(args) => backup::run(args),
+        Command::Restore(args) => backup::restore::run(args),
         Command::Reset(args) => reset::run(args),
         Command::Web(web) => web::run(web),
         Command::Completion { shell } => {

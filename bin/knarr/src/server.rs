@@ -13,13 +13,17 @@ use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Features, TolerationSeconds};
 use knarr_client::Supervisor;
 use knarr_client::clock::SystemClock;
+use knarr_client::events::EventRecorder;
 use knarr_kubelet::server::ServingCertificate;
 use knarr_scheduler::config::Configuration;
+use knarr_storage::Store;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_flags::{
     API_SERVER_IDENTITY, ApiArgs, COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD, STORAGE_VERSION_API,
 };
+use crate::backup::schedule::{ScheduleArgs, Scheduled};
 use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
@@ -27,7 +31,7 @@ use crate::pki::{Credentials, Pki, Subject};
 use crate::progress::Progress;
 use crate::renewal::Renewal;
 use crate::store::StoreArgs;
-use crate::{addons, control_plane, kubeconfig, leading, node, preflight, scheduler, signals};
+use crate::{addons, backup, control_plane, kubeconfig, leading, node, preflight, scheduler, signals};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr server\n  knarr server --data-dir /srv/knarr --port 7443\n  \
@@ -97,6 +101,8 @@ pub struct ServerArgs {
     api: ApiArgs,
     #[command(flatten)]
     controllers: ControllerArgs,
+    #[command(flatten)]
+    backups: ScheduleArgs,
 }
 
 pub fn run(args: ServerArgs) -> Result<()> {
@@ -114,6 +120,13 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let layout = Layout::create(&args.data_dir)?;
     let options = options(&args, &clock)?;
     check_features(&args.api.features()?, &resources::enabled(&options.runtime_config))?;
+    let source = backup::Source {
+        layout: layout.clone(),
+        node: options.node_name.clone(),
+        shared_store: options.shared_store,
+        encryption_config: args.api.encryption_config().map(ToOwned::to_owned),
+    };
+    let scheduled = args.backups.scheduled(source.clone())?;
     let listener = preflight::listen(SocketAddr::new(args.bind_address, args.port), "--port")?;
 
     let pki = progress
@@ -147,6 +160,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         let server = server.clone();
         async move { server.serve(listener).await }
     });
+    let admin = start_backups(&source, scheduled, &server, &store, &clock, &stop)?;
     start_components(&args, &server, &clock, &pki, &options, &stop);
     let shows = args.api.features()?.is_on(API_SERVER_IDENTITY);
     let identity = shows.then(|| {
@@ -207,9 +221,29 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     if let Some(identity) = identity {
         identity.await.context("the API server's lease is not kept any more")?;
     }
+    admin.await.context("the administrator's socket ended unexpectedly")?;
     server.shut_down().await;
     serving.await.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
     store.close().await.context("the store was not closed cleanly")
+}
+
+/// Starts what gives out and takes backups; the task ends some time after `stop`.
+fn start_backups(
+    source: &backup::Source,
+    scheduled: Option<Scheduled>,
+    server: &ApiServer,
+    store: &Arc<dyn Store>,
+    clock: &Arc<dyn Clock>,
+    stop: &CancellationToken,
+) -> Result<JoinHandle<()>> {
+    let socket = backup::AdminSocket::bind(&source.layout)?;
+    if let Some(scheduled) = scheduled {
+        server.show_metrics("backups", scheduled.metrics());
+        let client = control_plane::own_client(server, clock);
+        let events = EventRecorder::new(client, "knarr", &source.node, stop.clone());
+        tokio::spawn(scheduled.run(Arc::clone(store), events, Arc::clone(clock), stop.clone()));
+    }
+    Ok(tokio::spawn(socket.serve(Arc::clone(store), source.clone(), Arc::clone(clock), stop.clone())))
 }
 
 /// Starts what works on the cluster in the background, as far as it is not left to others.

@@ -8,20 +8,27 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::Args;
 use knarr_apiserver::storage_options;
-use knarr_storage::{Embedded, Error, Etcd, EtcdOptions, EtcdTls, Options, Precondition, Store};
+use knarr_storage::{
+    Compare, Embedded, Error, Etcd, EtcdOptions, EtcdTls, Op, Options, Precondition, Shifted, Store,
+};
 
 use crate::layout::Layout;
 use crate::pki::Pki;
 
 /// Says whose cluster the store holds.
-const IDENTITY: &[u8] = b"/cluster/identity";
+pub const IDENTITY: &[u8] = b"/cluster/identity";
+/// Is there while a backup is being restored.
+pub const RESTORING: &[u8] = b"/cluster/restoring";
+/// What is added to etcd's revisions, as a decimal number: etcd may be younger than the cluster that was restored into it.
+pub const OFFSET: &[u8] = b"/cluster/revision-offset";
 /// How long a start waits for etcd, as kube-apiserver's does: it may have no leader, or start beside this server.
 const ETCD_WAIT: Duration = Duration::from_secs(60);
 const ETCD_RETRY: Duration = Duration::from_millis(500);
 
+/// Which etcd cluster, and how it is reached.
 #[derive(Args)]
-pub struct StoreArgs {
-    /// Keep the cluster's state in etcd (v3.4 or later) instead of the data folder; several servers may share it
+pub struct EtcdArgs {
+    /// The cluster's state is in etcd (v3.4 or later) instead of the data folder; several servers may share it
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     etcd_servers: Vec<String>,
     /// What all keys in etcd begin with
@@ -36,6 +43,12 @@ pub struct StoreArgs {
     /// Its key
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     etcd_keyfile: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct StoreArgs {
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// What the cluster's state may take in the data folder; creations and updates that grow are refused beyond it. 0:
     /// 2 GiB, negative: no quota
     #[arg(
@@ -61,7 +74,12 @@ pub struct StoreArgs {
 impl StoreArgs {
     /// Whether other servers may use the same store.
     pub fn shared(&self) -> bool {
-        !self.etcd_servers.is_empty()
+        self.etcd.shared()
+    }
+
+    /// Files with certificates that somebody else renews.
+    pub fn certificate_files(&self) -> Vec<PathBuf> {
+        self.etcd.certificate_files()
     }
 
     /// Opens the store, and makes sure that it holds this server's own cluster.
@@ -70,9 +88,53 @@ impl StoreArgs {
             let options = storage_options(self.quota_backend_bytes, self.namespace_storage_limit_bytes);
             return Ok(embedded(layout, options).await?);
         }
-        let store = Arc::new(Etcd::new(self.options()?)?);
+        let store = self.etcd.connect().await?;
         claim(&*store, pki, &layout.pki()).await?;
         Ok(store)
+    }
+}
+
+impl EtcdArgs {
+    /// As without any of the flags.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        let etcd_prefix = "/knarr".to_owned();
+        Self {
+            etcd_servers: Vec::new(),
+            etcd_prefix,
+            etcd_cafile: None,
+            etcd_certfile: None,
+            etcd_keyfile: None,
+        }
+    }
+
+    /// Whether the state is in etcd.
+    pub fn shared(&self) -> bool {
+        !self.etcd_servers.is_empty()
+    }
+
+    /// The store in etcd, with the revisions of the cluster that it holds.
+    pub async fn connect(&self) -> Result<Arc<dyn Store>> {
+        let store = self.connect_plain()?;
+        let offset = until_reached(|| store.get(OFFSET)).await.context("cannot use etcd")?;
+        let by = match &offset {
+            Some(kv) => std::str::from_utf8(&kv.value).ok().and_then(|text| text.parse().ok()),
+            None => Some(0),
+        };
+        let key = String::from_utf8_lossy(OFFSET);
+        let by =
+            by.with_context(|| format!("the value of {}{key} in etcd is no number", self.etcd_prefix))?;
+        Ok(Shifted::wrap(store, by))
+    }
+
+    /// The store in etcd, with etcd's own revisions.
+    pub fn connect_plain(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(Etcd::new(self.options()?)?))
+    }
+
+    /// What all keys begin with.
+    pub fn prefix(&self) -> &str {
+        self.etcd_prefix.trim_end_matches('/')
     }
 
     /// Files with certificates that somebody else renews.
@@ -93,7 +155,7 @@ impl StoreArgs {
         };
         let ca_pem = self.etcd_cafile.as_ref().map(read).transpose()?;
         Ok(EtcdOptions {
-            prefix: self.etcd_prefix.trim_end_matches('/').to_owned(),
+            prefix: self.prefix().to_owned(),
             tls: EtcdTls { ca_pem, client_pem },
             ..EtcdOptions::new(self.etcd_servers.clone())
         })
@@ -117,9 +179,14 @@ async fn embedded(layout: &Layout, options: Options) -> Result<Arc<Embedded>> {
 /// The first server of a cluster leaves a mark; one with other keys would sign what the others refuse.
 async fn claim(store: &dyn Store, pki: &Pki, folder: &Path) -> Result<()> {
     let ours = Bytes::from(pki.identity()?);
-    let put = || store.put(Bytes::from_static(IDENTITY), ours.clone(), Precondition::NotExists, None);
-    match until_reached(put).await {
+    let absent = |key| Compare { key: Bytes::from_static(key), condition: Precondition::NotExists };
+    let mark = Op::Put { key: Bytes::from_static(IDENTITY), value: ours.clone(), lease: None };
+    match until_reached(|| store.txn(vec![absent(RESTORING), absent(IDENTITY)], vec![mark.clone()])).await {
         Ok(_) => Ok(()),
+        Err(Error::Conflict(conflict)) if &conflict.key[..] == RESTORING => bail!(
+            "a backup is being restored into this etcd, or was not restored whole: wait for it, or delete all keys \
+             below --etcd-prefix and restore it again"
+        ),
         Err(Error::Conflict(conflict)) if conflict.current.as_ref().is_some_and(|kv| kv.value == ours) => {
             Ok(())
         }

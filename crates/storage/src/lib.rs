@@ -14,6 +14,7 @@ mod engine;
 mod error;
 mod etcd;
 mod options;
+mod shifted;
 mod snapshot;
 mod store;
 #[cfg(any(test, feature = "suite"))]
@@ -28,6 +29,7 @@ pub use engine::quota::ShareOf;
 pub use error::{Conflict, Error};
 pub use etcd::{Etcd, EtcdConfigError, EtcdOptions, EtcdTls};
 pub use options::{Options, TimeSource};
+pub use shifted::Shifted;
 pub use snapshot::{Snapshot, snapshot};
 pub use store::Store;
 pub use types::{

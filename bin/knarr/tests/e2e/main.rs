@@ -6,6 +6,7 @@
 
 mod access;
 mod autoscaling;
+mod backups;
 mod bad_input;
 mod certificates;
 mod choices;

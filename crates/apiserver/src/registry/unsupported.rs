@@ -254,7 +254,10 @@ mod tests {
     fn a_change_is_warned_of_once() {
         let pod =
             |debug: Value| json!({"spec": {"resourceClaims": [{"name": "c"}], "ephemeralContainers": debug}});
-        let (old, new) = (pod(json!([])), pod(json!([{"name": "d", "volumeDevices": [{"name": "v", "devicePath": "/v"}]}])));
+        let (old, new) = (
+            pod(json!([])),
+            pod(json!([{"name": "d", "volumeDevices": [{"name": "v", "devicePath": "/v"}]}])),
+        );
         assert_eq!(warnings("", "pods", &old, None).len(), 1);
         assert_eq!(warnings("", "pods", &old, Some(&old)), [""; 0]);
         assert_eq!(

@@ -46,9 +46,14 @@ pub enum OpenError {
     Thread(#[source] io::Error),
 }
 
+/// Where the file of the store in a folder is.
+pub(crate) fn file(dir: &Path) -> PathBuf {
+    dir.join(FILE_NAME)
+}
+
 /// Opens the store in a folder; also answers where its file is.
 pub(crate) fn open(dir: &Path, options: &Options) -> Result<(RedbJournal, State, PathBuf), OpenError> {
-    let path = dir.join(FILE_NAME);
+    let path = file(dir);
     let io_error = |source| OpenError::Io { path: path.clone(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
     let reserve = Arc::new(Reserve::open(dir, options.reserve_bytes));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use redb::Database;
 
 use super::journal::{KEYS, LEASES, LOG, META, META_COMPACTED, META_FORMAT, META_LAST_LEASE, META_REVISION};
-use super::{FILE_NAME, FORMAT, codec, database_error, open_file};
+use super::{FORMAT, codec, database_error, file, open_file};
 use crate::OpenError;
 use crate::types::{KeyValue, LeaseId};
 
@@ -43,7 +43,7 @@ pub(crate) fn write<E>(
     revision: u64,
     entries: impl Iterator<Item = Result<Entry, E>>,
 ) -> Result<(), WriteError<E>> {
-    let path = dir.join(FILE_NAME);
+    let path = file(dir);
     if path.exists() {
         return Err(WriteError::Exists(path));
     }
@@ -72,8 +72,8 @@ pub(crate) fn write<E>(
 fn create(dir: &Path, path: &Path) -> Result<Database, OpenError> {
     let io_error = |source: io::Error| OpenError::Io { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
-    let file = open_file(dir, path).map_err(io_error)?;
-    redb::Builder::new().create_file(file).map_err(|error| database_error(path, error))
+    let opened = open_file(dir, path).map_err(io_error)?;
+    redb::Builder::new().create_file(opened).map_err(|error| database_error(path, error))
 }
 
 /// An empty database would be taken for a new store; one with a revision and no format is refused.

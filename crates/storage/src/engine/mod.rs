@@ -62,6 +62,11 @@ impl Embedded {
         Self::start(state, database, options, Some(file))
     }
 
+    /// Whether the folder holds the file of a store, whatever is in it.
+    pub fn is_in(dir: impl AsRef<Path>) -> bool {
+        disk::file(dir.as_ref()).exists()
+    }
+
     /// Writes a store with these contents into a folder that holds none; nobody may use it meanwhile. Every key gets
     /// `revision`; older reads and watches are refused as compacted. The file opens as a store only once this has
     /// returned without an error.

@@ -1,0 +1,174 @@
+//! The administrator's way into a running server: a socket in the data folder that gives out backups.
+//!
+//! A client sends one line, the name of what it wants (`backup`), and gets a line back: `ok`, after which the archive
+//! comes, or what was wrong. Only root and the server's own user get an answer.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, ErrorKind, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use knarr_apimachinery::clock::Clock;
+use knarr_storage::{Store, snapshot};
+use tokio::io::AsyncReadExt;
+use tokio_util::sync::CancellationToken;
+
+use super::archive::{Manifest, Reader, Writer};
+use super::contents::{self, Source};
+use super::seal::Passphrase;
+use crate::layout::Layout;
+
+const BACKUP: &[u8] = b"backup\n";
+const OK: &[u8] = b"ok\n";
+/// For how long either side waits for the other to go on.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After a failure to take a connection.
+const RETRY: Duration = Duration::from_secs(1);
+const ANSWER_BYTES: u64 = 4096;
+
+/// The socket, listening.
+pub struct AdminSocket {
+    listener: tokio::net::UnixListener,
+    path: PathBuf,
+}
+
+impl AdminSocket {
+    /// Takes the place of a socket that an earlier server has left.
+    pub fn bind(layout: &Layout) -> Result<Self> {
+        let path = layout.admin_socket();
+        let bind = || -> std::io::Result<tokio::net::UnixListener> {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let (short, _folder) = short_path(&path)?;
+            let listener = tokio::net::UnixListener::bind(&short)?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        };
+        let listener = bind().with_context(|| format!("cannot listen on {}", path.display()))?;
+        Ok(Self { listener, path })
+    }
+
+    /// Answers one client after the other until `stop`.
+    pub async fn serve(
+        self,
+        store: Arc<dyn Store>,
+        source: Source,
+        clock: Arc<dyn Clock>,
+        stop: CancellationToken,
+    ) {
+        loop {
+            let accepted = tokio::select! {
+                () = stop.cancelled() => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            let answered = match accepted {
+                Ok((stream, _)) => tokio::select! {
+                    () = stop.cancelled() => break,
+                    answered = answer(stream, &store, &source, &clock) => answered,
+                },
+                Err(error) => {
+                    clock.sleep(RETRY).await;
+                    Err(error.into())
+                }
+            };
+            if let Err(error) = answered {
+                tracing::warn!("a request at the administrator's socket failed: {error:#}");
+            }
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+async fn answer(
+    mut stream: tokio::net::UnixStream,
+    store: &Arc<dyn Store>,
+    source: &Source,
+    clock: &Arc<dyn Clock>,
+) -> Result<()> {
+    let user = stream.peer_cred()?.uid();
+    if user != 0 && user != nix::unistd::geteuid().as_raw() {
+        bail!("it came from user {user}");
+    }
+    let mut request = [0; BACKUP.len()];
+    tokio::time::timeout(PATIENCE, stream.read_exact(&mut request)).await.context("no request came")??;
+    let taken = if request == BACKUP {
+        snapshot(&**store).await.context("cannot read the store")
+    } else {
+        Err(anyhow::anyhow!("the request is unknown: is the knarr that asks of another version?"))
+    };
+    let stream = stream.into_std()?;
+    let (source, now) = (source.clone(), clock.now());
+    tokio::task::spawn_blocking(move || {
+        stream.set_nonblocking(false)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let send = |line: &[u8]| (&stream).write_all(line);
+        // What can be wrong with the files is found before the archive begins.
+        match taken.and_then(|taken| contents::prepare(&source, taken, now)) {
+            Ok(contents) => {
+                send(OK)?;
+                let output = BufWriter::with_capacity(super::BUFFER_BYTES, &stream);
+                contents.write(None, output)?.1.flush()?;
+                Ok(())
+            }
+            Err(error) => {
+                send(format!("{error:#}\n").as_bytes())?;
+                Err(error)
+            }
+        }
+    })
+    .await?
+}
+
+/// A connection to the server that runs on this data folder; `None` if none does.
+pub fn connect(layout: &Layout) -> Result<Option<UnixStream>> {
+    let path = layout.admin_socket();
+    let connected = short_path(&path).and_then(|(short, _folder)| UnixStream::connect(short));
+    match connected {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot connect to {}", path.display())),
+    }
+}
+
+/// Fetches a backup, and writes it as it comes; what comes is checked.
+pub fn receive<W: Write>(
+    mut stream: UnixStream,
+    passphrase: Option<&Passphrase>,
+    output: W,
+) -> Result<(Manifest, W)> {
+    let failed = "the server broke off";
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(BACKUP).context(failed)?;
+    let mut head = [0; OK.len()];
+    stream.read_exact(&mut head).context(failed)?;
+    if head != OK {
+        let mut reason = head.to_vec();
+        stream.take(ANSWER_BYTES).read_to_end(&mut reason).context(failed)?;
+        bail!("the server answered: {}", String::from_utf8_lossy(&reason).trim());
+    }
+    let mut reader = Reader::new(std::io::BufReader::with_capacity(super::BUFFER_BYTES, stream), None)
+        .context("what the server sends is no backup")?;
+    let manifest = reader.manifest().clone();
+    let in_words = "cannot write the backup";
+    let mut writer = Writer::new(output, passphrase, &manifest).context(in_words)?;
+    while let Some(record) = reader.next().context("what the server sends is not whole")? {
+        writer.write(&record).context(in_words)?;
+    }
+    Ok((manifest, writer.finish().context(in_words)?))
+}
+
+/// A path of the socket that is short enough for an address, whatever the folder's length; good while the folder is
+/// held open.
+fn short_path(path: &Path) -> std::io::Result<(PathBuf, File)> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default();
+    let held = OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECTORY).open(folder)?;
+    Ok((PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd())).join(name), held))
+}

@@ -1,0 +1,180 @@
+//! What goes into a backup: the store's keys, the cluster's keys and certificates, and a few files beside them.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use knarr_storage::Snapshot;
+
+use super::archive::{Manifest, Writer};
+use super::seal::Passphrase;
+use crate::layout::Layout;
+use crate::pki::Pki;
+
+pub const ADMIN_KUBECONFIG: &str = "admin.kubeconfig";
+/// Where the encryption configuration is put by a restore, below the data folder.
+pub const ENCRYPTION_CONFIG: &str = "encryption-provider-config.yaml";
+/// Keys of which servers say whose store it is; a restore writes its own.
+const MARKS: &[u8] = b"/cluster/";
+/// Folders within folders of `pki/`.
+const DEPTH: usize = 4;
+/// The largest file that is taken along.
+const FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Where the files of a backup come from.
+#[derive(Debug, Clone)]
+pub struct Source {
+    pub layout: Layout,
+    pub node: String,
+    /// Whether the store is in etcd.
+    pub shared_store: bool,
+    /// The file that the server was given as `--encryption-provider-config`.
+    pub encryption_config: Option<PathBuf>,
+}
+
+/// Whether a key is one by which servers know their store, which no backup holds.
+pub fn is_mark(key: &[u8]) -> bool {
+    key.starts_with(MARKS)
+}
+
+/// All that a backup will hold.
+pub struct Contents {
+    manifest: Manifest,
+    files: Vec<(String, Vec<u8>)>,
+    snapshot: Snapshot,
+}
+
+/// Gathers the files that belong to a snapshot.
+pub fn prepare(source: &Source, mut snapshot: Snapshot, now: Timestamp) -> Result<Contents> {
+    snapshot.kvs.retain(|kv| !is_mark(&kv.key));
+    let files = files(source)?;
+    let manifest = Manifest {
+        knarr_version: env!("CARGO_PKG_VERSION").to_owned(),
+        cluster_identity: Pki::open(source.layout.pki())?.identity()?,
+        node: source.node.clone(),
+        store: if source.shared_store { "etcd" } else { "embedded" }.to_owned(),
+        revision: snapshot.revision,
+        time: now.to_string(),
+        keys: snapshot.kvs.len() as u64,
+        leases: snapshot.leases.len() as u64,
+        files: files.len() as u64,
+    };
+    Ok(Contents { manifest, files, snapshot })
+}
+
+impl Contents {
+    /// Writes a whole archive; returns its manifest and what was written to.
+    pub fn write<W: Write>(self, passphrase: Option<&Passphrase>, output: W) -> Result<(Manifest, W)> {
+        let write = || -> std::io::Result<W> {
+            let mut writer = Writer::new(output, passphrase, &self.manifest)?;
+            for (path, content) in &self.files {
+                writer.file(path, content)?;
+            }
+            for (id, ttl_seconds) in &self.snapshot.leases {
+                writer.lease(*id, *ttl_seconds)?;
+            }
+            for kv in &self.snapshot.kvs {
+                writer.key(&kv.key, &kv.value, kv.lease)?;
+            }
+            writer.finish()
+        };
+        let output = write().context("cannot write the backup")?;
+        Ok((self.manifest, output))
+    }
+}
+
+/// The files by their paths below the data folder.
+fn files(source: &Source) -> Result<Vec<(String, Vec<u8>)>> {
+    let (root, pki) = (source.layout.root(), source.layout.pki());
+    if !pki.join("ca.key").exists() {
+        bail!("{} holds no keys of a cluster: name a server's data folder with --data-dir", root.display());
+    }
+    let mut files = Vec::new();
+    collect(&pki, "pki", DEPTH, &mut files)?;
+    let kubeconfig = source.layout.admin_kubeconfig();
+    if kubeconfig.exists() {
+        files.push((ADMIN_KUBECONFIG.to_owned(), read(&kubeconfig)?));
+    }
+    if let Some(path) = &source.encryption_config {
+        files.push((ENCRYPTION_CONFIG.to_owned(), read(path)?));
+    }
+    Ok(files)
+}
+
+/// Plain files of a folder and those in it, without half-written ones.
+fn collect(folder: &Path, path: &str, depth: usize, files: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+    let in_folder = || format!("cannot read {}", folder.display());
+    let mut entries =
+        fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>).with_context(in_folder)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name();
+        let Some(name) = name.to_str().filter(|name| !name.ends_with(".new")) else { continue };
+        let path = format!("{path}/{name}");
+        let kind = entry.file_type().with_context(in_folder)?;
+        if kind.is_dir() && depth > 0 {
+            collect(&entry.path(), &path, depth - 1, files)?;
+        } else if kind.is_file() {
+            if !is_allowed(&path) {
+                bail!("{} has a name that a backup cannot hold", entry.path().display());
+            }
+            files.push((path, read(&entry.path())?));
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let read = || -> std::io::Result<Option<Vec<u8>>> {
+        if fs::metadata(path)?.len() > FILE_BYTES {
+            return Ok(None);
+        }
+        fs::read(path).map(Some)
+    };
+    match read().with_context(|| format!("cannot read {}", path.display()))? {
+        Some(content) => Ok(content),
+        None => bail!("{} is too large for a backup", path.display()),
+    }
+}
+
+/// Whether a backup may hold a file of this path, and a restore write it.
+pub fn is_allowed(path: &str) -> bool {
+    if path == ADMIN_KUBECONFIG || path == ENCRYPTION_CONFIG {
+        return true;
+    }
+    let Some(below) = path.strip_prefix("pki/") else { return false };
+    let plain = |name: &str| {
+        let is_plain = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'_');
+        !name.is_empty() && name.bytes().all(is_plain) && name != "." && name != ".."
+    };
+    below.split('/').all(plain)
+        && below.split('/').count() <= DEPTH + 1
+        && Path::new(path).components().all(|c| matches!(c, Component::Normal(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_stay_below_the_data_folder() {
+        for (path, allowed) in [
+            ("pki/ca.key", true),
+            ("pki/front-proxy/ca.crt", true),
+            ("admin.kubeconfig", true),
+            ("pki/../../etc/passwd", false),
+            ("/etc/passwd", false),
+            ("pki//ca.key", false),
+            ("pki/", false),
+            ("pki/.", false),
+            ("pki", false),
+            ("store/store.redb", false),
+            ("pki/a/b/c/d/e/f", false),
+            ("pki/a\0b", false),
+        ] {
+            assert_eq!(is_allowed(path), allowed, "{path}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `knarr backup`: everything that a cluster cannot be made anew from nothing without, in one file.
+
+mod admin;
+mod archive;
+mod contents;
+mod into_etcd;
+mod output_file;
+pub mod restore;
+pub mod schedule;
+mod seal;
+
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::clock::SystemClock;
+use knarr_storage::{Embedded, OpenError, Options, Snapshot, Store, snapshot};
+
+pub use admin::AdminSocket;
+use archive::Manifest;
+pub use contents::Source;
+use output_file::OutputFile;
+use seal::Passphrase;
+
+use crate::layout::{DEFAULT_DATA_DIR, Layout};
+use crate::preflight;
+use crate::store::EtcdArgs;
+
+/// How much is gathered before it is written.
+const BUFFER_BYTES: usize = 256 * 1024;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  knarr backup -o cluster.knarr\n  \
+    knarr backup --data-dir /srv/knarr -o cluster.knarr --passphrase-file passphrase\n  \
+    knarr backup -o cluster.knarr --etcd-servers http://10.0.0.5:2379")]
+pub struct BackupArgs {
+    /// The server's data folder; the server may run or not
+    #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Where the backup goes; what is there is replaced
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Encrypt the backup with the passphrase that is the content of this file
+    #[arg(long, value_name = "FILE")]
+    passphrase_file: Option<PathBuf>,
+    /// The server's file of that name, to be in the backup too; a running server says by itself which it is
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+}
+
+pub fn run(args: BackupArgs) -> Result<()> {
+    preflight::root("back up a cluster")?;
+    let passphrase = passphrase(args.passphrase_file.as_deref())?;
+    let layout = Layout::at(&args.data_dir);
+    let output = BufWriter::with_capacity(BUFFER_BYTES, OutputFile::create(&args.output)?);
+    let (manifest, output) = take(&args, &layout, passphrase.as_ref(), output)?;
+    let output = output.into_inner().map_err(std::io::IntoInnerError::into_error);
+    output.with_context(|| output_file::cannot_write(&args.output))?.commit()?;
+    println!(
+        "backed up {} keys and {} files at revision {} to {}",
+        manifest.keys,
+        manifest.files,
+        manifest.revision,
+        args.output.display()
+    );
+    Ok(())
+}
+
+type Output = BufWriter<OutputFile>;
+
+fn take(
+    args: &BackupArgs,
+    layout: &Layout,
+    passphrase: Option<&Passphrase>,
+    output: Output,
+) -> Result<(Manifest, Output)> {
+    if !args.etcd.shared()
+        && let Some(running) = admin::connect(layout)?
+    {
+        return admin::receive(running, passphrase, output);
+    }
+    let runtime = crate::memory::runtime()?;
+    let snapshot = runtime.block_on(read_store(args, layout))?;
+    warn_of_encrypted(&snapshot, args.encryption_provider_config.as_deref());
+    let source = Source {
+        layout: layout.clone(),
+        node: nix::unistd::gethostname()?.to_string_lossy().into_owned(),
+        shared_store: args.etcd.shared(),
+        encryption_config: args.encryption_provider_config.clone(),
+    };
+    contents::prepare(&source, snapshot, SystemClock.now())?.write(passphrase, output)
+}
+
+/// The contents of etcd, or of the data folder of a server that does not run.
+async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
+    if args.etcd.shared() {
+        let store = args.etcd.connect().await?;
+        return snapshot(&*store).await.context("cannot read etcd");
+    }
+    let folder = layout.store();
+    if !Embedded::is_in(&folder) {
+        bail!(
+            "{} holds no store: name a server's data folder with --data-dir, or its etcd with --etcd-servers",
+            layout.root().display()
+        );
+    }
+    let options = Options { reserve_bytes: 0, ..Options::default() };
+    let store = Embedded::open(&folder, options).map_err(|error| match error {
+        OpenError::Locked(path) => anyhow::anyhow!(
+            "{} is in use, but no server answers at {}: is it still starting?",
+            path.display(),
+            layout.admin_socket().display()
+        ),
+        error => anyhow::Error::new(error),
+    })?;
+    let taken = snapshot(&store).await;
+    store.close().await?;
+    Ok(taken?)
+}
+
+/// A server that does not run cannot say where the keys of encrypted values are.
+fn warn_of_encrypted(snapshot: &Snapshot, config: Option<&Path>) {
+    let encrypted = snapshot.kvs.iter().filter(|kv| kv.value.starts_with(b"k8s:enc:")).count();
+    if encrypted > 0 && config.is_none() {
+        eprintln!(
+            "warning: {encrypted} values are encrypted, and the backup does not hold their keys: name the server's \
+             --encryption-provider-config, or keep that file yourself"
+        );
+    }
+}
+
+fn passphrase(file: Option<&Path>) -> Result<Option<Passphrase>> {
+    let Some(file) = file else { return Ok(None) };
+    let content = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    match Passphrase::of_file(&content) {
+        Some(passphrase) => Ok(Some(passphrase)),
+        None => bail!("--passphrase-file: {} is empty", file.display()),
+    }
+}

@@ -1,0 +1,299 @@
+//! Backups that a server takes by itself, by a schedule, into a folder in which the newest ones are kept.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use k8s_openapi::api::core::v1::ObjectReference;
+use knarr_api::batch::schedule::Schedule;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::events::{EventRecorder, EventType};
+use knarr_storage::{Store, snapshot};
+use nix::sys::statvfs::statvfs;
+use tokio_util::sync::CancellationToken;
+
+use super::contents::{self, Source};
+use super::output_file::OutputFile;
+
+/// Every twelve hours, as k3s takes snapshots of its etcd.
+const DEFAULT_SCHEDULE: &str = "0 */12 * * *";
+/// The clock is looked at this often at least: it may be set, or stand still while the machine sleeps.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
+const SUFFIX: &str = ".knarr";
+/// `20261125T120000Z`
+const TIME_FORMAT: &str = "%Y%m%dT%H%M%SZ";
+
+#[derive(Args)]
+pub struct ScheduleArgs {
+    /// When to take backups, as in a CronJob, in UTC unless TZ= says otherwise; empty for never [default: '0 */12 * * *';
+    /// never with --etcd-servers]
+    #[arg(long, value_name = "CRON")]
+    backup_schedule: Option<String>,
+    /// Where they go [default: the folder backups in the data folder]
+    #[arg(long, value_name = "DIR")]
+    backup_dir: Option<PathBuf>,
+    /// How many of them are kept
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    backup_retention: u32,
+}
+
+/// What is to be done when.
+pub struct Scheduled {
+    pub source: Source,
+    schedule: Schedule,
+    folder: PathBuf,
+    retention: usize,
+    counts: Arc<Mutex<Counts>>,
+}
+
+/// What metrics show.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    succeeded: u64,
+    failed: u64,
+    last_success: Option<i64>,
+    last_bytes: u64,
+}
+
+impl ScheduleArgs {
+    /// `None` if no backups are to be taken.
+    pub fn scheduled(&self, source: Source) -> Result<Option<Scheduled>> {
+        let default = if source.shared_store { "" } else { DEFAULT_SCHEDULE };
+        let text = self.backup_schedule.as_deref().unwrap_or(default);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let schedule =
+            Schedule::parse(text).map_err(|why| anyhow::anyhow!("--backup-schedule: {text:?}: {why}"))?;
+        let folder = self.backup_dir.clone().unwrap_or_else(|| source.layout.root().join("backups"));
+        let retention = usize::try_from(self.backup_retention)?;
+        Ok(Some(Scheduled { source, schedule, folder, retention, counts: Arc::default() }))
+    }
+}
+
+impl Scheduled {
+    /// The text of the metrics, from now on.
+    pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + 'static {
+        let counts = Arc::clone(&self.counts);
+        move || metrics(*counts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes backups until `stop`.
+    pub async fn run(
+        self,
+        store: Arc<dyn Store>,
+        events: EventRecorder,
+        clock: Arc<dyn Clock>,
+        stop: CancellationToken,
+    ) {
+        let scheduled = Arc::new(self);
+        while let Some(due) = scheduled.schedule.next(clock.now(), &TimeZone::UTC) {
+            while let Ok(left) = Duration::try_from(clock.now().duration_until(due))
+                && !left.is_zero()
+            {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = clock.sleep(left.min(LOOK_EVERY)) => {}
+                }
+            }
+            match scheduled.take(&*store, clock.now()).await {
+                Ok(path) => tracing::info!(file = %path.display(), "backup taken"),
+                Err(error) => {
+                    scheduled.count(|counts| counts.failed += 1);
+                    tracing::error!("the scheduled backup failed: {error:#}");
+                    let text = format!("The scheduled backup failed: {error:#}");
+                    events.event_about(scheduled.node(), EventType::Warning, "BackupFailed", text);
+                }
+            }
+        }
+    }
+
+    fn node(&self) -> ObjectReference {
+        let name = Some(self.source.node.clone());
+        ObjectReference {
+            kind: Some("Node".to_owned()),
+            uid: name.clone(),
+            name,
+            ..ObjectReference::default()
+        }
+    }
+
+    fn count(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Takes one backup, and removes those that are not kept any more.
+    async fn take(self: &Arc<Self>, store: &dyn Store, now: Timestamp) -> Result<PathBuf> {
+        let taken = snapshot(store).await.context("cannot read the store")?;
+        let own = Arc::clone(self);
+        tokio::task::spawn_blocking(move || own.write(taken, now)).await?
+    }
+
+    fn write(&self, taken: knarr_storage::Snapshot, now: Timestamp) -> Result<PathBuf> {
+        use std::os::unix::fs::DirBuilderExt;
+        let folder = &self.folder;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+        check_room(folder, taken.kvs.iter().map(|kv| (kv.key.len() + kv.value.len()) as u64).sum())?;
+        let path = folder.join(format!("{}{}{SUFFIX}", self.prefix(), now.strftime(TIME_FORMAT)));
+        let output = std::io::BufWriter::with_capacity(super::BUFFER_BYTES, OutputFile::create(&path)?);
+        let (_, output) = contents::prepare(&self.source, taken, now)?.write(None, output)?;
+        let output = output.into_inner().map_err(std::io::IntoInnerError::into_error);
+        output.with_context(|| super::output_file::cannot_write(&path))?.commit()?;
+        let bytes = std::fs::metadata(&path).map_or(0, |of| of.len());
+        self.count(|counts| {
+            counts.succeeded += 1;
+            counts.last_success = Some(now.as_second());
+            counts.last_bytes = bytes;
+        });
+        self.remove_old().with_context(|| format!("cannot remove old backups from {}", folder.display()))?;
+        Ok(path)
+    }
+
+    /// What the names of this server's backups begin with.
+    fn prefix(&self) -> String {
+        format!("scheduled-{}-", self.source.node)
+    }
+
+    fn remove_old(&self) -> std::io::Result<()> {
+        let entries = std::fs::read_dir(&self.folder)?.collect::<Result<Vec<_>, _>>()?;
+        let names = entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        for name in surplus(names, &self.prefix(), self.retention) {
+            std::fs::remove_file(self.folder.join(name))?;
+        }
+        Ok(())
+    }
+}
+
+/// The names of backups of this prefix that are older than the newest ones.
+fn surplus(mut names: Vec<String>, prefix: &str, keep: usize) -> Vec<String> {
+    let is_time = |text: &str| {
+        let digits = |part: &str, len| part.len() == len && part.bytes().all(|c| c.is_ascii_digit());
+        text.strip_suffix('Z')
+            .and_then(|text| text.split_once('T'))
+            .is_some_and(|(date, time)| digits(date, 8) && digits(time, 6))
+    };
+    names.retain(|name| {
+        name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(SUFFIX)).is_some_and(is_time)
+    });
+    names.sort_unstable();
+    names.truncate(names.len().saturating_sub(keep));
+    names
+}
+
+/// A backup must not be what fills the disk that the store is on.
+fn check_room(folder: &Path, bytes: u64) -> Result<()> {
+    let of = statvfs(folder).with_context(|| format!("cannot look at the disk of {}", folder.display()))?;
+    #[allow(clippy::unnecessary_cast, reason = "the types differ between machines")]
+    let free = (of.blocks_available() as u64).saturating_mul(of.fragment_size() as u64);
+    if free < bytes.saturating_mul(2) {
+        bail!("{} has {free} bytes free, and twice the {bytes} of the state are wanted", folder.display());
+    }
+    Ok(())
+}
+
+fn metrics(counts: Counts) -> String {
+    let mut text = format!(
+        "# HELP knarr_scheduled_backups_total Scheduled backups by result.\n\
+         # TYPE knarr_scheduled_backups_total counter\n\
+         knarr_scheduled_backups_total{{result=\"success\"}} {}\n\
+         knarr_scheduled_backups_total{{result=\"error\"}} {}\n",
+        counts.succeeded, counts.failed
+    );
+    if let Some(last) = counts.last_success {
+        text.push_str(&format!(
+            "# HELP knarr_scheduled_backup_last_success_timestamp_seconds When the last one was taken.\n\
+             # TYPE knarr_scheduled_backup_last_success_timestamp_seconds gauge\n\
+             knarr_scheduled_backup_last_success_timestamp_seconds {last}\n\
+             # HELP knarr_scheduled_backup_size_bytes The size of the last one.\n\
+             # TYPE knarr_scheduled_backup_size_bytes gauge\n\
+             knarr_scheduled_backup_size_bytes {}\n",
+            counts.last_bytes
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use knarr_storage::{Embedded, Options, Precondition};
+
+    use super::*;
+    use crate::layout::Layout;
+    use crate::pki::Pki;
+
+    #[test]
+    fn the_newest_are_kept_and_what_is_not_ours_is() {
+        let names = [
+            "scheduled-n-20260102T000000Z.knarr",
+            "scheduled-n-20260101T000000Z.knarr",
+            "scheduled-n-20260103T000000Z.knarr",
+            "scheduled-n-2-20260101T000000Z.knarr",
+            "scheduled-n-keep.knarr",
+            "mine.knarr",
+        ];
+        let names = || names.map(ToOwned::to_owned).to_vec();
+        assert_eq!(surplus(names(), "scheduled-n-", 2), ["scheduled-n-20260101T000000Z.knarr"]);
+        assert_eq!(surplus(names(), "scheduled-n-", 5), Vec::<String>::new());
+    }
+
+    #[test]
+    fn schedules_are_those_of_cron_jobs() {
+        let source = |shared_store| Source {
+            layout: Layout::at(Path::new("/nowhere")),
+            node: "n".to_owned(),
+            shared_store,
+            encryption_config: None,
+        };
+        let args = |schedule: Option<&str>| ScheduleArgs {
+            backup_schedule: schedule.map(ToOwned::to_owned),
+            backup_dir: None,
+            backup_retention: 5,
+        };
+        for (schedule, shared, taken) in
+            [(None, false, true), (None, true, false), (Some(""), false, false), (Some("@daily"), true, true)]
+        {
+            assert_eq!(args(schedule).scheduled(source(shared)).unwrap().is_some(), taken, "{schedule:?}");
+        }
+        let refused = args(Some("61 * * * *")).scheduled(source(false)).err().unwrap().to_string();
+        assert!(refused.starts_with("--backup-schedule: \"61 * * * *\": "), "{refused}");
+        let default = args(None).scheduled(source(false)).unwrap().unwrap();
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let next = default.schedule.next(at("2026-01-01T00:30:00Z"), &TimeZone::UTC);
+        assert_eq!(next, Some(at("2026-01-01T12:00:00Z")));
+        assert_eq!(default.folder, Path::new("/nowhere/backups"));
+    }
+
+    #[tokio::test]
+    async fn backups_are_taken_and_failures_counted() {
+        let root = std::env::temp_dir().join(format!("knarr-scheduled-{}", std::process::id()));
+        let layout = Layout::create(&root).unwrap();
+        Pki::open(layout.pki()).unwrap().service_account_key().unwrap();
+        let store = Embedded::memory(Options::default());
+        store.put("/registry/a".into(), "1".into(), Precondition::Any, None).await.unwrap();
+        let source = Source { layout, node: "n".into(), shared_store: false, encryption_config: None };
+        let args = ScheduleArgs { backup_schedule: None, backup_dir: None, backup_retention: 2 };
+        let scheduled = Arc::new(args.scheduled(source).unwrap().unwrap());
+        for day in 1..=3 {
+            let now = format!("2026-01-0{day}T00:00:00Z").parse().unwrap();
+            let path = scheduled.take(&store, now).await.unwrap();
+            super::super::restore::Backup::open(&path, None).unwrap();
+        }
+        let mut left: Vec<_> =
+            std::fs::read_dir(root.join("backups")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["scheduled-n-20260102T000000Z.knarr", "scheduled-n-20260103T000000Z.knarr"]);
+        let text = scheduled.metrics()();
+        assert!(text.contains("_total{result=\"success\"} 3\n"), "{text}");
+        assert!(text.contains("last_success_timestamp_seconds 1767398400\n"), "{text}");
+        assert!(check_room(&root, u64::MAX / 4).is_err());
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+}
