@@ -75,7 +75,7 @@ impl Renewal {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = clock.sleep(if failed { RETRY } else { LOOK_EVERY }) => {}
-                () = folder_watch::changed(watch.as_ref(), &clock) => {}
+                () = folder_watch::changed(watch.as_ref(), clock) => {}
             }
         }
     }
