@@ -1,12 +1,15 @@
 //! What reads untrusted bytes, fed with broken ones: nothing may panic, hang, or take memory without bound.
 //!
 //! Each [`Target`] is a decoder with a few good inputs, which are mutated with a seeded generator: a run with the same
-//! seed is the same run. The tests do a bounded number of rounds; `cargo xtask fuzz NAME --seconds N` goes on for longer.
+//! seed is the same run. The tests do a bounded number of rounds; `cargo xtask fuzz NAME --seconds N` goes on for longer,
+//! and `cargo xtask fuzz --coverage` lets libFuzzer choose the inputs. What that found worth keeping is in `corpus/`.
 
 mod decoders;
 mod expressions;
+mod images;
 pub mod memory;
 mod mutate;
+mod objects;
 mod requests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -37,6 +40,8 @@ pub struct Target {
 pub fn targets() -> Vec<Target> {
     let mut all = decoders::all();
     all.extend(expressions::all());
+    all.extend(images::all());
+    all.extend(objects::all());
     all.extend(requests::all());
     all.sort_by_key(|t| t.name);
     all

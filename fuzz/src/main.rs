@@ -1,12 +1,14 @@
 //! `knarr-fuzz NAME SECONDS [SEED]`: fuzzes one decoder for a while, or without arguments lists them.
+//! `knarr-fuzz --write-corpus FOLDER NAME`: writes the inputs that a target begins with.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
 use knarr_fuzz::memory::Counting;
-use knarr_fuzz::{fuzz, targets};
+use knarr_fuzz::{Target, fuzz, targets};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -16,6 +18,11 @@ fn main() -> ExitCode {
     let number =
         |i: usize, otherwise: u64| arguments.get(i).and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let all = targets();
+    if let [flag, folder, name] = &arguments[..]
+        && flag == "--write-corpus"
+    {
+        return write_corpus(&all, Path::new(folder), name);
+    }
     let Some(target) = arguments.first().and_then(|name| all.iter().find(|t| t.name == name)) else {
         all.iter().for_each(|t| println!("{}", t.name));
         return if arguments.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
@@ -37,4 +44,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// One file an input, named by its place.
+fn write_corpus(all: &[Target], folder: &Path, name: &str) -> ExitCode {
+    let inputs = all.iter().filter(|target| target.name == name).flat_map(|target| &target.corpus);
+    for (at, input) in inputs.enumerate() {
+        let path = folder.join(format!("seed-{at:03}"));
+        if let Err(error) = std::fs::write(&path, input) {
+            println!("cannot write {}: {error}", path.display());
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
 }

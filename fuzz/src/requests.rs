@@ -15,13 +15,13 @@ use tokio::runtime::Runtime;
 use crate::Target;
 
 /// One server for all requests of a target, and the runtime that it lives on.
-struct Server {
+pub struct Server {
     runtime: Runtime,
     user: Arc<dyn Transport>,
 }
 
 impl Server {
-    fn start() -> Option<Self> {
+    pub fn start() -> Option<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
         let user = runtime.block_on(async {
             let store: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
@@ -32,7 +32,7 @@ impl Server {
         Some(Self { runtime, user })
     }
 
-    fn send(&self, method: Method, uri: &str, content_type: &str, body: &[u8]) {
+    pub fn send(&self, method: Method, uri: &str, content_type: &str, body: &[u8]) {
         let request = Request::builder().method(method).uri(uri).header("content-type", content_type);
         let Ok(request) = request.body(Bytes::copy_from_slice(body)) else { return };
         self.runtime.block_on(async {

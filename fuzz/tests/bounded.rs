@@ -1,5 +1,6 @@
 //! A bounded run over every target.
 
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use knarr_client::clock::SystemClock;
@@ -18,7 +19,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 /// Inputs a target, few enough for every day; requests go through a whole server, so there are fewer.
 fn rounds(target: &Target) -> u64 {
-    if matches!(target.name, "body" | "path" | "query") { 150 } else { 1500 }
+    if matches!(target.name, "body" | "layer" | "objects" | "path" | "query") { 150 } else { 1500 }
 }
 
 #[test]
@@ -28,6 +29,25 @@ fn nothing_panics_hangs_or_grows() {
         let most = rounds(&target);
         if let Err(failure) = fuzz(&target, 1, &SystemClock, |round| round < most) {
             panic!("{}: {}: {:?}", target.name, failure.why, String::from_utf8_lossy(&failure.input));
+        }
+    }
+}
+
+/// Inputs that a run under libFuzzer has found to reach something of their own.
+#[test]
+fn what_is_kept_still_passes() {
+    let _alone = alone();
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let all = targets();
+    for folder in std::fs::read_dir(kept).unwrap() {
+        let folder = folder.unwrap();
+        let target = all.iter().find(|target| folder.file_name() == target.name);
+        let target = target.unwrap_or_else(|| panic!("{:?} is no target", folder.file_name()));
+        for file in std::fs::read_dir(folder.path()).unwrap() {
+            let path = file.unwrap().path();
+            if let Err(failure) = check(target, &std::fs::read(&path).unwrap(), &SystemClock) {
+                panic!("{}: {}", path.display(), failure.why);
+            }
         }
     }
 }
