@@ -118,6 +118,38 @@ fn run_and_kill(dir: &Path, moment: Duration, acknowledged: &mut Acknowledged) {
     reader.join().unwrap();
 }
 
+/// The first start makes the file: wherever it is killed, the next one goes on.
+#[test]
+fn a_first_start_may_be_killed_at_any_moment() {
+    let root = std::env::temp_dir().join(format!("knarr-storage-first-{}", std::process::id()));
+    for round in 0..60_u32 {
+        let dir = root.join(round.to_string());
+        std::fs::create_dir_all(&dir).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "writer", "--nocapture", "--test-threads=1"])
+            .env(DIR_VARIABLE, &dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut child = KillOnDrop(child);
+        let begun = || std::fs::read_dir(&dir).unwrap().next().is_some();
+        while !begun() && child.0.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let moment = Instant::now() + Duration::from_micros(40) * round;
+        while Instant::now() < moment {
+            std::hint::spin_loop();
+        }
+        child.0.kill().unwrap();
+        child.0.wait().unwrap();
+        drop(
+            Embedded::open(&dir, Options::default()).unwrap_or_else(|error| panic!("round {round}: {error}")),
+        );
+    }
+    std::fs::remove_dir_all(&root).unwrap();
+}
+
 async fn check(dir: &Path, acknowledged: &Acknowledged, least: u64) -> u64 {
     let store = Embedded::open(dir, Options::default()).unwrap();
     let status = store.status().await.unwrap();

@@ -56,10 +56,35 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<(RedbJournal, State,
     let path = file(dir);
     let io_error = |source| OpenError::Io { path: path.clone(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
+    create_whole(dir, &path)?;
     let reserve = Arc::new(Reserve::open(dir, options.reserve_bytes));
     let opener = opener(dir, &path, options.cache_bytes, Arc::clone(&reserve));
     let (journal, state) = start(opener, reserve, &path)?;
     Ok((journal, state, path))
+}
+
+/// Makes the file where there is none: under another name until redb has written what it recognizes its files by. A process
+/// that is killed in between, or finds the disk full, leaves no file that never opens.
+fn create_whole(dir: &Path, path: &Path) -> Result<(), OpenError> {
+    if path.exists() {
+        return Ok(());
+    }
+    let io_error = |source| OpenError::Io { path: path.to_owned(), source };
+    let new = dir.join(format!("{FILE_NAME}.{}.new", std::process::id()));
+    let made = guarded(path, || {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&new);
+        let made = redb::Builder::new().create_file(file.map_err(io_error)?);
+        drop(made.map_err(|error| database_error(path, error))?);
+        // Another process may have been quicker; its file stays.
+        match std::fs::hard_link(&new, path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(io_error(error)),
+            _ => Ok(()),
+        }
+    });
+    // One that a killed process has left is small, and does no harm.
+    let _ = std::fs::remove_file(&new);
+    made
 }
 
 /// How the store's file is opened: at the start, and again after a write that failed.
