@@ -10,11 +10,14 @@ use crate::types::{KeyRange, KeyValue, LeaseId};
 #[derive(Debug, Clone)]
 pub struct Keyspace {
     prefix: Bytes,
+    /// What all of them begin with: `/knarr` does not cover the keys of a cluster in `/knarr-2`.
+    below: Bytes,
 }
 
 impl Keyspace {
     pub fn new(prefix: &str) -> Self {
-        Self { prefix: Bytes::copy_from_slice(prefix.as_bytes()) }
+        let slash = if prefix.is_empty() || prefix.ends_with('/') { "" } else { "/" };
+        Self { prefix: Bytes::copy_from_slice(prefix.as_bytes()), below: format!("{prefix}{slash}").into() }
     }
 
     pub fn key(&self, key: &[u8]) -> Bytes {
@@ -26,10 +29,10 @@ impl Keyspace {
 
     /// `key` and `range_end` as etcd wants them.
     pub fn range(&self, range: &KeyRange) -> (Bytes, Bytes) {
-        let start = self.key(&range.start);
+        let start = if range.start.is_empty() { self.below.clone() } else { self.key(&range.start) };
         let end = match &range.end {
             Some(end) => Some(self.key(end)),
-            None => KeyRange::prefix(self.prefix.clone()).end,
+            None => KeyRange::prefix(self.below.clone()).end,
         };
         // Zero bytes stand for the first key and for what is behind the last one.
         let zero = Bytes::from_static(b"\0");
@@ -75,7 +78,13 @@ mod tests {
     #[test]
     fn ranges_stay_below_the_prefix() {
         let ours = Keyspace::new("/k");
-        assert_eq!(ours.range(&KeyRange::all()), (Bytes::from("/k"), Bytes::from("/l")));
+        assert_eq!(
+            ours.range(&KeyRange::all()),
+            (Bytes::from("/k/"), Bytes::from("/k0")),
+            "not those in /k-2"
+        );
+        let whole = Keyspace::new("/k/").range(&KeyRange::all());
+        assert_eq!(whole, (Bytes::from("/k/"), Bytes::from("/k0")));
         assert_eq!(ours.range(&KeyRange::prefix("/a")), (Bytes::from("/k/a"), Bytes::from("/k/b")));
         assert_eq!(ours.range(&KeyRange::key("x")), (Bytes::from("/kx"), Bytes::from("/kx\0")));
         let whole = Keyspace::new("");

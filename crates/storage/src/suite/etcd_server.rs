@@ -73,7 +73,9 @@ impl Server {
     }
 
     pub fn options(&self) -> EtcdOptions {
-        EtcdOptions { request_timeout: Duration::from_secs(30), ..EtcdOptions::new(vec![self.url()]) }
+        // The suite's keys do not begin with a slash.
+        let prefix = "/suite/".to_owned();
+        EtcdOptions { prefix, request_timeout: Duration::from_secs(30), ..EtcdOptions::new(vec![self.url()]) }
     }
 
     /// A store on it, once it answers.
