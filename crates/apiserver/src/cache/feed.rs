@@ -19,6 +19,8 @@ use super::{Applied, Cache, Normalize};
 pub const ROOT: &str = "/registry/";
 /// Keys read at once while loading.
 const PAGE: usize = 2000;
+/// What every encrypted value begins with, whatever encrypted it.
+const ENCRYPTED: &[u8] = b"k8s:enc:";
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
@@ -35,6 +37,11 @@ const MANY_CHANGES: u64 = 1000;
 pub enum LoadError {
     #[error("cannot read the store")]
     Store(#[from] knarr_storage::Error),
+    /// It is whole, only its key is missing: to leave it out would hide it, and invite to delete it.
+    #[error(
+        "{0} is stored encrypted, and nothing decrypts it: name the file with its key with --encryption-provider-config"
+    )]
+    Encrypted(String),
 }
 
 /// More than one where a new cache is about to take the place of another; the first is in use.
@@ -279,14 +286,18 @@ impl Caches {
 
 impl Loaded {
     /// Takes in what is stored under a key of a resource.
-    fn take(&mut self, cache: &Cache, resource: &str, key: &str, kv: &KeyValue) {
+    fn take(&mut self, cache: &Cache, resource: &str, key: &str, kv: &KeyValue) -> Result<(), LoadError> {
         match cache.decode(&kv.value, kv.mod_revision) {
             Ok(object) => drop(self.objects.insert(key.into(), Arc::new(object))),
+            Err(_) if kv.value.starts_with(ENCRYPTED) => {
+                return Err(LoadError::Encrypted(format!("{resource}/{key}")));
+            }
             Err(error) => {
                 damaged::report(resource, key, &kv.value, &error);
                 self.damaged.insert(key.into());
             }
         }
+        Ok(())
     }
 }
 
@@ -302,7 +313,7 @@ async fn read_all<'a>(
         for kv in &page.kvs {
             let Some((name, caches, key)) = place(by_name, &kv.key) else { continue };
             for (at, cache) in caches.iter().enumerate() {
-                found.entry((name, at)).or_default().take(cache, name, key, kv);
+                found.entry((name, at)).or_default().take(cache, name, key, kv)?;
             }
         }
         match page.kvs.last() {
@@ -368,7 +379,7 @@ async fn load_one(store: &dyn Store, name: &str, cache: &Cache) -> Result<(Loade
             let Some(key) = std::str::from_utf8(&kv.key).ok().and_then(|k| k.strip_prefix(&*prefix)) else {
                 continue;
             };
-            loaded.take(cache, name, key, kv);
+            loaded.take(cache, name, key, kv)?;
         }
         match page.kvs.last() {
             Some(last) if page.more => {

@@ -70,4 +70,7 @@ async fn secrets_are_stored_encrypted_and_keys_rotate() {
     // Without its key nothing is read, and the server says so instead of starting without them.
     assert!(server(&store, &file, &key("aescbc", "old", 1)).await.is_none());
     std::fs::remove_file(&file).unwrap();
+    let without = ApiServer::new(config(Arc::clone(&store))).await.err().expect("it does not start");
+    let why = std::error::Error::source(&without).map_or_else(|| without.to_string(), ToString::to_string);
+    assert!(why.starts_with("core/secrets/default/s is stored encrypted"), "{why}");
 }
