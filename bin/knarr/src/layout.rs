@@ -21,14 +21,21 @@ impl Layout {
         let in_words = || format!("cannot use {} as data folder", root.display());
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(root).with_context(in_words)?;
         let layout = Self { root: root.canonicalize().with_context(in_words)? };
-        if layout.restoring().exists() {
-            anyhow::bail!(
-                "{} holds a backup that was not restored whole: empty the folder and restore it again",
-                layout.root.display()
-            );
-        }
+        layout.check_whole()?;
         layout.close_to_others().with_context(in_words)?;
         Ok(layout)
+    }
+
+    /// Refuses a folder into which a backup is being restored, or was half restored.
+    pub fn check_whole(&self) -> Result<()> {
+        if self.restoring().exists() {
+            anyhow::bail!(
+                "{} holds a backup that is being restored or was not restored whole: wait for it, or remove all but the \
+                 folder backups and restore it again",
+                self.root.display()
+            );
+        }
+        Ok(())
     }
 
     fn close_to_others(&self) -> std::io::Result<()> {

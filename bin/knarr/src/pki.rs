@@ -68,9 +68,15 @@ impl Pki {
             .with_context(|| in_folder(&folder))?;
         let (cert_path, key_path) = (folder.join("ca.crt"), folder.join("ca.key"));
         if !cert_path.exists() {
-            let key = KeyPair::generate()?;
+            // A key that is there was kept by somebody, or by a start that was killed here: it is not thrown away.
+            let key = if key_path.exists() {
+                KeyPair::from_pem(&read(&key_path)?).with_context(|| unreadable(&key_path))?
+            } else {
+                let key = KeyPair::generate()?;
+                write_private(&key_path, key.serialize_pem().as_bytes())?;
+                key
+            };
             let cert = ca_params(name)?.self_signed(&key)?;
-            write_private(&key_path, key.serialize_pem().as_bytes())?;
             write_private(&cert_path, cert.pem().as_bytes())?;
         }
         let ca_pem = read(&cert_path)?;
@@ -170,10 +176,7 @@ impl Pki {
 
     /// What servers of one cluster have in common: a digest of the authority and of the token key.
     pub fn identity(&self) -> Result<String> {
-        let mut context = ring::digest::Context::new(&ring::digest::SHA256);
-        context.update(self.ca_pem.trim().as_bytes());
-        context.update(self.service_account_key()?.trim().as_bytes());
-        Ok(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(digest_of(&self.ca_pem, &self.service_account_key()?))
     }
 
     /// The key that signs service-account tokens (P-256, PKCS#8 PEM), made on first use.
@@ -204,6 +207,27 @@ impl Pki {
     pub fn token_signer(&self) -> Result<TokenKey> {
         TokenKey::new(&self.service_account_key()?)
     }
+}
+
+/// [`Pki::identity`] of a folder that is left as it is; an error where a file is missing.
+pub fn identity_in(folder: &Path) -> Result<String> {
+    Ok(digest_of(&read(&folder.join("ca.crt"))?, &read(&folder.join("sa.key"))?))
+}
+
+/// Waits for other processes to be done with the folder, and keeps them from changing it until it is dropped.
+pub fn lock_to_read(folder: &Path) -> Result<Flock<fs::File>> {
+    let path = folder.join("lock");
+    let options = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let file = options.with_context(|| format!("cannot open {}", path.display()))?;
+    let locked = Flock::lock(file, FlockArg::LockShared).map_err(|(_, error)| error);
+    locked.with_context(|| format!("cannot lock {}", path.display()))
+}
+
+fn digest_of(ca_pem: &str, token_key: &str) -> String {
+    let mut context = ring::digest::Context::new(&ring::digest::SHA256);
+    context.update(ca_pem.trim().as_bytes());
+    context.update(token_key.trim().as_bytes());
+    context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn ca_params(common_name: &str) -> Result<CertificateParams> {
@@ -278,6 +302,23 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
+
+    #[test]
+    fn an_authority_without_its_certificate_keeps_its_key() {
+        let folder = std::env::temp_dir().join(format!("knarr-pki-key-{}", std::process::id()));
+        let first = Pki::open(folder.clone()).unwrap();
+        let key = fs::read(folder.join("ca.key")).unwrap();
+        assert_eq!(
+            identity_in(&folder).err().map(|e| e.to_string()).is_some(),
+            !folder.join("sa.key").exists()
+        );
+        assert_eq!(first.identity().unwrap(), identity_in(&folder).unwrap());
+        fs::remove_file(folder.join("ca.crt")).unwrap();
+        assert!(identity_in(&folder).is_err());
+        Pki::open(folder.clone()).unwrap();
+        assert_eq!(fs::read(folder.join("ca.key")).unwrap(), key);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn private_files_are_written_where_something_changes() {

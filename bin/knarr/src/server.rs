@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -32,6 +33,9 @@ use crate::progress::Progress;
 use crate::renewal::Renewal;
 use crate::store::StoreArgs;
 use crate::{addons, backup, control_plane, kubeconfig, leading, node, preflight, scheduler, signals};
+
+/// For how long the process waits at its end for what cannot be stopped.
+const LEFT_BEHIND: Duration = Duration::from_secs(10);
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr server\n  knarr server --data-dir /srv/knarr --port 7443\n  \
@@ -107,7 +111,10 @@ pub struct ServerArgs {
 
 pub fn run(args: ServerArgs) -> Result<()> {
     let runtime = crate::memory::runtime()?;
-    runtime.block_on(run_async(args))
+    let ended = runtime.block_on(run_async(args));
+    // What hangs in a system call (a backup to a file system that is gone) does not keep the process.
+    runtime.shutdown_timeout(LEFT_BEHIND);
+    ended
 }
 
 async fn run_async(args: ServerArgs) -> Result<()> {
@@ -137,6 +144,8 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let store = progress
         .step("store", async {
             let store = args.store.open(&layout, &pki).await?;
+            // A restore that began after the folder was looked at sees that it is in use, or is seen here.
+            layout.check_whole()?;
             let revision = store.current_revision().await?;
             Ok((store, format!("revision {revision}")))
         })
@@ -160,7 +169,8 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         let server = server.clone();
         async move { server.serve(listener).await }
     });
-    let admin = start_backups(&source, scheduled, &server, &store, &clock, &stop)?;
+    let backups = Backups { source: &source, server: &server, store: &store, clock: &clock };
+    let admin = backups.start(scheduled, &options.supervisor, &stop)?;
     start_components(&args, &server, &clock, &pki, &options, &stop);
     let shows = args.api.features()?.is_on(API_SERVER_IDENTITY);
     let identity = shows.then(|| {
@@ -218,32 +228,57 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     if let Some(node) = node {
         node.stopped().await;
     }
-    if let Some(identity) = identity {
-        identity.await.context("the API server's lease is not kept any more")?;
-    }
-    admin.await.context("the administrator's socket ended unexpectedly")?;
+    let identity = match identity {
+        Some(identity) => identity.await.context("the API server's lease is not kept any more"),
+        None => Ok(()),
+    };
+    let admin = admin.await.context("the administrator's socket ended unexpectedly");
     server.shut_down().await;
-    serving.await.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
-    store.close().await.context("the store was not closed cleanly")
+    let served = serving.await.context("the API server ended unexpectedly");
+    // Whatever went wrong before, the store is closed.
+    let closed = store.close().await.context("the store was not closed cleanly");
+    identity.and(admin)?;
+    served?.context("the API server could not serve")?;
+    closed
 }
 
-/// Starts what gives out and takes backups; the task ends some time after `stop`.
-fn start_backups(
-    source: &backup::Source,
-    scheduled: Option<Scheduled>,
-    server: &ApiServer,
-    store: &Arc<dyn Store>,
-    clock: &Arc<dyn Clock>,
-    stop: &CancellationToken,
-) -> Result<JoinHandle<()>> {
-    let socket = backup::AdminSocket::bind(&source.layout)?;
-    if let Some(scheduled) = scheduled {
-        server.show_metrics("backups", scheduled.metrics());
-        let client = control_plane::own_client(server, clock);
-        let events = EventRecorder::new(client, "knarr", &source.node, stop.clone());
-        tokio::spawn(scheduled.run(Arc::clone(store), events, Arc::clone(clock), stop.clone()));
+/// What backups are taken from.
+struct Backups<'a> {
+    source: &'a backup::Source,
+    server: &'a ApiServer,
+    store: &'a Arc<dyn Store>,
+    clock: &'a Arc<dyn Clock>,
+}
+
+impl Backups<'_> {
+    /// Starts what gives out and takes backups; the task ends some time after `stop`.
+    fn start(
+        &self,
+        scheduled: Option<Scheduled>,
+        supervisor: &Supervisor,
+        stop: &CancellationToken,
+    ) -> Result<JoinHandle<()>> {
+        let socket = backup::AdminSocket::bind(&self.source.layout)?;
+        let (store, clock) = (Arc::clone(self.store), Arc::clone(self.clock));
+        if let Some(scheduled) = scheduled {
+            self.server.show_metrics("backups", scheduled.metrics());
+            let scheduled = Arc::new(scheduled);
+            let client = control_plane::own_client(self.server, &clock);
+            let node = self.source.node.clone();
+            supervisor.spawn("scheduled-backups", stop.clone(), {
+                let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
+                move |stop| {
+                    let events = EventRecorder::new(client.clone(), "knarr", &node, stop.clone());
+                    Arc::clone(&scheduled).run(Arc::clone(&store), events, Arc::clone(&clock), stop)
+                }
+            });
+        }
+        let socket = Arc::new(socket);
+        let source = self.source.clone();
+        Ok(supervisor.spawn("administrators-socket", stop.clone(), move |stop| {
+            Arc::clone(&socket).serve(Arc::clone(&store), source.clone(), Arc::clone(&clock), stop)
+        }))
     }
-    Ok(tokio::spawn(socket.serve(Arc::clone(store), source.clone(), Arc::clone(clock), stop.clone())))
 }
 
 /// Starts what works on the cluster in the background, as far as it is not left to others.

@@ -88,9 +88,10 @@ impl StoreArgs {
             let options = storage_options(self.quota_backend_bytes, self.namespace_storage_limit_bytes);
             return Ok(embedded(layout, options).await?);
         }
-        let store = self.etcd.connect().await?;
+        let store = self.etcd.connect_plain()?;
         claim(&*store, pki, &layout.pki()).await?;
-        Ok(store)
+        // Only now is a restore known to be over, which writes the offset.
+        self.etcd.shifted(store).await
     }
 }
 
@@ -115,7 +116,10 @@ impl EtcdArgs {
 
     /// The store in etcd, with the revisions of the cluster that it holds.
     pub async fn connect(&self) -> Result<Arc<dyn Store>> {
-        let store = self.connect_plain()?;
+        self.shifted(self.connect_plain()?).await
+    }
+
+    async fn shifted(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
         let offset = until_reached(|| store.get(OFFSET)).await.context("cannot use etcd")?;
         let by = match &offset {
             Some(kv) => std::str::from_utf8(&kv.value).ok().and_then(|text| text.parse().ok()),

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use knarr_apimachinery::clock::Clock;
 use knarr_storage::{Store, snapshot};
 use tokio::io::AsyncReadExt;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::archive::{Manifest, Reader, Writer};
@@ -27,6 +28,10 @@ const BACKUP: &[u8] = b"backup\n";
 const OK: &[u8] = b"ok\n";
 /// For how long either side waits for the other to go on.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For how long a client waits for the server to begin: it reads all of its store first.
+const FIRST: Duration = Duration::from_secs(600);
+/// Clients that are answered at the same time. Each holds what was overwritten since its backup began.
+const CLIENTS: usize = 4;
 /// After a failure to take a connection.
 const RETRY: Duration = Duration::from_secs(1);
 const ANSWER_BYTES: u64 = 4096;
@@ -55,31 +60,36 @@ impl AdminSocket {
         Ok(Self { listener, path })
     }
 
-    /// Answers one client after the other until `stop`.
+    /// Answers clients until `stop`.
     pub async fn serve(
-        self,
+        self: Arc<Self>,
         store: Arc<dyn Store>,
         source: Source,
         clock: Arc<dyn Clock>,
         stop: CancellationToken,
     ) {
+        let failed = |error: anyhow::Error| {
+            tracing::warn!("a request at the administrator's socket failed: {error:#}");
+        };
+        let mut clients = JoinSet::new();
         loop {
-            let accepted = tokio::select! {
+            tokio::select! {
                 () = stop.cancelled() => break,
-                accepted = self.listener.accept() => accepted,
-            };
-            let answered = match accepted {
-                Ok((stream, _)) => tokio::select! {
-                    () = stop.cancelled() => break,
-                    answered = answer(stream, &store, &source, &clock) => answered,
-                },
-                Err(error) => {
-                    clock.sleep(RETRY).await;
-                    Err(error.into())
+                Some(answered) = clients.join_next() => {
+                    if let Err(error) = answered.map_err(Into::into).flatten() {
+                        failed(error);
+                    }
                 }
-            };
-            if let Err(error) = answered {
-                tracing::warn!("a request at the administrator's socket failed: {error:#}");
+                accepted = self.listener.accept(), if clients.len() < CLIENTS => match accepted {
+                    Ok((stream, _)) => {
+                        let (store, source, clock) = (Arc::clone(&store), source.clone(), Arc::clone(&clock));
+                        clients.spawn(async move { answer(stream, &store, &source, &clock).await });
+                    }
+                    Err(error) => {
+                        failed(error.into());
+                        clock.sleep(RETRY).await;
+                    }
+                }
             }
         }
         let _ = std::fs::remove_file(&self.path);
@@ -144,10 +154,11 @@ pub fn receive<W: Write>(
     output: W,
 ) -> Result<(Manifest, W)> {
     let failed = "the server broke off";
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(FIRST))?;
     stream.write_all(BACKUP).context(failed)?;
     let mut head = [0; OK.len()];
     stream.read_exact(&mut head).context(failed)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     if head != OK {
         let mut reason = head.to_vec();
         stream.take(ANSWER_BYTES).read_to_end(&mut reason).context(failed)?;

@@ -42,6 +42,9 @@ pub struct Manifest {
     /// RFC 3339, in UTC.
     pub time: String,
     pub keys: u64,
+    /// Keys whose value was damaged when the backup was taken: their place is kept, with the reason in it.
+    #[serde(default)]
+    pub damaged: u64,
     pub leases: u64,
     pub files: u64,
 }
@@ -332,6 +335,7 @@ mod tests {
             revision: 7,
             time: "2026-01-01T00:00:00Z".to_owned(),
             keys: 2,
+            damaged: 0,
             leases: 1,
             files: 1,
         }

@@ -6,12 +6,12 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
-use knarr_storage::Snapshot;
+use knarr_storage::{Snapshot, damage};
 
 use super::archive::{Manifest, Writer};
 use super::seal::Passphrase;
 use crate::layout::Layout;
-use crate::pki::Pki;
+use crate::pki;
 
 pub const ADMIN_KUBECONFIG: &str = "admin.kubeconfig";
 /// Where the encryption configuration is put by a restore, below the data folder.
@@ -49,15 +49,21 @@ pub struct Contents {
 /// Gathers the files that belong to a snapshot.
 pub fn prepare(source: &Source, mut snapshot: Snapshot, now: Timestamp) -> Result<Contents> {
     snapshot.kvs.retain(|kv| !is_mark(&kv.key));
+    if !source.layout.pki().join("ca.key").exists() {
+        let root = source.layout.root().display();
+        bail!("{root} holds no keys of a cluster: name a server's data folder with --data-dir");
+    }
+    let _unchanged = pki::lock_to_read(&source.layout.pki())?;
     let files = files(source)?;
     let manifest = Manifest {
         knarr_version: env!("CARGO_PKG_VERSION").to_owned(),
-        cluster_identity: Pki::open(source.layout.pki())?.identity()?,
+        cluster_identity: pki::identity_in(&source.layout.pki())?,
         node: source.node.clone(),
         store: if source.shared_store { "etcd" } else { "embedded" }.to_owned(),
         revision: snapshot.revision,
         time: now.to_string(),
         keys: snapshot.kvs.len() as u64,
+        damaged: snapshot.kvs.iter().filter(|kv| damage(&kv.value).is_some()).count() as u64,
         leases: snapshot.leases.len() as u64,
         files: files.len() as u64,
     };
@@ -87,12 +93,8 @@ impl Contents {
 
 /// The files by their paths below the data folder.
 fn files(source: &Source) -> Result<Vec<(String, Vec<u8>)>> {
-    let (root, pki) = (source.layout.root(), source.layout.pki());
-    if !pki.join("ca.key").exists() {
-        bail!("{} holds no keys of a cluster: name a server's data folder with --data-dir", root.display());
-    }
     let mut files = Vec::new();
-    collect(&pki, "pki", DEPTH, &mut files)?;
+    collect(&source.layout.pki(), "pki", DEPTH, &mut files)?;
     let kubeconfig = source.layout.admin_kubeconfig();
     if kubeconfig.exists() {
         files.push((ADMIN_KUBECONFIG.to_owned(), read(&kubeconfig)?));
@@ -103,7 +105,7 @@ fn files(source: &Source) -> Result<Vec<(String, Vec<u8>)>> {
     Ok(files)
 }
 
-/// Plain files of a folder and those in it, without half-written ones.
+/// Files of a folder and those in it, also where links lead to them; without half-written ones and foreign names.
 fn collect(folder: &Path, path: &str, depth: usize, files: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
     let in_folder = || format!("cannot read {}", folder.display());
     let mut entries =
@@ -113,14 +115,16 @@ fn collect(folder: &Path, path: &str, depth: usize, files: &mut Vec<(String, Vec
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|name| !name.ends_with(".new")) else { continue };
         let path = format!("{path}/{name}");
-        let kind = entry.file_type().with_context(in_folder)?;
-        if kind.is_dir() && depth > 0 {
-            collect(&entry.path(), &path, depth - 1, files)?;
-        } else if kind.is_file() {
-            if !is_allowed(&path) {
-                bail!("{} has a name that a backup cannot hold", entry.path().display());
+        let kind = fs::metadata(entry.path()).with_context(in_folder)?;
+        if kind.is_dir() {
+            if depth == 0 {
+                bail!("{} lies deeper than a backup can hold", entry.path().display());
             }
+            collect(&entry.path(), &path, depth - 1, files)?;
+        } else if kind.is_file() && is_allowed(&path) {
             files.push((path, read(&entry.path())?));
+        } else {
+            tracing::warn!("{} is not in the backup: it is none of a server's files", entry.path().display());
         }
     }
     Ok(())

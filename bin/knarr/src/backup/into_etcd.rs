@@ -1,8 +1,8 @@
 //! A backup's keys into an etcd cluster, below a prefix that holds none.
 //!
 //! etcd gives out its own revisions, and may be younger than the cluster: what is missing up to the revision wanted is
-//! kept as an offset, which servers add. While the keys are written a mark keeps servers away; the last transaction takes
-//! it off and names the cluster. After that etcd's history is compacted, so that nobody watches from before.
+//! kept as an offset, which servers add. While the keys are written a mark keeps servers away. Before the last transaction
+//! takes it off, etcd's history is compacted, so that nobody watches from before.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,11 +34,16 @@ pub fn restore(
         let written = write(&store, entries, manifest, revision.saturating_sub(started)).await;
         if written.is_err() {
             clear(&*store).await.with_context(|| {
-                format!("cannot delete what was restored: delete all keys below {} in etcd", etcd.prefix())
+                format!("cannot delete what was restored: delete all keys below {}/ in etcd", etcd.prefix())
             })?;
         }
-        let last = written?;
-        store.compact(last).await.context("cannot compact etcd")
+        written?;
+        open(&*store).await.with_context(|| {
+            format!(
+                "all is written, and the mark is not taken off: delete all keys below {}/ in etcd",
+                etcd.prefix()
+            )
+        })
     })
 }
 
@@ -56,13 +61,13 @@ async fn begin(store: &dyn Store, prefix: &str) -> Result<u64> {
     Ok(marked.context("etcd is not empty any more")?.revision)
 }
 
-/// Returns the last revision.
+/// Writes everything but the mark, and compacts what is before.
 async fn write(
     store: &Arc<dyn Store>,
     entries: impl Iterator<Item = Result<Entry, ArchiveError>>,
     manifest: &Manifest,
     offset: u64,
-) -> Result<u64> {
+) -> Result<()> {
     let mut leases = BTreeMap::new();
     let mut batch = Batch::default();
     for entry in entries {
@@ -82,14 +87,18 @@ async fn write(
     }
     batch.send(&**store).await?;
     let put = |key, value: String| Op::Put { key: Bytes::from_static(key), value: value.into(), lease: None };
-    let mut last = vec![
-        put(IDENTITY, manifest.cluster_identity.clone()),
-        Op::Delete { key: Bytes::from_static(RESTORING) },
-    ];
+    let mut last = vec![put(IDENTITY, manifest.cluster_identity.clone())];
     if offset > 0 {
         last.push(put(OFFSET, offset.to_string()));
     }
-    Ok(store.txn(Vec::new(), last).await.context("cannot write to etcd")?.revision)
+    let revision = store.txn(Vec::new(), last).await.context("cannot write to etcd")?.revision;
+    store.compact(revision).await.context("cannot compact etcd")
+}
+
+/// Lets servers in.
+async fn open(store: &dyn Store) -> Result<()> {
+    store.delete(Bytes::from_static(RESTORING), Precondition::Any).await.context("cannot write to etcd")?;
+    Ok(())
 }
 
 fn granted(leases: &BTreeMap<LeaseId, LeaseId>, id: LeaseId) -> Result<LeaseId> {
@@ -160,6 +169,7 @@ mod tests {
             revision: 7,
             time: String::new(),
             keys: 0,
+            damaged: 0,
             leases: 0,
             files: 0,
         }
@@ -187,6 +197,10 @@ mod tests {
         let revision = 1_000_000;
         let offset = revision - started;
         write(&store, entries(250).into_iter(), &manifest(), offset).await.unwrap();
+        assert!(store.get(RESTORING).await.unwrap().is_some(), "history is gone before servers come");
+        let old = store.watch(knarr_storage::WatchRequest::prefix("").after(started)).await;
+        assert!(matches!(old, Err(knarr_storage::Error::Compacted { .. })), "{old:?}");
+        open(&*store).await.unwrap();
         assert!(store.get(RESTORING).await.unwrap().is_none());
         assert_eq!(&store.get(IDENTITY).await.unwrap().unwrap().value[..], b"ab");
         let by: u64 =

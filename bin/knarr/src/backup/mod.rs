@@ -25,8 +25,8 @@ use output_file::OutputFile;
 use seal::Passphrase;
 
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
-use crate::preflight;
-use crate::store::EtcdArgs;
+use crate::store::{EtcdArgs, IDENTITY, RESTORING};
+use crate::{pki, preflight};
 
 /// How much is gathered before it is written.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -67,6 +67,12 @@ pub fn run(args: BackupArgs) -> Result<()> {
         manifest.revision,
         args.output.display()
     );
+    if manifest.damaged > 0 {
+        eprintln!(
+            "warning: {} of the keys hold values that the store has found damaged: keep older backups that have them",
+            manifest.damaged
+        );
+    }
     Ok(())
 }
 
@@ -99,7 +105,9 @@ fn take(
 async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
     if args.etcd.shared() {
         let store = args.etcd.connect().await?;
-        return snapshot(&*store).await.context("cannot read etcd");
+        let taken = snapshot(&*store).await.context("cannot read etcd")?;
+        check_marks(&taken, &pki::identity_in(&layout.pki())?, args.etcd.prefix())?;
+        return Ok(taken);
     }
     let folder = layout.store();
     if !Embedded::is_in(&folder) {
@@ -108,8 +116,7 @@ async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
             layout.root().display()
         );
     }
-    let options = Options { reserve_bytes: 0, ..Options::default() };
-    let store = Embedded::open(&folder, options).map_err(|error| match error {
+    let store = Embedded::open(&folder, Options::default()).map_err(|error| match error {
         OpenError::Locked(path) => anyhow::anyhow!(
             "{} is in use, but no server answers at {}: is it still starting?",
             path.display(),
@@ -120,6 +127,22 @@ async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
     let taken = snapshot(&store).await;
     store.close().await?;
     Ok(taken?)
+}
+
+/// Refuses what is not the whole cluster that the data folder's keys belong to.
+fn check_marks(snapshot: &Snapshot, identity: &str, prefix: &str) -> Result<()> {
+    let value = |key: &[u8]| snapshot.kvs.iter().find(|kv| kv.key == key).map(|kv| &kv.value[..]);
+    if value(RESTORING).is_some() {
+        bail!("a backup is being restored into etcd below {prefix}, or was not restored whole");
+    }
+    match value(IDENTITY) {
+        None => bail!("etcd holds no cluster below {prefix}: is --etcd-prefix right?"),
+        Some(found) if found != identity.as_bytes() => bail!(
+            "etcd holds a cluster with other keys below {prefix} than those in the data folder: name the folder of one \
+             of its servers with --data-dir"
+        ),
+        Some(_) => Ok(()),
+    }
 }
 
 /// A server that does not run cannot say where the keys of encrypted values are.
@@ -139,5 +162,35 @@ fn passphrase(file: Option<&Path>) -> Result<Option<Passphrase>> {
     match Passphrase::of_file(&content) {
         Some(passphrase) => Ok(Some(passphrase)),
         None => bail!("--passphrase-file: {} is empty", file.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use knarr_storage::KeyValue;
+
+    use super::*;
+
+    #[test]
+    fn only_the_whole_cluster_of_these_keys_is_backed_up() {
+        let kv = |key: &'static [u8], value: &'static str| KeyValue {
+            key: key.into(),
+            value: value.into(),
+            create_revision: 1,
+            mod_revision: 1,
+            version: 1,
+            lease: None,
+        };
+        let check = |kvs: Vec<KeyValue>| {
+            let taken = Snapshot { revision: 2, kvs, leases: BTreeMap::new() };
+            check_marks(&taken, "ours", "/k").map_err(|error| error.to_string())
+        };
+        assert_eq!(check(vec![kv(IDENTITY, "ours")]), Ok(()));
+        assert!(check(Vec::new()).unwrap_err().starts_with("etcd holds no cluster below /k"));
+        assert!(check(vec![kv(IDENTITY, "theirs")]).unwrap_err().contains("with other keys"));
+        let restoring = check(vec![kv(IDENTITY, "ours"), kv(RESTORING, "")]);
+        assert!(restoring.unwrap_err().contains("is being restored"));
     }
 }

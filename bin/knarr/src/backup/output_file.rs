@@ -26,6 +26,10 @@ impl OutputFile {
         let Some(name) = path.file_name().filter(|_| !path.is_dir()) else {
             bail!("{} is a folder: name a file", path.display());
         };
+        // What is there is replaced by its name, which must not be the name of a device, a pipe or somebody's link.
+        if fs::symlink_metadata(path).is_ok_and(|of| !of.is_file()) {
+            bail!("{} is not a regular file: name another", path.display());
+        }
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
             _ => PathBuf::from("."),
@@ -141,6 +145,12 @@ mod tests {
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
         }
         assert!(OutputFile::create(&folder).is_err());
+        for not_a_file in ["/dev/null", "/proc/self/fd/1"] {
+            assert!(OutputFile::create(Path::new(not_a_file)).is_err(), "{not_a_file}");
+        }
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(OutputFile::create(&link).is_err());
         assert!(OutputFile::create(&folder.join("missing/b")).is_err());
         fs::remove_dir_all(&folder).unwrap();
     }

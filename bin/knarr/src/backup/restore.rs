@@ -6,11 +6,14 @@
 
 use std::fs::{self, File};
 use std::io::{BufReader, ErrorKind, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use jiff::Timestamp;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::clock::SystemClock;
 use knarr_storage::{Embedded, Entry, WriteError};
 
 use super::archive::{ArchiveError, Manifest, Reader, Record};
@@ -18,8 +21,8 @@ use super::contents::{ENCRYPTION_CONFIG, is_allowed, is_mark};
 use super::into_etcd;
 use super::seal::Passphrase;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
-use crate::preflight;
 use crate::store::EtcdArgs;
+use crate::{pki, preflight};
 
 /// Above the revision of the backup, that of the restored store: more writes than happen between a backup and a loss.
 /// What etcd's documentation recommends for `etcdutl snapshot restore --bump-revision`.
@@ -43,7 +46,8 @@ pub struct RestoreArgs {
     /// The passphrase that the backup is encrypted with is the content of this file
     #[arg(long, value_name = "FILE")]
     passphrase_file: Option<PathBuf>,
-    /// How far above the revision of the backup the restored cluster begins: more than the writes that came after it
+    /// How far above the revision of the backup the restored cluster begins, beside one for each microsecond since it
+    /// was taken: more than the writes that came after it
     #[arg(long, value_name = "COUNT", default_value_t = BUMP)]
     bump_revision: u64,
     #[command(flatten)]
@@ -61,7 +65,7 @@ pub fn run(args: RestoreArgs) -> Result<()> {
     preflight::root("restore a cluster")?;
     let passphrase = super::passphrase(args.passphrase_file.as_deref())?;
     let backup = Backup::open(&args.file, passphrase)?;
-    let revision = revision(&backup.manifest, args.bump_revision)?;
+    let revision = revision(&backup.manifest, args.bump_revision, SystemClock.now())?;
     let target = Target::new(&args.data_dir)?;
     let written = target.fill(&backup, revision, &args.etcd);
     let encrypted = written.with_context(|| format!("{} was not restored", args.file.display()))?;
@@ -84,8 +88,12 @@ pub fn run(args: RestoreArgs) -> Result<()> {
     Ok(())
 }
 
-fn revision(manifest: &Manifest, bump: u64) -> Result<u64> {
-    match manifest.revision.checked_add(bump) {
+/// Grows with time, and faster than a store can write: so that what is restored later, from this backup or an older one,
+/// begins above all that was written since an earlier restore.
+fn revision(manifest: &Manifest, bump: u64, now: Timestamp) -> Result<u64> {
+    let taken: Timestamp = manifest.time.parse().context("the backup does not say when it was taken")?;
+    let since = u64::try_from(now.as_microsecond() - taken.as_microsecond()).unwrap_or(0);
+    match manifest.revision.checked_add(bump).and_then(|revision| revision.checked_add(since)) {
         Some(revision) if bump > 0 && revision <= MOST_REVISION => Ok(revision),
         _ => bail!("--bump-revision: {bump} is too much or nothing above revision {}", manifest.revision),
     }
@@ -127,7 +135,13 @@ impl Backup {
         let mut reader = self.again()?;
         let mut files = Vec::new();
         while let Some(Record::File { path, content }) = reader.next()? {
+            if !is_allowed(&path) {
+                bail!("the backup was changed while it was read");
+            }
             files.push((path, content));
+        }
+        if files.len() as u64 != self.manifest.files {
+            bail!("the backup's files do not come before its keys, or it was changed while it was read");
         }
         Ok(files)
     }
@@ -151,39 +165,70 @@ fn read<'a>(
     Reader::new(BufReader::with_capacity(super::BUFFER_BYTES, file), passphrase)
 }
 
+/// What an empty data folder may hold: the root of a file system of its own has the first, and the other is where a
+/// server keeps its scheduled backups.
+const EMPTY_WITH: [&str; 2] = ["lost+found", "backups"];
+
 /// An empty data folder, which is emptied again when it has not been filled whole.
 struct Target {
     layout: Layout,
     made: bool,
+    /// What has been moved to its place.
+    published: Vec<PathBuf>,
     done: bool,
 }
 
 impl Target {
+    /// Takes the folder for this restore: `.restoring` keeps servers and other restores out.
     fn new(folder: &Path) -> Result<Self> {
-        let made = match fs::read_dir(folder) {
-            Ok(entries) => {
-                // The root of a file system of its own is never quite empty.
-                let other = |name: &std::ffi::OsStr| name != "lost+found";
-                if entries.flatten().any(|entry| other(&entry.file_name())) {
-                    bail!(
-                        "{} is not empty: a backup is restored into an empty folder alone",
-                        folder.display()
-                    );
-                }
-                false
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => true,
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", folder.display())),
+        let made = !folder.exists();
+        let private = || {
+            let mut builder = fs::DirBuilder::new();
+            builder.mode(0o700);
+            builder
         };
-        Ok(Self { layout: Layout::create(folder)?, made, done: false })
+        private().recursive(true).create(folder).with_context(|| cannot_create(folder))?;
+        let layout = Layout::at(folder);
+        let staging = layout.restoring();
+        match private().create(&staging) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => bail!(
+                "{} holds a backup that another restore writes, or that was not restored whole: remove what it holds \
+                 but {} and try again",
+                folder.display(),
+                EMPTY_WITH.join(" and ")
+            ),
+            Err(error) => return Err(error).with_context(|| cannot_create(&staging)),
+        }
+        let target = Self { layout, made, published: Vec::new(), done: false };
+        let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        let names = entries.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
+        let foreign = names.iter().find(|name| {
+            let empty = EMPTY_WITH.iter().any(|known| *name == known);
+            !empty && staging.file_name() != Some(name)
+        });
+        if let Some(name) = foreign {
+            bail!(
+                "{} is not empty, it holds {}: a backup is restored into an empty folder alone",
+                folder.display(),
+                name.display()
+            );
+        }
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
+            .with_context(|| format!("cannot close {} to others", folder.display()))?;
+        Ok(target)
     }
 
     /// Answers whether there is a configuration of encryption.
     fn fill(mut self, backup: &Backup, revision: u64, etcd: &EtcdArgs) -> Result<bool> {
         let staging = self.layout.restoring();
-        fs::DirBuilder::new().mode(0o700).create(&staging).with_context(|| cannot_create(&staging))?;
         let files = backup.files()?;
         files.iter().try_for_each(|(path, content)| write_file(&staging, path, content))?;
+        let identity =
+            pki::identity_in(&staging.join("pki")).context("the backup lacks keys of its cluster")?;
+        if identity != backup.manifest.cluster_identity {
+            bail!("the backup holds other keys than those of its cluster");
+        }
         let records = backup.entries()?;
         if etcd.shared() {
             into_etcd::restore(etcd, records, &backup.manifest, revision)?;
@@ -198,10 +243,12 @@ impl Target {
         Ok(files.iter().any(|(path, _)| path == ENCRYPTION_CONFIG))
     }
 
-    fn publish(&self, staging: &Path) -> std::io::Result<()> {
+    fn publish(&mut self, staging: &Path) -> std::io::Result<()> {
         sync(staging)?;
         for entry in fs::read_dir(staging)?.collect::<Result<Vec<_>, _>>()? {
-            fs::rename(entry.path(), self.layout.root().join(entry.file_name()))?;
+            let place = self.layout.root().join(entry.file_name());
+            fs::rename(entry.path(), &place)?;
+            self.published.push(place);
         }
         File::open(self.layout.root())?.sync_all()?;
         fs::remove_dir(staging)?;
@@ -214,10 +261,12 @@ impl Drop for Target {
         if self.done {
             return;
         }
-        // What cannot be removed keeps servers from starting.
-        for name in ["store", "pki", super::contents::ADMIN_KUBECONFIG, ENCRYPTION_CONFIG, ".restoring"] {
-            let path = self.layout.root().join(name);
-            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        // `.restoring` goes last: what cannot be removed keeps servers from starting.
+        for path in self.published.iter().chain([&self.layout.restoring()]) {
+            let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            if removed.is_err() {
+                return;
+            }
         }
         if self.made {
             let _ = fs::remove_dir(self.layout.root());
@@ -313,7 +362,7 @@ mod tests {
             let (file, identity, old) = backed_up(&folder, secret().as_ref()).await;
             let backup = Backup::open(&file, secret()).unwrap();
             assert_eq!((backup.manifest.revision, &backup.manifest.cluster_identity), (old, &identity));
-            let revision = revision(&backup.manifest, BUMP).unwrap();
+            let revision = revision(&backup.manifest, BUMP, jiff::Timestamp::UNIX_EPOCH).unwrap();
             let to = folder.0.join("to");
             assert!(Target::new(&to).unwrap().fill(&backup, revision, &EtcdArgs::none()).unwrap());
             let layout = Layout::create(&to).unwrap();
@@ -368,14 +417,53 @@ mod tests {
             node: String::new(),
             store: String::new(),
             revision,
-            time: String::new(),
+            time: "2026-01-01T00:00:00Z".to_owned(),
             keys: 0,
+            damaged: 0,
             leases: 0,
             files: 0,
         };
-        assert_eq!(revision(&manifest(7), BUMP).unwrap(), 1_000_000_007);
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let now = at("2026-01-01T00:00:01Z");
+        assert_eq!(revision(&manifest(7), BUMP, now).unwrap(), 1_001_000_007);
+        // A clock that is behind is no reason to go back.
+        assert_eq!(revision(&manifest(7), BUMP, at("2025-01-01T00:00:00Z")).unwrap(), 1_000_000_007);
+        // An older backup, restored a minute after a newer one that had an hour's writes more.
+        let older = Manifest { time: "2025-12-31T23:00:00Z".to_owned(), ..manifest(7) };
+        let first = revision(&manifest(3_000_000), BUMP, now).unwrap();
+        assert!(revision(&older, BUMP, at("2026-01-01T00:01:01Z")).unwrap() > first + 1_000_000);
         for (from, bump) in [(7, 0), (u64::MAX, 1), (7, u64::MAX), (MOST_REVISION, 1)] {
-            assert!(revision(&manifest(from), bump).is_err(), "{from} {bump}");
+            assert!(revision(&manifest(from), bump, now).is_err(), "{from} {bump}");
         }
+        assert!(revision(&Manifest { time: "x".to_owned(), ..manifest(7) }, BUMP, now).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_restore_removes_only_what_is_its_own() {
+        let folder = Folder::new("own");
+        let (file, _, _) = backed_up(&folder, None).await;
+        let to = folder.0.join("to");
+        fs::create_dir_all(to.join("backups")).unwrap();
+        let first = Target::new(&to).unwrap();
+        let second = Target::new(&to).err().unwrap().to_string();
+        assert!(second.contains("another restore"), "{second}");
+        assert!(Layout::create(&to).is_err(), "a server stays out, too");
+        // A server that started in between has made a folder of this name.
+        fs::create_dir_all(to.join("pki/theirs")).unwrap();
+        let backup = Backup::open(&file, None).unwrap();
+        assert!(first.fill(&backup, 1 << 40, &EtcdArgs::none()).is_err());
+        assert!(to.join("pki/theirs").exists() && to.join("backups").exists());
+        assert!(!to.join("store").exists() && !to.join(".restoring").exists());
+    }
+
+    #[tokio::test]
+    async fn keys_of_another_cluster_are_refused() {
+        let folder = Folder::new("keys");
+        let (file, _, _) = backed_up(&folder, None).await;
+        let mut backup = Backup::open(&file, None).unwrap();
+        backup.manifest.cluster_identity = "other".to_owned();
+        let refused = Target::new(&folder.0.join("to")).unwrap().fill(&backup, 1 << 40, &EtcdArgs::none());
+        assert!(refused.unwrap_err().to_string().contains("other keys"));
+        assert!(!folder.0.join("to").exists());
     }
 }

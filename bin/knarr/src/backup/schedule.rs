@@ -16,6 +16,7 @@ use knarr_storage::{Store, snapshot};
 use nix::sys::statvfs::statvfs;
 use tokio_util::sync::CancellationToken;
 
+use super::archive::Manifest;
 use super::contents::{self, Source};
 use super::output_file::OutputFile;
 
@@ -69,9 +70,15 @@ impl ScheduleArgs {
         }
         let schedule =
             Schedule::parse(text).map_err(|why| anyhow::anyhow!("--backup-schedule: {text:?}: {why}"))?;
+        if schedule.next(Timestamp::UNIX_EPOCH, &TimeZone::UTC).is_none() {
+            bail!("--backup-schedule: {text:?}: no such time ever comes");
+        }
         let folder = self.backup_dir.clone().unwrap_or_else(|| source.layout.root().join("backups"));
         let retention = usize::try_from(self.backup_retention)?;
-        Ok(Some(Scheduled { source, schedule, folder, retention, counts: Arc::default() }))
+        let scheduled = Scheduled { source, schedule, folder, retention, counts: Arc::default() };
+        let last = scheduled.newest();
+        scheduled.count(|counts| counts.last_success = last.map(Timestamp::as_second));
+        Ok(Some(scheduled))
     }
 }
 
@@ -84,31 +91,57 @@ impl Scheduled {
 
     /// Takes backups until `stop`.
     pub async fn run(
-        self,
+        self: Arc<Self>,
         store: Arc<dyn Store>,
         events: EventRecorder,
         clock: Arc<dyn Clock>,
         stop: CancellationToken,
     ) {
-        let scheduled = Arc::new(self);
-        while let Some(due) = scheduled.schedule.next(clock.now(), &TimeZone::UTC) {
-            while let Ok(left) = Duration::try_from(clock.now().duration_until(due))
-                && !left.is_zero()
-            {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = clock.sleep(left.min(LOOK_EVERY)) => {}
-                }
+        let warn = |reason: &'static str, text: String| {
+            tracing::error!("{text}");
+            events.event_about(self.node(), EventType::Warning, reason, text);
+        };
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.until_due(&*clock) => {}
             }
-            match scheduled.take(&*store, clock.now()).await {
-                Ok(path) => tracing::info!(file = %path.display(), "backup taken"),
+            match self.take(&*store, clock.now()).await {
+                Ok(Taken { path, manifest: Manifest { damaged: 0, .. } }) => {
+                    tracing::info!(file = %path.display(), "backup taken");
+                    if let Err(error) = self.remove_old(&path, clock.now()) {
+                        let folder = self.folder.display();
+                        warn(
+                            "BackupsNotRemoved",
+                            format!("Cannot remove old backups from {folder}: {error}"),
+                        );
+                    }
+                }
+                Ok(Taken { path, manifest }) => warn(
+                    "BackupOfDamagedKeys",
+                    format!(
+                        "The backup {} holds {} keys with damaged values: older backups are kept",
+                        path.display(),
+                        manifest.damaged
+                    ),
+                ),
                 Err(error) => {
-                    scheduled.count(|counts| counts.failed += 1);
-                    tracing::error!("the scheduled backup failed: {error:#}");
-                    let text = format!("The scheduled backup failed: {error:#}");
-                    events.event_about(scheduled.node(), EventType::Warning, "BackupFailed", text);
+                    self.count(|counts| counts.failed += 1);
+                    warn("BackupFailed", format!("The scheduled backup failed: {error:#}"));
                 }
             }
+        }
+    }
+
+    /// Returns when the next backup is due, also if the clock is set meanwhile.
+    async fn until_due(&self, clock: &dyn Clock) {
+        let next = |now| self.schedule.next(now, &TimeZone::UTC).unwrap_or(Timestamp::MAX);
+        let mut due = next(clock.now());
+        while let Ok(left) = Duration::try_from(clock.now().duration_until(due))
+            && !left.is_zero()
+        {
+            clock.sleep(left.min(LOOK_EVERY)).await;
+            due = due.min(next(clock.now()));
         }
     }
 
@@ -126,14 +159,13 @@ impl Scheduled {
         change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Takes one backup, and removes those that are not kept any more.
-    async fn take(self: &Arc<Self>, store: &dyn Store, now: Timestamp) -> Result<PathBuf> {
+    async fn take(self: &Arc<Self>, store: &dyn Store, now: Timestamp) -> Result<Taken> {
         let taken = snapshot(store).await.context("cannot read the store")?;
         let own = Arc::clone(self);
         tokio::task::spawn_blocking(move || own.write(taken, now)).await?
     }
 
-    fn write(&self, taken: knarr_storage::Snapshot, now: Timestamp) -> Result<PathBuf> {
+    fn write(&self, taken: knarr_storage::Snapshot, now: Timestamp) -> Result<Taken> {
         use std::os::unix::fs::DirBuilderExt;
         let folder = &self.folder;
         std::fs::DirBuilder::new()
@@ -144,7 +176,7 @@ impl Scheduled {
         check_room(folder, taken.kvs.iter().map(|kv| (kv.key.len() + kv.value.len()) as u64).sum())?;
         let path = folder.join(format!("{}{}{SUFFIX}", self.prefix(), now.strftime(TIME_FORMAT)));
         let output = std::io::BufWriter::with_capacity(super::BUFFER_BYTES, OutputFile::create(&path)?);
-        let (_, output) = contents::prepare(&self.source, taken, now)?.write(None, output)?;
+        let (manifest, output) = contents::prepare(&self.source, taken, now)?.write(None, output)?;
         let output = output.into_inner().map_err(std::io::IntoInnerError::into_error);
         output.with_context(|| super::output_file::cannot_write(&path))?.commit()?;
         let bytes = std::fs::metadata(&path).map_or(0, |of| of.len());
@@ -153,8 +185,7 @@ impl Scheduled {
             counts.last_success = Some(now.as_second());
             counts.last_bytes = bytes;
         });
-        self.remove_old().with_context(|| format!("cannot remove old backups from {}", folder.display()))?;
-        Ok(path)
+        Ok(Taken { path, manifest })
     }
 
     /// What the names of this server's backups begin with.
@@ -162,30 +193,56 @@ impl Scheduled {
         format!("scheduled-{}-", self.source.node)
     }
 
-    fn remove_old(&self) -> std::io::Result<()> {
-        let entries = std::fs::read_dir(&self.folder)?.collect::<Result<Vec<_>, _>>()?;
-        let names = entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        for name in surplus(names, &self.prefix(), self.retention) {
+    /// Removes all but the newest backups, `taken` among them; and what writes that were killed have left.
+    fn remove_old(&self, taken: &Path, now: Timestamp) -> std::io::Result<()> {
+        let names = self.names()?;
+        let partial = format!(".{}", self.prefix());
+        let abandoned =
+            names.iter().filter(|name| name.starts_with(&partial) && name.ends_with(".partial")).cloned();
+        let abandoned: Vec<String> = abandoned.collect();
+        let taken = taken.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        for name in surplus(names, &self.prefix(), self.retention, taken, now).into_iter().chain(abandoned) {
             std::fs::remove_file(self.folder.join(name))?;
         }
         Ok(())
     }
+
+    fn names(&self) -> std::io::Result<Vec<String>> {
+        let entries = std::fs::read_dir(&self.folder)?.collect::<Result<Vec<_>, _>>()?;
+        Ok(entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
+    /// When the newest backup in the folder was taken.
+    fn newest(&self) -> Option<Timestamp> {
+        self.names().ok()?.iter().filter_map(|name| time_of(name, &self.prefix())).max()
+    }
 }
 
-/// The names of backups of this prefix that are older than the newest ones.
-fn surplus(mut names: Vec<String>, prefix: &str, keep: usize) -> Vec<String> {
-    let is_time = |text: &str| {
-        let digits = |part: &str, len| part.len() == len && part.bytes().all(|c| c.is_ascii_digit());
-        text.strip_suffix('Z')
-            .and_then(|text| text.split_once('T'))
-            .is_some_and(|(date, time)| digits(date, 8) && digits(time, 6))
+/// A backup that was taken.
+struct Taken {
+    path: PathBuf,
+    manifest: Manifest,
+}
+
+/// When a backup of this prefix was taken; `None` if the name is not one of ours.
+fn time_of(name: &str, prefix: &str) -> Option<Timestamp> {
+    let text = name.strip_prefix(prefix)?.strip_suffix(SUFFIX)?;
+    let at = jiff::civil::DateTime::strptime(TIME_FORMAT, text).ok()?.to_zoned(TimeZone::UTC).ok()?;
+    (at.strftime(TIME_FORMAT).to_string() == text).then(|| at.timestamp())
+}
+
+/// The names of backups of this prefix that are older than the newest ones; never that of the one just taken. One with a
+/// time that is still to come was taken when the clock was wrong, and counts as older than all others.
+fn surplus(names: Vec<String>, prefix: &str, keep: usize, taken: &str, now: Timestamp) -> Vec<String> {
+    let age = |name: &String| {
+        let at = time_of(name, prefix)?;
+        Some((if at > now { Timestamp::MIN } else { at }, at))
     };
-    names.retain(|name| {
-        name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(SUFFIX)).is_some_and(is_time)
-    });
-    names.sort_unstable();
-    names.truncate(names.len().saturating_sub(keep));
-    names
+    let mut of_ours: Vec<_> =
+        names.into_iter().filter(|name| name != taken).filter_map(|name| Some((age(&name)?, name))).collect();
+    of_ours.sort_unstable();
+    of_ours.truncate(of_ours.len().saturating_sub(keep.saturating_sub(1)));
+    of_ours.into_iter().map(|(_, name)| name).collect()
 }
 
 /// A backup must not be what fills the disk that the store is on.
@@ -223,6 +280,7 @@ fn metrics(counts: Counts) -> String {
 
 #[cfg(test)]
 mod tests {
+    use knarr_apimachinery::clock::Sleep;
     use knarr_storage::{Embedded, Options, Precondition};
 
     use super::*;
@@ -239,9 +297,66 @@ mod tests {
             "scheduled-n-keep.knarr",
             "mine.knarr",
         ];
-        let names = || names.map(ToOwned::to_owned).to_vec();
-        assert_eq!(surplus(names(), "scheduled-n-", 2), ["scheduled-n-20260101T000000Z.knarr"]);
-        assert_eq!(surplus(names(), "scheduled-n-", 5), Vec::<String>::new());
+        let gone = |keep, taken: &str, now: &str| {
+            let names = names.map(ToOwned::to_owned).to_vec();
+            surplus(names, "scheduled-n-", keep, taken, now.parse().unwrap())
+        };
+        let [second, first, third, ..] = names;
+        let later = "2027-01-01T00:00:00Z";
+        assert_eq!(gone(2, third, later), [first]);
+        assert_eq!(gone(5, third, later), Vec::<String>::new());
+        // The clock was ahead when the others were taken.
+        let corrected = "2026-01-01T00:00:00Z";
+        assert_eq!(gone(2, first, corrected), [second]);
+        assert_eq!(gone(1, first, corrected), [second, third]);
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_does_not_put_backups_off() {
+        let source = Source {
+            layout: Layout::at(Path::new("/nowhere")),
+            node: "n".to_owned(),
+            shared_store: false,
+            encryption_config: None,
+        };
+        let args = ScheduleArgs { backup_schedule: None, backup_dir: None, backup_retention: 5 };
+        let scheduled = args.scheduled(source).unwrap().unwrap();
+        let clock = SetClock::new("2030-01-01T00:30:00Z");
+        clock.set_at_sleep("2026-01-01T00:30:00Z");
+        scheduled.until_due(&clock).await;
+        assert_eq!(clock.now().to_string(), "2026-01-01T12:00:00Z");
+    }
+
+    /// A clock whose sleeps take no time, and of which the first one may end at another time of day.
+    struct SetClock {
+        now: Mutex<Timestamp>,
+        set: Mutex<Option<Timestamp>>,
+    }
+
+    impl SetClock {
+        fn new(now: &str) -> Self {
+            Self { now: Mutex::new(now.parse().unwrap()), set: Mutex::default() }
+        }
+
+        fn set_at_sleep(&self, to: &str) {
+            *self.set.lock().unwrap() = Some(to.parse().unwrap());
+        }
+    }
+
+    impl Clock for SetClock {
+        fn now(&self) -> Timestamp {
+            *self.now.lock().unwrap()
+        }
+
+        fn monotonic(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn sleep(&self, duration: Duration) -> Sleep {
+            let mut now = self.now.lock().unwrap();
+            *now = self.set.lock().unwrap().take().unwrap_or(*now + duration);
+            Box::pin(std::future::ready(()))
+        }
     }
 
     #[test]
@@ -262,6 +377,8 @@ mod tests {
         {
             assert_eq!(args(schedule).scheduled(source(shared)).unwrap().is_some(), taken, "{schedule:?}");
         }
+        let never = args(Some("0 0 31 2 *")).scheduled(source(false)).err().unwrap().to_string();
+        assert!(never.starts_with("--backup-schedule: \"0 0 31 2 *\": "), "{never}");
         let refused = args(Some("61 * * * *")).scheduled(source(false)).err().unwrap().to_string();
         assert!(refused.starts_with("--backup-schedule: \"61 * * * *\": "), "{refused}");
         let default = args(None).scheduled(source(false)).unwrap().unwrap();
@@ -283,8 +400,10 @@ mod tests {
         let scheduled = Arc::new(args.scheduled(source).unwrap().unwrap());
         for day in 1..=3 {
             let now = format!("2026-01-0{day}T00:00:00Z").parse().unwrap();
-            let path = scheduled.take(&store, now).await.unwrap();
-            super::super::restore::Backup::open(&path, None).unwrap();
+            let taken = scheduled.take(&store, now).await.unwrap();
+            super::super::restore::Backup::open(&taken.path, None).unwrap();
+            std::fs::write(root.join("backups/.scheduled-n-x.knarr.7.partial"), "").unwrap();
+            scheduled.remove_old(&taken.path, now).unwrap();
         }
         let mut left: Vec<_> =
             std::fs::read_dir(root.join("backups")).unwrap().map(|e| e.unwrap().file_name()).collect();
