@@ -115,8 +115,7 @@ fn h1_a_damaged_backup_is_refused_and_a_killed_one_leaves_no_file() {
     let file = folder.join("cluster.knarr");
 
     // Killed while it waits for the server, which is stopped by a signal.
-    let server = nix::unistd::Pid::from_raw(cluster.server_pid().cast_signed());
-    nix::sys::signal::kill(server, nix::sys::signal::Signal::SIGSTOP).expect("a signal");
+    cluster.pause_server();
     let child = cluster.knarr(&["backup"]).arg("-o").arg(&file).spawn().expect("nsenter(1)");
     let nsenter = child.id();
     let mut running = Process::new(child);
@@ -128,7 +127,7 @@ fn h1_a_damaged_backup_is_refused_and_a_killed_one_leaves_no_file() {
     };
     crate::sandbox::wait_for("the file of the backup", std::time::Duration::from_secs(20), holds_it);
     running.kill();
-    nix::sys::signal::kill(server, nix::sys::signal::Signal::SIGCONT).expect("a signal");
+    cluster.resume_server();
     assert_eq!(names(&folder), Vec::<String>::new());
 
     // The server goes on, and answers the next one.

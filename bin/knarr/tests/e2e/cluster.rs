@@ -141,6 +141,25 @@ impl Cluster {
         self.signal_server(Signal::SIGINT)
     }
 
+    /// Stops the server where it is, until [`Self::resume_server`].
+    pub fn pause_server(&self) {
+        kill(Pid::from_raw(self.server_pid().cast_signed()), Signal::SIGSTOP)
+            .expect("a signal to the server");
+        // nsenter(1) stops itself when its child is stopped.
+        let nsenter = self.server.as_ref().expect("a running server").id();
+        wait_for("a stopped nsenter", Duration::from_secs(20), || {
+            let stat = std::fs::read_to_string(format!("/proc/{nsenter}/stat")).ok()?;
+            stat.rsplit(')').next()?.trim_start().starts_with('T').then_some(())
+        });
+    }
+
+    pub fn resume_server(&self) {
+        let nsenter = self.server.as_ref().expect("a running server").id();
+        for pid in [self.server_pid(), nsenter] {
+            kill(Pid::from_raw(pid.cast_signed()), Signal::SIGCONT).expect("a signal to the server");
+        }
+    }
+
     fn signal_server(&mut self, signal: Signal) -> bool {
         kill(Pid::from_raw(self.server_pid() as i32), signal).expect("a signal to the server");
         let mut child = self.server.take().expect("a running server");

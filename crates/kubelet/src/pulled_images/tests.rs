@@ -128,6 +128,19 @@ fn an_interrupted_pull_leaves_an_image_of_unknown_credentials() {
 }
 
 #[test]
+fn a_pull_of_another_tag_takes_no_image_away() {
+    let folder = Folder::new();
+    let pulled = open(&folder);
+    let app = image("sha256:1", &[PRIVATE]);
+    assert_eq!(pulled.access(PRIVATE, &app), Access::Granted, "preloaded");
+    let missing = format!("{}:missing", PRIVATE.parse::<Reference>().unwrap().repository());
+    pulled.begin(&missing, None).unwrap();
+    assert_eq!(pulled.access(PRIVATE, &app), Access::Granted);
+    pulled.abandoned(&missing);
+    assert_eq!(pulled.access(PRIVATE, &app), Access::Granted, "the pod was deleted while it pulled");
+}
+
+#[test]
 fn pulls_side_by_side_and_given_up() {
     let folder = Folder::new();
     let pulled = open(&folder);
