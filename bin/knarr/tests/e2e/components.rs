@@ -347,7 +347,8 @@ fn a_component_shows_itself_to_those_who_may() {
     assert!(text.contains("scheduler_pending_pods{queue=\"active\"}"), "{text}");
     wait_for("readiness", Duration::from_secs(60), || {
         let ready = page(&cluster, scheduler, "/readyz?verbose", &[]).ok()?;
-        ready.contains("[+]sched-handler-sync ok\nreadyz check passed\n").then_some(())
+        let passed = ready.contains("[+]sched-handler-sync ok\n") && ready.ends_with("readyz check passed\n");
+        passed.then_some(())
     });
     assert!(page(&cluster, controllers, "/livez", &[]).is_err(), "upstream has none there either");
     drop(started);
