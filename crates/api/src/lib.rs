@@ -9,6 +9,7 @@ pub mod custom;
 pub mod defaults;
 pub mod descriptions;
 pub mod diff;
+pub mod dropped;
 pub mod gates;
 pub mod header;
 pub mod intern;

@@ -76,6 +76,8 @@ impl ResourceRef {
     /// Sets what the user left out, and drops what may not be set here, given what is there already.
     pub fn default(&self, object: &mut Value, old: Option<&Value>) {
         self.strategy().default(object);
+        // Who asked is warned elsewhere; what a webhook or policy adds is not kept either.
+        crate::dropped::drop_fields(self.types, object);
         crate::core::pod::drop_gated(self.types, object, old);
     }
 

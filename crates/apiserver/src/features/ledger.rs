@@ -79,6 +79,14 @@ mod tests {
     }
 
     #[test]
+    fn fields_are_dropped_for_gates_that_are_off() {
+        for gate in knarr_api::dropped::gates() {
+            let state = entries().find(|e| e.name == gate).map(|e| e.state);
+            assert_eq!(state, Some(State::Off), "{gate}");
+        }
+    }
+
+    #[test]
     fn what_shows_an_entry_is_there() {
         let mut wrong = Vec::new();
         for entry in entries() {

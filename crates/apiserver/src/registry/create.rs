@@ -52,6 +52,8 @@ pub async fn create_value(
 ) -> Result<Arc<Object>, StatusError> {
     let version = metadata::text(&object, "resourceVersion");
     let versioned = !version.is_empty() && version != "0" && !params.dry_run;
+    let dropped = knarr_api::dropped::drop_fields(served.resource.types, &mut object);
+    dropped.into_iter().for_each(|w| request.warn(w));
     served.resource.default(&mut object, None);
     let now = server.clock.now();
     metadata::init(&mut object, now, &uuid::Uuid::new_v4().to_string());

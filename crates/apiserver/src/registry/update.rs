@@ -137,6 +137,8 @@ async fn prepare_update(
     let strategy = served.resource.strategy();
     check_preconditions(served, target.name, &new, old, request.info.verb == "patch")?;
     metadata::carry_over(&mut new, old);
+    let dropped = knarr_api::dropped::drop_fields(served.resource.types, &mut new);
+    dropped.into_iter().for_each(|w| request.warn(w));
     served.resource.default(&mut new, Some(old));
     strategy.prepare_for_update(&mut new, old, target.subresource);
     // What admission sets belongs to nobody.

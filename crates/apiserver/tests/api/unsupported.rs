@@ -120,6 +120,26 @@ fn cases() -> Vec<(String, Value, &'static str)> {
 }
 
 #[tokio::test]
+async fn what_is_not_kept_is_warned_of() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    default_account(&u).await;
+    let body = pod(json!({}), json!({"lifecycle": {"stopSignal": "SIGUSR1"}}));
+    let reply = u.post(PODS, &body).await;
+    let text =
+        "spec.containers[0].lifecycle.stopSignal: not kept: the feature gate ContainerStopSignals is off";
+    assert!(reply.warnings.iter().any(|w| w.contains(text)), "{:?}", reply.warnings);
+    let kept = reply.expect(201);
+    assert_eq!(kept.pointer("/spec/containers/0/lifecycle/stopSignal"), None);
+    u.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.expect(201);
+    let policy = json!({"spec": {"podPreemptionPolicy": {"disableResizePreemption": ["a"]}}});
+    let reply = u.patch("/api/v1/nodes/n", "merge-patch+json", &policy).await;
+    let text = "spec.podPreemptionPolicy: not kept";
+    assert!(reply.warnings.iter().any(|w| w.contains(text)), "{:?}", reply.warnings);
+    assert_eq!(reply.expect(200)["spec"].get("podPreemptionPolicy"), None);
+}
+
+#[tokio::test]
 async fn what_nothing_acts_on_is_warned_of() {
     let h = Harness::new().await;
     let u = h.admin();

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{disabled, image};
+use super::image;
 use crate::core::persistentvolumeclaim;
 use crate::defaults::{Fields, blank, child, existing, items, text, unset};
+use crate::dropped;
 use crate::prepare::object;
 
 /// A Pod, with what only pods get: requests from limits, host ports, service links.
@@ -68,7 +69,7 @@ fn addresses(status: &mut Fields) {
 
 /// A pod spec, in a pod or in a template.
 pub fn pod_spec(spec: &mut Fields) {
-    disabled::drop_fields(spec);
+    dropped::drop_from_pod(spec);
     let mut account = text(spec, "serviceAccountName").to_owned();
     if account.is_empty() {
         account = text(spec, "serviceAccount").to_owned();

@@ -1,20 +1,12 @@
-//! Fields of features that are off by default in 1.37: they are dropped wherever a pod spec stands.
+//! Where pod specs stand, and the field of theirs that is dropped while a gate of this process is off.
 
 use serde_json::Value;
 
-use crate::defaults::{Fields, existing, items};
 use crate::gates::GENERIC_WORKLOAD;
 use crate::kind::ResourceType;
 
-const CONTAINERS: [&str; 3] = ["containers", "initContainers", "ephemeralContainers"];
-/// Volumes of files that come with a mode, and maybe an owner.
-const WRITTEN: [&str; 4] = ["secret", "configMap", "downwardAPI", "projected"];
-/// Sources of such files.
-const PROJECTED: [&str; 6] =
-    ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
-
 /// Where objects of a resource have their pod spec.
-fn pod_spec_of(resource: ResourceType) -> Option<&'static str> {
+pub fn pod_spec_of(resource: ResourceType) -> Option<&'static str> {
     Some(match (resource.group, resource.plural) {
         ("", "pods") => "/spec",
         ("", "podtemplates") => "/template/spec",
@@ -36,60 +28,6 @@ pub fn drop_gated(resource: ResourceType, object: &mut Value, old: Option<&Value
         old.and_then(|old| old.pointer(at)?.get("schedulingGroup")).is_some_and(|group| !group.is_null());
     if let (false, Some(spec)) = (in_use, object.pointer_mut(at).and_then(Value::as_object_mut)) {
         spec.remove("schedulingGroup");
-    }
-}
-
-/// Drops what no gate lets in.
-pub fn drop_fields(spec: &mut Fields) {
-    spec.remove("evictionResponders");
-    for volume in items(spec, "volumes") {
-        self::volume(volume);
-    }
-    for list in CONTAINERS {
-        for container in items(spec, list) {
-            self::container(container);
-        }
-    }
-}
-
-/// Who owns the files of a volume, and the mode of an empty one.
-fn volume(volume: &mut Fields) {
-    if let Some(empty) = existing(volume, "emptyDir") {
-        empty.remove("mode");
-    }
-    for source in WRITTEN {
-        let Some(source) = existing(volume, source) else { continue };
-        source.remove("defaultUser");
-        items(source, "items").for_each(|file| drop(file.remove("user")));
-        for projection in items(source, "sources") {
-            for source in PROJECTED {
-                let Some(source) = existing(projection, source) else { continue };
-                source.remove("user");
-                items(source, "items").for_each(|file| drop(file.remove("user")));
-            }
-        }
-    }
-}
-
-/// Stop signals, other protocols of probes, options of mounts.
-fn container(container: &mut Fields) {
-    items(container, "volumeMounts").for_each(|mount| drop(mount.remove("bindMountOptions")));
-    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let Some(probe) = existing(container, probe) else { continue };
-        if let Some(get) = existing(probe, "httpGet") {
-            get.remove("protocol");
-        }
-        if let Some(call) = existing(probe, "grpc") {
-            call.remove("mode");
-        }
-    }
-    if let Some(lifecycle) = existing(container, "lifecycle") {
-        lifecycle.remove("stopSignal");
-        for hook in ["postStart", "preStop"] {
-            if let Some(get) = existing(lifecycle, hook).and_then(|hook| existing(hook, "httpGet")) {
-                get.remove("protocol");
-            }
-        }
     }
 }
 

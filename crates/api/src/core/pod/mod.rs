@@ -15,7 +15,7 @@ pub mod warnings;
 pub use defaults::{
     network_volume as default_network_volume, pod_spec as default_pod_spec, template as default_template,
 };
-pub(crate) use disabled::drop_gated;
+pub(crate) use disabled::{drop_gated, pod_spec_of};
 pub use prepare::qos_class;
 pub use warnings::template as template_warnings;
 
