@@ -105,6 +105,9 @@ async fn in_pod(
     };
     if kind == "log" {
         check_log_options(name, query)?;
+        if query.flag("insecureSkipTLSVerifyBackend") {
+            request.warn("insecureSkipTLSVerifyBackend: the kubelet's certificate is verified all the same");
+        }
     }
     if node.is_empty() {
         if kind == "log" {

@@ -77,6 +77,7 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
         }
         "list" => {
             let params = ListParams::parse(served, &info.name, &request.query, false)?;
+            warn_of_shards(request);
             let found = list::list(server, served, Some(namespace_of(served, request)), &params).await?;
             Ok(Answer::List(found))
         }
@@ -147,9 +148,17 @@ fn namespace_of<'a>(served: &Served, request: &'a Request) -> &'a str {
     if served.resource.types.namespaced { &request.info.namespace } else { "" }
 }
 
+/// Clients see by the missing `shardInfo` that they got more than their shard.
+fn warn_of_shards(request: &Request) {
+    if request.query.non_empty("shardSelector").is_some() {
+        request.warn("shardSelector: lists and watches have no shards: everything is answered");
+    }
+}
+
 async fn watch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> Result<Answer, StatusError> {
     let info = &request.info;
     let params = ListParams::parse(served, &info.name, &request.query, true)?;
+    warn_of_shards(request);
     if negotiate::negotiate(&request.headers, &request.query, true)?.format == Format::Yaml {
         return Err(StatusError::not_acceptable(&negotiate::STREAM_TYPES));
     }
@@ -181,6 +190,11 @@ async fn delete_collection(
 ) -> Result<Answer, StatusError> {
     let how = delete::options(request)?;
     delete::check_collection(&how)?;
+    if request.query.non_empty("shardSelector").is_some() {
+        // Upstream, with its gate off, deletes everything.
+        let why = "shardSelector: collections have no shards: nothing was deleted";
+        return Err(StatusError::bad_request(why));
+    }
     delete::warn(request, served, &how);
     let params = ListParams::parse(served, &request.info.name, &request.query, false)?;
     let found = list::list(server, served, Some(namespace_of(served, request)), &params).await?;

@@ -42,6 +42,8 @@ const IN_TREE: &str = "awsElasticBlockStore|azureDisk|azureFile|cephfs|cinder|fc
 const NO_PLUGIN: &str =
     "there is no plugin for volumes of this kind: the kubelet will not start pods that mount it";
 
+const NO_WINDOWS: &str = "nodes run Linux: options for Windows do nothing";
+
 pub const FIELDS: &[Field] = &[
     pods(
         "containers|initContainers|ephemeralContainers[*].volumeDevices",
@@ -84,7 +86,35 @@ pub const FIELDS: &[Field] = &[
         "huge pages are not supported: the pod will not start",
     ),
     pods("volumes[*].IN_TREE", filled, NO_PLUGIN),
+    pods("securityContext.windowsOptions", filled, NO_WINDOWS),
+    pods(
+        "containers|initContainers|ephemeralContainers[*].securityContext.windowsOptions",
+        filled,
+        NO_WINDOWS,
+    ),
     of("", "persistentvolumes", "spec.IN_TREE", filled, NO_PLUGIN),
+    of(
+        "",
+        "persistentvolumes",
+        "spec.mountOptions",
+        |options, volume| filled(options, volume) && volume["spec"]["csi"].is_null(),
+        "only CSI volumes are mounted with options",
+    ),
+    of(
+        "",
+        "persistentvolumes",
+        "spec.local.fsType",
+        filled,
+        "a device behind a local volume is neither formatted nor mounted",
+    ),
+    of(
+        "storage.k8s.io",
+        "storageclasses",
+        "mountOptions",
+        of_local_paths,
+        "the built-in provisioner has none",
+    ),
+    of("storage.k8s.io", "storageclasses", "parameters", of_local_paths, "the built-in provisioner has none"),
     of(
         "networking.k8s.io",
         "networkpolicies",
@@ -163,6 +193,13 @@ fn filled(value: &Value, _: &Value) -> bool {
         Value::Array(items) => !items.is_empty(),
         _ => true,
     }
+}
+
+/// Whether the field is set in a StorageClass of the built-in provisioner.
+fn of_local_paths(value: &Value, class: &Value) -> bool {
+    class["provisioner"] == "rancher.io/local-path"
+        && value.as_object().is_none_or(|map| !map.is_empty())
+        && filled(value, class)
 }
 
 /// What to say of an object that is written; of a changed one, what was not said of it before.

@@ -143,6 +143,9 @@ async fn logs_come_from_the_kubelet() {
     let (code, status) = ask("?container=x").await;
     assert_eq!((code, status["message"].as_str()), (400, Some("container x is not valid for pod p")));
     assert_eq!(ask("?tailLines=-1").await.0, 422);
+    let careless = user.get(&format!("{PODS}/p/log?insecureSkipTLSVerifyBackend=true")).await;
+    let warning = "insecureSkipTLSVerifyBackend: the kubelet's certificate is verified all the same";
+    assert!(careless.warnings.iter().any(|w| w.contains(warning)), "{:?}", careless.warnings);
 }
 
 #[tokio::test]

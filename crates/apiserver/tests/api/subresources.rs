@@ -168,6 +168,10 @@ async fn tokens_are_issued_and_reviewed() {
         "{}",
         short.message()
     );
+    let attested = json!({"spec": {"attestations": {"a": ["b"]}}});
+    let refused = u.post(uri, &attested).await;
+    let why = "attestations may only be specified with a webhook bound object reference";
+    assert!(refused.message().contains(why), "{}", refused.message());
     let keys = u.get("/openid/v1/jwks").await.expect(200);
     assert_eq!(keys["keys"][0]["kty"], "EC");
     let other = u.post(uri, &json!({"metadata": {"uid": "other"}})).await;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::{CONFIG_MAPS, Harness, PODS, config_map, default_account};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 const NETWORKING: &str = "/apis/networking.k8s.io/v1/namespaces/default";
 
 /// A pod with these fields in its spec and in its container.
@@ -38,6 +39,14 @@ fn cases() -> Vec<(String, Value, &'static str)> {
     let ports = json!([{"port": 80}]);
     let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
     let nfs = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "nfs": {"server": "s", "path": "/"}});
+    let local = json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "mountOptions": ["noexec"],
+        "local": {"path": "/data"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n"]}]}]}}});
+    let mut formatted = local.clone();
+    formatted["local"]["fsType"] = "ext4".into();
+    let class = json!({"metadata": {"name": "c"}, "provisioner": "rancher.io/local-path",
+        "mountOptions": ["noexec"], "parameters": {"nodePath": "/data"}});
+    let windows = json!({"windowsOptions": {"runAsUserName": "a"}});
     let pods = [
         (
             pod(json!({"volumes": [claim]}), device),
@@ -67,6 +76,14 @@ fn cases() -> Vec<(String, Value, &'static str)> {
             "spec.securityContext.seLinuxChangePolicy: not supported",
         ),
         (
+            pod(json!({"securityContext": windows}), json!({})),
+            "spec.securityContext.windowsOptions: nodes run Linux",
+        ),
+        (
+            pod(json!({}), json!({"securityContext": windows})),
+            "spec.containers[0].securityContext.windowsOptions: nodes run Linux",
+        ),
+        (
             volume(json!({"emptyDir": {"sizeLimit": "1Gi"}})),
             "spec.volumes[0].emptyDir: sizeLimit is not enforced",
         ),
@@ -79,6 +96,18 @@ fn cases() -> Vec<(String, Value, &'static str)> {
     let mut all: Vec<_> = pods.into_iter().map(|(body, text)| (PODS.to_owned(), body, text)).collect();
     let others = [
         ("/api/v1/persistentvolumes".to_owned(), named(nfs), "spec.nfs: there is no plugin"),
+        (
+            "/api/v1/persistentvolumes".to_owned(),
+            named(local),
+            "spec.mountOptions: only CSI volumes are mounted with options",
+        ),
+        (
+            "/api/v1/persistentvolumes".to_owned(),
+            named(formatted),
+            "spec.local.fsType: a device behind a local volume is neither formatted nor mounted",
+        ),
+        (CLASSES.to_owned(), class.clone(), "mountOptions: the built-in provisioner has none"),
+        (CLASSES.to_owned(), class, "parameters: the built-in provisioner has none"),
         (
             format!("{NETWORKING}/networkpolicies"),
             named(json!({"podSelector": {}})),
@@ -137,6 +166,20 @@ async fn what_is_not_kept_is_warned_of() {
     let text = "spec.podPreemptionPolicy: not kept";
     assert!(reply.warnings.iter().any(|w| w.contains(text)), "{:?}", reply.warnings);
     assert_eq!(reply.expect(200)["spec"].get("podPreemptionPolicy"), None);
+}
+
+#[tokio::test]
+async fn shards_are_not_answered_without_a_word() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    u.post(CONFIG_MAPS, &config_map("c")).await.expect(201);
+    let query = "shardSelector=shardRange(object.metadata.uid,%270x0%27,%270x8%27)";
+    let list = u.get(&format!("{CONFIG_MAPS}?{query}")).await;
+    assert!(list.warnings.iter().any(|w| w.contains("shardSelector: lists and watches have no shards")));
+    assert_eq!(list.expect(200)["items"][0]["metadata"]["name"], "c");
+    let refused = u.delete(&format!("{CONFIG_MAPS}?{query}")).await;
+    assert_eq!(refused.message(), "shardSelector: collections have no shards: nothing was deleted");
+    u.get(&format!("{CONFIG_MAPS}/c")).await.expect(200);
 }
 
 #[tokio::test]

@@ -78,6 +78,9 @@ fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
     if spec.volume_mode.as_deref().is_some_and(|m| m != "Filesystem") {
         return Some("volumeMode Block is not supported".to_owned());
     }
+    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
+        return Some("volumes are made empty: dataSource and dataSourceRef are not supported".to_owned());
+    }
     let modes = spec.access_modes.as_deref().unwrap_or_default();
     let known = |m: &String| matches!(m.as_str(), "ReadWriteOnce" | "ReadWriteOncePod");
     (!modes.iter().all(known))
@@ -234,6 +237,13 @@ mod tests {
             (on("a"), json!({"volumeName": "pv"}), late, "nothing"),
             (on("a"), json!({"accessModes": ["ReadWriteMany"]}), late, "refuse"),
             (on("a"), json!({"volumeMode": "Block"}), late, "refuse"),
+            (on("a"), json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "d"}}), late, "refuse"),
+            (
+                on("a"),
+                json!({"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "d"}}),
+                late,
+                "refuse",
+            ),
         ] {
             let claim = claim(annotations.clone(), spec);
             let got = match wish(&claim, Some(&class(mode)), &nodes, |_| false) {

@@ -45,6 +45,7 @@ pub async fn answer(
     body = admission::admit(&mut attributes, server).await?;
     let seconds = body["spec"]["expirationSeconds"].as_i64().unwrap_or(DEFAULT_SECONDS);
     check_seconds(seconds)?;
+    check_attestations(&body["spec"]["attestations"])?;
     let mut audiences: Vec<String> =
         serde_json::from_value(body["spec"]["audiences"].clone()).unwrap_or_default();
     if audiences.is_empty() {
@@ -107,6 +108,18 @@ fn check_seconds(seconds: i64) -> Result<(), StatusError> {
     };
     let mut errors = ErrorList::new();
     errors.push(Error::invalid(&path, seconds, why));
+    Err(StatusError::invalid("authentication.k8s.io", "TokenRequest", "", &errors))
+}
+
+/// Attestations are for tokens that are bound to the configuration of a webhook, which nothing here is.
+fn check_attestations(attestations: &Value) -> Result<(), StatusError> {
+    if attestations.as_object().is_none_or(|all| all.is_empty()) {
+        return Ok(());
+    }
+    let mut errors = ErrorList::new();
+    let path = Path::new("spec").child("attestations");
+    let why = "attestations may only be specified with a webhook bound object reference";
+    errors.push(Error::invalid(&path, attestations.clone(), why));
     Err(StatusError::invalid("authentication.k8s.io", "TokenRequest", "", &errors))
 }
 
