@@ -134,7 +134,7 @@ impl PulledImages {
         let pulled = recorded.is_some()
             // Named by its id, which says nothing of where it came from.
             || record.is_some() && !has_repository(image, &repository)
-            || self.pulling(intents, wanted, image)?;
+            || self.pulling(intents, wanted, &repository, image)?;
         if !self.policy.verifies(&repository, pulled) {
             return Ok(Access::Granted);
         }
@@ -146,11 +146,19 @@ impl PulledImages {
         &self,
         intents: &BTreeMap<String, Intent>,
         wanted: &str,
+        repository: &str,
         image: &Image,
     ) -> Result<bool, RecordError> {
-        // A pull gives what it brings the name that was asked for: pulls of other tags of the repository say nothing of it.
-        let has = |name: &str| name.parse::<Reference>().is_ok_and(|named| has_name(image, &named));
-        let mut here = intents.iter().filter(|(name, _)| *name == wanted || has(name)).peekable();
+        // A pull gives what it brings the name that was asked for, so those of other tags say nothing of a tagged image.
+        // One without a tag may have lost it since.
+        let tag = |name: &String| name.parse::<Reference>().is_ok_and(|tag| tag.repository() == repository);
+        let tagged = image.repo_tags.iter().any(tag);
+        let may_have_brought = |name: &str| {
+            let asked = name.parse::<Reference>();
+            asked.is_ok_and(|asked| has_name(image, &asked) || !tagged && asked.repository() == repository)
+        };
+        let mut here =
+            intents.iter().filter(|(name, _)| *name == wanted || may_have_brought(name)).peekable();
         if here.peek().is_some() {
             return Ok(here.any(|(_, intent)| intent.preloaded.as_ref() != Some(&image.id)));
         }
@@ -185,7 +193,7 @@ impl PulledImages {
     fn is_preloaded(&self, intents: &BTreeMap<String, Intent>, wanted: &str, image: &Image) -> bool {
         let Ok(reference) = wanted.parse::<Reference>() else { return false };
         let repository = reference.repository();
-        let unpulled = self.pulling(intents, wanted, image).is_ok_and(|pulling| !pulling);
+        let unpulled = self.pulling(intents, wanted, &repository, image).is_ok_and(|pulling| !pulling);
         let recorded = self.records.record(&image.id);
         let unrecorded = recorded.is_ok_and(|record| {
             record.is_none_or(|record| !record.credential_mapping.contains_key(&repository))

@@ -138,6 +138,10 @@ fn a_pull_of_another_tag_takes_no_image_away() {
     assert_eq!(pulled.access(PRIVATE, &app), Access::Granted);
     pulled.abandoned(&missing);
     assert_eq!(pulled.access(PRIVATE, &app), Access::Granted, "the pod was deleted while it pulled");
+    // Its tag has moved on: any pull of the repository may have brought it.
+    let by_digest = format!("r.io/team/app@sha256:{}", "a".repeat(64));
+    let untagged = Image { repo_digests: vec![by_digest.clone()], ..image("sha256:2", &[]) };
+    assert_eq!(pulled.access(&by_digest, &untagged), Access::Refused);
 }
 
 #[test]
