@@ -20,7 +20,7 @@ const COUNTERS: &[&str] = &[
 ];
 /// The longest input, as that of seeded runs.
 const INPUT_BYTES: u32 = 64 << 10;
-/// Limits on one input: as [`knarr_fuzz`'s] for optimized code.
+/// Limits on one input.
 const SECONDS: u32 = 10;
 const MEGABYTES: u32 = 2048;
 

@@ -275,7 +275,7 @@ impl Backups<'_> {
         }
         let socket = Arc::new(socket);
         let source = self.source.clone();
-        Ok(supervisor.spawn("administrators-socket", stop.clone(), move |stop| {
+        Ok(supervisor.spawn("admin-socket", stop.clone(), move |stop| {
             Arc::clone(&socket).serve(Arc::clone(&store), source.clone(), Arc::clone(&clock), stop)
         }))
     }

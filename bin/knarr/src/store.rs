@@ -114,21 +114,18 @@ impl EtcdArgs {
         !self.etcd_servers.is_empty()
     }
 
-    /// The store in etcd, with the revisions of the cluster that it holds.
-    pub async fn connect(&self) -> Result<Arc<dyn Store>> {
-        self.shifted(self.connect_plain()?).await
-    }
-
+    /// With the revisions of the cluster that it holds.
     async fn shifted(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
         let offset = until_reached(|| store.get(OFFSET)).await.context("cannot use etcd")?;
-        let by = match &offset {
-            Some(kv) => std::str::from_utf8(&kv.value).ok().and_then(|text| text.parse().ok()),
-            None => Some(0),
-        };
+        Ok(Shifted::wrap(store, self.offset(offset.as_ref().map(|kv| &kv.value[..]))?))
+    }
+
+    /// What is added to etcd's revisions, by the value of [`OFFSET`].
+    pub fn offset(&self, value: Option<&[u8]>) -> Result<u64> {
+        let Some(value) = value else { return Ok(0) };
+        let by = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
         let key = String::from_utf8_lossy(OFFSET);
-        let by =
-            by.with_context(|| format!("the value of {}{key} in etcd is no number", self.etcd_prefix))?;
-        Ok(Shifted::wrap(store, by))
+        by.with_context(|| format!("the value of {}{key} in etcd is no number", self.etcd_prefix))
     }
 
     /// The store in etcd, with etcd's own revisions.

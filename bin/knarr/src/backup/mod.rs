@@ -25,7 +25,7 @@ use output_file::OutputFile;
 use seal::Passphrase;
 
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
-use crate::store::{EtcdArgs, IDENTITY, RESTORING};
+use crate::store::{EtcdArgs, IDENTITY, OFFSET, RESTORING};
 use crate::{pki, preflight};
 
 /// How much is gathered before it is written.
@@ -104,9 +104,10 @@ fn take(
 /// The contents of etcd, or of the data folder of a server that does not run.
 async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
     if args.etcd.shared() {
-        let store = args.etcd.connect().await?;
-        let taken = snapshot(&*store).await.context("cannot read etcd")?;
+        let mut taken = snapshot(&*args.etcd.connect_plain()?).await.context("cannot read etcd")?;
         check_marks(&taken, &pki::identity_in(&layout.pki())?, args.etcd.prefix())?;
+        // Of the same revision as the marks: a restore may have ended just now.
+        taken.revision = taken.revision.saturating_add(args.etcd.offset(value_of(&taken, OFFSET))?);
         return Ok(taken);
     }
     let folder = layout.store();
@@ -131,11 +132,10 @@ async fn read_store(args: &BackupArgs, layout: &Layout) -> Result<Snapshot> {
 
 /// Refuses what is not the whole cluster that the data folder's keys belong to.
 fn check_marks(snapshot: &Snapshot, identity: &str, prefix: &str) -> Result<()> {
-    let value = |key: &[u8]| snapshot.kvs.iter().find(|kv| kv.key == key).map(|kv| &kv.value[..]);
-    if value(RESTORING).is_some() {
+    if value_of(snapshot, RESTORING).is_some() {
         bail!("a backup is being restored into etcd below {prefix}, or was not restored whole");
     }
-    match value(IDENTITY) {
+    match value_of(snapshot, IDENTITY) {
         None => bail!("etcd holds no cluster below {prefix}: is --etcd-prefix right?"),
         Some(found) if found != identity.as_bytes() => bail!(
             "etcd holds a cluster with other keys below {prefix} than those in the data folder: name the folder of one \
@@ -143,6 +143,10 @@ fn check_marks(snapshot: &Snapshot, identity: &str, prefix: &str) -> Result<()> 
         ),
         Some(_) => Ok(()),
     }
+}
+
+fn value_of<'a>(snapshot: &'a Snapshot, key: &[u8]) -> Option<&'a [u8]> {
+    snapshot.kvs.iter().find(|kv| kv.key == key).map(|kv| &kv.value[..])
 }
 
 /// A server that does not run cannot say where the keys of encrypted values are.

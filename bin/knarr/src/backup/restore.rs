@@ -152,6 +152,9 @@ impl Backup {
         Ok(std::iter::from_fn(move || reader.next().transpose()).filter_map(|record| match record {
             Ok(Record::File { .. }) => None,
             Ok(Record::Lease { id, ttl_seconds }) => Some(Ok(Entry::Lease { id, ttl_seconds })),
+            Ok(Record::Key { key, .. }) if is_mark(&key) => {
+                Some(Err(ArchiveError::Damaged("it was changed while it was read")))
+            }
             Ok(Record::Key { key, value, lease }) => Some(Ok(Entry::Key { key, value, lease })),
             Err(error) => Some(Err(error)),
         }))

@@ -14,13 +14,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::damaged::{self, Loaded};
 use super::{Applied, Cache, Normalize};
+use crate::encryption;
 
 /// All API objects live below this key.
 pub const ROOT: &str = "/registry/";
 /// Keys read at once while loading.
 const PAGE: usize = 2000;
-/// What every encrypted value begins with, whatever encrypted it.
-const ENCRYPTED: &[u8] = b"k8s:enc:";
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 
@@ -289,7 +288,7 @@ impl Loaded {
     fn take(&mut self, cache: &Cache, resource: &str, key: &str, kv: &KeyValue) -> Result<(), LoadError> {
         match cache.decode(&kv.value, kv.mod_revision) {
             Ok(object) => drop(self.objects.insert(key.into(), Arc::new(object))),
-            Err(_) if kv.value.starts_with(ENCRYPTED) => {
+            Err(_) if kv.value.starts_with(encryption::RESERVED) => {
                 return Err(LoadError::Encrypted(format!("{resource}/{key}")));
             }
             Err(error) => {

@@ -8,6 +8,7 @@ mod store;
 use std::path::PathBuf;
 
 pub use config::EncryptionConfig;
+pub use provider::RESERVED;
 pub use store::EncryptedStore;
 
 /// `--encryption-provider-config` and its automatic reload.

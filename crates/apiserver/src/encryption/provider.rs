@@ -13,7 +13,7 @@ use super::kms::Kms;
 const CBC_BLOCK: usize = 16;
 const SECRETBOX_NONCE: usize = 24;
 /// Everything encrypted begins so.
-const RESERVED: &[u8] = b"k8s:enc:";
+pub const RESERVED: &[u8] = b"k8s:enc:";
 
 /// One key of one provider.
 #[allow(clippy::large_enum_variant, reason = "few, and made when the configuration is read")]

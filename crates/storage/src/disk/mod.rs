@@ -78,8 +78,14 @@ fn create_whole(dir: &Path, path: &Path) -> Result<(), OpenError> {
         drop(made.map_err(|error| database_error(path, error))?);
         // Another process may have been quicker; its file stays.
         match std::fs::hard_link(&new, path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(io_error(error)),
-            _ => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            // A file system without hard links.
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) =>
+            {
+                std::fs::rename(&new, path).map_err(io_error)
+            }
+            linked => linked.map_err(io_error),
         }
     });
     // One that a killed process has left is small, and does no harm.
