@@ -25,6 +25,18 @@ pub const MOST_BYTES: usize = 64 << 20;
 /// How many times its own size an input may take.
 pub const MOST_TIMES: usize = 2000;
 
+/// The stack that one input may take: what a worker of the server's runtime has. Frames without optimizations are several
+/// times as large.
+pub const STACK_BYTES: usize = if cfg!(debug_assertions) { 16 << 20 } else { 2 << 20 };
+
+/// Runs work on a stack of [`STACK_BYTES`].
+pub fn on_a_stack<T: Send>(work: impl FnOnce() -> T + Send) -> std::io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work)?;
+        thread.join().or_else(|panicked| std::panic::resume_unwind(panicked))
+    })
+}
+
 /// Decodes an input, good or bad.
 pub type Run = Box<dyn Fn(&[u8])>;
 

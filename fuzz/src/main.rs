@@ -14,6 +14,16 @@ use knarr_fuzz::{Target, fuzz, targets};
 static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
+    match knarr_fuzz::on_a_stack(run) {
+        Ok(code) => code,
+        Err(error) => {
+            println!("cannot start a thread: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number =
         |i: usize, otherwise: u64| arguments.get(i).and_then(|text| text.parse().ok()).unwrap_or(otherwise);

@@ -209,7 +209,7 @@ fn follow_rules(resource: &Resource, old: &Value, new: &Value, subresource: Opti
     strategy.prepare_for_delete(&mut new, "2026-01-01T00:00:00Z");
 }
 
-fn run(server: Option<&Server>, input: &[u8]) {
+fn run(server: &Server, input: &[u8]) {
     let mut bytes = Bytes { left: input, nodes: NODES };
     let all = resources::all();
     let resource = all[bytes.below(all.len())];
@@ -227,15 +227,8 @@ fn run(server: Option<&Server>, input: &[u8]) {
     if let (Some(old), Some(new)) = (fits(&first), fits(&second)) {
         follow_rules(resource, &old, &new, subresource);
     }
-    if let Some(server) = server {
-        let path = resource.types.path(Some("default"), None);
-        server.send(
-            Method::POST,
-            &format!("{path}?dryRun=All"),
-            "application/json",
-            first.to_string().as_bytes(),
-        );
-    }
+    let uri = format!("{}?dryRun=All", resource.types.path(Some("default"), None));
+    server.send(Method::POST, &uri, "application/json", first.to_string().as_bytes());
 }
 
 /// One input a resource: its number, and bytes that fill the object.
@@ -252,6 +245,6 @@ fn corpus() -> Vec<Vec<u8>> {
 
 pub fn all() -> Vec<Target> {
     let server = std::cell::OnceCell::new();
-    let run = move |input: &[u8]| run(server.get_or_init(Server::start).as_ref(), input);
+    let run = move |input: &[u8]| run(server.get_or_init(Server::start), input);
     vec![Target { name: "objects", corpus: corpus(), run: Box::new(run) }]
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use knarr_client::clock::SystemClock;
 use knarr_fuzz::memory::Counting;
-use knarr_fuzz::{Target, check, fuzz, targets};
+use knarr_fuzz::{Target, check, fuzz, on_a_stack, targets};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -25,18 +25,25 @@ fn rounds(target: &Target) -> u64 {
 #[test]
 fn nothing_panics_hangs_or_grows() {
     let _alone = alone();
-    for target in targets() {
-        let most = rounds(&target);
-        if let Err(failure) = fuzz(&target, 1, &SystemClock, |round| round < most) {
-            panic!("{}: {}: {:?}", target.name, failure.why, String::from_utf8_lossy(&failure.input));
+    let run = || {
+        for target in targets() {
+            let most = rounds(&target);
+            if let Err(failure) = fuzz(&target, 1, &SystemClock, |round| round < most) {
+                panic!("{}: {}: {:?}", target.name, failure.why, String::from_utf8_lossy(&failure.input));
+            }
         }
-    }
+    };
+    on_a_stack(run).unwrap();
 }
 
 /// Inputs that a run under libFuzzer has found to reach something of their own.
 #[test]
 fn what_is_kept_still_passes() {
     let _alone = alone();
+    on_a_stack(run_what_is_kept).unwrap();
+}
+
+fn run_what_is_kept() {
     let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let all = targets();
     for folder in std::fs::read_dir(kept).unwrap() {
