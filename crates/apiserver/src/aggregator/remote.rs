@@ -112,26 +112,33 @@ pub fn url(server: &Inner, api_service: &APIService, path: &str) -> String {
     format!("https://{host}:{}{path}", reference.port.unwrap_or(443))
 }
 
-/// The user as the other server reads it.
-pub fn set_user(headers: &mut HeaderMap, user: &UserInfo) {
+/// The user as the other server reads it: UTF-8, as upstream sends it. A user with a part left out would be another one.
+pub fn user_headers(user: &UserInfo) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    let mut add = |name: &str, value: &str| {
+        let pair = (HeaderName::try_from(name), HeaderValue::from_bytes(value.as_bytes()));
+        let (Ok(name), Ok(value)) = pair else { return Err(format!("{name}: {value:?} cannot stand in a header")) };
+        headers.append(name, value);
+        Ok(())
+    };
+    add("x-remote-user", &user.name)?;
+    if !user.uid.is_empty() {
+        add("x-remote-uid", &user.uid)?;
+    }
+    user.groups.iter().try_for_each(|group| add("x-remote-group", group))?;
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", escaped(key));
+        values.iter().try_for_each(|value| add(&name, value))?;
+    }
+    Ok(headers)
+}
+
+/// Puts these headers in the place of all that name a user.
+pub fn set_user(headers: &mut HeaderMap, user: HeaderMap) {
     let names: Vec<HeaderName> =
         headers.keys().filter(|n| n.as_str().starts_with("x-remote-")).cloned().collect();
     names.iter().for_each(|name| drop(headers.remove(name)));
-    let mut add = |name: &str, value: &str| {
-        let pair = (HeaderName::try_from(name), HeaderValue::from_str(value));
-        if let (Ok(name), Ok(value)) = pair {
-            headers.append(name, value);
-        }
-    };
-    add("x-remote-user", &user.name);
-    if !user.uid.is_empty() {
-        add("x-remote-uid", &user.uid);
-    }
-    user.groups.iter().for_each(|group| add("x-remote-group", group));
-    for (key, values) in &user.extra {
-        let name = format!("x-remote-extra-{}", escaped(key));
-        values.iter().for_each(|value| add(&name, value));
-    }
+    headers.extend(user);
 }
 
 /// Keys of extra are escaped where header names cannot have their characters.
@@ -174,7 +181,7 @@ async fn get_from(
     if let Ok(host) = HeaderValue::from_str(&authority) {
         headers.insert(HOST, host);
     }
-    set_user(headers, &UserInfo::new("system:kube-aggregator", &["system:masters"]));
+    set_user(headers, user_headers(&UserInfo::new("system:kube-aggregator", &["system:masters"]))?);
     let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
     let status = answer.status().as_u16();
     let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|e| e.to_string())?;
@@ -192,11 +199,18 @@ mod tests {
         headers.insert("x-remote-extra-a", HeaderValue::from_static("forged"));
         let mut user = UserInfo::new("jane", &["a"]);
         user.extra.insert("Scopes/x".into(), vec!["1".into(), "2".into()]);
-        set_user(&mut headers, &user);
+        set_user(&mut headers, user_headers(&user).unwrap());
         let all = |name: &str| headers.get_all(name).iter().map(|v| v.to_str().unwrap()).collect::<Vec<_>>();
         assert_eq!(all("x-remote-user"), ["jane"]);
         assert_eq!(all("x-remote-group"), ["a", "system:authenticated"]);
         assert_eq!(all("x-remote-extra-scopes%2fx"), ["1", "2"]);
         assert_eq!(all("x-remote-extra-a"), [""; 0]);
+        set_user(&mut headers, user_headers(&UserInfo::new("jürgen", &["größe"])).unwrap());
+        assert_eq!(headers["x-remote-user"].as_bytes(), "jürgen".as_bytes());
+        assert_eq!(headers["x-remote-group"].as_bytes(), "größe".as_bytes());
+        assert!(!headers.contains_key("x-remote-extra-scopes%2fx"));
+        for user in [UserInfo::new("a\nb", &[]), UserInfo::new("a", &["b\r\nx-remote-group: c"])] {
+            assert!(user_headers(&user).unwrap_err().ends_with(" cannot stand in a header"));
+        }
     }
 }

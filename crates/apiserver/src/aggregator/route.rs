@@ -6,7 +6,7 @@ use http::header::{HeaderMap, HeaderValue};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 use super::availability::is_available_in;
-use super::remote::{backend, set_user};
+use super::remote::{backend, set_user, user_headers};
 use crate::http::output::Answer;
 use crate::http::query::decode_bytes;
 use crate::proxy::{self, Location};
@@ -68,10 +68,14 @@ async fn pass(
             return unavailable();
         }
     };
+    let user = match user_headers(&request.user) {
+        Ok(user) => user,
+        Err(error) => return Answer::text(500, format!("cannot pass the user on: {error}\n")),
+    };
     let host = to.authority();
     let location = Location { to, path };
     let told = |headers: &mut HeaderMap| {
-        set_user(headers, &request.user);
+        set_user(headers, user);
         for (name, value) in [
             ("audit-id", audit_id),
             ("x-forwarded-host", &host),

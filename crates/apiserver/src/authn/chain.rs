@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::issuer::{Issuer, config};
 use super::options::{Anonymous, Authentication};
+use super::request_header::Refused;
 use super::token_file::TokenFile;
 use super::webhook::TokenWebhook;
 use super::{Authenticated, UserInfo, bearer, bootstrap_token, request_header, service_account};
@@ -105,7 +106,8 @@ impl Chain {
             match request_header::user(&self.options.request_header, proxy, &mut parts.headers) {
                 Ok(Some(user)) => return Ok(Some(user)),
                 Ok(None) => {}
-                Err(error) => errors.push(error),
+                Err(refused @ Refused::Name(_)) => errors.push(refused.to_string()),
+                Err(Refused::Unreadable(why)) => return Err(why),
             }
         }
         let token = bearer::take(&mut parts.headers);

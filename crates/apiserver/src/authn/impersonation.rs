@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use http::{HeaderMap, HeaderName};
 use knarr_apimachinery::status::StatusError;
 
-use super::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};
+use super::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo, header_text};
 use crate::authz::{Attributes, forbidden};
-use crate::http::query::decode;
 
 /// One way in which the requester may be allowed to act as the wanted user.
 pub struct Mode {
@@ -41,18 +40,20 @@ const SELF_GROUP: &str = "authentication.k8s.io";
 const MANY: usize = 4;
 
 /// Reads the headers and takes them out; `None` when there are none.
+///
+/// Values are UTF-8, as upstream takes them. What cannot be read is an error: without it the request would be somebody
+/// else's, with other rights.
 pub fn requested(headers: &mut HeaderMap) -> Result<Option<UserInfo>, StatusError> {
-    let values = |name: &str| -> Vec<String> {
-        headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned).collect()
-    };
-    let first = |name: &str| values(name).into_iter().next().unwrap_or_default();
-    let (name, uid, groups) = (first(USER), first(UID), values(GROUP));
+    let values = |name: &str| header_text::all(headers, name).map_err(StatusError::bad_request);
+    let first = |name: &str| Ok::<_, StatusError>(values(name)?.into_iter().next().unwrap_or_default());
+    let (name, uid, groups) = (first(USER)?, first(UID)?, values(GROUP)?);
     let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut gone: Vec<HeaderName> = Vec::new();
     for header in headers.keys() {
         let text = header.as_str();
         if let Some(key) = text.strip_prefix(EXTRA) {
-            extra.entry(decode(key, false)).or_default().extend(values(text));
+            let key = header_text::extra_key(text, key).map_err(StatusError::bad_request)?;
+            extra.entry(key).or_default().extend(values(text)?);
             gone.push(header.clone());
         } else if matches!(text, USER | UID | GROUP) {
             gone.push(header.clone());
@@ -326,6 +327,36 @@ mod tests {
         assert_eq!((found.name.as_str(), found.groups.as_slice()), ("ann", &["g".to_owned()][..]));
         assert_eq!(found.extra["scopes/a"], ["x"]);
         assert!(headers.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_and_never_left_out() {
+        let bytes = |bytes: &[u8]| http::HeaderValue::from_bytes(bytes).unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert(USER, bytes("jürgen".as_bytes()));
+        headers.append(GROUP, bytes("größe".as_bytes()));
+        headers.append("impersonate-extra-t%c3%bcr", bytes("zü".as_bytes()));
+        let found = requested(&mut headers).unwrap().unwrap();
+        assert_eq!((found.name.as_str(), found.groups.as_slice()), ("jürgen", &["größe".to_owned()][..]));
+        assert_eq!(found.extra["tür"], ["zü"]);
+        for (name, value) in
+            [(USER, &b"j\xff"[..]), (UID, b"\xff"), (GROUP, b"\xff"), ("impersonate-extra-a", b"\xff")]
+        {
+            // By itself, and beside a user that can be read.
+            for user in [None, Some("ann")] {
+                let mut headers = HeaderMap::new();
+                if let Some(user) = user.filter(|_| name != USER) {
+                    headers.insert(USER, user.parse().unwrap());
+                }
+                headers.append(HeaderName::from_static(name), bytes(value));
+                let error = requested(&mut headers).unwrap_err();
+                assert_eq!((error.code(), error.message()), (400, &*format!("header {name} is not valid UTF-8")));
+            }
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(USER, "ann".parse().unwrap());
+        headers.insert("impersonate-extra-a%ff", "x".parse().unwrap());
+        assert_eq!(requested(&mut headers).unwrap_err().code(), 400);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod bearer;
 pub mod bootstrap_token;
 pub mod chain;
+mod header_text;
 pub mod impersonation;
 pub mod issuer;
 pub mod jwt;

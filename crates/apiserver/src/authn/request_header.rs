@@ -4,49 +4,65 @@ use std::collections::BTreeMap;
 
 use http::{HeaderMap, HeaderName};
 
-use super::UserInfo;
 use super::options::RequestHeader;
-use crate::http::query::decode;
+use super::{UserInfo, header_text};
+
+/// Why the proxy's word is not taken.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The sender may still be somebody by other credentials.
+    #[error("x509: subject with cn={0} is not in the allowed list")]
+    Name(String),
+    /// The proxy speaks for somebody, and it cannot be read for whom: nobody else's credentials may take its place.
+    #[error("{0}")]
+    Unreadable(String),
+}
 
 /// The user that the proxy speaks for, if it names one. The headers are taken out: nobody behind may read them as
 /// the proxy's word.
-///
-/// `Err` when the proxy's certificate has a name that may not do this.
 pub fn user(
     options: &RequestHeader,
     proxy: &str,
     headers: &mut HeaderMap,
-) -> Result<Option<UserInfo>, String> {
+) -> Result<Option<UserInfo>, Refused> {
     if !options.allowed_names.is_empty() && !options.allowed_names.iter().any(|n| n == proxy) {
-        return Err(format!("x509: subject with cn={proxy} is not in the allowed list"));
+        return Err(Refused::Name(proxy.to_owned()));
     }
-    let Some(name) = first(headers, &options.username_headers) else { return Ok(None) };
-    let uid = first(headers, &options.uid_headers).unwrap_or_default();
-    let groups = options.group_headers.iter().flat_map(|h| values(headers, h)).collect();
-    let extra = extra(headers, &options.extra_header_prefixes);
-    strip(options, headers);
+    let user = named(options, headers).map_err(Refused::Unreadable)?;
+    if user.is_some() {
+        strip(options, headers);
+    }
+    Ok(user)
+}
+
+fn named(options: &RequestHeader, headers: &HeaderMap) -> Result<Option<UserInfo>, String> {
+    let Some(name) = values(headers, &options.username_headers)?.into_iter().next() else { return Ok(None) };
+    let uid = values(headers, &options.uid_headers)?.into_iter().next().unwrap_or_default();
+    let groups = values(headers, &options.group_headers)?;
+    let extra = extra(headers, &options.extra_header_prefixes)?;
     Ok(Some(UserInfo { name, uid, groups, extra }.authenticated()))
 }
 
-fn values<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = String> + 'a {
-    headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).filter(|v| !v.is_empty()).map(str::to_owned)
+/// What these headers say, without empty values.
+fn values(headers: &HeaderMap, names: &[String]) -> Result<Vec<String>, String> {
+    let mut found = Vec::new();
+    for name in names {
+        found.extend(header_text::all(headers, name)?.into_iter().filter(|value| !value.is_empty()));
+    }
+    Ok(found)
 }
 
-fn first(headers: &HeaderMap, names: &[String]) -> Option<String> {
-    names.iter().find_map(|name| values(headers, name).next())
-}
-
-fn extra(headers: &HeaderMap, prefixes: &[String]) -> BTreeMap<String, Vec<String>> {
+fn extra(headers: &HeaderMap, prefixes: &[String]) -> Result<BTreeMap<String, Vec<String>>, String> {
     let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for prefix in prefixes.iter().map(|p| p.to_ascii_lowercase()) {
         for name in headers.keys() {
             if let Some(key) = name.as_str().strip_prefix(&prefix) {
-                let all = headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).map(str::to_owned);
-                extra.entry(decode(key, false)).or_default().extend(all);
+                let key = header_text::extra_key(name.as_str(), key)?;
+                extra.entry(key).or_default().extend(header_text::all(headers, name.as_str())?);
             }
         }
     }
-    extra
+    Ok(extra)
 }
 
 fn strip(options: &RequestHeader, headers: &mut HeaderMap) {
@@ -83,7 +99,7 @@ mod tests {
             headers.append(name, value.parse().unwrap());
         }
         assert_eq!(
-            user(&options, "other", &mut headers).unwrap_err(),
+            user(&options, "other", &mut headers).unwrap_err().to_string(),
             "x509: subject with cn=other is not in the allowed list"
         );
         let found = user(&options, "front-proxy", &mut headers).unwrap().unwrap();
@@ -91,5 +107,22 @@ mod tests {
         assert_eq!(found.groups, ["a", "b", "system:authenticated"]);
         assert_eq!(found.extra["acme.com/team"], ["x"]);
         assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["accept"]);
+    }
+    #[test]
+    fn what_cannot_be_read_is_refused_and_never_left_out() {
+        let options = RequestHeader::usual(String::new(), vec![]);
+        let bytes = |bytes: &[u8]| http::HeaderValue::from_bytes(bytes).unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert("x-remote-user", bytes("jürgen".as_bytes()));
+        headers.insert("x-remote-group", bytes("größe".as_bytes()));
+        let found = user(&options, "proxy", &mut headers).unwrap().unwrap();
+        assert_eq!((found.name.as_str(), found.groups[0].as_str()), ("jürgen", "größe"));
+        for name in ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-extra-a"] {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-remote-user", bytes(b"ann"));
+            headers.insert(HeaderName::from_static(name), bytes(b"j\xff"));
+            let refused = Refused::Unreadable(format!("header {name} is not valid UTF-8"));
+            assert_eq!(user(&options, "proxy", &mut headers).unwrap_err(), refused);
+        }
     }
 }
