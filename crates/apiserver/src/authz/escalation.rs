@@ -12,6 +12,8 @@ use super::{Attributes, Authorizer, rules};
 use crate::authn::{MASTERS, UserInfo};
 
 pub const GROUP: &str = "rbac.authorization.k8s.io";
+/// So many rules that are missing are named in a refusal.
+const SHOWN: usize = 1000;
 
 /// Checks one create or update of the rbac group; `old` is what it was before.
 pub async fn check(
@@ -49,7 +51,7 @@ pub async fn check(
         if aggregates(new) || old.is_some_and(aggregates) {
             // What an aggregating role may come to hold is unbounded.
             let (held, _) = authorizer.rbac.rules_for(user, namespace);
-            if !rules::uncovered(&held, &everything()).is_empty() {
+            if rules::uncovered(&held, &everything()).next().is_some() {
                 let why = "must have cluster-admin privileges to use the aggregationRule";
                 return Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, why));
             }
@@ -57,20 +59,41 @@ pub async fn check(
         readable::<Option<Vec<PolicyRule>>>(new, "rules")?.unwrap_or_default()
     };
     let (held, _) = authorizer.rbac.rules_for(user, namespace);
-    let missing = rules::uncovered(&held, &wanted);
-    if missing.is_empty() {
-        return Ok(());
+    match beyond(user, &held, &wanted) {
+        None => Ok(()),
+        Some(why) => Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, &why)),
     }
+}
+
+/// Why the wanted rules are more than somebody may grant who holds others; `None` if they are not.
+fn beyond(user: &UserInfo, held: &[PolicyRule], wanted: &[PolicyRule]) -> Option<String> {
+    let Some(left) = rules::comparable(held, wanted) else {
+        return Some(format!(
+            "the rules come to too many to compare with the RBAC permissions of user \"{}\", more than {} of one verb, \
+             group, resource and name each: use fewer, or wildcards",
+            user.name,
+            rules::MOST_RULES,
+        ));
+    };
+    let left: Vec<PolicyRule> = left.cloned().collect();
+    let mut missing: Vec<PolicyRule> = rules::uncovered(held, &left).take(SHOWN + 1).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let more = missing.len() > SHOWN;
+    missing.truncate(SHOWN);
     let list: BTreeSet<String> = rules::compacted(missing).iter().map(rules::describe).collect();
-    let list: Vec<String> = list.into_iter().collect();
+    let mut list: Vec<String> = list.into_iter().collect();
+    if more {
+        list.push("and more".to_owned());
+    }
     let groups: Vec<String> = user.groups.iter().map(|g| format!("\"{g}\"")).collect();
-    let why = format!(
+    Some(format!(
         "user \"{}\" (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
         user.name,
         groups.join(" "),
         list.join("\n")
-    );
-    Err(StatusError::forbidden(&GroupResource::new(GROUP, resource), name, &why))
+    ))
 }
 
 /// A field of the object. What cannot be read cannot be compared with what the user holds.
@@ -112,6 +135,27 @@ async fn may(
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn large_roles_cost_little_and_are_refused() {
+        let words = |n: usize| (0..n).map(|i| format!("w{i}")).collect::<Vec<_>>();
+        let cube = |n: usize| PolicyRule {
+            verbs: words(n),
+            api_groups: Some(words(n)),
+            resources: Some(words(n)),
+            resource_names: Some(words(n)),
+            non_resource_urls: None,
+        };
+        let ann = UserInfo::new("ann", &[]);
+        let why = beyond(&ann, &[], &[cube(400)]).unwrap();
+        assert!(why.starts_with("the rules come to too many to compare"), "{why}");
+        let why = beyond(&ann, &[], &[cube(10)]).unwrap();
+        assert!(why.contains("not currently held:\n{APIGroups:[\"w0\"]") && why.ends_with("\nand more"), "{why}");
+        assert_eq!(beyond(&ann, &everything(), &[cube(400)]), None);
+        assert_eq!(beyond(&ann, &[cube(10)], &[cube(9)]), None);
+        let why = beyond(&ann, &[cube(3)], &[cube(4)]).unwrap();
+        assert_eq!(why.lines().count(), 1 + 64, "verbs are put together");
+    }
 
     #[test]
     fn what_cannot_be_read_is_an_error() {

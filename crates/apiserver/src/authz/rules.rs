@@ -42,41 +42,86 @@ fn resource_matches(rule: &str, resource: &str, subresource: &str) -> bool {
     [of(resource), of("*")].contains(&Some(subresource))
 }
 
-/// The rules of `wanted`, each cut to one verb, one group, one resource, one name, that `held` does not cover.
-pub fn uncovered(held: &[PolicyRule], wanted: &[PolicyRule]) -> Vec<PolicyRule> {
-    wanted.iter().flat_map(breakdown).filter(|w| !held.iter().any(|h| covers(h, w))).collect()
+/// The rules of `wanted`, each cut to one verb, one group, one resource, one name, that `held` does not cover. They are
+/// made one after the other, as there may be very many: [`comparable`] says how many.
+pub fn uncovered<'r>(
+    held: &'r [PolicyRule],
+    wanted: &'r [PolicyRule],
+) -> impl Iterator<Item = PolicyRule> + 'r {
+    wanted.iter().flat_map(breakdown).filter(|w| !held.iter().any(|h| covers(h, w)))
 }
 
-fn breakdown(rule: &PolicyRule) -> Vec<PolicyRule> {
-    let mut out = Vec::new();
+/// Rules of one verb, group, resource and name each that are compared at most.
+pub const MOST_RULES: u64 = 100_000;
+/// Comparisons of two words that one check of rules may take: some tenths of a second.
+const MOST_COMPARISONS: u64 = 100_000_000;
+
+/// Those of the wanted rules that no held one covers as it is, if the rest can be compared with `held` one by one
+/// within the limits.
+pub fn comparable<'r>(
+    held: &[PolicyRule],
+    wanted: &'r [PolicyRule],
+) -> Option<impl Iterator<Item = &'r PolicyRule> + use<'r>> {
+    let held_words: u64 = held.iter().map(words).sum();
+    let wanted_words: u64 = wanted.iter().map(words).sum();
+    if held_words.saturating_mul(wanted_words) > MOST_COMPARISONS {
+        return None;
+    }
+    let left: Vec<&PolicyRule> =
+        wanted.iter().filter(|w| !held.iter().any(|h| covers_whole(h, w))).collect();
+    let rules = left.iter().fold(0_u64, |sum, rule| sum.saturating_add(breadth(rule)));
+    let fits = rules <= MOST_RULES && rules.saturating_mul(held_words) <= MOST_COMPARISONS;
+    fits.then(|| left.into_iter())
+}
+
+fn lists(rule: &PolicyRule) -> [&[String]; 5] {
+    let PolicyRule { verbs, api_groups, resources, resource_names, non_resource_urls } = rule;
+    [verbs, list(api_groups), list(resources), list(resource_names), list(non_resource_urls)]
+}
+
+fn words(rule: &PolicyRule) -> u64 {
+    lists(rule).iter().map(|list| list.len() as u64).sum()
+}
+
+/// How many rules [`uncovered`] cuts it to.
+fn breadth(rule: &PolicyRule) -> u64 {
+    let [verbs, groups, resources, names, urls] = lists(rule).map(|list| list.len() as u64);
+    let named = groups.saturating_mul(resources).saturating_mul(names.max(1));
+    verbs.saturating_mul(named.saturating_add(urls))
+}
+
+/// Whether one held rule covers all that a wanted one names. That a resource's parts are covered by `*/part` is left to
+/// [`covers`].
+fn covers_whole(held: &PolicyRule, wanted: &PolicyRule) -> bool {
+    let all = |h: &[String], w: &[String]| has(h, "*") || w.iter().all(|w| h.contains(w));
+    let [verbs, groups, resources, names, urls] = lists(held);
+    let [w_verbs, w_groups, w_resources, w_names, w_urls] = lists(wanted);
+    let named = names.is_empty() || !w_names.is_empty() && w_names.iter().all(|w| names.contains(w));
+    let of_resources =
+        w_resources.is_empty() || all(groups, w_groups) && all(resources, w_resources) && named;
+    all(verbs, w_verbs) && of_resources && all(urls, w_urls)
+}
+
+fn breakdown(rule: &PolicyRule) -> impl Iterator<Item = PolicyRule> + '_ {
     let one = |v: &String| Some(vec![v.clone()]);
-    for verb in &rule.verbs {
-        for group in list(&rule.api_groups) {
-            for resource in list(&rule.resources) {
-                let base = PolicyRule {
-                    verbs: vec![verb.clone()],
+    rule.verbs.iter().flat_map(move |verb| {
+        let of_verb = move || PolicyRule { verbs: vec![verb.clone()], ..PolicyRule::default() };
+        let resources = list(&rule.api_groups).iter().flat_map(move |group| {
+            list(&rule.resources).iter().flat_map(move |resource| {
+                let of_resource = move |names: Option<Vec<String>>| PolicyRule {
                     api_groups: one(group),
                     resources: one(resource),
-                    ..PolicyRule::default()
+                    resource_names: names,
+                    ..of_verb()
                 };
-                if list(&rule.resource_names).is_empty() {
-                    out.push(base);
-                    continue;
-                }
-                for name in list(&rule.resource_names) {
-                    out.push(PolicyRule { resource_names: one(name), ..base.clone() });
-                }
-            }
-        }
-        for url in list(&rule.non_resource_urls) {
-            out.push(PolicyRule {
-                verbs: vec![verb.clone()],
-                non_resource_urls: one(url),
-                ..PolicyRule::default()
-            });
-        }
-    }
-    out
+                let names = list(&rule.resource_names);
+                let all = names.is_empty().then(|| of_resource(None));
+                all.into_iter().chain(names.iter().map(move |name| of_resource(one(name))))
+            })
+        });
+        let urls = list(&rule.non_resource_urls).iter();
+        resources.chain(urls.map(move |url| PolicyRule { non_resource_urls: one(url), ..of_verb() }))
+    })
 }
 
 /// `wanted` has at most one of each.
@@ -196,11 +241,67 @@ mod tests {
     #[test]
     fn rules_cover() {
         let held = [rule(&["get", "list"], &[""], &["pods"], &[]), rule(&["*"], &["apps"], &["*"], &[])];
-        assert!(uncovered(&held, &[rule(&["get"], &[""], &["pods"], &["x"])]).is_empty());
-        assert!(uncovered(&held, &[rule(&["delete"], &["apps"], &["deployments"], &[])]).is_empty());
-        let missing = uncovered(&held, &[rule(&["get", "delete"], &[""], &["pods"], &[])]);
+        let uncovered = |wanted: PolicyRule| uncovered(&held, &[wanted]).collect::<Vec<_>>();
+        assert!(uncovered(rule(&["get"], &[""], &["pods"], &["x"])).is_empty());
+        assert!(uncovered(rule(&["delete"], &["apps"], &["deployments"], &[])).is_empty());
+        let missing = uncovered(rule(&["get", "delete"], &[""], &["pods"], &[]));
         assert_eq!(missing.len(), 1);
         assert_eq!(describe(&missing[0]), "{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"delete\"]}");
+    }
+
+    #[test]
+    fn whole_rules_are_covered_or_cut() {
+        let url = |urls: &[&str]| PolicyRule {
+            verbs: vec!["get".into()],
+            non_resource_urls: Some(urls.iter().map(|u| (*u).to_owned()).collect()),
+            ..PolicyRule::default()
+        };
+        let held = [rule(&["get", "list"], &[""], &["pods"], &[]), rule(&["*"], &["apps"], &["*"], &["a"])];
+        for (wanted, covered) in [
+            (rule(&["list", "get"], &[""], &["pods"], &[]), true),
+            (rule(&["list", "get"], &[""], &["pods"], &["x"]), true),
+            (rule(&["get"], &["", "apps"], &["pods"], &[]), false),
+            (rule(&["get"], &["apps"], &["x", "y"], &["a"]), true),
+            (rule(&["get"], &["apps"], &["x", "y"], &["a", "b"]), false),
+            (rule(&["get"], &["apps"], &["x", "y"], &[]), false),
+            (url(&["/x"]), false),
+        ] {
+            assert_eq!(held.iter().any(|h| covers_whole(h, &wanted)), covered, "{wanted:?}");
+            assert_eq!(uncovered(&held, std::slice::from_ref(&wanted)).count() == 0, covered, "{wanted:?}");
+            let left = comparable(&held, std::slice::from_ref(&wanted)).unwrap().count();
+            assert_eq!(left, usize::from(!covered));
+        }
+        assert!(!covers_whole(&held[0], &url(&["/x"])));
+        assert!(covers_whole(&url(&["/x", "/y"]), &url(&["/y"])));
+    }
+
+    #[test]
+    fn the_number_of_rules_that_are_compared_has_a_limit() {
+        let words = |n: usize| (0..n).map(|i| format!("w{i}")).collect::<Vec<_>>();
+        let cube = |n: usize| PolicyRule {
+            verbs: words(n),
+            api_groups: Some(words(n)),
+            resources: Some(words(n)),
+            resource_names: Some(words(n)),
+            non_resource_urls: None,
+        };
+        let everything = [rule(&["*"], &["*"], &["*"], &[])];
+        assert_eq!((breadth(&cube(17)), breadth(&cube(18))), (83_521, 104_976));
+        for (held, wanted, fits) in [
+            (&[][..], vec![cube(17)], true),
+            (&[], vec![cube(18)], false),
+            (&[], vec![cube(17), cube(17)], false),
+            (&[], vec![cube(400)], false),
+            // Who may do everything may also write this down.
+            (&everything, vec![cube(400)], true),
+        ] {
+            assert_eq!(comparable(held, &wanted).is_some(), fits);
+        }
+        let mut long = cube(1);
+        long.resource_names = Some(words(20_000));
+        assert!(comparable(&[long.clone()], &[long]).is_none());
+        // Nothing is made before it is asked for.
+        assert_eq!(uncovered(&[], &[cube(400)]).take(3).count(), 3);
     }
 
     #[test]

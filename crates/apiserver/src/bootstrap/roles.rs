@@ -68,7 +68,8 @@ fn merged(current: &Value, default: &Value) -> Option<Value> {
     if default.get("aggregationRule").is_none_or(Value::is_null) && default.get("rules").is_some() {
         let of =
             |v: &Value| serde_json::from_value::<Vec<PolicyRule>>(v["rules"].clone()).unwrap_or_default();
-        let missing = rules::uncovered(&of(&new), &of(default));
+        let (held, wanted) = (of(&new), of(default));
+        let missing: Vec<PolicyRule> = rules::uncovered(&held, &wanted).collect();
         let list = &mut new["rules"];
         if !list.is_array() {
             *list = json!([]);
