@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use knarr_apimachinery::duration;
 use knarr_apimachinery::status::StatusError;
-use knarr_serving::CloseConnection;
+use knarr_serving::{CloseConnection, KnownSender};
 use serde_json::{Value, json};
 
 use crate::aggregator;
@@ -201,6 +201,9 @@ async fn answer(
         }
     }
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
+    if way.known.load(Ordering::Relaxed) {
+        response.extensions_mut().insert(KnownSender);
+    }
     if let (true, Some(close)) = (http2, way.unknown.get()) {
         response.extensions_mut().insert(*close);
     }
@@ -230,6 +233,8 @@ struct Way {
     /// How the connection ends over HTTP/2 where the sender is nobody known: it serves this one request. HTTP/2 is
     /// cheap to flood with. Source: the gate UnauthenticatedHTTP2DOSMitigation.
     unknown: OnceLock<CloseConnection>,
+    /// The sender is somebody, by whatever credentials.
+    known: AtomicBool,
 }
 
 /// The client's own id for the audit log, or a new one.
@@ -312,6 +317,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
         }
         Ok(_) => None,
     };
+    way.known.store(unknown.is_none(), Ordering::Relaxed);
     if let Some(close) = unknown.filter(|_| server.config.features.is_on("UnauthenticatedHTTP2DOSMitigation"))
     {
         // Set once, here.

@@ -56,6 +56,13 @@ impl Activity {
         Running(Arc::clone(self))
     }
 
+    /// Whether requests are under way, and since when there are none; where there are, since when there were none
+    /// before.
+    pub fn busy(&self) -> (bool, Instant) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.running > 0, state.quiet_since)
+    }
+
     /// The connection is being closed.
     pub fn closing(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

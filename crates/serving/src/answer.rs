@@ -19,6 +19,11 @@ pub enum CloseConnection {
     Now,
 }
 
+/// Put into an answer's extensions: the service knows the sender. Where there is no room, connections of unknown
+/// senders are closed first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownSender;
+
 /// The body of an answer; holds the place of its request.
 #[derive(Debug)]
 pub struct Answered<B> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::{io, net::SocketAddr};
 
-use http::Request;
+use http::{Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -15,12 +15,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::activity::{Activity, Next};
-use crate::answer::{self, CloseConnection};
+use crate::answer::{self, CloseConnection, KnownSender};
 use crate::limits::Limits;
 use crate::listener::Service;
+use crate::place::{Place, Standing};
 use crate::slots::Slot;
 
 /// The version of HTTP on a connection. ALPN decides it, as in Go: nobody waits for a peer to show it.
@@ -33,6 +34,8 @@ pub enum Protocol {
 /// A connection that keeps its place, also after it was handed on for another protocol.
 struct Held<S> {
     stream: S,
+    /// Done once the place is another connection's.
+    evicted: Pin<Box<WaitForCancellationFutureOwned>>,
     _slot: Slot,
 }
 
@@ -45,9 +48,11 @@ pub(crate) async fn accepted<S: Service>(
 ) {
     // Watch events are small and must not wait for more.
     let _ = stream.set_nodelay(true);
+    let place = Arc::clone(slot.place());
     let tls = tokio::select! {
         tls = timeout(limits.handshake, TlsAcceptor::from(service.tls()).accept(stream)) => tls,
         () = stop.cancelled() => return,
+        () = place.evicted().cancelled() => return,
     };
     let stream = match tls {
         Ok(Ok(stream)) => stream,
@@ -63,7 +68,11 @@ pub(crate) async fn accepted<S: Service>(
         _ => Protocol::Http1,
     };
     let peer = service.peer(peer, session.peer_certificates());
-    speak(service, Held { stream, _slot: slot }, peer, protocol, limits, stop).await;
+    if service.is_certified(&peer) {
+        slot.certify();
+    }
+    let evicted = Box::pin(place.evicted().clone().cancelled_owned());
+    speak_at(place, service, Held { stream, evicted, _slot: slot }, peer, protocol, limits, stop).await;
 }
 
 /// Answers the requests of a connection until it ends.
@@ -77,15 +86,36 @@ pub async fn speak<S: Service, IO>(
 ) where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let activity = Activity::new();
-    let doing = Arc::clone(&activity);
+    speak_at(Arc::new(Place::new()), service, stream, peer, protocol, limits, stop).await;
+}
+
+/// As [`speak`], at a place that may be taken away.
+async fn speak_at<S: Service, IO>(
+    place: Arc<Place>,
+    service: Arc<S>,
+    stream: IO,
+    peer: S::Peer,
+    protocol: Protocol,
+    limits: &Limits,
+    stop: CancellationToken,
+) where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let doing = Arc::clone(&place);
     let answering = service_fn(move |request: Request<Incoming>| {
-        let (service, peer, activity) = (Arc::clone(&service), peer.clone(), Arc::clone(&doing));
+        let (service, peer, place) = (Arc::clone(&service), peer.clone(), Arc::clone(&doing));
+        let activity = Arc::clone(&place.activity);
         let (running, method) = (activity.begin(), request.method().clone());
         // In a box of its own: hyper keeps the room for a request as long as the connection lasts.
         Box::pin(async move {
             let response = service.answer(peer, request).await;
             let close = response.extensions().get::<CloseConnection>().copied();
+            if response.extensions().get::<KnownSender>().is_some() {
+                place.raise(Standing::Authenticated);
+            }
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                place.hand_on();
+            }
             if close.is_some() {
                 activity.close.notify_one();
             }
@@ -95,7 +125,11 @@ pub async fn speak<S: Service, IO>(
     });
     let builder = builder(protocol, limits);
     let conn = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), answering));
-    if let Err(error) = supervise(conn, &activity, limits, stop).await {
+    let served = tokio::select! {
+        served = supervise(conn, &place.activity, limits, stop) => served,
+        () = place.evicted().cancelled() => Ok(()),
+    };
+    if let Err(error) = served {
         tracing::debug!(%error, "connection ended");
     }
 }
@@ -180,7 +214,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Held<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        // Also what is no longer HTTP ends here: a terminal, a forwarded port.
+        if read.is_pending() && self.evicted.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        read
     }
 }
 
@@ -207,5 +246,31 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Held<S> {
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::slots::Slots;
+    use tokio::io::{AsyncReadExt, duplex};
+
+    #[tokio::test]
+    async fn a_connection_ends_when_its_place_is_taken() {
+        let limits = Limits { connections: 10, per_address: 1, ..Limits::default() };
+        let slots = Arc::new(Slots::default());
+        let take = || slots.take("10.0.0.1".parse().unwrap(), false, &limits);
+        let slot = take().unwrap();
+        let evicted = Box::pin(slot.place().evicted().clone().cancelled_owned());
+        let (near, _far) = duplex(64);
+        let mut held = Held { stream: near, evicted, _slot: slot };
+        let reading = tokio::spawn(async move { held.read_u8().await.map_err(|error| error.kind()) });
+        let next = take().unwrap();
+        let read = timeout(Duration::from_secs(10), reading).await.unwrap().unwrap();
+        assert_eq!(read, Err(io::ErrorKind::ConnectionAborted));
+        drop(next);
+        take().unwrap();
     }
 }

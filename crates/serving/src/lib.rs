@@ -9,9 +9,10 @@ mod connection;
 mod idle;
 mod limits;
 mod listener;
+mod place;
 mod slots;
 
-pub use answer::{Answered, CloseConnection};
+pub use answer::{Answered, CloseConnection, KnownSender};
 pub use connection::{Protocol, speak};
 pub use idle::IdleMonitor;
 pub use limits::Limits;

@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct Limits {
     /// Connections at a time. The last tenth is kept for this machine's own addresses.
     pub connections: usize,
-    /// Connections at a time from one address; this machine's own addresses have no limit of their own.
+    /// Connections at a time from one address, and of unknown peers from one IPv6 /64; this machine's own addresses have
+    /// no limit of their own.
     pub per_address: usize,
     pub handshake: Duration,
     /// From the handshake to the end of the first request's headers. Source: apiserver's `ReadHeaderTimeout`.

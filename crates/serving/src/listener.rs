@@ -38,6 +38,12 @@ pub trait Service: Send + Sync + 'static {
     /// Who is at the other end of a connection, after the handshake.
     fn peer(&self, address: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Self::Peer;
 
+    /// Whether the peer has shown a client certificate that is accepted here: where there is no room, such connections
+    /// are closed last.
+    fn is_certified(&self, _: &Self::Peer) -> bool {
+        false
+    }
+
     fn answer(
         &self,
         peer: Self::Peer,

@@ -1,10 +1,12 @@
-//! Counts connections, in all and by address, and refuses those above the limits.
+//! Counts connections, in all and by address. Where there is no room, the one that is missed least makes it: of the
+//! address that has most, so that nobody can shut others out.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::limits::Limits;
+use crate::place::{Place, Standing};
 
 /// Why a connection is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -24,14 +26,35 @@ pub struct Slots {
 #[derive(Debug, Default)]
 struct Taken {
     total: usize,
-    by_address: BTreeMap<IpAddr, usize>,
+    /// Connections that are to end and hold their descriptors still.
+    leaving: usize,
+    next: u64,
+    /// Those of other machines, by [`network`].
+    networks: BTreeMap<IpAddr, Network>,
+    /// How many without a certificate each network has, where it has any.
+    sizes: BTreeSet<(usize, IpAddr)>,
+}
+
+#[derive(Debug, Default)]
+struct Network {
+    connections: BTreeMap<u64, Connection>,
+    /// Of them, without a certificate.
+    uncertified: usize,
+}
+
+#[derive(Debug)]
+struct Connection {
+    address: IpAddr,
+    place: Arc<Place>,
 }
 
 /// One connection's place, until it is dropped.
 #[derive(Debug)]
 pub struct Slot {
     slots: Arc<Slots>,
-    peer: IpAddr,
+    /// Its network and number; `None` for this machine's own, which is never closed for another one.
+    key: Option<(IpAddr, u64)>,
+    place: Arc<Place>,
 }
 
 /// Whether the peer is this machine: other machines and pods must not be able to shut its own components out.
@@ -40,75 +63,182 @@ pub fn is_own(peer: IpAddr, local: Option<IpAddr>) -> bool {
     peer.is_loopback() || local.is_some_and(|local| local.to_canonical() == peer)
 }
 
+/// What one machine can take addresses from: its address, with IPv6 the /64.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+    }
+}
+
 impl Slots {
     /// A place for a connection of `peer`; `own` is whether the peer is this machine.
     pub fn take(self: &Arc<Self>, peer: IpAddr, own: bool, limits: &Limits) -> Result<Slot, Full> {
-        let peer = peer.to_canonical();
+        let address = peer.to_canonical();
+        let place = Arc::new(Place::new());
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = taken.by_address.get(&peer).copied().unwrap_or(0);
-        if taken.total >= if own { limits.connections } else { limits.for_others() } {
-            return Err(Full::Server);
-        }
-        if !own && count >= limits.per_address {
-            return Err(Full::Address);
-        }
+        let key = if own {
+            if taken.total >= limits.connections {
+                taken.make_room(None, limits)?;
+            }
+            None
+        } else {
+            taken.make_room_at(address, limits)?;
+            if taken.total >= limits.for_others() {
+                taken.make_room(Some(network(address)), limits)?;
+            }
+            Some((network(address), taken.add(Connection { address, place: Arc::clone(&place) })))
+        };
         taken.total += 1;
-        taken.by_address.insert(peer, count + 1);
-        Ok(Slot { slots: Arc::clone(self), peer })
+        Ok(Slot { slots: Arc::clone(self), key, place })
+    }
+}
+
+impl Taken {
+    fn add(&mut self, connection: Connection) -> u64 {
+        let (network, number) = (network(connection.address), self.next);
+        self.next += 1;
+        self.change(network, |network| {
+            network.connections.insert(number, connection);
+            network.uncertified += 1;
+        });
+        number
+    }
+
+    /// Changes what a network has, and keeps the order of networks up with it.
+    fn change<T>(&mut self, of: IpAddr, change: impl FnOnce(&mut Network) -> T) -> T {
+        let network = self.networks.entry(of).or_default();
+        let before = network.uncertified;
+        let changed = change(network);
+        let after = network.uncertified;
+        if network.connections.is_empty() {
+            self.networks.remove(&of);
+        }
+        if before != after {
+            self.sizes.remove(&(before, of));
+            if after > 0 {
+                self.sizes.insert((after, of));
+            }
+        }
+        changed
+    }
+
+    /// Takes a connection out; `None` if it is out already.
+    fn remove(&mut self, (of, number): (IpAddr, u64)) -> Option<Arc<Place>> {
+        let place = self.change(of, |network| {
+            let connection = network.connections.remove(&number)?;
+            if connection.place.standing() != Standing::Certified {
+                network.uncertified -= 1;
+            }
+            Some(connection.place)
+        })?;
+        self.total = self.total.saturating_sub(1);
+        Some(place)
+    }
+
+    fn evict(&mut self, key: (IpAddr, u64)) {
+        if let Some(place) = self.remove(key) {
+            self.leaving += 1;
+            place.evict();
+        }
+    }
+
+    /// Makes room at an address that has as many connections as it may have. All unknown peers of its network count
+    /// as one address: over IPv6 anybody has as many as they like.
+    fn make_room_at(&mut self, address: IpAddr, limits: &Limits) -> Result<(), Full> {
+        let of = network(address);
+        let Some(found) = self.networks.get(&of) else { return Ok(()) };
+        if found.connections.len() < limits.per_address {
+            return Ok(());
+        }
+        let same = |connection: &Connection| connection.address == address;
+        let unknown = |connection: &Connection| connection.place.standing() == Standing::Unknown;
+        let full = |which: &dyn Fn(&Connection) -> bool| {
+            found.connections.values().filter(|c| which(c)).count() >= limits.per_address
+        };
+        let weakest = match (full(&same), full(&unknown)) {
+            (true, _) => found.weakest(same, true),
+            (false, true) => found.weakest(unknown, true),
+            (false, false) => return Ok(()),
+        };
+        self.leave(weakest.map(|number| (of, number)), limits).ok_or(Full::Address)
+    }
+
+    /// Makes room for a connection of a network, or with `None` of this machine: at the network with the most
+    /// connections that have no certificate, if those are more than the newcomer's; else among the newcomer's own; else,
+    /// where all have certificates, at the network with most of them.
+    fn make_room(&mut self, newcomer: Option<IpAddr>, limits: &Limits) -> Result<(), Full> {
+        let own = newcomer.and_then(|of| Some((of, self.networks.get(&of)?)));
+        let uncertified = |connection: &Connection| connection.place.standing() != Standing::Certified;
+        let own_count = own.map_or(0, |(_, network)| network.uncertified);
+        let largest = self.sizes.last().filter(|(count, _)| *count > own_count);
+        let victim = match (largest, own) {
+            (Some((_, of)), _) => {
+                self.networks.get(of).and_then(|network| Some((*of, network.weakest(uncertified, false)?)))
+            }
+            (None, Some((of, network))) if own_count > 0 => {
+                network.weakest(uncertified, true).map(|number| (of, number))
+            }
+            (None, own) => {
+                let own_count = own.map_or(0, |(_, network)| network.connections.len());
+                let most = self.networks.iter().max_by_key(|(_, network)| network.connections.len());
+                let most = most.filter(|(_, network)| network.connections.len() > own_count + 1);
+                most.and_then(|(of, network)| Some((*of, network.weakest(|_| true, false)?)))
+            }
+        };
+        self.leave(victim, limits).ok_or(Full::Server)
+    }
+
+    /// Evicts a connection, unless too many are on their way out: they have their descriptors still.
+    fn leave(&mut self, victim: Option<(IpAddr, u64)>, limits: &Limits) -> Option<()> {
+        let victim = victim.filter(|_| self.leaving <= limits.connections / 10)?;
+        self.evict(victim);
+        Some(())
+    }
+}
+
+impl Network {
+    /// The connection to close first among those that `which` allows; with `yielding`, only if it yields to one of the
+    /// same address.
+    fn weakest(&self, which: impl Fn(&Connection) -> bool, yielding: bool) -> Option<u64> {
+        let all = self.connections.iter().filter(|(_, connection)| which(connection));
+        let (worth, number) = all.map(|(number, connection)| (connection.place.worth(), *number)).min()?;
+        (!yielding || worth.yields()).then_some(number)
+    }
+}
+
+impl Slot {
+    pub(crate) fn place(&self) -> &Arc<Place> {
+        &self.place
+    }
+
+    /// The peer has shown a client certificate that the service accepts.
+    pub(crate) fn certify(&self) {
+        let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.place.standing();
+        self.place.raise(Standing::Certified);
+        if let Some((of, number)) = self.key
+            && before != Standing::Certified
+            && taken.networks.get(&of).is_some_and(|network| network.connections.contains_key(&number))
+        {
+            taken.change(of, |network| network.uncertified -= 1);
+        }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.slots.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.total = taken.total.saturating_sub(1);
-        let left = taken.by_address.get(&self.peer).copied().unwrap_or(0).saturating_sub(1);
-        match left {
-            0 => taken.by_address.remove(&self.peer),
-            left => taken.by_address.insert(self.peer, left),
-        };
+        match self.key {
+            None => taken.total = taken.total.saturating_sub(1),
+            Some(key) => {
+                if taken.remove(key).is_none() {
+                    taken.leaving = taken.leaving.saturating_sub(1);
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn address(text: &str) -> IpAddr {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn an_address_has_its_limit_and_this_machine_its_reserve() {
-        let limits = Limits { connections: 10, per_address: 4, ..Limits::default() };
-        let slots = Arc::new(Slots::default());
-        let other = |text: &str| slots.take(address(text), false, &limits);
-        let mut held: Vec<Slot> = (0..4).map(|_| other("10.0.0.1").unwrap()).collect();
-        assert_eq!(other("10.0.0.1").unwrap_err(), Full::Address);
-        assert_eq!(other("::ffff:10.0.0.1").unwrap_err(), Full::Address);
-        held.extend((0..4).map(|_| other("10.0.0.2").unwrap()));
-        held.push(other("10.0.0.3").unwrap());
-        // The tenth is this machine's.
-        assert_eq!(other("10.0.0.3").unwrap_err(), Full::Server);
-        held.push(slots.take(address("127.0.0.1"), true, &limits).unwrap());
-        assert_eq!(slots.take(address("127.0.0.1"), true, &limits).unwrap_err(), Full::Server);
-        held.clear();
-        assert!(slots.taken.lock().unwrap().by_address.is_empty());
-        assert_eq!(slots.taken.lock().unwrap().total, 0);
-    }
-
-    #[test]
-    fn own_addresses() {
-        for (peer, local, own) in [
-            ("127.0.0.1", None, true),
-            ("::1", None, true),
-            ("::ffff:127.0.0.1", None, true),
-            ("192.168.0.5", Some("192.168.0.5"), true),
-            ("::ffff:192.168.0.5", Some("192.168.0.5"), true),
-            ("10.42.0.9", Some("192.168.0.5"), false),
-            ("10.42.0.9", None, false),
-        ] {
-            assert_eq!(is_own(address(peer), local.map(address)), own, "{peer}");
-        }
-    }
-}
+mod tests;

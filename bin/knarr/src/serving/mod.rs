@@ -17,7 +17,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::reviews::{Lasting, UserInfo};
-use knarr_serving::{CloseConnection, Limits, Service};
+use knarr_serving::{CloseConnection, KnownSender, Limits, Service};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
@@ -148,8 +148,15 @@ impl Service for Component {
         chain.and_then(|chain| chain.first()).and_then(|der| UserInfo::of_certificate(der))
     }
 
+    fn is_certified(&self, user: &Option<UserInfo>) -> bool {
+        user.is_some()
+    }
+
     async fn answer(&self, user: Option<UserInfo>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let mut response = answer(&request, user, &self.auth, &self.pages).await;
+        if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            response.extensions_mut().insert(KnownSender);
+        }
         if request.version() == Version::HTTP_2 && response.status() == StatusCode::UNAUTHORIZED {
             // Who is not known gets one answer and keeps no connection open.
             response.extensions_mut().insert(CloseConnection::Now);

@@ -48,6 +48,10 @@ impl Service for Network {
         certificate
     }
 
+    fn is_certified(&self, certificate: &Certificate) -> bool {
+        certificate.proxy.is_some() || certificate.client.as_ref().is_some_and(Result::is_ok)
+    }
+
     async fn answer(&self, peer: Certificate, request: Request<Incoming>) -> Response<Body> {
         let chance = self.0.config.goaway_chance;
         // So that clients of several servers spread anew.

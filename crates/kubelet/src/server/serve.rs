@@ -9,7 +9,7 @@ use http::{Request, StatusCode, Version};
 use hyper::body::Incoming;
 use knarr_client::Client;
 use knarr_client::reviews::UserInfo;
-use knarr_serving::{CloseConnection, Limits, Service};
+use knarr_serving::{CloseConnection, KnownSender, Limits, Service};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -140,9 +140,17 @@ impl Service for Node {
         chain.and_then(|chain| chain.first()).and_then(|der| UserInfo::of_certificate(der))
     }
 
+    fn is_certified(&self, user: &Option<UserInfo>) -> bool {
+        user.is_some()
+    }
+
     async fn answer(&self, user: Option<UserInfo>, request: Request<Incoming>) -> Answer {
         let http2 = request.version() == Version::HTTP_2;
         let mut answer = self.handler.handle(request, user.as_ref(), &self.stop).await;
+        if !matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+            // Every account of the cluster is known; connections belong to those who may do something here.
+            answer.extensions_mut().insert(KnownSender);
+        }
         if http2 && answer.status() == StatusCode::UNAUTHORIZED {
             // As at the API server: who is not known gets one answer and keeps no connection open.
             answer.extensions_mut().insert(CloseConnection::Now);
