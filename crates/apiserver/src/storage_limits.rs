@@ -1,4 +1,4 @@
-//! Limits on what the store holds: which keys belong to which namespace, and which the control plane writes beyond a quota.
+//! Limits on what the store holds: which keys belong to which share, and which the control plane writes beyond a quota.
 
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
@@ -13,6 +13,13 @@ const DEFAULT_QUOTA_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 const NAMESPACE_PART: u64 = 8;
 /// Namespaces of the system, which have no limit.
 const EXEMPT: [&str; 3] = ["kube-node-lease", "kube-public", "kube-system"];
+/// What a node may create as many of as it likes in each namespace. In those of the system each of them has a share of
+/// its own, as large as a namespace's: one node must not fill the store.
+const NODES_CREATE_ANYWHERE: [&str; 3] =
+    ["core/events", "core/pods", "certificates.k8s.io/podcertificaterequests"];
+/// The same outside of namespaces. Of Nodes and CSINodes a node may have its own alone.
+const NODES_CREATE_IN_CLUSTER: [&str; 2] =
+    ["certificates.k8s.io/certificatesigningrequests", "resource.k8s.io/resourceslices"];
 /// What is written beyond the quota, from its reserve: heartbeats of nodes, leader election, nodes that register, and
 /// what servers say of themselves.
 const RESERVED: [&str; 3] = [
@@ -30,7 +37,7 @@ pub fn storage_options(quota_bytes: i64, namespace_bytes: i64) -> Options {
     Options {
         quota_bytes,
         reserved,
-        share_of: Some(namespace_of),
+        share_of: Some(share_of),
         share_bytes: or_default(namespace_bytes, quota_bytes / NAMESPACE_PART),
         ..Options::default()
     }
@@ -43,25 +50,50 @@ fn or_default(bytes: i64, default: u64) -> u64 {
     }
 }
 
-/// The namespace whose limit an object counts towards, by its key: `/registry/GROUP/RESOURCE/NAMESPACE/NAME`.
-fn namespace_of(key: &[u8]) -> Option<&[u8]> {
-    let mut parts = key.strip_prefix(ROOT.as_bytes())?.split(|byte| *byte == b'/');
-    let namespace = parts.nth(2)?;
-    parts.next()?;
-    let exempt = EXEMPT.iter().any(|name| name.as_bytes() == namespace);
-    (!exempt && parts.next().is_none()).then_some(namespace)
+/// What an object counts towards, by its key, `/registry/GROUP/RESOURCE/[NAMESPACE/]NAME`: the namespace's limit, or that of
+/// `GROUP/RESOURCE[/NAMESPACE]` where nodes write without one.
+fn share_of(key: &[u8]) -> Option<&[u8]> {
+    let key = key.strip_prefix(ROOT.as_bytes())?;
+    let mut slashes = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    let resource = key.get(..{
+        slashes.next()?;
+        slashes.next()?
+    })?;
+    let is_one_of = |names: &[&str]| names.iter().any(|name| name.as_bytes() == resource);
+    let Some(end) = slashes.next() else {
+        return is_one_of(&NODES_CREATE_IN_CLUSTER).then_some(resource);
+    };
+    if slashes.next().is_some() {
+        return None;
+    }
+    let namespace = key.get(resource.len() + 1..end)?;
+    if !EXEMPT.iter().any(|name| name.as_bytes() == namespace) {
+        return Some(namespace);
+    }
+    if is_one_of(&NODES_CREATE_ANYWHERE) { key.get(..end) } else { None }
 }
 
-/// The refusal of a write that a namespace has no room for.
+/// What a limit is of: a namespace, or a resource, in one namespace or in none.
+fn described(share: &str) -> String {
+    let mut parts = share.split('/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(_), Some(resource), Some(namespace)) => format!("{resource} in namespace {namespace}"),
+        (Some(_), Some(resource), None) => resource.to_owned(),
+        _ => format!("namespace {share}"),
+    }
+}
+
+/// The refusal of a write for which there is no room in its share.
 pub fn exceeded(
     resource: &GroupResource,
     name: &str,
-    namespace: &str,
+    share: &str,
     (requested, used, limit): (u64, u64, u64),
 ) -> StatusError {
+    let (of, whose) = (described(share), if share.contains('/') { "of this kind" } else { "of the namespace" });
     let why = format!(
-        "exceeded storage limit of namespace {namespace}, requested: {requested} bytes, used: {used} bytes, limited: \
-         {limit} bytes: delete objects of the namespace, or have the server's --namespace-storage-limit-bytes raised"
+        "exceeded storage limit of {of}, requested: {requested} bytes, used: {used} bytes, limited: {limit} bytes: \
+         delete objects {whose}, or have the server's --namespace-storage-limit-bytes raised"
     );
     StatusError::forbidden(resource, name, &why)
 }
@@ -71,8 +103,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_belong_to_namespaces() {
-        for (key, namespace) in [
+    fn keys_belong_to_shares() {
+        for (key, share) in [
             ("/registry/core/configmaps/a/b", Some("a")),
             ("/registry/example.com/widgets/a/b", Some("a")),
             ("/registry/core/namespaces/a", None),
@@ -81,8 +113,37 @@ mod tests {
             ("/registry/core/configmaps/default/b", Some("default")),
             ("/registry/core/configmaps/a/b/c", None),
             ("/allocations/nodeports/30000", None),
+            ("/registry/core/events/a/b", Some("a")),
+            ("/registry/core/events/kube-system/b", Some("core/events/kube-system")),
+            ("/registry/core/events/kube-node-lease/b", Some("core/events/kube-node-lease")),
+            ("/registry/core/pods/kube-system/b", Some("core/pods/kube-system")),
+            (
+                "/registry/certificates.k8s.io/podcertificaterequests/kube-system/b",
+                Some("certificates.k8s.io/podcertificaterequests/kube-system"),
+            ),
+            (
+                "/registry/certificates.k8s.io/certificatesigningrequests/b",
+                Some("certificates.k8s.io/certificatesigningrequests"),
+            ),
+            ("/registry/resource.k8s.io/resourceslices/b", Some("resource.k8s.io/resourceslices")),
+            ("/registry/core/nodes/b", None),
+            ("/registry/core/nodes", None),
+            ("/registry/", None),
         ] {
-            assert_eq!(namespace_of(key.as_bytes()), namespace.map(str::as_bytes), "{key}");
+            let found = share_of(key.as_bytes()).map(String::from_utf8_lossy);
+            assert_eq!(found.as_deref(), share, "{key}");
+        }
+    }
+
+    #[test]
+    fn refusals_say_what_is_full() {
+        for (share, said) in [
+            ("a", "exceeded storage limit of namespace a, requested: 1 bytes"),
+            ("core/events/kube-system", "exceeded storage limit of events in namespace kube-system, requested"),
+            ("resource.k8s.io/resourceslices", "exceeded storage limit of resourceslices, requested"),
+        ] {
+            let error = exceeded(&GroupResource::new("", "things"), "b", share, (1, 2, 3));
+            assert!(error.message().contains(said), "{}", error.message());
         }
     }
 

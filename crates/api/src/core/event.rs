@@ -116,6 +116,10 @@ impl Strategy for Rules {
 const WORD_MAX: usize = 128;
 /// Longest message.
 const NOTE_MAX: usize = 1024;
+/// The same of events of the older form. Upstream has no limit there, and recorders write more than a note may have; but
+/// every node and controller may write any number of them.
+const OLD_WORD_MAX: usize = 1024;
+const OLD_MESSAGE_MAX: usize = 16 * 1024;
 
 /// What holds for events of either form; `reporter` is the name of the reporting controller's field.
 pub fn validate_event(event: &api::Event, reporter: &str) -> ErrorList {
@@ -133,6 +137,7 @@ pub fn validate_event(event: &api::Event, reporter: &str) -> ErrorList {
         errors.push(Error::invalid(&path, about, "does not match event.namespace"));
     }
     if event.event_time.is_none() {
+        limit_old(&mut errors, event);
         return errors;
     }
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -155,4 +160,75 @@ pub fn validate_event(event: &api::Event, reporter: &str) -> ErrorList {
         errors.push(Error::invalid(&Path::new("message"), "", problem));
     }
     errors
+}
+
+/// The lengths of what an event of the older form says.
+fn limit_old(errors: &mut ErrorList, event: &api::Event) {
+    let source = event.source.clone().unwrap_or_default();
+    for (path, value, most) in [
+        (Path::new("message"), &event.message, OLD_MESSAGE_MAX),
+        (Path::new("reason"), &event.reason, OLD_WORD_MAX),
+        (Path::new("type"), &event.type_, OLD_WORD_MAX),
+        (Path::new("action"), &event.action, OLD_WORD_MAX),
+        (Path::new("reportingComponent"), &event.reporting_component, OLD_WORD_MAX),
+        (Path::new("reportingInstance"), &event.reporting_instance, OLD_WORD_MAX),
+        (Path::new("source").child("component"), &source.component, OLD_WORD_MAX),
+        (Path::new("source").child("host"), &source.host, OLD_WORD_MAX),
+    ] {
+        if value.as_ref().is_some_and(|value| value.len() > most) {
+            errors.push(Error::invalid(&path, "", format!("can have at most {most} characters")));
+        }
+    }
+    let mut objects = vec![("involvedObject", &event.involved_object)];
+    objects.extend(event.related.iter().map(|related| ("related", related)));
+    for (name, object) in objects {
+        for (field, value) in [
+            ("kind", &object.kind),
+            ("name", &object.name),
+            ("namespace", &object.namespace),
+            ("uid", &object.uid),
+            ("apiVersion", &object.api_version),
+            ("resourceVersion", &object.resource_version),
+            ("fieldPath", &object.field_path),
+        ] {
+            if value.as_ref().is_some_and(|value| value.len() > OLD_WORD_MAX) {
+                let problem = format!("can have at most {OLD_WORD_MAX} characters");
+                errors.push(Error::invalid(&Path::new(name).child(field), "", problem));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn events_of_the_older_form_have_a_limit() {
+        let problems = |change: Value| -> Vec<String> {
+            let mut event = json!({
+                "metadata": {"name": "e", "namespace": "a"},
+                "involvedObject": {"kind": "Pod", "name": "p", "namespace": "a"},
+                "message": "m".repeat(OLD_MESSAGE_MAX), "reason": "r".repeat(OLD_WORD_MAX),
+            });
+            if let (Some(event), Value::Object(change)) = (event.as_object_mut(), change) {
+                event.extend(change);
+            }
+            let event: api::Event = serde_json::from_value(event).unwrap();
+            validate_event(&event, "reportingComponent").iter().map(ToString::to_string).collect()
+        };
+        assert!(problems(json!({})).is_empty());
+        let long = "x".repeat(OLD_WORD_MAX + 1);
+        for (change, field) in [
+            (json!({"message": "m".repeat(OLD_MESSAGE_MAX + 1)}), "message"),
+            (json!({"reason": long}), "reason"),
+            (json!({"source": {"host": long}}), "source.host"),
+            (json!({"related": {"fieldPath": long}}), "related.fieldPath"),
+            (json!({"involvedObject": {"namespace": "a", "uid": long}}), "involvedObject.uid"),
+        ] {
+            let found = problems(change);
+            assert!(found.len() == 1 && found[0].starts_with(&format!("{field}: Invalid value")), "{found:?}");
+        }
+    }
 }
