@@ -58,7 +58,7 @@ pub fn run(args: ExplainArgs) -> Result<()> {
                     let what_if = picture.take()?;
                     let first = |object| what_if.explain_manifest(&picture.namespace, object);
                     let explained: Result<Vec<_>, _> = objects.iter().map(first).collect();
-                    explained?.into_iter().filter_map(|pods| pods.into_iter().next()).collect()
+                    explained?.into_iter().flatten().collect()
                 }
             }
         }

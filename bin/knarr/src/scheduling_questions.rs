@@ -1,9 +1,9 @@
 //! Questions about scheduling as an API: `scheduling.knarr.io/v1alpha1`, see docs/scheduling-questions.md.
 //!
-//! Who may create `podexplanations` or `simulations` in a namespace learns from the answer about all nodes and the pods
-//! on them.
+//! Who asks learns from the answer about all nodes and the pods on them, so the right has to hold in all namespaces.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use knarr_apimachinery::status::StatusError;
@@ -12,9 +12,10 @@ use knarr_client::Client;
 use knarr_scheduler::Scheduler;
 use knarr_scheduler::config::Configuration;
 use knarr_scheduler::health::Health;
-use knarr_scheduler::what_if::{WhatIf, WhatIfError};
+use knarr_scheduler::what_if::{Bounds, WhatIf, WhatIfError};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use crate::picture;
 
@@ -43,12 +44,19 @@ pub struct Questions {
     /// Reads the picture; there once the API server is.
     client: OnceLock<Client>,
     /// A picture is as large as the cluster: one at a time.
-    turn: Semaphore,
+    turn: Arc<Semaphore>,
 }
+
+/// How long one answer may be worked on.
+const MOST_TIME: Duration = Duration::from_secs(30);
+/// Pods of one simulation, of all manifests together.
+const MOST_PODS: usize = 50_000;
+/// Bytes of these pods, as their templates are written.
+const MOST_BYTES: usize = 32 << 20;
 
 impl Questions {
     pub fn new(configuration: Configuration, health: Arc<LiveHealth>) -> Arc<Self> {
-        Arc::new(Self { configuration, health, client: OnceLock::new(), turn: Semaphore::new(1) })
+        Arc::new(Self { configuration, health, client: OnceLock::new(), turn: Arc::new(Semaphore::new(1)) })
     }
 
     /// Gives it the access that it reads with, which has to see everything.
@@ -76,13 +84,21 @@ impl LocalApi for Questions {
         let question = Question::parse(kind, spec)?;
         let unready = || StatusError::internal("the API server is only just starting");
         let client = self.client.get().ok_or_else(unready)?;
-        let _turn = self.turn.acquire().await.map_err(|_| unready())?;
+        let turn = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| unready())?;
         let (objects, _) = picture::read(client).await.map_err(internal)?;
         let (configuration, namespace) = (self.configuration.clone(), namespace.to_owned());
         let health = self.health.get();
+        let clock = Arc::clone(client.clock());
+        let until = clock.monotonic().saturating_add(MOST_TIME);
+        // Dropped with this future, when nobody waits for the answer any longer.
+        let waiting = CancellationToken::new();
+        let (gone, _waits) = (waiting.clone(), waiting.drop_guard());
         let answered = tokio::task::spawn_blocking(move || {
+            // The next one waits until this thread has ended, whoever has gone meanwhile.
+            let _turn = turn;
+            let stop = || gone.is_cancelled() || clock.monotonic() >= until;
             let mut what_if = WhatIf::with_health(&configuration, &objects, health).map_err(internal)?;
-            question.ask(&mut what_if, &namespace)
+            question.ask(&mut what_if, &namespace, &stop)
         });
         answered.await.map_err(internal)?
     }
@@ -114,18 +130,25 @@ impl Question {
         }
     }
 
-    fn ask(&self, what_if: &mut WhatIf, namespace: &str) -> Result<Value, StatusError> {
+    fn ask(
+        &self,
+        what_if: &mut WhatIf,
+        namespace: &str,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Value, StatusError> {
+        let bounds = Bounds { pods: MOST_PODS, bytes: MOST_BYTES, stop };
         match self {
             Self::Pod(name) => what_if.explain_pod(namespace, name).map(|said| json!(said)),
             Self::Written(manifest) => {
-                what_if.explain_manifest(namespace, manifest).map(|said| json!(said.into_iter().next()))
+                what_if.explain_manifest(namespace, manifest).map(|said| json!(said))
             }
-            Self::Simulation(manifests) => what_if.simulate(namespace, manifests).map(|said| json!(said)),
+            Self::Simulation(manifests) => what_if.simulate_within(namespace, manifests, &bounds).map(|said| json!(said)),
         }
         .map_err(|error| match error {
             WhatIfError::NoPod(name) => {
                 StatusError::not_found(&knarr_apimachinery::gvk::GroupResource::new("", "pods"), &name)
             }
+            late @ WhatIfError::OutOfTime => StatusError::timeout(late.to_string()),
             other => StatusError::bad_request(other.to_string()),
         })
     }

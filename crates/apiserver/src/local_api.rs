@@ -11,6 +11,7 @@ use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
+use crate::authz::Attributes;
 use crate::http::output::Answer;
 use crate::registry::Request;
 use crate::server::State;
@@ -22,7 +23,7 @@ pub trait LocalApi: Send + Sync {
     fn version(&self) -> &'static str;
     /// The resources that may be posted to, all of them in a namespace: their names and kinds.
     fn resources(&self) -> &'static [(&'static str, &'static str)];
-    /// Answers a posted object of an authorized user: its `spec`, in this namespace.
+    /// Answers a posted object of a user who may post it in all namespaces: its `spec`, in this one.
     ///
     /// # Errors
     ///
@@ -44,8 +45,9 @@ pub fn find<'a>(server: &'a State, group: &str, version: &str) -> Option<&'a Arc
     server.config.local_apis.iter().find(|api| api.group() == group && api.version() == version)
 }
 
-/// Answers an authorized request.
-pub async fn answer(api: &dyn LocalApi, request: &Request) -> Result<Answer, StatusError> {
+/// Answers a request that is authorized in its namespace. The answer tells about the whole cluster, so the right has to
+/// hold in all namespaces: who may do everything in one may not see the others by asking.
+pub async fn answer(server: &State, api: &dyn LocalApi, request: &Request) -> Result<Answer, StatusError> {
     let info = &request.info;
     let known = api.resources().iter().find(|(name, _)| *name == info.resource);
     let Some((_, kind)) = known.filter(|_| info.subresource.is_empty()) else {
@@ -58,6 +60,14 @@ pub async fn answer(api: &dyn LocalApi, request: &Request) -> Result<Answer, Sta
     if info.namespace.is_empty() {
         return Err(StatusError::bad_request(format!("{resource} are asked in a namespace")));
     }
+    let everywhere = Attributes {
+        verb: info.verb.clone(),
+        group: info.group.clone(),
+        version: info.version.clone(),
+        resource: info.resource.clone(),
+        ..Attributes::default()
+    };
+    server.authorizer.check(&request.user, &everywhere).await?;
     let mut object: Value = serde_json::from_slice(&request.body)
         .map_err(|error| StatusError::bad_request(format!("the body is not a JSON object: {error}")))?;
     let group_version = format!("{}/{}", api.group(), api.version());

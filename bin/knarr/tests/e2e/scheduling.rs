@@ -249,8 +249,22 @@ fn d2_scheduling_is_asked_about_through_the_api() {
         "create rolebinding asker --role=asker --serviceaccount={}:asker",
         kubectl.namespace()
     ));
-    kubectl.eventually("auth can-i create podexplanations.scheduling.knarr.io", |out| out.starts_with("yes"));
+    let can = format!("auth can-i create podexplanations.scheduling.knarr.io --as={name}");
+    kubectl.eventually(&can, |out| out.starts_with("yes"));
+    // The answer tells about the whole cluster: a right in one namespace is not enough.
+    let refused = kubectl.with_fails(&ask, &question);
+    assert!(refused.contains("at the cluster scope"), "{refused}");
+    let role = format!("asker-{}", kubectl.namespace());
+    kubectl.run(&format!(
+        "create clusterrole {role} --verb=create --resource=podexplanations.scheduling.knarr.io"
+    ));
+    kubectl.run(&format!(
+        "create clusterrolebinding {role} --clusterrole={role} --serviceaccount={}:asker",
+        kubectl.namespace()
+    ));
+    kubectl.eventually(&format!("{can} --all-namespaces"), |out| out.starts_with("yes"));
     assert!(kubectl.with(&ask, &question).starts_with(words));
+    kubectl.run(&format!("delete clusterrolebinding,clusterrole {role}"));
 }
 
 fn labelled(name: &str, app: &str, affinity: Value) -> Value {

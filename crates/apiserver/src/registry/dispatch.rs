@@ -24,7 +24,7 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
             return resource_metrics::answer(server, request).await;
         }
         return match local_api::find(server, &info.group, &info.version) {
-            Some(api) => local_api::answer(&**api, request).await,
+            Some(api) => local_api::answer(server, &**api, request).await,
             None => Err(StatusError::path_not_found()),
         };
     };

@@ -1,6 +1,12 @@
 //! Authorization: default roles, refusals, escalation, reviews; no verb without a check.
 
-use serde_json::json;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use knarr_apimachinery::status::StatusError;
+use knarr_apiserver::LocalApi;
+use knarr_storage::{Embedded, Options};
+use serde_json::{Value, json};
 
 use crate::harness::{CONFIG_MAPS, Harness, PODS, config_map, default_account, pod};
 
@@ -208,4 +214,51 @@ async fn impersonation_needs_the_right() {
         reply.message(),
         "pods is forbidden: User \"bob\" cannot impersonate-on:user-info:list resource \"pods\" in API group \"\" in the namespace \"default\""
     );
+}
+
+/// Answers with the question.
+struct Echo;
+
+#[async_trait]
+impl LocalApi for Echo {
+    fn group(&self) -> &'static str {
+        "echo.example.com"
+    }
+
+    fn version(&self) -> &'static str {
+        "v1"
+    }
+
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("echoes", "Echo")]
+    }
+
+    async fn answer(&self, _: &str, _: &str, spec: Value) -> Result<Value, StatusError> {
+        Ok(spec)
+    }
+}
+
+#[tokio::test]
+async fn a_right_in_one_namespace_is_not_enough_for_questions_about_the_cluster() {
+    let store = Arc::new(Embedded::memory(Options::default()));
+    let h = Harness::on(store, |config| config.local_apis = vec![Arc::new(Echo)]).await;
+    let (admin, jane) = (h.admin(), h.user("jane", &[]));
+    let uri = "/apis/echo.example.com/v1/namespaces/default/echoes";
+    let question = json!({"apiVersion": "echo.example.com/v1", "kind": "Echo", "metadata": {}, "spec": {"a": 1}});
+    assert_eq!(admin.post(uri, &question).await.expect(201)["status"], json!({"a": 1}));
+    let role = json!({"metadata": {"name": "all"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    admin.post(&format!("{rbac}/clusterroles"), &role).await.expect(201);
+    let binding = json!({
+        "metadata": {"name": "all"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "all"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
+    });
+    admin.post(&format!("{rbac}/namespaces/default/rolebindings"), &binding).await.expect(201);
+    jane.get(PODS).await.expect(200);
+    let refused = jane.post(uri, &question).await;
+    let words = "User \"jane\" cannot create resource \"echoes\" in API group \"echo.example.com\" at the cluster scope";
+    assert!(refused.message().contains(words), "{}", refused.body);
+    refused.expect(403);
+    admin.post(&format!("{rbac}/clusterrolebindings"), &binding).await.expect(201);
+    jane.post(uri, &question).await.expect(201);
 }

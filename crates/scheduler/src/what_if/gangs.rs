@@ -66,6 +66,7 @@ impl WhatIf {
         &mut self,
         group: &PodGroup,
         pods: Vec<Pod>,
+        stop: &dyn Fn() -> bool,
     ) -> Result<Vec<Placement>, WhatIfError> {
         let mut infos = Vec::with_capacity(pods.len());
         for pod in pods {
@@ -91,6 +92,9 @@ impl WhatIf {
         for (info, placement) in infos.iter().zip(&mut placements) {
             if !matches!(status.code, Code::Success | Code::Wait) {
                 break;
+            }
+            if stop() {
+                return Err(WhatIfError::OutOfTime);
             }
             progress.remaining -= 1;
             match self.cycles.schedule(at, profile, self.cache.snapshot(), info) {

@@ -1,5 +1,6 @@
 //! What the scheduler would do: the very plugins and cycles that schedule, on a picture of a cluster, binding nothing.
 
+mod bounds;
 mod gangs;
 mod objects;
 pub mod report;
@@ -28,6 +29,8 @@ use crate::work::Work;
 use gangs::Unit;
 use report::{Change, Explanation, NodeReport, Objection, Placement, PluginScore, Simulation, Victim};
 
+use bounds::Budget;
+pub use bounds::Bounds;
 pub use objects::{READ, read};
 
 /// Chance decides between equal nodes; here it always decides alike.
@@ -49,6 +52,10 @@ pub enum WhatIfError {
     NoPods { kind: String, name: String },
     #[error("{kind} \"{name}\" would make {pods} pods; {most} at most in one simulation")]
     TooMany { kind: String, name: String, pods: usize, most: usize },
+    #[error("the pods of {kind} \"{name}\" are too large for one simulation, with those before them")]
+    TooLarge { kind: String, name: String },
+    #[error("the simulation took too long: place fewer pods at a time")]
+    OutOfTime,
 }
 
 /// A cluster to ask questions about.
@@ -125,10 +132,14 @@ impl WhatIf {
         explained
     }
 
-    /// A pod that is merely written.
-    pub fn explain_manifest(&self, namespace: &str, object: &Value) -> Result<Vec<Explanation>, WhatIfError> {
-        let pods = workloads::pods(self, namespace, object)?;
-        pods.iter().map(|pod| self.explain(pod, node_of(pod))).collect()
+    /// A pod that is merely written, or the first one of a workload; `None` for one that makes no pods here.
+    pub fn explain_manifest(
+        &self,
+        namespace: &str,
+        object: &Value,
+    ) -> Result<Option<Explanation>, WhatIfError> {
+        let first = workloads::pods(self, namespace, object, Some(1), &mut Budget::new(&Bounds::default()))?;
+        first.first().map(|pod| self.explain(pod, node_of(pod))).transpose()
     }
 
     /// `bound` is the node it is on.
@@ -239,20 +250,37 @@ impl WhatIf {
     /// Places the pods of these manifests one after the other, counting each in before the next; those of a group
     /// together.
     pub fn simulate(&mut self, namespace: &str, manifests: &[Value]) -> Result<Simulation, WhatIfError> {
+        self.simulate_within(namespace, manifests, &Bounds::default())
+    }
+
+    /// As [`WhatIf::simulate`], for somebody who may take so much. After an error the picture is in the middle of it.
+    pub fn simulate_within(
+        &mut self,
+        namespace: &str,
+        manifests: &[Value],
+        bounds: &Bounds<'_>,
+    ) -> Result<Simulation, WhatIfError> {
         let mut simulation = Simulation::default();
+        let mut budget = Budget::new(bounds);
         let mut pods = Vec::new();
         for manifest in manifests {
             if gangs::is_group(manifest) {
                 self.take_group(namespace, manifest)?;
             } else {
-                pods.extend(workloads::pods(self, namespace, manifest)?);
+                pods.extend(workloads::pods(self, namespace, manifest, None, &mut budget)?);
+            }
+            if (bounds.stop)() {
+                return Err(WhatIfError::OutOfTime);
             }
         }
         for unit in gangs::units(&self.groups, pods) {
+            if (bounds.stop)() {
+                return Err(WhatIfError::OutOfTime);
+            }
             match unit {
                 Unit::Pod(pod) => simulation.add(self.place(*pod)?),
                 Unit::Gang(group, pods) => {
-                    self.place_gang(&group, pods)?.into_iter().for_each(|p| simulation.add(p));
+                    self.place_gang(&group, pods, bounds.stop)?.into_iter().for_each(|p| simulation.add(p));
                 }
             }
         }

@@ -220,15 +220,50 @@ fn a_cron_job_comes_to_the_pods_of_one_run() {
         json!({"kind": "CronJob", "metadata": {"name": "nightly"}, "spec": {"schedule": "0 3 * * *",
             "jobTemplate": {"spec": {"parallelism": 2, "template": template}}}})
     };
-    let cluster = cluster(&[node("a", "2")]);
-    let said = cluster.explain_manifest("here", &cron(json!([{"name": "c", "image": "i"}]))).unwrap();
-    let names: Vec<_> = said.iter().map(|s| (s.namespace.as_str(), s.pod.as_str())).collect();
-    assert_eq!(names, [("here", "nightly-0"), ("here", "nightly-1")]);
+    let mut cluster = cluster(&[node("a", "2")]);
+    let nightly = cron(json!([{"name": "c", "image": "i"}]));
+    let said = cluster.explain_manifest("here", &nightly).unwrap().unwrap();
+    assert_eq!((said.namespace.as_str(), said.pod.as_str()), ("here", "nightly-0"), "the first one is explained");
+    let placed = cluster.simulate("here", &[nightly]).unwrap();
+    let names: Vec<_> = placed.pods.iter().map(|p| p.pod.as_str()).collect();
+    assert_eq!(names, ["nightly-0", "nightly-1"]);
     let error = cluster.explain_manifest("here", &cron(json!("none"))).unwrap_err().to_string();
     assert!(
         error.contains("(CronJob): spec.jobTemplate.spec.template.spec.containers: invalid type"),
         "{error}"
     );
+}
+
+#[test]
+fn a_simulation_has_bounds_over_all_its_manifests() {
+    let set = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "log"},
+                     "spec": {"template": template("10m")}});
+    let within = |bounds: Bounds<'_>, manifests: &[Value]| {
+        let mut cluster = cluster(&[node("a", "2"), node("b", "2")]);
+        cluster.simulate_within("default", manifests, &bounds)
+    };
+    let pods = |pods| Bounds { pods, ..Bounds::default() };
+    let both = [deployment(2, "10m"), set.clone(), deployment(1, "10m")];
+    assert_eq!(within(pods(5), &both).unwrap().placed, 5);
+    for most in [1, 3, 4] {
+        let error = within(pods(most), &both).unwrap_err();
+        assert!(matches!(error, WhatIfError::TooMany { most: said, .. } if said == most), "{error}");
+    }
+    let long = template("10m").to_string().len();
+    let bytes = |bytes| Bounds { bytes, ..Bounds::default() };
+    assert_eq!(within(bytes(5 * long), &both).unwrap().placed, 5);
+    let error = within(bytes(5 * long - 1), &both).unwrap_err();
+    assert!(matches!(error, WhatIfError::TooLarge { .. }), "{error}");
+    let asked = std::cell::Cell::new(0);
+    let stop = || {
+        asked.set(asked.get() + 1);
+        asked.get() > 4
+    };
+    let error = within(Bounds { stop: &stop, ..Bounds::default() }, &both).unwrap_err();
+    assert!(matches!(error, WhatIfError::OutOfTime), "{error}");
+    assert_eq!(asked.get(), 5, "no further pods are placed");
+    let huge = cluster(&[node("a", "2")]).explain_manifest("default", &deployment(4_000_000_000, "1"));
+    assert_eq!(huge.unwrap().unwrap().pod, "web-0");
 }
 
 #[test]

@@ -8,11 +8,10 @@ use knarr_api::kind::Kind;
 use knarr_api::resources;
 use serde_json::{Value, json};
 
+use super::bounds::Budget;
 use super::{WhatIf, WhatIfError};
 use crate::config::strict;
 
-/// Pods in one simulation's manifest.
-const MOST: usize = 200_000;
 /// The taints that each pod of a DaemonSet tolerates, with their effects.
 const DAEMON_TOLERATIONS: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
@@ -23,8 +22,15 @@ const DAEMON_TOLERATIONS: [(&str, &str); 6] = [
     ("node.kubernetes.io/unschedulable", "NoSchedule"),
 ];
 
-/// The pods of a manifest, defaulted, with their priorities. `namespace` is for those that name none.
-pub fn pods(what_if: &WhatIf, namespace: &str, manifest: &Value) -> Result<Vec<Pod>, WhatIfError> {
+/// The pods of a manifest, defaulted, with their priorities, or the first `wanted` of them. `namespace` is for those that
+/// name none.
+pub(super) fn pods(
+    what_if: &WhatIf,
+    namespace: &str,
+    manifest: &Value,
+    wanted: Option<usize>,
+    budget: &mut Budget,
+) -> Result<Vec<Pod>, WhatIfError> {
     let kind = manifest["kind"].as_str().unwrap_or_default();
     let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
     let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(namespace);
@@ -45,19 +51,20 @@ pub fn pods(what_if: &WhatIf, namespace: &str, manifest: &Value) -> Result<Vec<P
             let job = json!({
                 "kind": "Job", "metadata": {"name": name, "namespace": namespace}, "spec": spec["jobTemplate"]["spec"],
             });
-            return pods(what_if, namespace, &job).map_err(in_job_template);
+            return pods(what_if, namespace, &job, wanted, budget).map_err(in_job_template);
         }
         "DaemonSet" => {
             let pod = pod(what_if, namespace, name, &spec["template"]).map_err(wrong)?;
-            return Ok(of_daemon_set(what_if, &pod));
+            let pod = for_daemons(&pod);
+            let nodes: Vec<&str> = daemon_nodes(what_if, &pod).take(wanted.unwrap_or(usize::MAX)).collect();
+            budget.take(kind, name, nodes.len(), bytes_of(&spec["template"]))?;
+            return Ok(nodes.into_iter().map(|node| on_node(&pod, node)).collect());
         }
         _ => return Err(WhatIfError::NoPods { kind: kind.to_owned(), name: name.to_owned() }),
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    if count > MOST {
-        let (kind, name) = (kind.to_owned(), name.to_owned());
-        return Err(WhatIfError::TooMany { kind, name, pods: count, most: MOST });
-    }
+    let count = count.min(wanted.unwrap_or(usize::MAX));
+    budget.take(kind, name, count, bytes_of(template))?;
     let pod = pod(what_if, namespace, name, template).map_err(wrong)?;
     if kind == "Pod" {
         return Ok(vec![pod]);
@@ -128,8 +135,13 @@ fn set_priority(what_if: &WhatIf, pod: &mut Pod) -> Result<(), String> {
     Ok(())
 }
 
-/// One pod for each node that the DaemonSet is for.
-fn of_daemon_set(what_if: &WhatIf, template: &Pod) -> Vec<Pod> {
+/// How long a template is as it is written.
+fn bytes_of(template: &Value) -> usize {
+    template.to_string().len()
+}
+
+/// The pod of a DaemonSet, for whichever node.
+fn for_daemons(template: &Pod) -> Pod {
     let mut pod = template.clone();
     if let Some(spec) = &mut pod.spec {
         let own = DAEMON_TOLERATIONS.iter().map(|(key, effect)| Toleration {
@@ -140,13 +152,18 @@ fn of_daemon_set(what_if: &WhatIf, template: &Pod) -> Vec<Pod> {
         });
         spec.tolerations.get_or_insert_default().extend(own);
     }
-    let wanted = |node: &&Arc<Node>| {
-        let tolerations = placement::tolerations(&pod);
+    pod
+}
+
+/// The nodes that a DaemonSet is for, with this pod.
+fn daemon_nodes<'a>(what_if: &'a WhatIf, pod: &Pod) -> impl Iterator<Item = &'a str> {
+    let wanted = move |node: &&Arc<Node>| {
+        let tolerations = placement::tolerations(pod);
         let hard = |effect: &str| effect == "NoSchedule" || effect == "NoExecute";
         let mut taints = placement::taints(node).iter().filter(|t| hard(&t.effect));
-        placement::node_matches(&pod, node) && taints.all(|t| placement::tolerated(tolerations, t))
+        placement::node_matches(pod, node) && taints.all(|t| placement::tolerated(tolerations, t))
     };
-    what_if.nodes().filter(wanted).map(|node| on_node(&pod, node.name())).collect()
+    what_if.nodes().filter(wanted).map(|node| node.name())
 }
 
 /// The pod bound to come to this node, in the way DaemonSets do it: by an affinity to its name.
