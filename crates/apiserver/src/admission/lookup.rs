@@ -60,6 +60,7 @@ pub async fn selected(
     namespace: Option<&str>,
     selector: &Selector,
 ) -> Result<Vec<Value>, StatusError> {
+    check_readable(served, namespace)?;
     let mut objects = served.cache()?.list(namespace);
     objects.retain(|o| selector.is_everything() || selector.matches_with(|key| o.header().label(key)));
     let shown = served.show_all(objects).await?;
@@ -75,6 +76,31 @@ pub fn list(
     let Some(served) = server.table.find(group, version, plural) else { return Ok(Vec::new()) };
     let objects = served.cache()?.list(namespace);
     Ok(objects.iter().filter_map(|o| serde_json::from_slice(&o.json()).ok()).collect())
+}
+
+/// Refuses a write while something stored that may be against it cannot be read: of a namespace, or anywhere. It is not
+/// taken for absent. What is damaged can still be deleted, as that asks no admission.
+pub fn check_readable(served: &Served, namespace: Option<&str>) -> Result<(), StatusError> {
+    match served.cache()?.damaged(namespace).first() {
+        None => Ok(()),
+        Some(key) => Err(StatusError::internal(format!(
+            "{} \"{key}\" cannot be read from the store, and may be about this request: it can be deleted with \
+             ignoreStoreReadErrorWithClusterBreakingPotential",
+            served.group_resource()
+        ))),
+    }
+}
+
+/// As [`list`], of which nothing may be missing.
+pub fn list_whole(
+    server: &Inner,
+    resource: (&str, &str, &str),
+    namespace: Option<&str>,
+) -> Result<Vec<Value>, StatusError> {
+    if let Some(served) = server.table.find(resource.0, resource.1, resource.2) {
+        check_readable(&served, namespace)?;
+    }
+    list(server, resource, namespace)
 }
 
 /// The default among classes: the newest of those marked by this annotation, of equals the first by name.

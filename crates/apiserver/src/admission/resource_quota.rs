@@ -30,12 +30,12 @@ impl Plugin for ResourceQuota {
         if attributes.namespace.is_empty() || (types.group.is_empty() && types.plural == "namespaces") {
             return Ok(());
         }
+        let Some(evaluator) = Evaluator::of(types.group, types.plural) else { return Ok(()) };
         let limited = &server.config.admission.limited_resources;
-        let quotas = lookup::list(server, QUOTAS, Some(attributes.namespace))?;
+        let quotas = lookup::list_whole(server, QUOTAS, Some(attributes.namespace))?;
         if quotas.is_empty() && limited.is_empty() {
             return Ok(());
         }
-        let Some(evaluator) = Evaluator::of(types.group, types.plural) else { return Ok(()) };
         let charge = Charge {
             evaluator: &evaluator,
             group: types.group,

@@ -78,3 +78,58 @@ async fn one_damaged_object_stops_nothing() {
     }
     user.delete(CONFIG_MAPS).await.expect(200);
 }
+
+#[tokio::test]
+async fn what_may_be_against_a_write_is_not_taken_for_absent() {
+    let store: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
+    let h = Harness::on(Arc::clone(&store), |_| ()).await;
+    h.admin().post(CONFIG_MAPS, &config_map("there")).await.expect(201);
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    h.admin().post("/api/v1/namespaces/default/serviceaccounts", &account).await.expect(201);
+    drop(h);
+    let damaged = [
+        ("core/resourcequotas/default/few", "resourcequotas \"default/few\""),
+        ("core/limitranges/default/small", "limitranges \"default/small\""),
+        (
+            "admissionregistration.k8s.io/validatingwebhookconfigurations/v",
+            "validatingwebhookconfigurations.admissionregistration.k8s.io \"v\"",
+        ),
+        (
+            "admissionregistration.k8s.io/mutatingwebhookconfigurations/m",
+            "mutatingwebhookconfigurations.admissionregistration.k8s.io \"m\"",
+        ),
+        (
+            "admissionregistration.k8s.io/validatingadmissionpolicies/p",
+            "validatingadmissionpolicies.admissionregistration.k8s.io \"p\"",
+        ),
+        (
+            "admissionregistration.k8s.io/validatingadmissionpolicybindings/b",
+            "validatingadmissionpolicybindings.admissionregistration.k8s.io \"b\"",
+        ),
+    ];
+    for (at, (key, named)) in damaged.into_iter().enumerate() {
+        let key = format!("/registry/{key}");
+        store.put(key.clone().into(), "{\"metadata\":{".into(), Precondition::Any, None).await.unwrap();
+        let h = Harness::on(Arc::clone(&store), |_| ()).await;
+        let user = h.admin();
+        let pod = crate::harness::pod(&format!("p{at}"));
+        let refused = user.post(crate::harness::PODS, &pod).await;
+        assert!(refused.message().contains(&format!("{named} cannot be read from the store")), "{}", refused.body);
+        refused.expect(500);
+        // Other namespaces' quotas and limits are not about it; the rest is about everything.
+        let uri = "/api/v1/namespaces/kube-public/configmaps";
+        let elsewhere = user.post(uri, &config_map(&format!("c{at}"))).await;
+        assert_eq!(elsewhere.code, if at < 2 { 201 } else { 500 }, "{}", elsewhere.body);
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", IGNORE: true});
+        let (group, rest) = key.trim_start_matches("/registry/").split_once('/').unwrap();
+        let path = match rest.rsplit_once('/').unwrap() {
+            (of, name) if group == "core" => {
+                let plural = of.split('/').next().unwrap();
+                format!("/api/v1/namespaces/default/{plural}/{name}")
+            }
+            (plural, name) => format!("/apis/{group}/v1/{plural}/{name}"),
+        };
+        user.delete_with(&path, &options).await.expect(200);
+        user.post(crate::harness::PODS, &pod).await.expect(201);
+    }
+}

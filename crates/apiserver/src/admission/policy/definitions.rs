@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::matching::MatchResources;
 use super::params::{ParamKind, ParamRef};
+use crate::admission::lookup;
 use crate::admission::webhooks::GROUP;
 use crate::server::Inner;
 use crate::thread_safe::ThreadSafe;
@@ -71,6 +72,8 @@ impl<C: Compiled> Policies<C> {
         let (policies, bindings) =
             (server.table.find(GROUP, "v1", C::POLICIES), server.table.find(GROUP, "v1", C::BINDINGS));
         let (Some(policies), Some(bindings)) = (policies, bindings) else { return Ok(Arc::default()) };
+        lookup::check_readable(&policies, None)?;
+        lookup::check_readable(&bindings, None)?;
         let (policies, bindings) = (policies.cache()?, bindings.cache()?);
         let generations = (policies.generation(), bindings.generation());
         let before = self.read.load_full();

@@ -12,6 +12,7 @@ use knarr_client::kubeconfig::Users;
 use serde_json::Value;
 
 use super::GROUP;
+use crate::admission::lookup;
 use crate::admission::match_conditions::MatchConditions;
 use crate::admission::policy::definitions::named;
 use crate::server::Inner;
@@ -93,6 +94,7 @@ impl Configurations {
     /// may upstream.
     pub fn hooks(&self, server: &Inner) -> Result<Arc<Vec<Arc<Hook>>>, StatusError> {
         let Some(served) = server.table.find(GROUP, "v1", self.plural) else { return Ok(Arc::default()) };
+        lookup::check_readable(&served, None)?;
         let cache = served.cache()?;
         let generation = cache.generation();
         if let Some(read) = self.read.load().as_ref().filter(|r| r.generation == generation) {
