@@ -56,7 +56,8 @@ fn list(info: &RequestInfo, query: &Query, known: Option<Known>, most: u64) -> W
     let objects = if !info.name.is_empty() {
         1
     } else if !from_cache && selects {
-        limited.max(known.objects / 2)
+        // It reads until the page is full, which may never be.
+        known.objects
     } else {
         limited
     };
@@ -95,6 +96,8 @@ mod tests {
             (Method::GET, "/api/v1/pods?limit=20", 0, 1, 0),
             (Method::GET, "/api/v1/pods?limit=500&resourceVersion=7&resourceVersionMatch=Exact", 0, 25, 0),
             (Method::GET, "/api/v1/pods?resourceVersion=7&resourceVersionMatch=Exact", 0, 50, 0),
+            (Method::GET, "/api/v1/pods?limit=5&continue=x", 0, 1, 0),
+            (Method::GET, "/api/v1/pods?limit=5&continue=x&labelSelector=a", 0, 50, 0),
             (Method::GET, "/api/v1/pods?watch=1&resourceVersion=7", 0, 1, 0),
             (Method::GET, "/api/v1/pods?watch=1", 0, 10, 0),
             (Method::POST, "/api/v1/namespaces/a/pods", 0, 10, 5),

@@ -29,6 +29,9 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(base64::engine::DecodePaddingMode::RequireNone),
 );
 
+/// Keys that are read at once for a page of what is selected.
+const SELECTED_AT_ONCE: usize = 500;
+
 /// How long a read waits for the cache to catch up.
 const FRESH_WITHIN: Duration = Duration::from_secs(3);
 
@@ -277,25 +280,47 @@ async fn at_revision(
     if let Some(after) = after {
         range = range.after(format!("{}{after}", served.prefix(None)).as_bytes());
     }
-    let response = server.store.range(RangeRequest::new(range).at(revision).without_count()).await.map_err(
-        |e| match (&e, after) {
+    let selects = !params.selection.labels.is_everything() || !params.selection.fields.is_everything();
+    let (mut items, mut read, mut left) = (Vec::new(), 0, 0);
+    loop {
+        let wanted = at_once(limit, items.len(), selects);
+        let mut request = RangeRequest::new(range.clone()).at(revision);
+        request.limit = wanted;
+        // What is left is told only where nothing is selected.
+        request.count = wanted.is_some() && !selects;
+        let response = server.store.range(request).await.map_err(|e| match (&e, after) {
             (knarr_storage::Error::Compacted { .. }, Some(after)) => expired(after),
             (knarr_storage::Error::Compacted { .. }, None) => {
                 StatusError::expired("The resourceVersion for the provided list is too old.")
             }
             _ => status_of(&e),
-        },
-    )?;
-    let mut items = Vec::new();
-    for kv in &response.kvs {
-        let object = served.held(&kv.value, kv.mod_revision)?;
-        if params.selection.matches(&object) {
-            items.push(object);
+        })?;
+        read += response.kvs.len() as u64;
+        for kv in &response.kvs {
+            let object = served.held(&kv.value, kv.mod_revision)?;
+            if params.selection.matches(&object) {
+                items.push(object);
+            }
+        }
+        left = response.remaining.max(left);
+        match response.kvs.last() {
+            Some(last) if response.more && (limit == 0 || items.len() <= limit) => {
+                range = range.after(&last.key);
+            }
+            _ => break,
         }
     }
-    let page = cut(served, items, revision, limit);
-    count(server, served, "etcd", (response.kvs.len() as u64, page.items.len()));
+    let mut page = cut(served, items, revision, limit);
+    page.remaining += left;
+    count(server, served, "etcd", (read, page.items.len()));
     Ok(page)
+}
+
+/// How many keys to read next for a page of so many, of which some are there: one more shows whether there is another
+/// page. Where something is selected it takes more keys than that, and nobody knows how many.
+fn at_once(limit: usize, found: usize, selects: bool) -> Option<usize> {
+    let missing = (limit > 0).then(|| limit.saturating_sub(found).saturating_add(1))?;
+    Some(if selects { missing.max(SELECTED_AT_ONCE) } else { missing })
 }
 
 /// 410, with a token by which the list may go on at the present state.
@@ -313,6 +338,22 @@ fn expired(after: &str) -> StatusError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_read_little_more_than_they_show() {
+        for (limit, found, selects, expected) in [
+            (0, 0, false, None),
+            (0, 0, true, None),
+            (3, 0, false, Some(4)),
+            (3, 2, false, Some(2)),
+            (3, 0, true, Some(500)),
+            (700, 0, true, Some(701)),
+            (700, 600, true, Some(500)),
+            (usize::MAX, 0, false, Some(usize::MAX)),
+        ] {
+            assert_eq!(at_once(limit, found, selects), expected, "{limit} {found} {selects}");
+        }
+    }
 
     #[test]
     fn continue_tokens_round_trip() {

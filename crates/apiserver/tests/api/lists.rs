@@ -203,3 +203,35 @@ async fn any_version_is_answered_whole() {
         assert_eq!(list["items"].as_array().map(Vec::len), Some(items), "{query}");
     }
 }
+
+/// Objects of this kind that lists have read from the store.
+async fn fetched(u: &User) -> u64 {
+    let metrics = u.get("/metrics").await.body;
+    let start = "apiserver_storage_list_fetched_objects_total{group=\"\",index=\"\",resource=\"configmaps\",storage=\"etcd\"} ";
+    let mut lines = metrics.as_str().unwrap().lines();
+    lines.find_map(|line| line.strip_prefix(start)).map_or(0, |count| count.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_page_of_an_old_state_reads_little_more_than_it_shows() {
+    let h = Harness::new().await;
+    let u = h.admin();
+    five(&u).await;
+    let old = u.get(CONFIG_MAPS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    u.delete(&format!("{CONFIG_MAPS}/c")).await.expect(200);
+    let page = format!("{CONFIG_MAPS}?limit=1&resourceVersion={old}&resourceVersionMatch=Exact");
+    let first = u.get(&page).await.expect(200);
+    assert_eq!(names(&first), ["a"]);
+    assert_eq!(first["metadata"]["remainingItemCount"], 4);
+    assert_eq!(fetched(&u).await, 2);
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let rest = u.get(&format!("{CONFIG_MAPS}?limit=3&continue={token}")).await.expect(200);
+    assert_eq!(names(&rest), ["b", "c", "d"]);
+    assert_eq!((&rest["metadata"]["remainingItemCount"], fetched(&u).await), (&json!(1), 6));
+    let odd = u.get(&format!("{page}&labelSelector=odd%3Dtrue")).await.expect(200);
+    assert_eq!(names(&odd), ["a"]);
+    let token = odd["metadata"]["continue"].as_str().unwrap();
+    let next = u.get(&format!("{CONFIG_MAPS}?limit=2&labelSelector=odd%3Dtrue&continue={token}")).await.expect(200);
+    assert_eq!(names(&next), ["c", "e"]);
+    assert!(next["metadata"].get("continue").is_none_or(|token| token == ""));
+}
