@@ -1,10 +1,11 @@
 //! The rules of `x-kubernetes-validations`: compiled once with their schema, run on objects within one budget.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use knarr_apimachinery::field::{Error, ErrorList, Path};
-use knarr_apimachinery::structural::{Additional, Correlation, Rule, Schema};
+use knarr_apimachinery::structural::{Additional, Correlation, Keyed, Rule, Schema};
 use knarr_cel::schema::{self, DeclType};
 use knarr_cel::{Activation, Budget, Declarations, EvalError, Program, Type, Value as Cel, checked};
 use serde_json::Value;
@@ -112,6 +113,22 @@ struct Run {
     over: bool,
 }
 
+/// The nearest value for which it is known what it was before, of which many below may ask whether it has changed.
+struct Before<'a> {
+    correlation: Correlation<'a>,
+    unchanged: OnceCell<bool>,
+}
+
+impl<'a> Before<'a> {
+    fn new(correlation: Correlation<'a>) -> Self {
+        Self { correlation, unchanged: OnceCell::new() }
+    }
+
+    fn is_unchanged(&self) -> bool {
+        *self.unchanged.get_or_init(|| self.correlation.is_unchanged())
+    }
+}
+
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
@@ -122,17 +139,19 @@ impl Run {
         new: &Value,
         old: Option<&Value>,
         correlation: Option<Correlation<'_>>,
-        parent: Option<Correlation<'_>>,
+        above: Option<&Before<'_>>,
         path: &Path,
     ) {
         if self.over || new.is_null() {
             return;
         }
         let old = old.filter(|o| !o.is_null());
-        let unchanged = || correlation.or(parent).is_some_and(|c| c.is_unchanged());
+        let own = correlation.map(Before::new);
+        let before = own.as_ref().or(above);
+        let unchanged = || before.is_some_and(Before::is_unchanged);
         self.expressions(rules, new, old, &unchanged, path);
         match new {
-            Value::Array(items) => self.items(rules, items, old, correlation, parent, path),
+            Value::Array(items) => self.items(rules, items, old, correlation, before, path),
             Value::Object(map) => {
                 for (name, value) in map {
                     let (below, at) = match (rules.properties.get(name), &rules.additional) {
@@ -142,7 +161,7 @@ impl Run {
                     };
                     let old = old.filter(|_| !rules.atomic).and_then(|o| o.get(name));
                     let next = correlation.and_then(|c| c.key(name));
-                    self.node(below, value, old, next, correlation.or(parent), &at);
+                    self.node(below, value, old, next, before, &at);
                 }
             }
             _ => {}
@@ -155,16 +174,16 @@ impl Run {
         items: &[Value],
         old: Option<&Value>,
         correlation: Option<Correlation<'_>>,
-        parent: Option<Correlation<'_>>,
+        before: Option<&Before<'_>>,
         path: &Path,
     ) {
         let Some(below) = rules.items.as_deref() else { return };
-        let keys = &rules.list_map_keys;
+        let old = old.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let old = Keyed::new(old, &rules.list_map_keys);
+        let correlated = correlation.map(|c| c.items());
         for (i, item) in items.iter().enumerate() {
-            let same = |other: &&Value| !keys.is_empty() && keys.iter().all(|k| other.get(k) == item.get(k));
-            let old = old.and_then(Value::as_array).and_then(|all| all.iter().find(same));
-            let next = correlation.and_then(|c| c.index(i));
-            self.node(below, item, old, next, correlation.or(parent), &path.index(i));
+            let next = correlated.as_ref().and_then(|items| items.get(i));
+            self.node(below, item, old.find(item), next, before, &path.index(i));
         }
     }
 

@@ -1,5 +1,7 @@
 //! Which part of an old object a part of the new one was, so that errors in what stays as it is can be passed over.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::Schema;
@@ -30,20 +32,15 @@ impl<'a> Correlation<'a> {
         Some(Self { new, old, schema: self.schema.member(name)? })
     }
 
-    /// The element at this place, in a list whose elements have keys.
-    pub fn index(&self, index: usize) -> Option<Self> {
-        let schema = self.schema.items.as_deref()?;
-        let new = self.new.get(index)?;
-        Some(Self { new, old: self.counterpart(new)?, schema })
-    }
-
-    fn counterpart(&self, item: &Value) -> Option<&'a Value> {
-        if self.schema.list_type.as_deref() != Some("map") || self.schema.list_map_keys.is_empty() {
-            return None;
+    /// The elements of a list, as far as they have keys.
+    pub fn items(&self) -> Items<'a> {
+        let schema = self.schema.items.as_deref().filter(|_| self.schema.list_type.as_deref() == Some("map"));
+        let (new, old) = (self.new.as_array(), self.old.as_array());
+        Items {
+            new: new.map_or(&[], Vec::as_slice),
+            old: Keyed::new(old.map_or(&[], Vec::as_slice), &self.schema.list_map_keys),
+            schema,
         }
-        let keys = &self.schema.list_map_keys;
-        let same_keys = |other: &&Value| keys.iter().all(|k| item.get(k) == other.get(k));
-        self.old.as_array()?.iter().find(same_keys)
     }
 
     /// Whether nothing changed; elements with keys may have changed places.
@@ -52,9 +49,96 @@ impl<'a> Correlation<'a> {
             return true;
         }
         let (Some(new), Some(old)) = (self.new.as_array(), self.old.as_array()) else { return false };
-        let keyed = self.schema.list_type.as_deref() == Some("map");
-        keyed
-            && new.len() == old.len()
-            && (0..new.len()).all(|i| self.index(i).is_some_and(|c| c.is_unchanged()))
+        if self.schema.list_type.as_deref() != Some("map") || new.len() != old.len() {
+            return false;
+        }
+        let items = self.items();
+        (0..new.len()).all(|i| items.get(i).is_some_and(|c| c.is_unchanged()))
+    }
+}
+
+/// The elements of a list with what they were before.
+pub struct Items<'a> {
+    new: &'a [Value],
+    old: Keyed<'a>,
+    schema: Option<&'a Schema>,
+}
+
+impl<'a> Items<'a> {
+    /// The element at this place, if there was one of its keys before.
+    pub fn get(&self, index: usize) -> Option<Correlation<'a>> {
+        let (schema, new) = (self.schema?, self.new.get(index)?);
+        Some(Correlation { new, old: self.old.find(new)?, schema })
+    }
+}
+
+/// The elements of a list by their keys: there may be very many of them, and all are looked up.
+pub struct Keyed<'a> {
+    keys: &'a [String],
+    by_keys: HashMap<Vec<Option<&'a Value>>, &'a Value>,
+}
+
+impl<'a> Keyed<'a> {
+    /// Without keys nothing is found. Of elements with the same keys it is the first one.
+    pub fn new(items: &'a [Value], keys: &'a [String]) -> Self {
+        let mut by_keys = HashMap::with_capacity(if keys.is_empty() { 0 } else { items.len() });
+        for item in items.iter().filter(|_| !keys.is_empty()) {
+            by_keys.entry(Self::of(item, keys)).or_insert(item);
+        }
+        Self { keys, by_keys }
+    }
+
+    fn of<'v>(item: &'v Value, keys: &[String]) -> Vec<Option<&'v Value>> {
+        keys.iter().map(|key| item.get(key)).collect()
+    }
+
+    /// The element with the same keys as this one.
+    pub fn find(&self, item: &Value) -> Option<&'a Value> {
+        // Keys of a shorter life than those that are kept.
+        let by_keys: &HashMap<Vec<Option<&Value>>, &'a Value> = &self.by_keys;
+        by_keys.get(&Self::of(item, self.keys)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn elements_are_found_by_all_their_keys() {
+        let items = [
+            json!({"a": 1, "b": "x", "at": 0}),
+            json!({"a": 1, "at": 1}),
+            json!({"a": 1, "b": "x", "at": 2}),
+            json!("no object"),
+        ];
+        let keys = ["a".to_owned(), "b".to_owned()];
+        let keyed = Keyed::new(&items, &keys);
+        for (item, at) in [
+            (json!({"a": 1, "b": "x"}), Some(json!(0))),
+            (json!({"a": 1, "c": 3}), Some(json!(1))),
+            (json!({"a": 2, "b": "x"}), None),
+        ] {
+            assert_eq!(keyed.find(&item).map(|found| found["at"].clone()), at, "{item}");
+        }
+        assert_eq!(keyed.find(&json!({})), Some(&items[3]), "both have no keys");
+        assert_eq!(Keyed::new(&items, &[]).find(&items[0]), None);
+    }
+
+    #[test]
+    fn long_lists_are_compared_in_one_pass() {
+        let schema = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+            "items": {"type": "object", "properties": {"k": {"type": "integer"}}}});
+        let schema = Schema::parse(&schema);
+        const MANY: i64 = 100_000;
+        let list = |order: &dyn Fn(i64) -> i64| Value::from_iter((0..MANY).map(|i| json!({"k": order(i)})));
+        let (new, old) = (list(&|i| i), list(&|i| MANY - 1 - i));
+        let correlation = Correlation::new(&new, &old, &schema);
+        let items = correlation.items();
+        assert!((0..100_000).all(|i| items.get(i).is_some_and(|c| c.old() == &new[i])));
+        assert!(correlation.is_unchanged());
+        let other = list(&|i| i + 1);
+        assert!(!Correlation::new(&new, &other, &schema).is_unchanged());
     }
 }

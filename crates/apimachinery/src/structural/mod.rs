@@ -15,7 +15,7 @@ mod prune;
 mod validate;
 
 pub use coerce::{Coerced, coerce};
-pub use correlate::Correlation;
+pub use correlate::{Correlation, Keyed};
 pub use default::{apply_defaults, prune_nulls};
 pub use format::is_known as is_known_format;
 pub use list_type::validate as validate_list_types;

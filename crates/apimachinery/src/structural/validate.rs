@@ -184,8 +184,9 @@ fn check_list(
     found: &mut Outcome,
 ) {
     if let Some(schema) = schema.items.as_deref() {
+        let correlated = before.map(Correlation::items);
         for (i, item) in items.iter().enumerate() {
-            let before = before.and_then(|b| b.index(i));
+            let before = correlated.as_ref().and_then(|items| items.get(i));
             found.merge(below(item, schema, &format!("{path}[{i}]"), before));
         }
     }
