@@ -10,6 +10,7 @@ mod pod_references;
 pub mod policy;
 pub mod rbac;
 pub mod rules;
+mod volume_secrets;
 pub mod webhook;
 
 use std::sync::Arc;

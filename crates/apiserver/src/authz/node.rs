@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use k8s_openapi::api::rbac::v1::PolicyRule;
-use knarr_api::object::Object;
 use knarr_apimachinery::selector::FieldSelector;
 use serde_json::Value;
 
 use super::pod_references::{Kind, refers_to};
+use super::volume_secrets::VolumeSecrets;
 use super::{Attributes, Decision, rules};
 use crate::authn::UserInfo;
 use crate::cache::Caches;
@@ -35,6 +35,7 @@ pub struct NodeAuthorizer {
     rules: Vec<PolicyRule>,
     /// The gate PodCertificateRequest.
     pod_certificates: bool,
+    volume_secrets: VolumeSecrets,
 }
 
 impl NodeAuthorizer {
@@ -44,7 +45,8 @@ impl NodeAuthorizer {
             .find(|d| d.resource == "clusterroles" && d.object["metadata"]["name"] == "system:node");
         let rules = role.and_then(|mut r| serde_json::from_value(r.object["rules"].take()).ok());
         let pod_certificates = features.is_on("PodCertificateRequest");
-        Self { caches, rules: rules.unwrap_or_default(), pod_certificates }
+        let rules = rules.unwrap_or_default();
+        Self { caches, rules, pod_certificates, volume_secrets: VolumeSecrets::default() }
     }
 
     pub fn authorize(&self, user: &UserInfo, wanted: &Attributes) -> Decision {
@@ -240,16 +242,7 @@ impl NodeAuthorizer {
     /// Whether a volume that a pod of this node claims is mounted with the secret.
     fn needed_by_volume(&self, node: &str, namespace: &str, name: &str) -> bool {
         let Some(volumes) = self.caches.get("core/persistentvolumes") else { return false };
-        let uses = |volume: &Arc<Object>| {
-            let value: Value = serde_json::from_slice(&volume.json()).unwrap_or_default();
-            volume_secrets(&value).any(|(ns, secret)| ns == namespace && secret == name)
-        };
-        volumes
-            .list(None)
-            .iter()
-            .filter(|v| uses(v))
-            .filter_map(|v| v.typed::<PersistentVolume>().ok())
-            .any(|v| self.claimed(node, &v))
+        self.volume_secrets.volumes(&volumes, namespace, name).iter().any(|v| self.volume_needed(node, v))
     }
 
     /// Whether the object names this node in `spec.nodeName`.
@@ -258,32 +251,6 @@ impl NodeAuthorizer {
         let value = object.and_then(|o| serde_json::from_slice::<Value>(&o.json()).ok());
         value.is_some_and(|v| v["spec"]["nodeName"] == node)
     }
-}
-
-/// The secrets that a kubelet needs to mount a volume; without a namespace of their own they are the claim's.
-fn volume_secrets(volume: &Value) -> impl Iterator<Item = (&str, &str)> {
-    let spec = &volume["spec"];
-    let claim = spec["claimRef"]["namespace"].as_str().unwrap_or("");
-    let paths: [(&Value, &str); 10] = [
-        (&spec["csi"]["nodePublishSecretRef"], "name"),
-        (&spec["csi"]["nodeStageSecretRef"], "name"),
-        (&spec["csi"]["nodeExpandSecretRef"], "name"),
-        (&spec["cephfs"]["secretRef"], "name"),
-        (&spec["cinder"]["secretRef"], "name"),
-        (&spec["flexVolume"]["secretRef"], "name"),
-        (&spec["rbd"]["secretRef"], "name"),
-        (&spec["scaleIO"]["secretRef"], "name"),
-        (&spec["iscsi"]["secretRef"], "name"),
-        (&spec["storageos"]["secretRef"], "name"),
-    ];
-    let azure = &spec["azureFile"];
-    let azure_namespace = azure["secretNamespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(claim);
-    let azure = azure["secretName"].as_str().map(|name| (azure_namespace, name));
-    let references = paths.into_iter().filter_map(move |(value, field)| {
-        let name = value[field].as_str().filter(|n| !n.is_empty())?;
-        Some((value["namespace"].as_str().filter(|n| !n.is_empty()).unwrap_or(claim), name))
-    });
-    references.chain(azure)
 }
 
 fn selects(wanted: &Attributes, field: &str, value: &str) -> bool {
