@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
     NonResourceAttributes, ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
@@ -31,16 +32,36 @@ pub struct UserInfo {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-impl UserInfo {
+/// Whom a connection's client certificate names, as long as it is valid: connections last longer than that.
+#[derive(Debug, Clone)]
+pub struct CertifiedUser {
+    user: UserInfo,
+    not_after: i64,
+}
+
+impl CertifiedUser {
     /// From a client certificate, which the TLS handshake has verified.
-    pub fn of_certificate(der: &[u8]) -> Option<Self> {
+    pub fn read(der: &[u8]) -> Option<Self> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let subject = certificate.subject();
         let name = subject.iter_common_name().find_map(|a| a.as_str().ok())?.to_owned();
         let groups = subject.iter_organization().filter_map(|a| a.as_str().ok()).map(str::to_owned).collect();
-        Some(Self { name, groups, ..Self::default() })
+        let not_after = certificate.validity().not_after.timestamp();
+        Some(Self { user: UserInfo { name, groups, ..UserInfo::default() }, not_after })
     }
 
+    /// Somebody who is known until then.
+    pub fn until(user: UserInfo, not_after: i64) -> Self {
+        Self { user, not_after }
+    }
+
+    /// The user, unless the certificate has expired since the connection began.
+    pub fn user(&self, now: Timestamp) -> Option<&UserInfo> {
+        (now.as_second() <= self.not_after).then_some(&self.user)
+    }
+}
+
+impl UserInfo {
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }
@@ -182,6 +203,14 @@ impl<K: Ord + Clone, V: Clone> Cache<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_names_somebody_until_it_ends() {
+        let user = UserInfo { name: "ann".into(), ..UserInfo::default() };
+        let ann = CertifiedUser::until(user.clone(), 100);
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!((ann.user(at(100)), ann.user(at(101))), (Some(&user), None));
+    }
 
     #[test]
     fn tokens_in_headers() {

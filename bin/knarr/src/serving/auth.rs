@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, Method};
+use jiff::Timestamp;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
 use knarr_client::reviews::{Asked, Lasting, MASTERS, Reviews, UserInfo, bearer_token};
@@ -55,6 +56,10 @@ impl Delegated {
     pub fn new(options: Options) -> Self {
         let reviews = Reviews::new(Arc::clone(&options.clock), options.lasting);
         Self { options, reviews }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.options.clock.now()
     }
 
     /// The holder of the certificate or of the token, or nobody in particular.

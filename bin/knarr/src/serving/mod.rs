@@ -16,7 +16,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response, StatusCode, Version};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::kubeconfig::Access;
-use knarr_client::reviews::{Lasting, UserInfo};
+use knarr_client::reviews::{CertifiedUser, Lasting, UserInfo};
 use knarr_serving::{CloseConnection, KnownSender, Limits, Service};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
@@ -137,22 +137,27 @@ struct Component {
 
 impl Service for Component {
     /// Whom the client certificate names.
-    type Peer = Option<UserInfo>;
+    type Peer = Option<CertifiedUser>;
     type Body = Full<Bytes>;
 
     fn tls(&self) -> Arc<ServerConfig> {
         self.tls.config()
     }
 
-    fn peer(&self, _: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Option<UserInfo> {
-        chain.and_then(|chain| chain.first()).and_then(|der| UserInfo::of_certificate(der))
+    fn peer(&self, _: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Option<CertifiedUser> {
+        chain.and_then(|chain| chain.first()).and_then(|der| CertifiedUser::read(der))
     }
 
-    fn is_certified(&self, user: &Option<UserInfo>) -> bool {
+    fn is_certified(&self, user: &Option<CertifiedUser>) -> bool {
         user.is_some()
     }
 
-    async fn answer(&self, user: Option<UserInfo>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(
+        &self,
+        peer: Option<CertifiedUser>,
+        request: Request<Incoming>,
+    ) -> Response<Full<Bytes>> {
+        let user = peer.as_ref().and_then(|peer| peer.user(self.auth.now())).cloned();
         let mut response = answer(&request, user, &self.auth, &self.pages).await;
         if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             response.extensions_mut().insert(KnownSender);

@@ -102,8 +102,8 @@ impl Chain {
         certificate: &Certificate,
     ) -> Result<Option<UserInfo>, String> {
         let mut errors = Vec::new();
-        if let Some(proxy) = &certificate.proxy {
-            match request_header::user(&self.options.request_header, proxy, &mut parts.headers) {
+        if let Some(proxy) = certificate.proxy.as_ref().and_then(|proxy| proxy.user(server.clock.now())) {
+            match request_header::user(&self.options.request_header, &proxy.name, &mut parts.headers) {
                 Ok(Some(user)) => return Ok(Some(user)),
                 Ok(None) => {}
                 Err(refused @ Refused::Name(_)) => errors.push(refused.to_string()),

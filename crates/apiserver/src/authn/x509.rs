@@ -56,11 +56,6 @@ impl Verifier {
         })
     }
 
-    /// The common name of a chain, if it is one of ours.
-    pub fn common_name(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Option<String> {
-        self.identify(chain, now).ok().map(|identity| identity.user.name.clone())
-    }
-
     /// For the TLS handshake: asks for a certificate and checks that the client holds its key, but leaves the
     /// question whose it is to the request, so that a foreign or expired one is answered with 401.
     pub fn for_handshake(&self) -> Arc<dyn ClientCertVerifier> {

@@ -1,28 +1,57 @@
 //! Answers what comes over the network: whose connection it is, and when a connection takes no further requests.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
+use jiff::Timestamp;
 use knarr_serving::{CloseConnection, Service};
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 
 use super::body::Body;
+use super::tls::Tls;
 use crate::authn::x509::{Identity, Refused};
 use crate::metrics::Metric;
 use crate::pipeline;
 use crate::server::Inner;
+
+/// The other end of a connection.
+pub struct Peer {
+    address: IpAddr,
+    chain: Option<Vec<CertificateDer<'static>>>,
+    /// Whom the chain stands for, under the settings that were in force then.
+    judged: Mutex<(Arc<Tls>, Certificate)>,
+}
+
+impl Peer {
+    fn new(address: IpAddr, chain: Option<&[CertificateDer<'_>]>, settings: Arc<Tls>, now: Timestamp) -> Self {
+        let certificate = Certificate { peer: Some(address), ..settings.identify(chain, now) };
+        let chain = chain.map(|chain| chain.iter().map(|der| der.clone().into_owned()).collect());
+        Self { address, chain, judged: Mutex::new((settings, certificate)) }
+    }
+
+    /// Whom its certificate stands for under these settings: authorities may have been taken back since the last
+    /// request.
+    fn certificate(&self, settings: &Arc<Tls>, now: Timestamp) -> Certificate {
+        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&judged.0, settings) {
+            let certificate = settings.identify(self.chain.as_deref(), now);
+            *judged = (Arc::clone(settings), Certificate { peer: Some(self.address), ..certificate });
+        }
+        judged.1.clone()
+    }
+}
 
 /// Who a connection's client certificate stands for.
 #[derive(Clone, Default)]
 pub struct Certificate {
     /// As a client; `None` without a certificate, or without authorities for them.
     pub client: Option<Result<Identity, Arc<Refused>>>,
-    /// The common name of a proxy that may speak for its clients.
-    pub proxy: Option<String>,
+    /// As a proxy that may speak for its clients.
+    pub proxy: Option<Identity>,
     pub peer: Option<IpAddr>,
 }
 
@@ -34,29 +63,29 @@ pub async fn serve(server: Arc<Inner>, listener: TcpListener) {
 struct Network(Arc<Inner>);
 
 impl Service for Network {
-    type Peer = Certificate;
+    type Peer = Arc<Peer>;
     type Body = Body;
 
     fn tls(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.0.tls.get(&*self.0.clock).server)
     }
 
-    fn peer(&self, address: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Certificate {
+    fn peer(&self, address: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Arc<Peer> {
         let settings = self.0.tls.get(&*self.0.clock);
-        let mut certificate = settings.identify(chain, self.0.clock.now());
-        certificate.peer = Some(address.ip());
-        certificate
+        Arc::new(Peer::new(address.ip(), chain, settings, self.0.clock.now()))
     }
 
-    fn is_certified(&self, certificate: &Certificate) -> bool {
+    fn is_certified(&self, peer: &Arc<Peer>) -> bool {
+        let certificate = peer.certificate(&self.0.tls.get(&*self.0.clock), self.0.clock.now());
         certificate.proxy.is_some() || certificate.client.as_ref().is_some_and(Result::is_ok)
     }
 
-    async fn answer(&self, peer: Certificate, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, peer: Arc<Peer>, request: Request<Incoming>) -> Response<Body> {
+        let certificate = peer.certificate(&self.0.tls.get(&*self.0.clock), self.0.clock.now());
         let chance = self.0.config.goaway_chance;
         // So that clients of several servers spread anew.
         let leave = chance > 0.0 && request.version() == Version::HTTP_2 && fastrand::f64() < chance;
-        let mut response = pipeline::serve(Arc::clone(&self.0), request, peer).await;
+        let mut response = pipeline::serve(Arc::clone(&self.0), request, certificate).await;
         if leave && response.extensions().get::<CloseConnection>().is_none() {
             response.extensions_mut().insert(CloseConnection::WhenDone);
         }

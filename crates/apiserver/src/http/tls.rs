@@ -72,7 +72,7 @@ impl Tls {
     /// The certificate's holder, as client and as proxy.
     pub fn identify(&self, chain: Option<&[CertificateDer<'_>]>, now: jiff::Timestamp) -> Certificate {
         let Some(chain) = chain else { return Certificate::default() };
-        let proxy = self.proxies.as_ref().and_then(|v| v.common_name(chain, now));
+        let proxy = self.proxies.as_ref().and_then(|v| v.identify(chain, now).ok());
         let client = self.clients.as_ref().map(|v| v.identify(chain, now).map_err(Arc::new));
         Certificate { client, proxy, peer: None }
     }

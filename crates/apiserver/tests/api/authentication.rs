@@ -2,7 +2,10 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use http::request::Builder;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
 use knarr_apiserver::{Anonymous, RequestHeader};
 use serde_json::{Value, json};
 
@@ -152,6 +155,17 @@ async fn authorities_are_rotated_without_a_restart() {
     let health = || http::Request::builder().uri("/livez");
     assert_ne!(served.ask(Some(&before), false, health(), "").await.0, 401);
     assert_eq!(served.ask(Some(&after), false, health(), "").await.0, 401);
+    let stream = TokioIo::new(served.connect(Some(&before), false).await);
+    let (mut open, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    let mut over_open = async || {
+        let request = health().header("host", "127.0.0.1").body(Empty::<Bytes>::new()).unwrap();
+        let response = open.send_request(request).await.unwrap();
+        let code = response.status().as_u16();
+        response.into_body().collect().await.unwrap();
+        code
+    };
+    assert_ne!(over_open().await, 401);
     std::fs::write(&file, format!("{}\n", new.pem)).unwrap();
     let mut code = 0;
     for _ in 0..100 {
@@ -163,6 +177,7 @@ async fn authorities_are_rotated_without_a_restart() {
     }
     assert_ne!(code, 401);
     assert_eq!(served.ask(Some(&before), false, health(), "").await.0, 401);
+    assert_eq!(over_open().await, 401, "a connection that was there is no better");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, StatusCode, Version};
 use hyper::body::Incoming;
 use knarr_client::Client;
-use knarr_client::reviews::UserInfo;
+use knarr_client::reviews::CertifiedUser;
 use knarr_serving::{CloseConnection, KnownSender, Limits, Service};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
@@ -129,24 +129,25 @@ pub(super) struct Node {
 
 impl Service for Node {
     /// Whom the client certificate names.
-    type Peer = Option<UserInfo>;
+    type Peer = Option<CertifiedUser>;
     type Body = Body;
 
     fn tls(&self) -> Arc<rustls::ServerConfig> {
         Arc::clone(&self.tls)
     }
 
-    fn peer(&self, _: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Option<UserInfo> {
-        chain.and_then(|chain| chain.first()).and_then(|der| UserInfo::of_certificate(der))
+    fn peer(&self, _: SocketAddr, chain: Option<&[CertificateDer<'_>]>) -> Option<CertifiedUser> {
+        chain.and_then(|chain| chain.first()).and_then(|der| CertifiedUser::read(der))
     }
 
-    fn is_certified(&self, user: &Option<UserInfo>) -> bool {
+    fn is_certified(&self, user: &Option<CertifiedUser>) -> bool {
         user.is_some()
     }
 
-    async fn answer(&self, user: Option<UserInfo>, request: Request<Incoming>) -> Answer {
+    async fn answer(&self, peer: Option<CertifiedUser>, request: Request<Incoming>) -> Answer {
+        let user = peer.as_ref().and_then(|peer| peer.user(self.handler.client.clock().now()));
         let http2 = request.version() == Version::HTTP_2;
-        let mut answer = self.handler.handle(request, user.as_ref(), &self.stop).await;
+        let mut answer = self.handler.handle(request, user, &self.stop).await;
         if !matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
             // Every account of the cluster is known; connections belong to those who may do something here.
             answer.extensions_mut().insert(KnownSender);

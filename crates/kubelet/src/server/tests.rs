@@ -15,7 +15,7 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 use knarr_client::clock::SystemClock;
-use knarr_client::reviews::UserInfo;
+use knarr_client::reviews::{CertifiedUser, UserInfo};
 use knarr_serving::{Limits, Protocol, speak};
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ impl Lab {
             groups: vec!["system:masters".into()],
             ..UserInfo::default()
         };
-        let user = known.then_some(user);
+        let user = known.then(|| CertifiedUser::until(user, i64::MAX));
         let stop = CancellationToken::new();
         let node = Node { tls: no_tls(), handler: Arc::clone(&self.handler), stop: stop.clone() };
         tokio::spawn(async move {
