@@ -11,12 +11,10 @@ const PROTOCOL_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 ///
 /// Source: `k8s.io/apiserver/pkg/authentication/request/{bearertoken,websocket}`.
 pub fn take(headers: &mut HeaderMap) -> Result<Option<String>, String> {
-    let token = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(of_header);
-    headers.remove(AUTHORIZATION);
-    if token.is_some() {
-        return Ok(token);
-    }
-    of_protocol(headers)
+    let token = headers.remove(AUTHORIZATION).and_then(|v| of_header(&String::from_utf8_lossy(v.as_bytes())));
+    // Both are taken out; the header's counts.
+    let of_protocol = of_protocol(headers);
+    if token.is_some() { Ok(token) } else { of_protocol }
 }
 
 fn of_header(value: &str) -> Option<String> {
@@ -30,36 +28,29 @@ fn of_protocol(headers: &mut HeaderMap) -> Result<Option<String>, String> {
     if !upgrade.eq_ignore_ascii_case("websocket") {
         return Ok(None);
     }
-    let (mut token, mut others) = (None, Vec::new());
+    let (mut encoded, mut others) = (Vec::new(), Vec::new());
     for value in headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|v| v.to_str().ok()) {
         for protocol in value.split(',').map(str::trim) {
             match protocol.strip_prefix(PROTOCOL_PREFIX) {
+                Some(token) => encoded.push(token.to_owned()),
                 None => others.push(protocol.to_owned()),
-                Some(_) if token.is_some() => {
-                    return Err("multiple base64.bearer.authorization tokens specified".into());
-                }
-                Some(encoded) => {
-                    let bytes = BASE64
-                        .decode(encoded)
-                        .map_err(|_| "invalid base64.bearer.authorization token encoding")?;
-                    token = Some(
-                        String::from_utf8(bytes).map_err(|_| "invalid base64.bearer.authorization token")?,
-                    );
-                }
             }
         }
     }
-    if token.is_none() {
-        return Ok(None);
-    }
+    let Some((first, more)) = encoded.split_first() else { return Ok(None) };
+    headers.remove(SEC_WEBSOCKET_PROTOCOL);
     if others.is_empty() {
         return Err("missing additional subprotocol".into());
     }
-    headers.remove(SEC_WEBSOCKET_PROTOCOL);
     if let Ok(value) = HeaderValue::from_str(&others.join(",")) {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, value);
     }
-    Ok(token)
+    if !more.is_empty() {
+        return Err("multiple base64.bearer.authorization tokens specified".into());
+    }
+    let bytes = BASE64.decode(first).map_err(|_| "invalid base64.bearer.authorization token encoding")?;
+    let token = String::from_utf8(bytes).map_err(|_| "invalid base64.bearer.authorization token")?;
+    Ok(Some(token))
 }
 
 #[cfg(test)]
@@ -75,6 +66,10 @@ mod tests {
         assert!(headers.is_empty());
         headers.insert(AUTHORIZATION, "Basic abc".parse().unwrap());
         assert_eq!(take(&mut headers), Ok(None));
+        assert!(headers.is_empty());
+        // What cannot be read is a token that nobody knows, and not nobody's request.
+        headers.insert(AUTHORIZATION, HeaderValue::from_bytes(b"Bearer a\xff").unwrap());
+        assert_eq!(take(&mut headers), Ok(Some("a\u{fffd}".into())));
     }
 
     #[test]
@@ -87,5 +82,15 @@ mod tests {
         headers.insert(SEC_WEBSOCKET_PROTOCOL, format!("v4.channel.k8s.io, {protocol}").parse().unwrap());
         assert_eq!(take(&mut headers), Ok(Some("abc".into())));
         assert_eq!(headers[SEC_WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
+        // Whatever becomes of them, none is left.
+        for (protocols, token) in [(format!("v4, {protocol}, {protocol}"), None), (format!("v4, {protocol}"), Some("x"))]
+        {
+            headers.insert(SEC_WEBSOCKET_PROTOCOL, protocols.parse().unwrap());
+            if let Some(token) = token {
+                headers.insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+            }
+            assert_eq!(take(&mut headers).ok().flatten().as_deref(), token);
+            assert_eq!(headers[SEC_WEBSOCKET_PROTOCOL], "v4");
+        }
     }
 }

@@ -102,6 +102,8 @@ impl Chain {
         certificate: &Certificate,
     ) -> Result<Option<UserInfo>, String> {
         let mut errors = Vec::new();
+        // Whoever the sender turns out to be: nothing behind may pass the token on.
+        let token = bearer::take(&mut parts.headers);
         if let Some(proxy) = certificate.proxy.as_ref().and_then(|proxy| proxy.user(server.clock.now())) {
             match request_header::user(&self.options.request_header, &proxy.name, &mut parts.headers) {
                 Ok(Some(user)) => return Ok(Some(user)),
@@ -110,7 +112,6 @@ impl Chain {
                 Err(Refused::Unreadable(why)) => return Err(why),
             }
         }
-        let token = bearer::take(&mut parts.headers);
         match &certificate.client {
             None => {}
             Some(Ok(identity)) => match identity.user(server.clock.now()) {

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use knarr_apiserver::{Config, RequestHeader};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::json;
@@ -101,11 +102,15 @@ async fn with_pod_to_proxy_to() -> (Served, knarr_apiserver::Keypair, User) {
 }
 
 async fn with_pod_on(gates: &str, own_machine: bool) -> (Served, knarr_apiserver::Keypair, User) {
-    let s = serve_with(|config, _| {
+    with_pod_by(|config| {
         config.features.set(gates).unwrap();
         config.proxies_to_own_machine = own_machine;
     })
-    .await;
+    .await
+}
+
+async fn with_pod_by(change: impl FnOnce(&mut Config)) -> (Served, knarr_apiserver::Keypair, User) {
+    let s = serve_with(|config, _| change(config)).await;
     let port = kubelet(&s.authority).await;
     let admin = s.authority.sign("admin", &["system:masters"], &[], false);
     let user = User(s.server.transport(knarr_apiserver::UserInfo::new("admin", &["system:masters"])));
@@ -146,6 +151,25 @@ async fn logs_come_from_the_kubelet() {
     let careless = user.get(&format!("{PODS}/p/log?insecureSkipTLSVerifyBackend=true")).await;
     let warning = "insecureSkipTLSVerifyBackend: the kubelet's certificate is verified all the same";
     assert!(careless.warnings.iter().any(|w| w.contains(warning)), "{:?}", careless.warnings);
+}
+
+#[tokio::test]
+async fn tokens_are_not_passed_on_whoever_the_sender_is() {
+    let front = Authority::new();
+    let (s, admin, user) = with_pod_by(|config| {
+        config.authentication.request_header =
+            RequestHeader::usual(front.pem.clone(), vec!["front-proxy-client".into()]);
+    })
+    .await;
+    bind(&user).await;
+    let proxy = front.sign("front-proxy-client", &[], &[], false);
+    let log = || get1(&format!("{PODS}/p/log?container=c")).header("authorization", "Bearer abc");
+    let of_ann = log().header("x-remote-user", "ann").header("x-remote-group", "system:masters");
+    // The kubelet of this test takes no request with a token.
+    for (client, request) in [(&admin, log()), (&proxy, of_ann)] {
+        let (code, path) = s.ask(Some(client), false, request, "").await;
+        assert_eq!((code, path), (200, json!("/containerLogs/default/p/c")));
+    }
 }
 
 #[tokio::test]
