@@ -17,6 +17,7 @@ use super::store::{self, Current, WriteError};
 use super::{Request, fill, metadata};
 use crate::admission::{self, Attributes, Operation};
 use crate::allocators;
+use crate::audit;
 use crate::authz;
 use crate::http::input;
 use crate::server::Inner;
@@ -180,6 +181,8 @@ pub async fn delete(
 ) -> Result<Deleted, StatusError> {
     warn(request, served, how);
     if how.options.ignore_store_read_error_with_cluster_breaking_potential == Some(true) {
+        // That it was tried counts, whatever comes of it. Source: upstream's handler of deletions.
+        audit::annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", "");
         return unsafe_delete(server, request, served, namespace, name, how.dry_run).await;
     }
     for _ in 0..ATTEMPTS {

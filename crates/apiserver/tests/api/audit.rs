@@ -90,6 +90,61 @@ async fn requests_are_written_down_as_the_policy_says() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// A server that writes down all requests to the API, and what it has written of a path once there is something.
+async fn writing_all_down(name: &str) -> (Served, impl AsyncFn(&str) -> Value) {
+    let folder = std::env::temp_dir().join(format!("audit-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (policy, log) = (folder.join("policy.yaml"), folder.join("audit.log"));
+    let all = "{apiVersion: audit.k8s.io/v1, kind: Policy, omitStages: [RequestReceived], rules: [{level: Metadata}]}";
+    std::fs::write(&policy, all).unwrap();
+    let path = log.clone();
+    let s = serve_with(move |config, _| {
+        let log = AuditLog { path, ..AuditLog::default() };
+        config.audit = Audit { policy_file: Some(policy), log: Some(log), webhook: None };
+    })
+    .await;
+    let written = async move |path: &str| {
+        for _ in 0..1500 {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let of_path = |event: &Value| event["requestURI"].as_str().is_some_and(|uri| uri.starts_with(path));
+            if let Some(event) = events.into_iter().find(of_path) {
+                return event;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("nothing is written of {path}");
+    };
+    (s, written)
+}
+
+#[tokio::test]
+async fn deletions_of_what_cannot_be_read_are_marked() {
+    let (s, written) = writing_all_down("unsafe").await;
+    let ann = s.authority.sign("ann", &["system:masters"], &[], false);
+    let options = json!({"apiVersion": "v1", "kind": "DeleteOptions",
+        "ignoreStoreReadErrorWithClusterBreakingPotential": true});
+    for (name, body) in [("marked", options), ("plain", json!({}))] {
+        let path = format!("{CONFIG_MAPS}/{name}");
+        let delete = http::Request::builder().method("DELETE").uri(&path).header("content-type", "application/json");
+        assert_eq!(s.ask(Some(&ann), false, delete, &body.to_string()).await.0, 404);
+        let event = written(&path).await;
+        let mark = event["annotations"].get("apiserver.k8s.io/unsafe-delete-ignore-read-error");
+        assert_eq!(mark, (name == "marked").then_some(&json!("")), "{event}");
+    }
+}
+
+#[tokio::test]
+async fn requests_that_fail_before_anybody_is_known_are_written_down() {
+    let (s, written) = writing_all_down("timeout").await;
+    let uri = format!("{CONFIG_MAPS}?timeout=soon");
+    assert_eq!(s.ask(None, false, get1(&uri), "").await.0, 400);
+    let event = written(&uri).await;
+    assert_eq!((&event["responseStatus"]["code"], &event["verb"]), (&json!(400), &json!("list")));
+    assert_eq!(event["sourceIPs"], json!(["127.0.0.1"]));
+    assert_eq!(event["user"].get("username"), None, "{event}");
+}
+
 /// In batch mode nobody waits for the file, and what waits is written when the server ends.
 #[tokio::test]
 async fn a_log_in_batches_has_every_event() {
