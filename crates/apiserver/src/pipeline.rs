@@ -61,6 +61,15 @@ enum Sender {
     Component(UserInfo),
 }
 
+impl Sender {
+    fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Self::Network(certificate) => certificate.peer,
+            Self::Component(_) => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        }
+    }
+}
+
 /// One request that came over the network.
 pub async fn serve(
     server: Arc<Inner>,
@@ -146,11 +155,19 @@ async fn answer(
     let running = long.then(|| LongRunning::begin(&server, &observed));
     let http2 = parts.version == Version::HTTP_2;
     let way = Arc::new(Way { audit_id: audit_id.clone(), notes: Annotations::default(), ..Way::default() });
-    let query_timeout = query.get("timeout").filter(|text| !text.is_empty()).map(str::to_owned);
+    let asked = query.get("timeout").filter(|text| !text.is_empty());
+    let allowed = allowed_time(asked, server.config.request_timeout);
+    if !long && allowed.is_err() {
+        // Refused before anybody asks who it is, and written down all the same, as upstream does.
+        let source = Source { id: &way.audit_id, peer: sender.peer(), parts: &parts, info: &info };
+        if let Some(trail) = Trail::begin(&server.audit, &source, UserInfo::default(), &way.notes) {
+            // Set once: the request goes no further.
+            let _ = way.trail.set(trail);
+        }
+    }
     let work = Work { parts, body, upgrade, sender, info, query };
     let work = audit::collect(Arc::clone(&way.notes), carry_out(&server, work, &way));
     let work = AssertUnwindSafe(work).catch_unwind();
-    let allowed = allowed_time(query_timeout.as_deref(), server.config.request_timeout);
     let outcome = match allowed {
         _ if long => work.await,
         Err(refusal) => Ok(Err(refusal)),
@@ -302,10 +319,7 @@ fn is_served(server: &Inner, info: &RequestInfo) -> bool {
 
 async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Response<Body>, StatusError> {
     let Work { mut parts, body, upgrade, sender, info, query } = work;
-    let peer = match &sender {
-        Sender::Network(certificate) => certificate.peer,
-        Sender::Component(_) => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-    };
+    let peer = sender.peer();
     let user = match sender {
         Sender::Network(certificate) => server.authentication.request(server, &mut parts, &certificate).await,
         Sender::Component(user) => Ok(user),
