@@ -13,6 +13,12 @@ const DEFAULT_QUOTA_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 const NAMESPACE_PART: u64 = 8;
 /// Namespaces of the system, which have no limit.
 const EXEMPT: [&str; 3] = ["kube-node-lease", "kube-public", "kube-system"];
+/// The servers' own Service, by which pods reach them: who fills the namespace that it is in must not hold it up.
+const OWN_SERVICE: [&str; 3] = [
+    "core/services/default/kubernetes",
+    "core/endpoints/default/kubernetes",
+    "discovery.k8s.io/endpointslices/default/kubernetes",
+];
 /// What a node may create as many of as it likes in each namespace. In those of the system each of them has a share of
 /// its own, as large as a namespace's: one node must not fill the store.
 const NODES_CREATE_ANYWHERE: [&str; 3] =
@@ -54,6 +60,9 @@ fn or_default(bytes: i64, default: u64) -> u64 {
 /// `GROUP/RESOURCE[/NAMESPACE]` where nodes write without one.
 fn share_of(key: &[u8]) -> Option<&[u8]> {
     let key = key.strip_prefix(ROOT.as_bytes())?;
+    if OWN_SERVICE.iter().any(|own| own.as_bytes() == key) {
+        return None;
+    }
     let mut slashes = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
     let resource = key.get(..{
         slashes.next()?;
@@ -112,6 +121,11 @@ mod tests {
             ("/registry/coordination.k8s.io/leases/kube-node-lease/n", None),
             ("/registry/core/configmaps/default/b", Some("default")),
             ("/registry/core/configmaps/a/b/c", None),
+            ("/registry/core/services/default/kubernetes", None),
+            ("/registry/core/endpoints/default/kubernetes", None),
+            ("/registry/discovery.k8s.io/endpointslices/default/kubernetes", None),
+            ("/registry/core/services/default/kubernetes2", Some("default")),
+            ("/registry/core/configmaps/default/kubernetes", Some("default")),
             ("/allocations/nodeports/30000", None),
             ("/registry/core/events/a/b", Some("a")),
             ("/registry/core/events/kube-system/b", Some("core/events/kube-system")),

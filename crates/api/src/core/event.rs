@@ -216,7 +216,7 @@ mod tests {
                 event.extend(change);
             }
             let event: api::Event = serde_json::from_value(event).unwrap();
-            validate_event(&event, "reportingComponent").iter().map(ToString::to_string).collect()
+            validate_event(&event, "reportingComponent").0.iter().map(ToString::to_string).collect()
         };
         assert!(problems(json!({})).is_empty());
         let long = "x".repeat(OLD_WORD_MAX + 1);
