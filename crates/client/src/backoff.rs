@@ -31,6 +31,11 @@ impl Backoff {
         base.mul_f64(1.0 + fastrand::f64())
     }
 
+    /// Whether the next delay is as long as delays get, unless a quiet time comes before it.
+    pub fn is_longest(&self) -> bool {
+        self.next >= self.longest
+    }
+
     /// The next delay is the first again.
     pub fn reset(&mut self) {
         self.next = self.first;
@@ -49,6 +54,9 @@ mod tests {
             let wait = backoff.step(seconds(now));
             assert!(wait >= seconds(base) && wait < seconds(2 * base), "at {now}: {wait:?}, of {base}");
         }
+        assert!(!backoff.is_longest());
+        backoff.step(seconds(225));
+        assert!(backoff.is_longest());
         backoff.reset();
         assert!(backoff.step(seconds(226)) < seconds(2));
     }

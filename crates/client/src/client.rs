@@ -9,6 +9,7 @@ use knarr_api::kind::{Kind, ResourceType};
 use knarr_apimachinery::clock::Clock;
 
 use crate::error::{Error, Result};
+use crate::supervisor::Supervisor;
 use crate::transport::{ListOptions, Query, Transport};
 
 /// How often a request is sent again to a server that says when to come back, as client-go does.
@@ -21,6 +22,7 @@ pub struct Client {
     clock: Arc<dyn Clock>,
     field_manager: Arc<str>,
     agent: Arc<str>,
+    supervisor: Supervisor,
 }
 
 /// A patch and its format.
@@ -50,8 +52,19 @@ impl Patch {
 impl Client {
     /// `field_manager` is the name under which this component's writes are recorded.
     pub fn new(transport: Arc<dyn Transport>, clock: Arc<dyn Clock>, field_manager: &str) -> Self {
-        let agent = agent(field_manager).into();
-        Self { transport, clock, field_manager: field_manager.into(), agent }
+        let (agent, supervisor) = (agent(field_manager).into(), Supervisor::new(Arc::clone(&clock)));
+        Self { transport, clock, field_manager: field_manager.into(), agent, supervisor }
+    }
+
+    /// What works in the background with this client, its informers for instance, is among the supervisor's tasks.
+    /// Without this it is supervised, too, but shown to nobody.
+    pub fn supervised_by(mut self, supervisor: &Supervisor) -> Self {
+        self.supervisor = supervisor.clone();
+        self
+    }
+
+    pub fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
     }
 
     /// Says in its requests on whose behalf they are, as upstream's controllers do.

@@ -15,7 +15,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::{Client, Patch};
-use crate::supervisor::Supervisor;
 
 /// Events waiting to be written; what comes on top is dropped.
 const QUEUE: usize = 1000;
@@ -65,7 +64,8 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// Starts the writer. `component` and `host` (empty for cluster components) make up the event's source.
+    /// Starts the writer, a task of the client's supervisor. `component` and `host` (empty for cluster components) make
+    /// up the event's source.
     pub fn new(client: Client, component: &str, host: &str, stop: CancellationToken) -> Self {
         let (notes, queue) = mpsc::channel(QUEUE);
         let source = EventSource {
@@ -73,8 +73,7 @@ impl EventRecorder {
             host: (!host.is_empty()).then(|| host.to_owned()),
         };
         let (writer, queue) = (client.clone(), Arc::new(tokio::sync::Mutex::new(queue)));
-        let supervisor = Supervisor::new(Arc::clone(client.clock()));
-        let writing = supervisor.run_until_done("event-recorder", stop, move |stop| {
+        let writing = client.supervisor().run_until_done("event-recorder", stop, move |stop| {
             let (client, queue) = (writer.clone(), Arc::clone(&queue));
             async move { write_all(client, &mut *queue.lock().await, stop).await }
         });

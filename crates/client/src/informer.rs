@@ -41,7 +41,6 @@ type Reflectors = BTreeMap<(ResourceType, String), Arc<Reflector>>;
 /// All informers of one component: each collection is watched once, whoever asks for it.
 pub struct Informers {
     client: Client,
-    supervisor: Supervisor,
     /// Until when watches go on.
     stop: CancellationToken,
     /// Until when handlers are called that are added here.
@@ -50,16 +49,15 @@ pub struct Informers {
 }
 
 impl Informers {
-    /// Watches end when `stop` is cancelled. They are supervised, and shown to nobody.
+    /// Watches end when `stop` is cancelled. They are among the tasks of the client's supervisor, as `informers`.
     pub fn new(client: Client, stop: CancellationToken) -> Self {
-        let supervisor = Supervisor::new(Arc::clone(client.clock()));
-        Self::supervised(client, &supervisor, stop)
+        let until = stop.clone();
+        Self { client, stop, until, reflectors: Arc::default() }
     }
 
-    /// As [`Informers::new`], with the watches among the supervisor's tasks, under the name `informers`.
+    /// As [`Informers::new`], under this supervisor.
     pub fn supervised(client: Client, supervisor: &Supervisor, stop: CancellationToken) -> Self {
-        let (supervisor, until) = (supervisor.clone(), stop.clone());
-        Self { client, supervisor, stop, until, reflectors: Arc::default() }
+        Self::new(client.supervised_by(supervisor), stop)
     }
 
     /// The same informers for a part of the component that ends, or is restarted, before the others: what it adds as
@@ -67,7 +65,6 @@ impl Informers {
     pub fn until(&self, until: CancellationToken) -> Self {
         Self {
             client: self.client.clone(),
-            supervisor: self.supervisor.clone(),
             stop: self.stop.clone(),
             until,
             reflectors: Arc::clone(&self.reflectors),
@@ -94,7 +91,7 @@ impl Informers {
             let clock = Arc::clone(self.client.clock());
             let reflector = Arc::new(Reflector::new(resource, selection, transport, clock));
             let (running, stop) = (Running(Arc::clone(&reflector)), self.stop.clone());
-            let watching = self.supervisor.run(TASK, stop, {
+            let watching = self.client.supervisor().run(TASK, stop, {
                 let reflector = Arc::clone(&reflector);
                 move |stop| {
                     let reflector = Arc::clone(&reflector);
@@ -134,7 +131,7 @@ impl Informers {
 
     /// Under which the watches run; for what else belongs to them.
     pub fn supervisor(&self) -> &Supervisor {
-        &self.supervisor
+        self.client.supervisor()
     }
 }
 

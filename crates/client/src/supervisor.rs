@@ -40,6 +40,9 @@ pub struct Health {
     pub name: Name,
     /// `Err` says why the task is not running now.
     pub result: Result<(), String>,
+    /// `Err` if the task goes on failing: its back-off has become as long as it gets, and it has not run for long
+    /// since. Further restarts of the task alone will hardly help.
+    pub lasting: Result<(), String>,
 }
 
 /// Runs tasks and knows how they are. Clones share the tasks.
@@ -49,16 +52,28 @@ pub struct Supervisor {
     tasks: Arc<Mutex<Tasks>>,
 }
 
-/// By a number of their own, as several tasks may have one name; `Some` says why a task is down.
+/// By a number of their own, as several tasks may have one name.
 #[derive(Default)]
 struct Tasks {
     next: u64,
-    running: BTreeMap<u64, (Name, Option<String>)>,
+    running: BTreeMap<u64, Task>,
+}
+
+struct Task {
+    name: Name,
+    /// Why it does not run now.
+    down: Option<String>,
+    /// Why it failed last and when, by the monotonic clock, if it was for the longest back-off.
+    lasting: Option<(String, Duration)>,
 }
 
 impl Supervisor {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, tasks: Arc::default() }
+    }
+
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// Runs what `start` returns until `stop`, and starts it again whenever it panics or ends before that.
@@ -103,21 +118,28 @@ impl Supervisor {
 
     /// The tasks, in the order of their names. Of several with one name, one that is down stands for all.
     pub fn health(&self) -> Vec<Health> {
-        let mut by_name: BTreeMap<Name, Result<(), String>> = BTreeMap::new();
-        for (name, down) in lock(&self.tasks).running.values() {
-            let result = by_name.entry(name.clone()).or_insert(Ok(()));
-            if let Some(why) = down {
-                *result = Err(why.clone());
+        let now = self.clock.monotonic();
+        let mut by_name: BTreeMap<Name, Health> = BTreeMap::new();
+        for task in lock(&self.tasks).running.values() {
+            let well = || Health { name: task.name.clone(), result: Ok(()), lasting: Ok(()) };
+            let health = by_name.entry(task.name.clone()).or_insert_with(well);
+            if let Some(why) = &task.down {
+                health.result = Err(why.clone());
+            }
+            if let Some((why, at)) = &task.lasting
+                && now.saturating_sub(*at) < BACKOFF_RESET
+            {
+                health.lasting = Err(why.clone());
             }
         }
-        by_name.into_iter().map(|(name, result)| Health { name, result }).collect()
+        by_name.into_values().collect()
     }
 
     fn enter(&self, name: Name) -> Entry {
         let mut tasks = lock(&self.tasks);
         let number = tasks.next;
         tasks.next += 1;
-        tasks.running.insert(number, (name.clone(), None));
+        tasks.running.insert(number, Task { name: name.clone(), down: None, lasting: None });
         drop(tasks);
         Entry { name, number, clock: Arc::clone(&self.clock), tasks: Arc::clone(&self.tasks) }
     }
@@ -132,8 +154,17 @@ struct Entry {
 }
 
 impl Entry {
-    fn set(&self, down: Option<String>) {
-        lock(&self.tasks).running.insert(self.number, (self.name.clone(), down));
+    fn failed(&self, why: String, at: Duration, for_the_longest: bool) {
+        if let Some(task) = lock(&self.tasks).running.get_mut(&self.number) {
+            task.lasting = for_the_longest.then(|| (why.clone(), at));
+            task.down = Some(why);
+        }
+    }
+
+    fn runs_again(&self) {
+        if let Some(task) = lock(&self.tasks).running.get_mut(&self.number) {
+            task.down = None;
+        }
     }
 }
 
@@ -166,16 +197,17 @@ async fn keep(entry: Entry, lasts: Lasts, stop: CancellationToken, mut start: St
             Ok(()) => "it ended unexpectedly".to_owned(),
             Err(why) => format!("it panicked: {why}"),
         };
-        let wait = backoff.step(entry.clock.monotonic());
+        let now = entry.clock.monotonic();
+        let wait = backoff.step(now);
         tracing::error!(task = %entry.name, why, restart_in = ?wait, "a task failed and will be restarted");
-        entry.set(Some(why));
+        entry.failed(why, now, backoff.is_longest());
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = entry.clock.sleep(wait) => {}
         }
         metrics::task_restarted(&entry.name);
-        entry.set(None);
+        entry.runs_again();
     }
 }
 
@@ -260,6 +292,36 @@ mod tests {
         // 0.5, 1, 2, 4, 8, 16, then 30 seconds between two lives, and up to twice that.
         let lives = lives.load(Ordering::SeqCst);
         assert!((8..=12).contains(&lives), "{lives}");
+        stop.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_goes_on_failing_says_so_until_it_has_run_for_long() {
+        let (supervisor, clock) = supervisor();
+        let stop = CancellationToken::new();
+        let lives = Arc::new(AtomicUsize::new(0));
+        let task = supervisor.spawn("goes-on", stop.clone(), {
+            let lives = Arc::clone(&lives);
+            move |stop| {
+                let life = lives.fetch_add(1, Ordering::SeqCst);
+                async move {
+                    assert!(life >= 8, "in life {life}");
+                    stop.cancelled().await;
+                }
+            }
+        });
+        let lasting = || supervisor.health().into_iter().next().unwrap().lasting;
+        // Down, but for the first time.
+        clock.sleep(Duration::from_millis(1)).await;
+        assert_eq!(lasting(), Ok(()));
+        while lives.load(Ordering::SeqCst) < 9 {
+            clock.sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(health(&supervisor, "goes-on"), Some(Ok(())));
+        assert_eq!(lasting(), Err("it panicked: in life 7".into()));
+        clock.sleep(BACKOFF_RESET).await;
+        assert_eq!(lasting(), Ok(()));
         stop.cancel();
         task.await.unwrap();
     }

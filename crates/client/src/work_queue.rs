@@ -215,6 +215,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
                         () = stop.cancelled() => return,
                         key = queue.get() => key,
                     };
+                    let mut held = Held { queue: &queue, key: key.clone(), is_done: false };
                     let (reconcile, taken) = (reconcile.clone(), key.clone());
                     // A fault in the code with one object is no reason to leave all others alone.
                     match AssertUnwindSafe(async move { reconcile(taken).await }).catch_unwind().await {
@@ -229,6 +230,7 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
                         }
                     }
                     queue.done(&key);
+                    held.is_done = true;
                 }
             });
         }
@@ -273,6 +275,22 @@ impl<T: Eq + Hash + Clone + Debug + Send + 'static> WorkQueue<T> {
 
     fn lock(&self) -> MutexGuard<'_, Inner<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A key that a worker has taken. A worker that ends with it gives it back: nobody else would get it any more.
+struct Held<'a, T: Eq + Hash + Clone + Debug + Send + 'static> {
+    queue: &'a WorkQueue<T>,
+    key: T,
+    is_done: bool,
+}
+
+impl<T: Eq + Hash + Clone + Debug + Send + 'static> Drop for Held<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.queue.add(self.key.clone());
+            self.queue.done(&self.key);
+        }
     }
 }
 
@@ -356,6 +374,22 @@ mod tests {
         }
         q.forget(&"a");
         assert_eq!(q.failures(&"a"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_whose_worker_ends_with_it_is_given_back() {
+        let queue = queue();
+        queue.add("a");
+        let reconcile = |_: &'static str| std::future::pending::<Result<(), std::io::Error>>();
+        let working = tokio::spawn(Arc::clone(&queue).run("lost", 1, CancellationToken::new(), reconcile));
+        while !queue.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        working.abort();
+        assert!(working.await.unwrap_err().is_cancelled());
+        assert_eq!(queue.get().await, "a");
+        queue.done(&"a");
+        assert!(queue.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -159,14 +159,16 @@ pub fn run_these(
     stop: CancellationToken,
 ) -> Running {
     Box::pin(async move {
-        let informers = Arc::new(Informers::supervised(shared.clone(), &supervisor, stop.clone()));
+        let shared = shared.supervised_by(&supervisor);
+        let informers = Arc::new(Informers::new(shared.clone(), stop.clone()));
         let options = Arc::new(options);
         let tracker = TaskTracker::new();
         for descriptor in chosen {
             let account = service_account(descriptor.name);
             // Tokens are handed out under the manager's own identity, as upstream does: no account could be used before.
             let of_manager = descriptor.name == crate::service_account_tokens::DESCRIPTOR.name;
-            let client = if of_manager { shared.clone() } else { client_of(account) };
+            let client =
+                if of_manager { shared.clone() } else { client_of(account).supervised_by(&supervisor) };
             let (informers, options) = (Arc::clone(&informers), Arc::clone(&options));
             // Some have nothing to do, without a key to sign with for instance.
             let life = supervisor.run_until_done(descriptor.name, stop.clone(), move |stop| {
