@@ -29,6 +29,7 @@ mod registry;
 mod reload;
 mod resource_metrics;
 mod server;
+pub mod steps;
 mod storage_limits;
 mod table;
 mod thread_safe;

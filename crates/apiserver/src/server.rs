@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use knarr_api::gates;
 use knarr_apimachinery::clock::Clock;
+use knarr_client::{Client, Supervisor};
 use knarr_storage::{RevisionWindow, Store};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -17,9 +18,9 @@ use tokio_util::task::TaskTracker;
 use crate::admission::{Admission, ChainError, ConfigurationError, read_configuration};
 use crate::aggregator::{self, Aggregator};
 use crate::audit::Auditor;
-use crate::authn::UserInfo;
 use crate::authn::chain::Chain;
 use crate::authn::service_account::Tokens;
+use crate::authn::{MASTERS, UserInfo};
 use crate::authz::node::NodeAuthorizer;
 use crate::authz::rbac::{Rbac, Sources};
 use crate::authz::{self, Authorizer};
@@ -28,8 +29,8 @@ use crate::cache::{Caches, LoadError};
 use crate::cluster_ips;
 use crate::config::{Config, ConfigError};
 use crate::custom_resources::{self, CustomResources};
-use crate::discovery::Discovery;
-use crate::encryption::{EncryptedStore, EncryptionConfig};
+use crate::discovery::{Discovery, LogCheck};
+use crate::encryption::{EncryptedStore, EncryptionConfig, KeyServices};
 use crate::flowcontrol::{self, Fairness};
 use crate::http::listener;
 use crate::http::tls::{self, Tls};
@@ -41,6 +42,7 @@ use crate::registry::served::{storage_name, stored_form};
 use crate::registry::table::LiveTable;
 use crate::reload::Reloaded;
 use crate::resource_metrics::ResourceMetrics;
+use crate::steps::{Step, Steps};
 use crate::thread_safe::ThreadSafe;
 use crate::webhook::Webhooks;
 
@@ -91,6 +93,15 @@ pub struct State {
     pub metrics: Arc<Metrics>,
     /// What other components of the process have counted, by their name.
     pub other_metrics: Mutex<BTreeMap<&'static str, MetricsSource>>,
+    /// Runs the server's own loops.
+    pub supervisor: Supervisor,
+    /// Run other components of the process.
+    pub other_supervisors: Mutex<Vec<Supervisor>>,
+    /// What has been done of the start.
+    pub steps: Arc<Steps>,
+    pub log_check: LogCheck,
+    /// The key services that the encryption of the store depends on, where their health is to be shown.
+    pub key_services: Option<KeyServices>,
     pub admission: Admission,
     pub events: EventLeases,
     pub custom_resources: CustomResources,
@@ -133,7 +144,8 @@ impl ApiServer {
         gates::COORDINATED_LEADER_ELECTION.set(config.features.is_on("CoordinatedLeaderElection"));
         gates::STORAGE_VERSION_API.set(config.features.is_on("StorageVersionAPI"));
         show_build(&config, &metrics);
-        config.store = encrypted(&config, &metrics)?;
+        let (store, key_services) = encrypted(&config, &metrics)?;
+        config.store = store;
         config.admission = read_configuration(std::mem::take(&mut config.admission))?;
         let names = config
             .resources
@@ -142,7 +154,16 @@ impl ApiServer {
             .map(|r| stored_form(r, &config.resources))
             .map(|r| (storage_name(r), r.selectable));
         let (store, clock) = (Arc::clone(&config.store), Arc::clone(&config.clock));
-        let caches = Caches::start(Arc::clone(&store), Arc::clone(&clock), names, stop.clone()).await?;
+        let supervisor = Supervisor::new(Arc::clone(&clock));
+        let steps = Steps::of(&config);
+        let caches =
+            Caches::start(Arc::clone(&store), Arc::clone(&clock), names, &supervisor, stop.clone()).await?;
+        steps.finish(&[
+            "generic-apiserver-start-informers",
+            "start-kube-aggregator-informers",
+            "start-apiextensions-informers",
+            "storage-object-count-tracker-hook",
+        ]);
         let table = LiveTable::new(&config.resources, &caches);
         let cache = |name: &'static str| caches.get(name).ok_or(StartError::Missing(name));
         let authorizer = Authorizer {
@@ -157,7 +178,8 @@ impl ApiServer {
             metrics: Arc::clone(&metrics),
             clock: Arc::clone(&clock),
         };
-        let audit = Auditor::new(&config.audit, Arc::clone(&metrics), Arc::clone(&clock), stop.clone())?;
+        let (metered, ticking) = (Arc::clone(&metrics), Arc::clone(&clock));
+        let audit = Auditor::new(&config.audit, metered, ticking, &supervisor, stop.clone())?;
         let fairness = config.priority_and_fairness.then(|| {
             let seats = config.max_requests_inflight + config.max_mutating_requests_inflight;
             let patience = (config.request_timeout / 4).min(Duration::from_secs(60));
@@ -174,6 +196,11 @@ impl ApiServer {
             aggregator: Aggregator::new(&config)?,
             resource_metrics: ResourceMetrics::default(),
             other_metrics: Mutex::default(),
+            supervisor,
+            other_supervisors: Mutex::default(),
+            steps,
+            log_check: LogCheck::default(),
+            key_services,
             metrics,
             admission: Admission::new(&config.admission)?,
             events: EventLeases::default(),
@@ -195,28 +222,44 @@ impl ApiServer {
             stop,
             config,
         }));
+        // All of these are parts of the state that was just made.
+        inner.steps.finish(&[
+            "start-apiserver-admission-initializer",
+            "start-encryption-provider-config-automatic-reload",
+            "aggregator-reload-proxy-client-cert",
+            "max-in-flight-filter",
+        ]);
         bootstrap::run(&inner).await.map_err(StartError::Bootstrap)?;
         custom_resources::start(&inner).await;
-        tokio::spawn(custom_resources::run(Arc::clone(&inner)));
+        inner.steps.finish(&["start-apiextensions-controllers"]);
+        supervise(&inner, "custom-resources", custom_resources::run);
         let place = bootstrap::join(&inner).await.map_err(StartError::Bootstrap)?;
+        inner.steps.finish(&["bootstrap-controller"]);
         // Roles and all else that was just written hold from the first request on.
         if let Ok(revision) = inner.store.current_revision().await {
             inner.caches.wait_for(revision).await;
         }
+        inner.steps.finish(&["storage-readiness", "crd-informer-synced"]);
         let leaving = TaskTracker::new();
         if let Some(place) = place {
-            leaving.spawn(bootstrap::endpoints::run(Arc::clone(&inner), place));
+            leaving.spawn(bootstrap::endpoints::keep(&inner, place));
         }
         leaving.close();
         if let Some(fairness) = fairness {
-            tokio::spawn(flowcontrol::rebalance(Arc::clone(&fairness), inner.stop.clone()));
-            tokio::spawn(flowcontrol::maintain_status(Arc::clone(&inner), fairness));
+            let shared = Arc::clone(&fairness);
+            supervise(&inner, "priority-and-fairness-seats", move |_, stop| {
+                flowcontrol::rebalance(Arc::clone(&shared), stop)
+            });
+            supervise(&inner, "priority-and-fairness-status", move |server, _| {
+                flowcontrol::maintain_status(server, Arc::clone(&fairness))
+            });
+            inner.steps.finish(&["priority-and-fairness-config-consumer", "priority-and-fairness-filter"]);
         }
-        tokio::spawn(event_leases::expire(Arc::clone(&inner)));
-        tokio::spawn(compact(Arc::clone(&inner)));
-        tokio::spawn(aggregator::run(Arc::clone(&inner)));
-        tokio::spawn(aggregator::follow_custom(Arc::clone(&inner)));
-        tokio::spawn(cluster_ips::run(Arc::clone(&inner)));
+        supervise(&inner, "lease-expiry", |server, _| event_leases::expire(server));
+        supervise(&inner, "store-compaction", |server, _| compact(server));
+        supervise(&inner, "apiservice-availability", aggregator::run);
+        supervise(&inner, "apiservice-registration", |server, _| aggregator::follow_custom(server));
+        supervise(&inner, "repair-cluster-ips", cluster_ips::run);
         Ok(Self { inner, leaving })
     }
 
@@ -246,6 +289,17 @@ impl ApiServer {
         sources.insert(of, Box::new(source));
     }
 
+    /// Shows the tasks of other components of the same process among the checks of `/readyz`. They do not count: a server
+    /// answers as well without them.
+    pub fn show_tasks(&self, of: &Supervisor) {
+        self.inner.other_supervisors.lock().unwrap_or_else(PoisonError::into_inner).push(of.clone());
+    }
+
+    /// A step of the start that is not done yet and that the caller does: one of those named in [`crate::steps`].
+    pub fn step(&self, name: &'static str) -> Step {
+        self.inner.steps.expect(name)
+    }
+
     /// Ends watches, the cache feed and `serve`. The store is left open.
     pub fn stop(&self) {
         self.inner.leaving.cancel();
@@ -273,6 +327,23 @@ impl ApiServer {
     }
 }
 
+/// Runs a loop of the server until its stop, and again whenever it fails.
+fn supervise<F, Fut>(server: &Arc<Inner>, name: &'static str, run: F)
+where
+    F: Fn(Arc<Inner>, CancellationToken) -> Fut + Send + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    let own = Arc::clone(server);
+    server.supervisor.spawn(name, server.stop.clone(), move |stop| run(Arc::clone(&own), stop));
+}
+
+/// The server's own way in, for its loops.
+pub fn own_client(server: &Arc<Inner>) -> Client {
+    let user = UserInfo::new("system:apiserver", &[MASTERS]);
+    let transport = Arc::new(InProcess::new(Arc::clone(server), user));
+    Client::new(transport, Arc::clone(&server.clock), "kube-apiserver").supervised_by(&server.supervisor)
+}
+
 fn show_build(config: &Config, metrics: &Metrics) {
     let version = &config.version;
     let mut numbers = version.git_version.trim_start_matches('v').split('.');
@@ -292,20 +363,26 @@ fn show_build(config: &Config, metrics: &Metrics) {
     metrics.set(Metric::BuildInfo, &labels, 1.0);
 }
 
-/// The store, measured, and with encryption before it where that is asked for.
-fn encrypted(config: &Config, metrics: &Arc<Metrics>) -> Result<Arc<dyn Store>, ConfigError> {
+/// The store, measured, and with encryption before it where that is asked for; with what that depends on.
+fn encrypted(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+) -> Result<(Arc<dyn Store>, Option<KeyServices>), ConfigError> {
     let store: Arc<dyn Store> = Arc::new(MeteredStore::new(
         Arc::clone(&config.store),
         Arc::clone(metrics),
         Arc::clone(&config.clock),
     ));
-    let Some(file) = &config.encryption.config_file else { return Ok(store) };
+    let Some(file) = &config.encryption.config_file else { return Ok((store, None)) };
     let unusable = |why: String| ConfigError::Unusable { what: "the encryption configuration", why };
     let parse =
         |texts: &[Vec<u8>]| EncryptionConfig::parse(texts.first().map(Vec::as_slice).unwrap_or_default());
     let rules = Reloaded::open(vec![file.clone()], parse).map_err(unusable)?;
-    let rules = if config.encryption.reload { rules } else { rules.frozen() };
-    Ok(Arc::new(EncryptedStore::new(store, rules, Arc::clone(&config.clock), Arc::clone(metrics))))
+    let reload = config.encryption.reload;
+    let rules = if reload { rules } else { rules.frozen() };
+    let store = EncryptedStore::new(store, rules, Arc::clone(&config.clock), Arc::clone(metrics));
+    let services = store.key_services(reload);
+    Ok((Arc::new(store), services))
 }
 
 /// Lets the store forget old history, until the server stops.

@@ -1,7 +1,7 @@
 //! Keeps the condition `Available` of APIServices that other servers stand behind, and what these say of themselves.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
@@ -14,13 +14,12 @@ use knarr_api::apiregistration::apiservice::AVAILABLE;
 use knarr_api::kind::Kind;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Error, Event, Informers, Lister};
+use tokio_util::sync::CancellationToken;
 
 use super::remote::{Failure, get, url};
 use super::{Remote, documents};
-use crate::authn::{MASTERS, UserInfo};
-use crate::in_process::InProcess;
 use crate::metrics::Metric;
-use crate::server::Inner;
+use crate::server::{Inner, own_client};
 
 /// How often a server is asked again, whether it answers or not; one that does not is asked sooner at first.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -28,12 +27,35 @@ const WORKERS: usize = 5;
 /// The reason of a server that has an address and does not answer well.
 const UNANSWERED: &str = "FailedDiscoveryCheck";
 
-/// Runs until the server stops.
-pub async fn run(server: Arc<Inner>) {
-    let user = UserInfo::new("system:apiserver", &[MASTERS]);
-    let transport = Arc::new(InProcess::new(Arc::clone(&server), user));
-    let client = Client::new(transport, Arc::clone(&server.clock), "kube-apiserver");
-    let informers = Informers::new(client.clone(), server.stop.clone());
+/// What is done once all that other servers serve is known.
+const DISCOVERED: [&str; 3] =
+    ["apiservice-discovery-controller", "apiservice-openapi-controller", "apiservice-openapiv3-controller"];
+
+/// APIServices of other servers that were there at the start and have not been asked yet.
+struct Unasked(Mutex<BTreeSet<String>>);
+
+impl Unasked {
+    fn new(server: &Inner, lister: &Lister<APIService>) -> Self {
+        let all = lister.list();
+        let names = all.iter().filter(|a| service_name(a).is_some()).map(|a| a.name().to_owned());
+        let unasked = Self(Mutex::new(names.collect()));
+        unasked.asked(server, "");
+        unasked
+    }
+
+    fn asked(&self, server: &Inner, name: &str) {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        names.remove(name);
+        if names.is_empty() {
+            server.steps.finish(&DISCOVERED);
+        }
+    }
+}
+
+/// Runs until `stop`.
+pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
+    let client = own_client(&server);
+    let informers = Informers::new(client.clone(), stop.clone());
     let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&server.clock));
     let api_services = informers.informer::<APIService>();
     let on_change = Arc::clone(&queue);
@@ -42,6 +64,7 @@ pub async fn run(server: Arc<Inner>) {
         let object = event.object();
         if let Event::Deleted(_) = event {
             of_change.aggregator.set(object.name(), None);
+            on_change.add(object.name().to_owned());
             // The others are told anew.
             of_change.metrics.clear(Metric::UnavailableApiServices);
             for other in left.list() {
@@ -55,6 +78,7 @@ pub async fn run(server: Arc<Inner>) {
         } else {
             // What this server answers itself is there.
             of_change.metrics.set(Metric::UnavailableApiServices, &[object.name()], 0.0);
+            on_change.add(object.name().to_owned());
         }
     });
     let lister = api_services.lister();
@@ -74,12 +98,18 @@ pub async fn run(server: Arc<Inner>) {
         }
     });
     informers.wait_synced().await;
-    let stop = server.stop.clone();
+    server.steps.finish(&["apiservice-status-remote-available-controller"]);
+    let unasked = Arc::new(Unasked::new(&server, &lister));
     let again = Arc::clone(&queue);
     let reconcile = move |name: String| {
         let (server, client, lister, queue) =
             (Arc::clone(&server), client.clone(), lister.clone(), Arc::clone(&again));
-        async move { reconcile(&server, &client, &lister, &queue, &name).await }
+        let unasked = Arc::clone(&unasked);
+        async move {
+            let reconciled = reconcile(&server, &client, &lister, &queue, &name).await;
+            unasked.asked(&server, &name);
+            reconciled
+        }
     };
     queue.run("available-condition", WORKERS, stop, reconcile).await;
 }

@@ -22,7 +22,7 @@ use crate::server::Inner;
 
 pub use availability::run;
 pub use documents::{merge_discovery, merge_group, merge_groups, merge_openapi_index, merge_openapi_v2};
-pub use registration::{follow_custom, register};
+pub use registration::{follow_custom, register, unregistered};
 pub use remote::Identity;
 pub use route::{answer, answer_document, service_of};
 

@@ -10,10 +10,9 @@ use knarr_client::Client;
 use serde_json::{Value, json};
 
 use super::api_services;
+use super::availability::is_available_in;
 use super::priorities::{self, CUSTOM};
-use crate::authn::{MASTERS, UserInfo};
-use crate::in_process::InProcess;
-use crate::server::Inner;
+use crate::server::{Inner, own_client};
 
 /// `onstart`: kept as it should be at each start; `true`: kept at all times.
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
@@ -41,14 +40,28 @@ pub fn register(group_versions: impl Iterator<Item = (String, String)>) -> Vec<V
         .collect()
 }
 
+/// Names of APIServices of built-in groups that are not there or do not say that they are available.
+pub fn unregistered(server: &Inner) -> Vec<String> {
+    let table = server.table.snapshot();
+    let built_in = table.iter().filter(|s| s.resource.custom().is_none());
+    let served = built_in.map(|s| (s.resource.types.group.to_owned(), s.resource.types.version.to_owned()));
+    let available: BTreeSet<String> = api_services(server)
+        .into_iter()
+        .filter(|a| is_available_in(a))
+        .map(|a| a.name().to_owned())
+        .collect();
+    let wanted =
+        register(served).into_iter().filter_map(|a| Some(a["metadata"]["name"].as_str()?.to_owned()));
+    wanted.filter(|name| !available.contains(name)).collect()
+}
+
 /// Keeps the APIServices of custom resources as their definitions are, until the server stops.
 pub async fn follow_custom(server: Arc<Inner>) {
-    let user = UserInfo::new("system:apiserver", &[MASTERS]);
-    let transport = Arc::new(InProcess::new(Arc::clone(&server), user));
-    let client = Client::new(transport, Arc::clone(&server.clock), "kube-apiserver");
+    let client = own_client(&server);
     loop {
-        if let Err(error) = reconcile_custom(&server, &client).await {
-            tracing::warn!(%error, "APIServices of custom resources are not up to date");
+        match reconcile_custom(&server, &client).await {
+            Ok(()) => server.steps.finish(&["kube-apiserver-autoregistration"]),
+            Err(error) => tracing::warn!(%error, "APIServices of custom resources are not up to date"),
         }
         tokio::select! {
             () = server.stop.cancelled() => return,

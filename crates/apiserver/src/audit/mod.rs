@@ -16,6 +16,7 @@ mod webhook;
 use std::sync::Arc;
 
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Supervisor;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -61,6 +62,7 @@ impl Auditor {
         options: &Audit,
         metrics: Arc<Metrics>,
         clock: Arc<dyn Clock>,
+        supervisor: &Supervisor,
         stop: CancellationToken,
     ) -> Result<Self, ConfigError> {
         let unusable = |what: &'static str| move |why: String| ConfigError::Unusable { what, why };
@@ -74,7 +76,7 @@ impl Auditor {
             let webhook = Webhook::new(w, Arc::clone(&metrics), Arc::clone(&clock), stop.clone())
                 .map_err(unusable("the audit webhook"))?;
             let webhook = Arc::new(webhook);
-            let queue = w.batch.clone().map(|batch| Arc::clone(&webhook).in_batches(batch));
+            let queue = w.batch.clone().map(|batch| Arc::clone(&webhook).in_batches(batch, supervisor));
             Ok(ToWebhook { webhook, queue, strict: w.strict, truncate: w.truncate })
         });
         let webhook = webhook.transpose()?;
@@ -83,7 +85,16 @@ impl Auditor {
             let queue = o.batch.clone().filter(|_| policy.is_some()).map(|batch| {
                 let (sender, events) = mpsc::channel(batch.buffer.max(1));
                 let (log, metrics, clock) = (Arc::clone(&log), Arc::clone(&metrics), Arc::clone(&clock));
-                tokio::spawn(write_batches(log, batch, events, metrics, clock, stop));
+                let events = Arc::new(tokio::sync::Mutex::new(events));
+                let writing =
+                    supervisor.run_until_done("audit-log", stop, move |stop| {
+                        let (log, batch, events) = (Arc::clone(&log), batch.clone(), Arc::clone(&events));
+                        let (metrics, clock) = (Arc::clone(&metrics), Arc::clone(&clock));
+                        async move {
+                            write_batches(log, batch, &mut *events.lock().await, metrics, clock, stop).await
+                        }
+                    });
+                tokio::spawn(writing);
                 sender
             });
             ToLog { log, queue, strict: o.strict, truncate: o.truncate }
@@ -148,13 +159,13 @@ impl Auditor {
 async fn write_batches(
     log: Arc<Log>,
     options: Batch,
-    mut events: mpsc::Receiver<Value>,
+    events: &mut mpsc::Receiver<Value>,
     metrics: Arc<Metrics>,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) {
     let mut bucket = options.throttle.map(|throttle| Bucket::new(throttle, clock.monotonic()));
-    while let Some(batch) = batch::next(&mut events, &options, &*clock, &stop).await {
+    while let Some(batch) = batch::next(events, &options, &*clock, &stop).await {
         if let Some(bucket) = &mut bucket {
             bucket.wait(&*clock, &stop).await;
         }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Supervisor;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{self, Bucket};
@@ -38,17 +39,22 @@ impl Webhook {
         Ok(Self { outbound, options: options.clone(), metrics, clock, stop })
     }
 
-    /// Starts to send what comes through the answered channel, in batches.
-    pub fn in_batches(self: Arc<Self>, batch: Batch) -> mpsc::Sender<Value> {
+    /// Starts to send what comes through the answered channel, in batches. The batch under way is lost should the task
+    /// fail.
+    pub fn in_batches(self: Arc<Self>, batch: Batch, supervisor: &Supervisor) -> mpsc::Sender<Value> {
         let (sender, receiver) = mpsc::channel(batch.buffer.max(1));
-        tokio::spawn(async move { self.run(batch, receiver).await });
+        let (stop, receiver) = (self.stop.clone(), Arc::new(Mutex::new(receiver)));
+        tokio::spawn(supervisor.run_until_done("audit-webhook", stop, move |_| {
+            let (webhook, batch, events) = (Arc::clone(&self), batch.clone(), Arc::clone(&receiver));
+            async move { webhook.run(batch, &mut *events.lock().await).await }
+        }));
         sender
     }
 
-    async fn run(&self, options: Batch, mut events: mpsc::Receiver<Value>) {
+    async fn run(&self, options: Batch, events: &mut mpsc::Receiver<Value>) {
         let (clock, stop) = (&*self.clock, &self.stop);
         let mut bucket = options.throttle.map(|throttle| Bucket::new(throttle, clock.monotonic()));
-        while let Some(batch) = batch::next(&mut events, &options, clock, stop).await {
+        while let Some(batch) = batch::next(events, &options, clock, stop).await {
             for part in truncate::batches(batch, self.options.truncate) {
                 if let Some(bucket) = &mut bucket {
                     bucket.wait(clock, stop).await;

@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use knarr_apimachinery::status::StatusError;
 use knarr_storage::{Error, LeaseId, Precondition, RangeRequest};
+use tokio::sync::Mutex;
 
 use super::{kubernetes_service, own_request};
 use crate::registry::store::status_of;
@@ -73,18 +75,26 @@ async fn servers(server: &Inner) -> Result<BTreeSet<IpAddr>, Error> {
     Ok(leases.kvs.iter().filter_map(|kv| address(&kv.key)).collect())
 }
 
-/// Goes on reconciling until the server stops, then takes its address away.
-pub async fn run(server: Arc<Inner>, mut own: MasterLease) {
+/// Goes on reconciling until the server stops, then takes its address away; as a supervised task.
+pub fn keep(server: &Arc<Inner>, own: MasterLease) -> BoxFuture<'static, ()> {
+    let (shared, own) = (Arc::clone(server), Arc::new(Mutex::new(own)));
+    server.supervisor.run("apiserver-endpoints", server.stop.clone(), move |_| {
+        let (server, own) = (Arc::clone(&shared), Arc::clone(&own));
+        async move { run(&server, &mut *own.lock().await).await }
+    })
+}
+
+async fn run(server: &Inner, own: &mut MasterLease) {
     loop {
         tokio::select! {
             () = server.stop.cancelled() => break,
             () = server.clock.sleep(EVERY) => {}
         }
-        if let Err(error) = own.reconcile(&server).await {
+        if let Err(error) = own.reconcile(server).await {
             tracing::warn!(%error, "cannot reconcile the endpoints of the kubernetes Service");
         }
     }
-    if let Err(error) = own.leave(&server).await {
+    if let Err(error) = own.leave(server).await {
         tracing::warn!(%error, "cannot leave the endpoints of the kubernetes Service");
     }
 }

@@ -36,6 +36,8 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
     let namespaces =
         NAMESPACES.map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     ensure_all(server, &request, "", "namespaces", namespaces.to_vec()).await?;
+    let done = |steps: &[&'static str]| server.steps.finish(steps);
+    done(&["start-system-namespaces-controller"]);
     let classes = [
         ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),
         ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
@@ -45,16 +47,23 @@ pub async fn run(server: &Inner) -> Result<(), StatusError> {
             "value": value, "description": description})
     });
     ensure_all(server, &request, "scheduling.k8s.io", "priorityclasses", classes.to_vec()).await?;
+    done(&["scheduling/bootstrap-system-priority-classes"]);
     let table = server.table.snapshot();
     let group_versions =
         table.iter().map(|s| (s.resource.types.group.to_owned(), s.resource.types.version.to_owned()));
     let api_services = aggregator::register(group_versions);
     ensure_all(server, &request, "apiregistration.k8s.io", "apiservices", api_services).await?;
+    done(&["apiservice-registration-controller", "apiservice-status-local-available-controller"]);
     roles::reconcile(server, &request).await?;
+    done(&["rbac/bootstrap-roles"]);
     fairness::reconcile(server, &request).await?;
+    done(&["priority-and-fairness-config-producer"]);
     extension_authentication::reconcile(server, &request).await?;
+    done(&["start-cluster-authentication-info-controller"]);
     cluster_ips::ensure_default(server).await?;
+    done(&["start-kubernetes-service-cidr-controller"]);
     legacy_tokens::reconcile(server, &request).await?;
+    done(&["start-legacy-token-tracking-controller"]);
     kubernetes_service::reconcile(server, &request).await
 }
 

@@ -1,11 +1,13 @@
 //! Loads the caches from storage and keeps them up to date with one watch over everything.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Supervisor;
 use knarr_storage::{
     Event, EventKind, KeyRange, KeyValue, ProgressRequester, RangeRequest, Store, WatchItem, WatchRequest,
 };
@@ -54,14 +56,18 @@ pub struct Caches {
     changing: Mutex<()>,
     applied: watch::Sender<u64>,
     progress: Mutex<Option<ProgressRequester>>,
+    /// Whether there is a watch on the store now.
+    following: AtomicBool,
 }
 
 impl Caches {
-    /// Loads everything, then follows the store until `stop`.
+    /// Loads everything, then follows the store until `stop`, as a task of this supervisor. When that task fails,
+    /// everything is loaded anew, as nobody knows what was applied last; so all watches end, and clients list again.
     pub async fn start(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         names: impl IntoIterator<Item = (String, &'static [&'static str])>,
+        supervisor: &Supervisor,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, LoadError> {
         let by_name: ByName = names
@@ -73,11 +79,29 @@ impl Caches {
             changing: Mutex::default(),
             applied: watch::Sender::new(0),
             progress: Mutex::default(),
+            following: AtomicBool::new(false),
         });
-        let revision = caches.load(&*store).await?;
-        tokio::spawn(Arc::clone(&caches).rest(Arc::clone(&clock), stop.clone()));
-        tokio::spawn(Arc::clone(&caches).follow(store, clock, revision, stop));
+        let mut loaded = Some(caches.load(&*store).await?);
+        let (resting, of_rest) = (Arc::clone(&caches), Arc::clone(&clock));
+        supervisor.spawn("watch-cache-views", stop.clone(), move |stop| {
+            Arc::clone(&resting).rest(Arc::clone(&of_rest), stop)
+        });
+        let followed = Arc::clone(&caches);
+        supervisor.spawn("watch-cache", stop, move |stop| {
+            let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
+            Arc::clone(&followed).follow(store, clock, loaded.take(), stop)
+        });
         Ok(caches)
+    }
+
+    /// What keeps the caches from being complete: resources that are not loaded yet, and all of them while nothing
+    /// follows the store.
+    pub fn incomplete(&self) -> Vec<String> {
+        let by_name = self.by_name.load();
+        let following = self.following.load(Ordering::Acquire);
+        let is_incomplete =
+            |caches: &[Arc<Cache>]| !following || caches.first().is_some_and(|c| c.is_loading());
+        by_name.iter().filter(|(_, caches)| is_incomplete(caches)).map(|(name, _)| name.clone()).collect()
     }
 
     /// How many objects each resource has, by `group/resource`.
@@ -217,14 +241,14 @@ impl Caches {
         self: Arc<Self>,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
-        mut revision: u64,
+        mut loaded: Option<u64>,
         stop: CancellationToken,
     ) {
         let mut backoff = FIRST_BACKOFF;
         loop {
             let ended = tokio::select! {
                 () = stop.cancelled() => return,
-                ended = self.watch(&*store, &mut revision, &mut backoff) => ended,
+                ended = self.load_and_watch(&*store, &mut loaded, &mut backoff) => ended,
             };
             if matches!(ended, knarr_storage::Error::Closed) {
                 return;
@@ -240,12 +264,33 @@ impl Caches {
                 ended,
                 knarr_storage::Error::Compacted { .. } | knarr_storage::Error::FutureRevision { .. }
             ) {
-                match self.load(&*store).await {
-                    Ok(loaded) => revision = loaded,
-                    Err(error) => tracing::error!(%error, "cannot load the watch cache anew"),
-                }
+                loaded = None;
             }
         }
+    }
+
+    /// Follows the store from the revision that was loaded, after loading where nothing is, until that fails.
+    async fn load_and_watch(
+        &self,
+        store: &dyn Store,
+        loaded: &mut Option<u64>,
+        backoff: &mut Duration,
+    ) -> knarr_storage::Error {
+        let mut revision = match *loaded {
+            Some(revision) => revision,
+            None => match self.load(store).await {
+                Ok(revision) => revision,
+                Err(LoadError::Store(error)) => {
+                    tracing::error!(%error, "cannot load the watch cache anew");
+                    return error;
+                }
+            },
+        };
+        let following = Following(&self.following);
+        let ended = self.watch(store, &mut revision, backoff).await;
+        drop(following);
+        *loaded = Some(revision);
+        ended
     }
 
     /// Follows the store from `revision` on until the watch fails.
@@ -259,6 +304,7 @@ impl Caches {
             Ok(watch) => watch,
             Err(error) => return error,
         };
+        self.following.store(true, Ordering::Release);
         let progress = watch.progress_requester();
         // Somebody may have begun to wait before there was a watch to ask.
         progress.request();
@@ -280,6 +326,15 @@ impl Caches {
                 }
             }
         }
+    }
+}
+
+/// Says when the store is not followed any more, in whatever way that came.
+struct Following<'a>(&'a AtomicBool);
+
+impl Drop for Following<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -329,6 +329,11 @@ impl Cache {
         self.read().objects.values().for_each(|object| object.rest());
     }
 
+    /// Whether the first objects are still being read.
+    fn is_loading(&self) -> bool {
+        self.read().waiting.is_some()
+    }
+
     /// How many objects there are, about how large one is, and how many watch them all.
     pub fn load(&self) -> (u64, u64, u64) {
         const SAMPLE: usize = 16;

@@ -13,12 +13,11 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::events::{EventRecorder, EventType};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Event, Informers, Lister, Result};
+use tokio_util::sync::CancellationToken;
 
 use crate::allocators::addresses;
 use crate::allocators::ranges::{DEFAULT, Range};
-use crate::authn::{MASTERS, UserInfo};
-use crate::in_process::InProcess;
-use crate::server::Inner;
+use crate::server::{Inner, own_client};
 pub use default_cidr::reconcile as ensure_default;
 use repair::Mend;
 
@@ -43,15 +42,12 @@ struct Keeper {
     queue: Arc<WorkQueue<Key>>,
 }
 
-/// Runs until the server stops.
-pub async fn run(server: Arc<Inner>) {
+/// Runs until `stop`.
+pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
     if server.table.find("networking.k8s.io", "v1", "ipaddresses").is_none() {
-        return;
+        return stop.cancelled().await;
     }
-    let user = UserInfo::new("system:apiserver", &[MASTERS]);
-    let transport = Arc::new(InProcess::new(Arc::clone(&server), user));
-    let client = Client::new(transport, Arc::clone(&server.clock), "kube-apiserver");
-    let stop = server.stop.clone();
+    let client = own_client(&server);
     let informers = Informers::new(client.clone(), stop.clone());
     let queue = WorkQueue::new(Arc::clone(&server.clock));
     let (services, cidrs, addresses) = (
@@ -84,6 +80,7 @@ pub async fn run(server: Arc<Inner>) {
         }
     });
     informers.wait_synced().await;
+    server.steps.finish(&["start-service-ip-repair-controllers"]);
     let keeper = Arc::new(Keeper {
         recorder: EventRecorder::new(client.clone(), "ipallocator-repair-controller", "", stop.clone()),
         services: services.lister(),

@@ -15,6 +15,7 @@ use knarr_api::apiextensions::definition::{CLEANUP_FINALIZER, Definition};
 use knarr_api::object::Object;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, Kind, Selection, WatchFrom, Watcher};
 use crate::registry::metadata::rfc3339;
@@ -26,6 +27,7 @@ pub use conversion::Conversion;
 use serving::Serving;
 
 const GROUP: &str = "apiextensions.k8s.io";
+const CLEANUP: &str = "custom-resource-cleanup";
 const RETRY: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// What is being served and cleaned up.
@@ -59,10 +61,10 @@ pub async fn start(server: &Arc<Inner>) {
     }
 }
 
-/// Follows the definitions until the server stops.
-pub async fn run(server: Arc<Inner>) {
-    let Some(served) = definitions(&server) else { return };
-    let Ok(cache) = served.cache().cloned() else { return };
+/// Follows the definitions until `stop`. Cleaning up after one is a task of its own, which goes on without this one.
+pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
+    let Some(served) = definitions(&server) else { return stop.cancelled().await };
+    let Ok(cache) = served.cache().cloned() else { return stop.cancelled().await };
     loop {
         let everything = Selection::everything(served.resource.clone());
         // From the state on, this cannot be too old.
@@ -154,7 +156,10 @@ async fn try_settle(
         && definition.finalizers.iter().any(|f| f == CLEANUP_FINALIZER)
         && resources.begin_cleaning(name)
     {
-        tokio::spawn(cleanup::run(Arc::clone(server), name.to_owned()));
+        let (shared, name) = (Arc::clone(server), name.to_owned());
+        tokio::spawn(server.supervisor.run_until_done(CLEANUP, server.stop.clone(), move |_| {
+            cleanup::run(Arc::clone(&shared), name.clone())
+        }));
     }
     Ok(())
 }

@@ -1,29 +1,73 @@
 //! `/livez`, `/readyz`, `/healthz`: one check after another, all or by name.
+//!
+//! Names, order, words and the endpoints of each check are upstream's. Source: `k8s.io/apiserver/pkg/server/healthz` and
+//! what kube-apiserver 1.37 adds there; for the hooks see [`crate::steps`]. Left out are `loopback-serving-certificate`
+//! (the server reaches itself without a connection) and `etcd-override-…` (all resources are in one store).
+//!
+//! Beside them are the check `storage-space`, and one for each task that is supervised:
+//! - the server's own tasks count: in `readyz` while one is down, in `livez` and `healthz` once restarts of the task have
+//!   not helped for a while, so that a restart of the process is worth trying;
+//! - tasks of other components in the process (scheduler, controllers, node) are shown in `readyz` and do not count.
 
+mod report;
+mod tasks;
+
+use std::borrow::Cow;
 use std::time::Duration;
 
 use knarr_storage::NoSpace;
 
+use crate::aggregator;
 use crate::http::output::Answer;
 use crate::metrics::Metric;
 use crate::registry::Request;
 use crate::server::Inner;
+use crate::steps::AUTOREGISTER;
 
-/// A store that does not answer in this time is not healthy.
+/// A store that does not answer in this time is not healthy. Source: `--etcd-healthcheck-timeout`,
+/// `--etcd-readycheck-timeout`.
 const STORE_WITHIN: Duration = Duration::from_secs(2);
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Endpoint {
+    Healthz,
+    Livez,
+    Readyz,
+}
+
+impl Endpoint {
+    fn of(path: Option<&&str>) -> Self {
+        match path.copied() {
+            Some("livez") => Self::Livez,
+            Some("readyz") => Self::Readyz,
+            _ => Self::Healthz,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Healthz => "healthz",
+            Self::Livez => "livez",
+            Self::Readyz => "readyz",
+        }
+    }
+}
+
 /// A named check; `Err` says what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Check {
-    name: &'static str,
-    /// Only asked by `readyz`.
-    readiness: bool,
+    name: Cow<'static, str>,
     /// Shown, and failing when asked for by name, but of no effect on the whole: what it says is not mended by a restart,
     /// nor by taking away from clients the one server where they can delete something.
     informs: bool,
     result: Result<(), String>,
 }
 
-async fn checks(server: &Inner) -> Vec<Check> {
+fn check(name: impl Into<Cow<'static, str>>, result: Result<(), String>) -> Check {
+    Check { name: name.into(), informs: false, result }
+}
+
+async fn checks(server: &Inner, endpoint: Endpoint) -> Vec<Check> {
     let (store, space) = tokio::select! {
         status = server.store.status() => match status {
             Ok(status) => (status.failure.map_or(Ok(()), Err), space(status.no_space)),
@@ -31,20 +75,33 @@ async fn checks(server: &Inner) -> Vec<Check> {
         },
         () = server.clock.sleep(STORE_WITHIN) => (Err("context deadline exceeded".to_owned()), Ok(())),
     };
-    let stopping =
-        if server.leaving.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
-    let check = |name, readiness, result| Check { name, readiness, informs: false, result };
-    vec![
-        check("ping", false, Ok(())),
-        check("log", false, Ok(())),
-        check("etcd", false, store.clone()),
-        check("etcd-readiness", true, store),
-        Check { name: "storage-space", readiness: false, informs: true, result: space },
-        check("informer-sync", true, Ok(())),
-        check("poststarthook/rbac/bootstrap-roles", false, Ok(())),
-        check("poststarthook/scheduling/bootstrap-system-priority-classes", false, Ok(())),
-        check("shutdown", true, stopping),
-    ]
+    // That there is an answer is what the first one says.
+    let mut all = vec![check("ping", Ok(())), check("log", server.log_check.check(&*server.clock))];
+    all.push(check("etcd", store.clone()));
+    let ready = endpoint == Endpoint::Readyz;
+    if let Some(services) = server.key_services.as_ref().filter(|_| endpoint != Endpoint::Livez) {
+        all.push(check("kms-providers", services.check().await));
+    }
+    if ready {
+        all.push(check("etcd-readiness", store));
+        all.push(check("informer-sync", synced(&server.caches.incomplete())));
+    }
+    all.push(Check { informs: true, ..check("storage-space", space) });
+    for (name, done) in server.steps.all() {
+        all.push(match (name, done) {
+            (AUTOREGISTER, true) => check(AUTOREGISTER, Ok(())),
+            (AUTOREGISTER, false) => check(AUTOREGISTER, registered(server)),
+            (_, true) => check(format!("poststarthook/{name}"), Ok(())),
+            (_, false) => check(format!("poststarthook/{name}"), Err("not finished".to_owned())),
+        });
+    }
+    all.extend(tasks::checks(server, endpoint));
+    if ready {
+        let leaving = server.leaving.is_cancelled();
+        let stopping = if leaving { Err("process is shutting down".to_owned()) } else { Ok(()) };
+        all.push(check("shutdown", stopping));
+    }
+    all
 }
 
 /// The store takes deletions alone when there is no room.
@@ -58,59 +115,45 @@ fn space(no_space: Option<NoSpace>) -> Result<(), String> {
     Err(format!("database space exceeded: {place}; delete objects, or make room"))
 }
 
+fn synced(incomplete: &[String]) -> Result<(), String> {
+    match incomplete {
+        [] => Ok(()),
+        names => Err(format!("{} informers not started yet: [{}]", names.len(), names.join(" "))),
+    }
+}
+
+/// Once all have been available, what becomes of them later is for others to tell.
+fn registered(server: &Inner) -> Result<(), String> {
+    let missing = aggregator::unregistered(server);
+    if !missing.is_empty() {
+        return Err(format!("missing APIService: [{}]", missing.join(" ")));
+    }
+    server.steps.finish(&[AUTOREGISTER]);
+    Ok(())
+}
+
 /// `parts` is the path: the endpoint, then perhaps one check.
 pub async fn answer(server: &Inner, request: &Request, parts: &[&str]) -> Answer {
-    let endpoint = parts.first().copied().unwrap_or("healthz");
-    let all = checks(server).await;
-    for check in &all {
-        let (fine, word) = if check.result.is_ok() { (1.0, "success") } else { (0.0, "error") };
-        server.metrics.set(Metric::HealthCheck, &[check.name, endpoint], fine);
-        server.metrics.increment(Metric::HealthChecks, &[check.name, word, endpoint]);
-    }
-    let mut relevant: Vec<&Check> = all.iter().filter(|c| endpoint == "readyz" || !c.readiness).collect();
+    let endpoint = Endpoint::of(parts.first());
+    let all = checks(server, endpoint).await;
     let one = parts.get(1..).unwrap_or_default().join("/");
     if !one.is_empty() {
-        relevant.retain(|c| c.name == one);
-        return match relevant.first() {
+        return match all.into_iter().find(|c| c.name == one).map(|c| c.result) {
             None => Answer::text(404, "404 page not found\n"),
-            Some(Check { result: Ok(()), .. }) => Answer::text(200, "ok"),
-            Some(Check { result: Err(why), .. }) => {
-                Answer::text(500, format!("internal server error: {why}\n"))
-            }
+            Some(Ok(())) => Answer::text(200, "ok"),
+            Some(Err(why)) => Answer::text(500, format!("internal server error: {why}\n")),
         };
     }
     let excluded: Vec<&str> = request.query.all("exclude").collect();
-    let mut lines = String::new();
-    let mut failed = false;
-    for check in &relevant {
-        if excluded.contains(&check.name) {
-            lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
-        } else if check.result.is_ok() {
-            lines.push_str(&format!("[+]{} ok\n", check.name));
-        } else if check.informs {
-            lines.push_str(&format!("[-]{} failed, which is not counted: reason withheld\n", check.name));
-        } else {
-            // Whoever may ask need not be told more; the log has it.
-            failed = true;
-            lines.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
-        }
+    for check in all.iter().filter(|check| !excluded.contains(&&*check.name)) {
+        let (fine, word) = if check.result.is_ok() { (1.0, "success") } else { (0.0, "error") };
+        server.metrics.set(Metric::HealthCheck, &[&check.name, endpoint.name()], fine);
+        server.metrics.increment(Metric::HealthChecks, &[&check.name, word, endpoint.name()]);
     }
-    let unknown: Vec<String> = excluded
-        .iter()
-        .filter(|e| !relevant.iter().any(|c| c.name == **e))
-        .map(|e| format!("\"{e}\""))
-        .collect();
-    if !unknown.is_empty() {
-        lines.push_str(&format!(
-            "warn: some health checks cannot be excluded: no matches for {}\n",
-            unknown.join(",")
-        ));
+    let report = report::of(endpoint.name(), &all, &excluded, request.query.get("verbose").is_some());
+    if !report.log.is_empty() {
+        // Whoever may ask need not be told more than that something failed; the log has it.
+        tracing::info!(endpoint = endpoint.name(), failed = report.log, "health checks failed");
     }
-    if failed {
-        return Answer::text(500, format!("{lines}{endpoint} check failed\n"));
-    }
-    if request.query.get("verbose").is_some() {
-        return Answer::text(200, format!("{lines}{endpoint} check passed\n"));
-    }
-    Answer::text(200, "ok")
+    Answer::text(report.code, report.text)
 }

@@ -4,6 +4,7 @@ mod aggregated;
 mod custom_openapi;
 mod health;
 mod legacy;
+mod log_check;
 mod openapi;
 mod openapi_v2;
 mod sample;
@@ -31,6 +32,7 @@ use crate::registry::Request;
 use crate::registry::table::Table;
 use crate::resource_metrics;
 use crate::server::Inner;
+pub use log_check::LogCheck;
 
 /// What discovery answers, made once for each state of the table of resources.
 pub struct Discovery {

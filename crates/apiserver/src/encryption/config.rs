@@ -117,6 +117,11 @@ impl EncryptionConfig {
         Ok(Self { rules })
     }
 
+    /// The services that keep keys, each as often as it is named.
+    pub fn key_services(&self) -> impl Iterator<Item = &Kms> {
+        self.rules.iter().flat_map(|rule| &rule.providers).filter_map(Provider::key_service)
+    }
+
     /// The rule for a key below `/registry/`; `None`: what is stored is plain.
     pub fn rule(&self, key: &[u8]) -> Option<(&Rule, String)> {
         let rest = std::str::from_utf8(key).ok()?.strip_prefix("/registry/")?;

@@ -57,6 +57,39 @@ struct EncryptResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
+struct StatusRequest {}
+
+#[derive(Clone, PartialEq, Message)]
+struct StatusResponse {
+    #[prost(string, tag = "1")]
+    version: String,
+    #[prost(string, tag = "2")]
+    healthz: String,
+    #[prost(string, tag = "3")]
+    key_id: String,
+}
+
+impl StatusResponse {
+    /// What a service must say of itself to be well.
+    fn verdict(&self, name: &str) -> Result<(), String> {
+        let mut wrong = Vec::new();
+        if self.healthz != "ok" {
+            wrong.push(format!("got unexpected healthz status: {}", self.healthz));
+        }
+        if !matches!(&*self.version, "v2" | "v2beta1") {
+            wrong.push(format!("expected KMSv2 API version v2, got {}", self.version));
+        }
+        if self.key_id.is_empty() {
+            wrong.push("got invalid KMSv2 KeyID: keyID is empty".to_owned());
+        }
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(format!("kmsv2 Provider {name} is not healthy, error: {}", wrong.join(", ")))
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
 struct DecryptRequest {
     #[prost(bytes = "vec", tag = "1")]
     ciphertext: Vec<u8>,
@@ -119,6 +152,16 @@ impl Kms {
             .len();
         data.truncate(plain);
         Ok(data)
+    }
+
+    /// Asks the service how it is; `Err` says what is wrong.
+    pub async fn health(&self) -> Result<(), String> {
+        let asked = self.call("/v2.KeyManagementService/Status", &StatusRequest {}).await;
+        let status: StatusResponse = asked.map_err(|error| {
+            let name = &self.name;
+            format!("failed to perform status section of the healthz check for KMS Provider {name}, error: {error}")
+        })?;
+        status.verdict(&self.name)
     }
 
     async fn data_key(&self) -> Result<(Vec<u8>, Sealed), CipherError> {
@@ -220,6 +263,10 @@ mod tests {
     /// Encrypts by turning bits over.
     async fn answer(path: String, message: bytes::Bytes) -> Answer {
         let turned = |bytes: &[u8]| bytes.iter().map(|b| !b).collect::<Vec<u8>>();
+        if path.ends_with("/Status") {
+            let (version, healthz, key_id) = ("v2".into(), "ok".into(), "key-1".into());
+            return Answer::new(Ok(StatusResponse { version, healthz, key_id }));
+        }
         if path.ends_with("/Decrypt") {
             let request = DecryptRequest::decode(message).unwrap();
             assert_eq!(request.annotations["version.example.org"], b"1");
@@ -246,10 +293,33 @@ mod tests {
         assert!(kms.decrypt(&stored, b"/registry/b").await.is_err());
         // After a restart the service is asked for the key.
         assert_eq!(open().decrypt(&stored, b"/registry/a").await.unwrap(), b"secret");
+        assert_eq!(kms.health().await, Ok(()));
         serving.abort();
         std::fs::remove_file(&socket).unwrap();
         let error = open().decrypt(&stored, b"/registry/a").await.unwrap_err();
         assert!(error.to_string().starts_with("KMS plugin k"), "{error}");
+        let ill = kms.health().await.unwrap_err();
+        assert!(
+            ill.starts_with("failed to perform status section of the healthz check for KMS Provider k,"),
+            "{ill}"
+        );
+    }
+
+    #[test]
+    fn a_service_has_to_say_that_it_is_well() {
+        let told = |version: &str, healthz: &str, key_id: &str| {
+            StatusResponse { version: version.into(), healthz: healthz.into(), key_id: key_id.into() }
+                .verdict("k")
+        };
+        assert_eq!(told("v2beta1", "ok", "1"), Ok(()));
+        for (version, healthz, key_id, why) in [
+            ("v2", "sealed", "1", "got unexpected healthz status: sealed"),
+            ("v1", "ok", "1", "expected KMSv2 API version v2, got v1"),
+            ("v2", "ok", "", "got invalid KMSv2 KeyID: keyID is empty"),
+        ] {
+            let expected = format!("kmsv2 Provider k is not healthy, error: {why}");
+            assert_eq!(told(version, healthz, key_id), Err(expected));
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Encryption at rest: a store before the store, which keeps chosen resources encrypted.
 
 mod config;
+mod health;
 mod kms;
 mod provider;
 mod store;
@@ -8,6 +9,7 @@ mod store;
 use std::path::PathBuf;
 
 pub use config::EncryptionConfig;
+pub use health::KeyServices;
 pub use provider::RESERVED;
 pub use store::EncryptedStore;
 

@@ -86,6 +86,14 @@ impl Provider {
         Self { name: "kms", prefix, cipher: Cipher::Kms(kms) }
     }
 
+    /// The service behind it, if there is one.
+    pub fn key_service(&self) -> Option<&Kms> {
+        match &self.cipher {
+            Cipher::Kms(kms) => Some(kms),
+            _ => None,
+        }
+    }
+
     /// Whether it wrote this value.
     pub fn wrote(&self, stored: &[u8]) -> bool {
         match self.cipher {

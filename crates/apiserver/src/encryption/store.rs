@@ -13,6 +13,7 @@ use knarr_storage::{
 };
 
 use super::config::EncryptionConfig;
+use super::health::KeyServices;
 use crate::metrics::{Metric, Metrics};
 use crate::reload::Reloaded;
 
@@ -21,13 +22,21 @@ pub struct EncryptedStore {
     ciphers: Arc<Ciphers>,
 }
 
-struct Ciphers {
+pub struct Ciphers {
     config: Reloaded<EncryptionConfig>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
 }
 
 impl Ciphers {
+    pub fn config(&self) -> Arc<EncryptionConfig> {
+        self.config.get(&*self.clock)
+    }
+
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
     async fn encrypt(&self, key: &Bytes, value: Bytes) -> Result<Bytes> {
         let config = self.config.get(&*self.clock);
         let Some((rule, resource)) = config.rule(key) else { return Ok(value) };
@@ -102,6 +111,12 @@ impl EncryptedStore {
         metrics: Arc<Metrics>,
     ) -> Self {
         Self { inner, ciphers: Arc::new(Ciphers { config, clock, metrics }) }
+    }
+
+    /// Those whose health is to be shown. As upstream, a configuration that may change shows it even without any.
+    pub fn key_services(&self, may_change: bool) -> Option<KeyServices> {
+        let any = self.ciphers.config().key_services().next().is_some();
+        (any || may_change).then(|| KeyServices::new(Arc::clone(&self.ciphers)))
     }
 
     /// A conflict carries the value that was in the way.

@@ -13,7 +13,9 @@ use crate::http::query::Query;
 
 async fn fairness(seats: u64, patience: Duration) -> Arc<Fairness> {
     let (store, clock) = (Arc::new(Embedded::memory(Options::default())), Arc::new(SystemClock));
-    let caches = Caches::start(store, Arc::clone(&clock) as _, [], CancellationToken::new()).await.unwrap();
+    let supervisor = knarr_client::Supervisor::new(Arc::clone(&clock) as _);
+    let started = Caches::start(store, Arc::clone(&clock) as _, [], &supervisor, CancellationToken::new());
+    let caches = started.await.unwrap();
     Arc::new(Fairness::new(seats, patience, caches, clock, Arc::default()))
 }
 

@@ -3,31 +3,43 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use knarr_api::kind::Kind;
 use knarr_client::WatchEvent;
 use knarr_client::transport::{ListOptions, WatchStream};
 use knarr_storage::suite::etcd_server::Server;
-use knarr_storage::{
-    Compare, Embedded, KeyValue, LeaseId, Op, Options, RangeRequest, RangeResponse, Result, Status, Store,
-    TxnResponse, Watch, WatchItem, WatchRequest,
-};
+use knarr_storage::{Embedded, Options, Store, Watch, WatchItem};
 use tokio::sync::watch;
 
 use crate::harness::{CONFIG_MAPS, Harness, MERGE, User, config_map};
+use crate::tapped::Tapped;
 
-/// A store whose watch over everything, the one that feeds the caches, can be held back at a revision.
-struct Gated {
+/// Holds back what feeds the caches.
+struct Gate {
     store: Arc<dyn Store>,
     /// The feed gets no item beyond this revision.
-    limit: watch::Sender<u64>,
+    limit: Arc<watch::Sender<u64>>,
 }
 
-impl Gated {
-    fn new(store: Arc<dyn Store>) -> Arc<Self> {
-        Arc::new(Self { store, limit: watch::Sender::new(u64::MAX) })
+impl Gate {
+    /// The gate, and the store behind it.
+    fn new(store: Arc<dyn Store>) -> (Self, Arc<dyn Store>) {
+        let limit = Arc::new(watch::Sender::new(u64::MAX));
+        let held = Arc::clone(&limit);
+        let gated = Tapped::new(Arc::clone(&store), move |watch| {
+            let (progress, limit) = (watch.progress_requester(), held.subscribe());
+            let gated = watch.then(move |item| {
+                let mut limit = limit.clone();
+                async move {
+                    let revision = item.as_ref().map_or(0, WatchItem::revision);
+                    let _ = limit.wait_for(|limit| revision <= *limit).await;
+                    item
+                }
+            });
+            Watch::new(gated, progress)
+        });
+        (Self { store, limit }, gated)
     }
 
     /// Holds back what is written from now on.
@@ -37,75 +49,6 @@ impl Gated {
 
     fn release(&self) {
         self.limit.send_replace(u64::MAX);
-    }
-}
-
-#[async_trait]
-impl Store for Gated {
-    async fn get(&self, key: &[u8]) -> Result<Option<KeyValue>> {
-        self.store.get(key).await
-    }
-
-    async fn range(&self, request: RangeRequest) -> Result<RangeResponse> {
-        self.store.range(request).await
-    }
-
-    async fn txn(&self, compares: Vec<Compare>, ops: Vec<Op>) -> Result<TxnResponse> {
-        self.store.txn(compares, ops).await
-    }
-
-    async fn watch(&self, request: WatchRequest) -> Result<Watch> {
-        let is_feed = &request.range.start[..] == b"/registry/";
-        let watch = self.store.watch(request).await?;
-        if !is_feed {
-            return Ok(watch);
-        }
-        let (progress, limit) = (watch.progress_requester(), self.limit.subscribe());
-        let gated = watch.then(move |item| {
-            let mut limit = limit.clone();
-            async move {
-                let revision = item.as_ref().map_or(0, WatchItem::revision);
-                let _ = limit.wait_for(|limit| revision <= *limit).await;
-                item
-            }
-        });
-        Ok(Watch::new(gated, progress))
-    }
-
-    async fn compact(&self, revision: u64) -> Result<()> {
-        self.store.compact(revision).await
-    }
-
-    async fn current_revision(&self) -> Result<u64> {
-        self.store.current_revision().await
-    }
-
-    async fn grant_lease(&self, ttl_seconds: u64) -> Result<LeaseId> {
-        self.store.grant_lease(ttl_seconds).await
-    }
-
-    async fn keep_alive_lease(&self, lease: LeaseId) -> Result<u64> {
-        self.store.keep_alive_lease(lease).await
-    }
-
-    async fn lease_ttl(&self, lease: LeaseId) -> Result<u64> {
-        self.store.lease_ttl(lease).await
-    }
-
-    async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
-        self.store.revoke_lease(lease).await
-    }
-
-    async fn expire_leases(&self) -> Result<Option<Duration>> {
-        self.store.expire_leases().await
-    }
-
-    async fn status(&self) -> Result<Status> {
-        self.store.status().await
-    }
-
-    async fn close(&self) -> Result<()> {
-        self.store.close().await
     }
 }
 
@@ -145,10 +88,10 @@ async fn resume_ahead_of_the_cache(store: Arc<dyn Store>) {
     u.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
     before.server.stop();
 
-    let gated = Gated::new(store);
-    let again = Harness::on(Arc::clone(&gated) as Arc<dyn Store>, |_| ()).await;
+    let (gate, gated) = Gate::new(store);
+    let again = Harness::on(gated, |_| ()).await;
     let v = again.admin();
-    gated.hold().await;
+    gate.hold().await;
     v.post(CONFIG_MAPS, &config_map("c")).await.expect(201);
     change(&v, "1").await;
     v.delete(&format!("{CONFIG_MAPS}/c")).await.expect(200);
@@ -156,7 +99,7 @@ async fn resume_ahead_of_the_cache(store: Arc<dyn Store>) {
     let selected = ListOptions { field_selector: Some("metadata.name=a".into()), ..resumed.clone() };
     let mut all = [watch_from(&v, resumed.clone()).await, watch_from(&v, resumed).await];
     let mut one = watch_from(&v, selected).await;
-    gated.release();
+    gate.release();
     change(&v, "2").await;
     v.post(CONFIG_MAPS, &config_map("last")).await.expect(201);
     for watch in &mut all {

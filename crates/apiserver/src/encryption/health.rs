@@ -1,0 +1,60 @@
+//! The health of the key services (KMS plugins) that the encryption of the store depends on.
+//!
+//! Source: `kmsv2PluginProbe` in `k8s.io/apiserver/pkg/server/options/encryptionconfig`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use super::store::Ciphers;
+
+/// For how long an answer is believed.
+const WELL_FOR: Duration = Duration::from_secs(20);
+const ILL_FOR: Duration = Duration::from_secs(3);
+
+/// Asks each key service of the configuration how it is, but not more often than is useful.
+pub struct KeyServices {
+    ciphers: Arc<Ciphers>,
+    answers: Mutex<BTreeMap<String, Answer>>,
+}
+
+struct Answer {
+    at: Duration,
+    result: Result<(), String>,
+}
+
+impl Answer {
+    fn holds(&self, now: Duration) -> bool {
+        let time = if self.result.is_ok() { WELL_FOR } else { ILL_FOR };
+        now.saturating_sub(self.at) < time
+    }
+}
+
+impl KeyServices {
+    pub fn new(ciphers: Arc<Ciphers>) -> Self {
+        Self { ciphers, answers: Mutex::default() }
+    }
+
+    /// `Err` says what is wrong with whom. One request after another asks.
+    pub async fn check(&self) -> Result<(), String> {
+        let mut answers = self.answers.lock().await;
+        let (config, clock) = (self.ciphers.config(), self.ciphers.clock());
+        let mut asked = BTreeMap::new();
+        for kms in config.key_services() {
+            let answer = match answers.remove(kms.name()) {
+                Some(answer) if answer.holds(clock.monotonic()) => answer,
+                _ => {
+                    let result = kms.health().await;
+                    Answer { at: clock.monotonic(), result }
+                }
+            };
+            asked.insert(kms.name().to_owned(), answer);
+        }
+        *answers = asked;
+        let wrong: Vec<&str> =
+            answers.values().filter_map(|a| a.result.as_ref().err()).map(String::as_str).collect();
+        if wrong.is_empty() { Ok(()) } else { Err(wrong.join(", ")) }
+    }
+}
