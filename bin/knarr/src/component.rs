@@ -101,7 +101,8 @@ impl Component {
         let access =
             Access::load(kubeconfig).with_context(|| format!("cannot use {}", kubeconfig.display()))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let client = access::client(&access, &clock, name)?;
+        let supervisor = Supervisor::new(Arc::clone(&clock));
+        let client = access::client(&access, &clock, name)?.supervised_by(&supervisor);
         let port = args.serving.bind(port, &clock)?;
         let progress = Progress::start();
         progress
@@ -111,7 +112,6 @@ impl Component {
                 Ok(((), format!("{} as {}", access.server, user.name)))
             })
             .await?;
-        let supervisor = Supervisor::new(Arc::clone(&clock));
         Ok(Self { access, clock, client, supervisor, name, election, port, progress })
     }
 
@@ -123,7 +123,7 @@ impl Component {
     {
         let stop = CancellationToken::new();
         if let Some(port) = self.port.take() {
-            port.serve(self.pages(shown), stop.clone())?;
+            port.serve(self.pages(shown), &self.supervisor, stop.clone());
         }
         let lease =
             self.election.as_ref().map(|e| format!("acts while it holds lease {}/{}", e.namespace, e.name));

@@ -11,12 +11,13 @@ use knarr_api::resource::Resource;
 use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::gvk::api_version;
+use knarr_apiserver::steps::{self, Step};
 use knarr_apiserver::{AdmissionConfig, ApiServer, Config, Keypair, RequestHeader, UserInfo};
 use knarr_client::leader_election::LeaderElection;
 use knarr_client::service_account::user_name;
 use knarr_client::{Client, Supervisor};
-use knarr_controllers::api_server_identity::ApiServerIdentity;
 use knarr_controllers::api_server_identity::storage_versions::StoredAs;
+use knarr_controllers::api_server_identity::{ApiServerIdentity, Done};
 use knarr_controllers::{ClientOf, Settings};
 use knarr_storage::Store;
 use tokio_util::sync::CancellationToken;
@@ -109,6 +110,7 @@ pub async fn api_server(
     config.local_apis.push(Arc::clone(&questions) as _);
     let server_clock = Arc::clone(&config.clock);
     let server = ApiServer::new(config).await.context("the API server does not start")?;
+    server.show_tasks(&options.supervisor);
     questions.read_with(client(&server, &server_clock, QUESTIONS, &[], "knarr"));
     Ok(server)
 }
@@ -204,18 +206,17 @@ pub fn client(
 }
 
 /// The API server's own access, for what it keeps about itself and decides among others.
-pub fn own_client(server: &ApiServer, clock: &Arc<dyn Clock>) -> Client {
-    client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver")
+pub fn own_client(server: &ApiServer, clock: &Arc<dyn Clock>, supervisor: &Supervisor) -> Client {
+    let client = client(server, clock, "system:apiserver", &["system:masters"], "kube-apiserver");
+    client.supervised_by(supervisor)
 }
 
 /// Elects among those who stand for leases until `stop`: on one server at a time.
 pub fn elections(
-    server: &ApiServer,
-    clock: &Arc<dyn Clock>,
+    client: Client,
     identity: &str,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
-    let client = own_client(server, clock);
     let election = LeaderElection::new("kube-system", "leader-election-controller", identity);
     let elect = {
         let client = client.clone();
@@ -224,17 +225,46 @@ pub fn elections(
     leading::while_holding(client, election, stop, elect)
 }
 
+/// The steps of the API server's start that [`identity`] does.
+#[derive(Clone)]
+pub struct IdentitySteps {
+    lease: Step,
+    cleanup: Step,
+    storage_versions: Option<Step>,
+}
+
+impl IdentitySteps {
+    /// From now on the API server waits for them.
+    pub fn of(server: &ApiServer) -> Self {
+        Self {
+            lease: server.step(steps::IDENTITY_LEASE),
+            cleanup: server.step(steps::IDENTITY_LEASE_CLEANUP),
+            storage_versions: gates::STORAGE_VERSION_API
+                .is_on()
+                .then(|| server.step(steps::STORAGE_VERSIONS)),
+        }
+    }
+
+    fn done(&self, what: Done) {
+        match what {
+            Done::Renewed => self.lease.is_done(),
+            Done::Cleared => self.cleanup.is_done(),
+            Done::Recorded => self.storage_versions.iter().for_each(Step::is_done),
+        }
+    }
+}
+
 /// Shows until `stop` that this API server is there and, where that is asked for, in which versions it stores resources.
 pub fn identity(
-    server: &ApiServer,
-    clock: &Arc<dyn Clock>,
+    client: Client,
     options: &Options,
+    steps: IdentitySteps,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
-    let client = own_client(server, clock);
     let stored =
         if gates::STORAGE_VERSION_API.is_on() { stored(&options.runtime_config) } else { Vec::new() };
-    ApiServerIdentity::of(&options.node_name).run(client, stored, stop)
+    let identity = ApiServerIdentity::of(&options.node_name);
+    identity.telling(move |what| steps.done(what)).run(client, stored, stop)
 }
 
 fn stored(runtime_config: &BTreeMap<String, String>) -> Vec<StoredAs> {
@@ -274,7 +304,7 @@ pub fn scheduler(
     identity: &str,
     stop: CancellationToken,
 ) -> Component {
-    let client = client(server, clock, "system:kube-scheduler", &[], NAME);
+    let client = client(server, clock, "system:kube-scheduler", &[], NAME).supervised_by(&options.supervisor);
     let (server, of, access) = (server.clone(), options.clone(), client.clone());
     let component = move |stop| schedule(&server, access.clone(), &of, stop);
     if !options.shared_store {
@@ -327,6 +357,7 @@ pub fn controllers(
     use crate::controller_manager::{ACCOUNTS_IN, NAME};
     server.show_metrics(NAME, knarr_controllers::metrics::render);
     let shared = client(server, clock, "system:kube-controller-manager", &[], NAME);
+    let shared = shared.supervised_by(&options.supervisor);
     let (of_server, of_clock) = (server.clone(), Arc::clone(clock));
     let client_of: ClientOf = Arc::new(move |name| {
         let user = user_name(ACCOUNTS_IN, name);

@@ -1,13 +1,12 @@
 //! Runs a component on one of several servers at a time.
 
 use std::future::Future;
-use std::sync::Arc;
 
 use knarr_api::gates::COORDINATED_LEADER_ELECTION;
 use knarr_apiserver::SYSTEM_VERSION;
+use knarr_client::Client;
 use knarr_client::leader_election::LeaderElection;
 use knarr_client::lease_candidate::Candidate;
-use knarr_client::{Client, Supervisor};
 use tokio_util::sync::CancellationToken;
 
 /// Who holds the lease of a component, in upstream's form: host name and something unique.
@@ -53,7 +52,7 @@ pub async fn while_leading<F, Fut>(
     let election = LeaderElection { coordinated, ..LeaderElection::new("kube-system", name, identity) };
     if coordinated {
         let (client, election, component) = (client.clone(), election.clone(), name.to_owned());
-        let supervisor = Supervisor::new(Arc::clone(client.clock()));
+        let supervisor = client.supervisor().clone();
         supervisor.spawn("lease-candidate", stop.clone(), move |stop| {
             stand(client.clone(), &election, &component, stop)
         });

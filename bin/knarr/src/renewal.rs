@@ -49,7 +49,7 @@ impl Renewal {
             let known = Arc::clone(&known);
             move || metrics(&lock(&known))
         });
-        let client = control_plane::own_client(&self.server, clock);
+        let client = control_plane::own_client(&self.server, clock, &self.options.supervisor);
         let events = EventRecorder::new(client, "knarr", &self.options.node_name, stop.clone());
         let watch = FolderWatch::new(&self.folders()).inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {

@@ -11,6 +11,7 @@ use clap::Args;
 use knarr_api::resource::Resource;
 use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
+use knarr_apiserver::steps::LEADER_ELECTION;
 use knarr_apiserver::{AdmissionConfig, ApiServer, Features, TolerationSeconds};
 use knarr_client::Supervisor;
 use knarr_client::clock::SystemClock;
@@ -25,6 +26,7 @@ use crate::api_flags::{
     API_SERVER_IDENTITY, ApiArgs, COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD, STORAGE_VERSION_API,
 };
 use crate::backup::schedule::{ScheduleArgs, Scheduled};
+use crate::control_plane::IdentitySteps;
 use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::node::{NodeAccess, NodeOptions};
@@ -165,6 +167,9 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         })
         .await?;
     let listener = tokio::net::TcpListener::from_std(listener).context("cannot use the listening socket")?;
+    // Whoever asks for the server's health is to know of them from the first answer on.
+    let shows = args.api.features()?.is_on(API_SERVER_IDENTITY);
+    let steps = shows.then(|| IdentitySteps::of(&server));
     let mut serving = tokio::spawn({
         let server = server.clone();
         async move { server.serve(listener).await }
@@ -172,10 +177,10 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let backups = Backups { source: &source, server: &server, store: &store, clock: &clock };
     let admin = backups.start(scheduled, &options.supervisor, &stop)?;
     start_components(&args, &server, &clock, &pki, &options, &stop);
-    let shows = args.api.features()?.is_on(API_SERVER_IDENTITY);
-    let identity = shows.then(|| {
-        let (server, clock, of) = (server.clone(), Arc::clone(&clock), options.clone());
-        let identity = move |stop| control_plane::identity(&server, &clock, &of, stop);
+    let identity = steps.map(|steps| {
+        let client = control_plane::own_client(&server, &clock, &options.supervisor);
+        let of = options.clone();
+        let identity = move |stop| control_plane::identity(client.clone(), &of, steps.clone(), stop);
         options.supervisor.spawn("apiserver-identity", stop.clone(), identity)
     });
     progress
@@ -263,7 +268,7 @@ impl Backups<'_> {
         if let Some(scheduled) = scheduled {
             self.server.show_metrics("backups", scheduled.metrics());
             let scheduled = Arc::new(scheduled);
-            let client = control_plane::own_client(self.server, &clock);
+            let client = control_plane::own_client(self.server, &clock, supervisor);
             let node = self.source.node.clone();
             supervisor.spawn("scheduled-backups", stop.clone(), {
                 let (store, clock) = (Arc::clone(&store), Arc::clone(&clock));
@@ -293,8 +298,12 @@ fn start_components(
     let identity = leading::identity(&options.node_name);
     let supervisor = &options.supervisor;
     if gates::COORDINATED_LEADER_ELECTION.is_on() {
-        let (server, clock, identity) = (server.clone(), Arc::clone(clock), identity.clone());
-        let elections = move |stop| control_plane::elections(&server, &clock, &identity, stop);
+        let client = control_plane::own_client(server, clock, supervisor);
+        let (step, identity) = (server.step(LEADER_ELECTION), identity.clone());
+        let elections = move |stop| {
+            step.is_done();
+            control_plane::elections(client.clone(), &identity, stop)
+        };
         supervisor.spawn("lease-elections", stop.clone(), elections);
     }
     if !args.disable_scheduler {
@@ -435,9 +444,12 @@ fn node_access(
     let serving = node_serving(pki, options)?;
     let serving = ServingCertificate::new(&serving.certificate, &serving.key)
         .context("the kubelet's certificate cannot be used")?;
+    let client = |user: &str, groups: &[&str], manager: &str| {
+        control_plane::client(server, clock, user, groups, manager).supervised_by(&options.supervisor)
+    };
     Ok(NodeAccess {
-        kubelet: control_plane::client(server, clock, &node_user, &["system:nodes"], "kubelet"),
-        network: control_plane::client(server, clock, "system:kube-proxy", &[], "kube-proxy"),
+        kubelet: client(&node_user, &["system:nodes"], "kubelet"),
+        network: client("system:kube-proxy", &[], "kube-proxy"),
         serving,
         client_ca: pki.ca_pem().to_owned(),
         supervisor: options.supervisor.clone(),

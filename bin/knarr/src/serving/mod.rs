@@ -15,6 +15,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response, StatusCode, Version};
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Supervisor;
 use knarr_client::kubeconfig::Access;
 use knarr_client::reviews::{CertifiedUser, Lasting, UserInfo};
 use knarr_serving::{CloseConnection, KnownSender, Limits, Service};
@@ -118,13 +119,26 @@ impl ServingArgs {
 
 impl Bound {
     /// Answers until `stop`.
-    pub fn serve(self, pages: Pages, stop: CancellationToken) -> Result<()> {
-        let listener = TcpListener::from_std(self.listener).context("cannot use the listening socket")?;
-        let (tls, following) = (Arc::clone(&self.tls), stop.clone());
-        tokio::spawn(async move { tls.follow(following).await });
+    pub fn serve(self, pages: Pages, supervisor: &Supervisor, stop: CancellationToken) {
+        let tls = Arc::clone(&self.tls);
+        let following = supervisor.run_until_done("clients-authority", stop.clone(), move |stop| {
+            let tls = Arc::clone(&tls);
+            async move { tls.follow(stop).await }
+        });
+        tokio::spawn(following);
         let component = Arc::new(Component { tls: self.tls, auth: self.auth, pages });
-        tokio::spawn(knarr_serving::serve(component, listener, limits(open_files::limit()), stop));
-        Ok(())
+        let bound = self.listener;
+        supervisor.spawn("pages", stop, move |stop| {
+            let (component, listener) = (Arc::clone(&component), bound.try_clone());
+            async move {
+                match listener.and_then(TcpListener::from_std) {
+                    Ok(listener) => {
+                        knarr_serving::serve(component, listener, limits(open_files::limit()), stop).await;
+                    }
+                    Err(error) => tracing::error!(%error, "the listening socket cannot be used"),
+                }
+            }
+        });
     }
 }
 

@@ -10,6 +10,7 @@ pub mod storage_versions;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::BASE32_NOPAD;
@@ -32,6 +33,8 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 /// Between attempts that fail.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const CLEAR_EVERY: Duration = Duration::from_secs(3600);
+/// After they could not be listed.
+const CLEAR_RETRY: Duration = Duration::from_secs(10);
 /// How long a server that stops tries to take its lease with it.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
@@ -49,14 +52,26 @@ fn is_expired(lease: &Lease, now: Timestamp) -> bool {
     lease.spec.as_ref().and_then(until).is_none_or(|until| until < now)
 }
 
+/// What has been done for the first time, or again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// The lease was taken or renewed.
+    Renewed,
+    /// Expired leases of others were looked for.
+    Cleared,
+    /// It was written down how resources are stored.
+    Recorded,
+}
+
 /// One API server.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ApiServerIdentity {
     host: String,
     /// The lease's name, the same after each start on this host: `apiserver-` and 26 characters.
     name: String,
     /// This process.
     holder: String,
+    tell: Arc<dyn Fn(Done) + Send + Sync>,
 }
 
 impl ApiServerIdentity {
@@ -70,7 +85,13 @@ impl ApiServerIdentity {
         let text = BASE32_NOPAD.encode(digest.get(..16).unwrap_or_default()).to_lowercase();
         let name = format!("apiserver-{text}");
         let holder = format!("{name}_{}", uuid::Uuid::new_v4());
-        Self { host: host.to_owned(), name, holder }
+        Self { host: host.to_owned(), name, holder, tell: Arc::new(|_| ()) }
+    }
+
+    /// Calls this for whatever is done.
+    pub fn telling(mut self, tell: impl Fn(Done) + Send + Sync + 'static) -> Self {
+        self.tell = Arc::new(tell);
+        self
     }
 
     /// Keeps the lease until `stop`, and takes it along then. Tells meanwhile how resources are stored, if there is
@@ -82,15 +103,25 @@ impl ApiServerIdentity {
         let mut clear_at = clock.monotonic();
         loop {
             let renewed = self.renew(&client, &mut latest).await;
-            if let Err(error) = &renewed {
-                tracing::warn!(%error, lease = self.name, "the lease of this API server is not renewed");
+            match &renewed {
+                Ok(()) => (self.tell)(Done::Renewed),
+                Err(error) => {
+                    tracing::warn!(%error, lease = self.name, "the lease of this API server is not renewed");
+                }
             }
             if !told && renewed.is_ok() {
                 told = storage_versions::record(&client, &self.name, &stored).await;
+                if told {
+                    (self.tell)(Done::Recorded);
+                }
             }
             if clock.monotonic() >= clear_at {
                 clear_at = clock.monotonic() + CLEAR_EVERY;
-                clear(&client).await;
+                if clear(&client).await {
+                    (self.tell)(Done::Cleared);
+                } else {
+                    clear_at = clock.monotonic() + CLEAR_RETRY;
+                }
             }
             let wait = if renewed.is_ok() && told { RENEW_EVERY } else { RETRY_AFTER };
             tokio::select! {
@@ -143,13 +174,16 @@ impl ApiServerIdentity {
     }
 }
 
-/// Deletes the leases of API servers that have not been heard of for as long as these last.
-async fn clear(client: &Client) {
+/// Deletes the leases of API servers that have not been heard of for as long as these last; whether they are known.
+async fn clear(client: &Client) -> bool {
     let options =
         ListOptions { label_selector: Some(format!("{LABEL}={API_SERVER}")), ..ListOptions::default() };
     let leases = match client.list::<Lease>(Some(NAMESPACE), &options).await {
         Ok((leases, _)) => leases,
-        Err(error) => return tracing::warn!(%error, "the leases of API servers cannot be listed"),
+        Err(error) => {
+            tracing::warn!(%error, "the leases of API servers cannot be listed");
+            return false;
+        }
     };
     let now = client.clock().now();
     for lease in leases.iter().filter(|lease| is_identity(lease) && is_expired(lease, now)) {
@@ -163,4 +197,5 @@ async fn clear(client: &Client) {
             tracing::debug!(%error, lease = lease.name(), "an expired lease is not deleted");
         }
     }
+    true
 }

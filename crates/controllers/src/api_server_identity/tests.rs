@@ -1,10 +1,11 @@
 //! An API server's lease, and what it tells of how it stores resources, against the API in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::apiserverinternal::v1alpha1::StorageVersion;
 use k8s_openapi::api::coordination::v1::Lease;
 use knarr_api::gates::STORAGE_VERSION_API;
+use knarr_apimachinery::status::StatusError;
 use tokio_util::sync::CancellationToken;
 
 use super::storage_versions::servers;
@@ -46,6 +47,25 @@ fn the_name_is_upstreams() {
     let identity = ApiServerIdentity::of("node-1");
     assert_eq!(identity.name, "apiserver-lgabes5ywnaqeagh5dny4zlzs4");
     assert_ne!(identity.holder, ApiServerIdentity::of("node-1").holder);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_done_is_told_and_only_then() {
+    let world = World::new(&[Lease::RESOURCE, StorageVersion::RESOURCE]);
+    let done: Arc<Mutex<Vec<Done>>> = Arc::default();
+    let (noted, stop) = (Arc::clone(&done), CancellationToken::new());
+    let identity = ApiServerIdentity::of("a").telling(move |what| noted.lock().unwrap().push(what));
+    world.api.guard(|_, _| Some(StatusError::unavailable("down")));
+    tokio::spawn(identity.run(world.api.client(), stored("apps/v1"), stop.clone()));
+    world.pass(5.0).await;
+    assert_eq!(*done.lock().unwrap(), []);
+    world.api.guard(|_, _| None);
+    world.pass(3700.0).await;
+    let done = done.lock().unwrap().clone();
+    for what in [Done::Renewed, Done::Cleared, Done::Recorded] {
+        assert!(done.contains(&what), "{what:?} in {done:?}");
+    }
+    stop.cancel();
 }
 
 #[tokio::test(start_paused = true)]
