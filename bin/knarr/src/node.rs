@@ -240,8 +240,10 @@ pub async fn start(
     std::fs::write(layout.cgroup_root_file(), &options.cgroup_root)
         .context("cannot write to the data folder")?;
     let known = kept_pod_cidr(&options);
-    let runtime = progress.step("container runtime", NodeRuntime::open(&options, known, &stop)).await?;
-    let informers = Arc::new(Informers::supervised(access.kubelet.clone(), &access.supervisor, stop.clone()));
+    let runtime = progress
+        .step("container runtime", NodeRuntime::open(&options, known, &access.supervisor, &stop))
+        .await?;
+    let informers = Arc::new(Informers::new(access.kubelet.clone(), stop.clone()));
     let (network_state, network_ready) = tokio::sync::watch::channel(runtime.network_state(known.is_some()));
     let node = own_node(&informers, &options.name);
     progress
@@ -254,7 +256,7 @@ pub async fn start(
             if known != Some(cidr) {
                 keep_pod_cidr(&options, cidr)?;
             }
-            runtime.keep_telling(network_state, &tasks, &stop);
+            runtime.keep_telling(network_state, &access.supervisor, &tasks, &stop);
             start_network(&options, &access, runtime.routes_to_nodes(), &tasks, &stop).await?;
             Ok(((), cidr.to_string()))
         })
@@ -353,7 +355,7 @@ async fn start_kubelet(
     let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, stop.clone());
     let objects = ObjectSource::new(client.clone(), access.supervisor.clone(), stop.clone());
     let volume_options = volumes::Options { dirs: config.dirs(), allocatable: status.allocatable() };
-    let csi = start_plugins(&config, informers, &objects, tasks, stop);
+    let csi = start_plugins(&config, informers, &objects, &access.supervisor, tasks, stop);
     let volumes_in_use = csi.in_use();
     let volumes = VolumeManager::new(
         client.clone(),
@@ -377,7 +379,8 @@ async fn start_kubelet(
     };
     let kubelet = Kubelet::new(config, dependencies, stop.clone());
     let served = bind_kubelet_server(options, access, &kubelet, &runtime.runtime).await?;
-    tasks.spawn(served.serve(stop.clone()));
+    let supervisor = &access.supervisor;
+    tasks.spawn(supervisor.run("kubelet-server", stop.clone(), move |stop| served.serve(stop)));
     let manager = node_status::NodeStatusManager::new(
         status,
         informers,
@@ -387,12 +390,15 @@ async fn start_kubelet(
         recorder,
         kubelet.image_changes(),
     );
-    tasks.spawn(manager.run(stop.clone()));
-    tasks.spawn(async move {
-        if let Err(error) = kubelet.run().await {
-            tracing::error!(error, "the kubelet could not begin");
+    tasks.spawn(supervisor.run("node-status", stop.clone(), move |stop| Arc::clone(&manager).run(stop)));
+    tasks.spawn(supervisor.run("kubelet", stop.clone(), move |_| {
+        let running = Arc::clone(&kubelet).run();
+        async move {
+            if let Err(error) = running.await {
+                tracing::error!(error, "the kubelet could not begin");
+            }
         }
-    });
+    }));
     Ok(((), format!("port {}", options.kubelet_port)))
 }
 
@@ -401,6 +407,7 @@ fn start_plugins(
     config: &Config,
     informers: &Arc<Informers>,
     objects: &Arc<ObjectSource>,
+    supervisor: &Supervisor,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Arc<Csi> {
@@ -409,25 +416,27 @@ fn start_plugins(
     let node_info = NodeInfo::new(client.clone(), &config.node_name, own_node(informers, &config.node_name));
     let (dirs, name) = (config.dirs(), &config.node_name);
     let csi = Csi::new(informers, name, Arc::clone(&drivers), dirs, Arc::clone(objects), stop.clone());
-    tasks.spawn(Arc::clone(&node_info).keep(stop.clone()));
-    let (known, until) = (Arc::clone(&node_info), stop.clone());
-    tasks.spawn(allocatable::keep(
-        Arc::clone(&drivers),
-        Arc::clone(&node_info),
-        informers.informer(),
-        stop.clone(),
-    ));
+    let (kept, known, asked) = (Arc::clone(&node_info), Arc::clone(&node_info), Arc::clone(&node_info));
+    tasks.spawn(supervisor.run("csi-node", stop.clone(), move |stop| Arc::clone(&kept).keep(stop)));
+    let (of_drivers, of_objects) = (Arc::clone(&drivers), Arc::clone(informers));
+    tasks.spawn(supervisor.run("csi-allocatable", stop.clone(), move |stop| {
+        let objects = of_objects.until(stop.clone()).informer();
+        allocatable::keep(Arc::clone(&of_drivers), Arc::clone(&asked), objects, stop)
+    }));
     let handlers: Vec<Arc<dyn PluginHandler>> = vec![Arc::new(CsiPlugins::new(drivers, node_info))];
     let registry = config.data_dir.join("plugins_registry");
-    let plugins = PluginManager::new(registry, handlers, Arc::clone(client.clock()));
-    tasks.spawn(async move {
-        // A driver that is told of too early would be told that it cannot be registered.
-        tokio::select! {
-            () = until.cancelled() => return,
-            () = known.wait_for_node() => {}
+    let plugins = PluginManager::new(registry, handlers, Arc::clone(client.clock()), supervisor.clone());
+    tasks.spawn(supervisor.run("plugins", stop.clone(), move |until| {
+        let (known, plugins) = (Arc::clone(&known), Arc::clone(&plugins));
+        async move {
+            // A driver that is told of too early would be told that it cannot be registered.
+            tokio::select! {
+                () = until.cancelled() => return,
+                () = known.wait_for_node() => {}
+            }
+            plugins.run(until).await;
         }
-        plugins.run(until).await;
-    });
+    }));
     csi
 }
 
@@ -487,31 +496,52 @@ async fn start_network(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<()> {
-    let informers = Arc::new(Informers::supervised(access.network.clone(), &access.supervisor, stop.clone()));
+    let informers = Arc::new(Informers::new(access.network.clone(), stop.clone()));
+    let supervisor = &access.supervisor;
     let IpAddr::V4(node_ip) = options.ip else { bail!("the node's address {} is not IPv4", options.ip) };
     let mut config = proxy::ProxyConfig::new(&options.name, vec![node_ip]);
     config.cluster_cidr = Some(options.cluster_cidr.parse()?);
     config.local_service_ips = BTreeSet::from([options.cluster_dns]);
     config.sysctls_file = Some(options.layout.network().join("sysctls.json"));
-    let service_proxy = proxy::ServiceProxy::new(config).context("the service proxy cannot be set up")?;
+    let first = proxy::ServiceProxy::new(config.clone()).context("the service proxy cannot be set up")?;
     let mut dns_config = dns::DnsConfig::new(vec![SocketAddr::new(IpAddr::V4(options.cluster_dns), 53)]);
     dns_config.zone.clone_from(&options.cluster_domain);
     dns_config.resolv_conf.clone_from(&options.resolv_conf);
     let server = dns::DnsServer::bind(&dns_config).context("the cluster DNS cannot be set up")?;
 
-    let source = ServiceSource::from_informers(&informers).await;
-    tasks.spawn(proxy::run(service_proxy, source, stop.clone(), |_| {}));
-    let source = ServiceSource::from_informers(&informers).await;
-    tasks.spawn(dns::run(server, source, stop.clone()));
+    let (of_proxy, of_dns, server) = (Arc::clone(&informers), Arc::clone(&informers), Arc::new(server));
+    let mut first = Some(first);
+    tasks.spawn(supervisor.run("service-proxy", stop.clone(), move |stop| {
+        let (informers, config, first) = (Arc::clone(&of_proxy), config.clone(), first.take());
+        async move {
+            // The rules of the one before are in force, and taken up.
+            let proxy = match first.map_or_else(|| proxy::ServiceProxy::new(config), Ok) {
+                Ok(proxy) => proxy,
+                Err(error) => return tracing::error!(%error, "the service proxy cannot be set up again"),
+            };
+            let source = ServiceSource::from_informers(&informers.until(stop.clone())).await;
+            proxy::run(proxy, source, stop, |_| {}).await;
+        }
+    }));
+    tasks.spawn(supervisor.run("dns", stop.clone(), move |stop| {
+        let (informers, server) = (Arc::clone(&of_dns), Arc::clone(&server));
+        async move {
+            let source = ServiceSource::from_informers(&informers.until(stop.clone())).await;
+            dns::run(&server, source, stop).await;
+        }
+    }));
     if !routes_to_nodes {
         return Ok(());
     }
-    let (name, cluster, stop) = (options.name.clone(), options.cluster_cidr.parse()?, stop.clone());
-    tasks.spawn(async move {
-        if let Err(error) = routes::run(&informers, &name, cluster, stop).await {
-            tracing::error!(%error, "routes to other nodes are not kept");
+    let (name, cluster) = (options.name.clone(), options.cluster_cidr.parse()?);
+    tasks.spawn(supervisor.run("routes", stop.clone(), move |stop| {
+        let (informers, name) = (informers.until(stop.clone()), name.clone());
+        async move {
+            if let Err(error) = routes::run(&informers, &name, cluster, stop).await {
+                tracing::error!(%error, "routes to other nodes are not kept");
+            }
         }
-    });
+    }));
     Ok(())
 }
 

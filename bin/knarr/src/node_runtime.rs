@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
+use knarr_client::Supervisor;
 use knarr_client::clock::SystemClock;
 use knarr_kubelet::cri::{self, Cri};
 use knarr_kubelet::embedded::Embedded;
@@ -55,11 +56,12 @@ impl NodeRuntime {
     pub async fn open(
         options: &NodeOptions,
         known: Option<Ipv4Cidr>,
+        supervisor: &Supervisor,
         stop: &CancellationToken,
     ) -> Result<(Self, String)> {
         match &options.runtime.container_runtime_endpoint {
-            Some(endpoint) => open_cri(options, endpoint, known, stop).await,
-            None => open_embedded(options, known).await,
+            Some(endpoint) => open_cri(options, endpoint, known, supervisor, stop).await,
+            None => open_embedded(options, known, supervisor).await,
         }
     }
 
@@ -94,12 +96,13 @@ impl NodeRuntime {
     pub fn keep_telling(
         &self,
         state: watch::Sender<NetworkState>,
+        supervisor: &Supervisor,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) {
         let _ = state.send_replace(self.network_state(true));
         if let Pods::Ours(network) = &self.pods {
-            network.keep_telling(state, tasks, stop);
+            network.keep_telling(state, supervisor, tasks, stop);
         }
     }
 
@@ -137,6 +140,7 @@ async fn open_cri(
     options: &NodeOptions,
     endpoint: &str,
     known: Option<Ipv4Cidr>,
+    supervisor: &Supervisor,
     stop: &CancellationToken,
 ) -> Result<(NodeRuntime, String)> {
     let cgroups = Cgroups::detect(&options.cgroup_root)?;
@@ -145,6 +149,7 @@ async fn open_cri(
         image_endpoint: options.runtime.image_service_endpoint.clone(),
         cgroups: cgroups.clone(),
         clock: Arc::new(SystemClock),
+        supervisor: supervisor.clone(),
     };
     let runtime = Cri::open(runtime_options, stop.clone()).await.map_err(|error| anyhow!(error))?;
     if let Some(cidr) = known {
@@ -160,7 +165,11 @@ async fn open_cri(
     Ok((opened, detail))
 }
 
-async fn open_embedded(options: &NodeOptions, known: Option<Ipv4Cidr>) -> Result<(NodeRuntime, String)> {
+async fn open_embedded(
+    options: &NodeOptions,
+    known: Option<Ipv4Cidr>,
+    supervisor: &Supervisor,
+) -> Result<(NodeRuntime, String)> {
     let network = NodeNetwork::new(&options.network);
     if let Some(cidr) = known {
         network.open(network_config(options, cidr)?)?;
@@ -179,7 +188,7 @@ async fn open_embedded(options: &NodeOptions, known: Option<Ipv4Cidr>) -> Result
     let taken_up = runtime.list_sandboxes().len();
     let pull = PullOptions { mirrors: options.mirrors.clone(), ..PullOptions::default() };
     let files = layout.runtime().join("sandbox-files");
-    let runtime = Embedded::open(runtime, images, network.pods(), pull, files).await?;
+    let runtime = Embedded::open(runtime, images, network.pods(), pull, files, supervisor.clone()).await?;
     let detail = match taken_up {
         0 => format!("{} example images", names.len()),
         n => format!("{} example images, {n} running pods taken up", names.len()),

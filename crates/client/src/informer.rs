@@ -55,11 +55,6 @@ impl Informers {
         Self { client, stop, until, reflectors: Arc::default() }
     }
 
-    /// As [`Informers::new`], under this supervisor.
-    pub fn supervised(client: Client, supervisor: &Supervisor, stop: CancellationToken) -> Self {
-        Self::new(client.supervised_by(supervisor), stop)
-    }
-
     /// The same informers for a part of the component that ends, or is restarted, before the others: what it adds as
     /// handlers is called no more after `until`.
     pub fn until(&self, until: CancellationToken) -> Self {

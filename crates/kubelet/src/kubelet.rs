@@ -8,8 +8,9 @@ use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ContainerStatus as ApiStatus, Node, Pod, Service};
 use knarr_api::kind::Kind;
 use knarr_client::events::EventRecorder;
-use knarr_client::{Client, Event, Informer, Informers, ListOptions};
+use knarr_client::{Client, Event, Informer, Informers, ListOptions, Supervisor};
 use knarr_runtime::containers::Cgroups;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -57,6 +58,8 @@ pub struct Dependencies {
 /// The node agent.
 pub struct Kubelet {
     config: Config,
+    /// That of the informers: all tasks of the node are shown together.
+    supervisor: Supervisor,
     syncer: Arc<PodSyncer>,
     pods: Informer<Pod>,
     nodes: Informer<Node>,
@@ -88,7 +91,9 @@ impl Kubelet {
                 }
             })
         };
+        let supervisor = with.informers.supervisor().clone();
         let probes = ProbeManager::new(
+            supervisor.clone(),
             Arc::clone(&with.runtime),
             Arc::clone(&status),
             events.clone(),
@@ -131,7 +136,7 @@ impl Kubelet {
             taken: std::sync::Mutex::default(),
             crash_back_off: std::sync::Mutex::new(BackOff::default()),
         });
-        Arc::new(Self { config, syncer, pods, nodes, services, workers, stop })
+        Arc::new(Self { config, supervisor, syncer, pods, nodes, services, workers, stop })
     }
 
     /// Notified when images were pulled.
@@ -139,26 +144,28 @@ impl Kubelet {
         self.syncer.images.changes()
     }
 
-    /// Works until `stop`; containers go on running after it. An error text says why it could not begin.
+    /// Works until `stop`; containers go on running after it. An error text says why it could not begin: then it may be
+    /// run again.
     pub fn run(self: Arc<Self>) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(self.work())
     }
 
     async fn work(self: Arc<Self>) -> Result<(), String> {
-        let stop = self.stop.clone();
+        let stop = self.stop.child_token();
+        // What was started before something failed ends with that.
+        let _started = stop.clone().drop_guard();
         let dirs = self.config.dirs();
         let made = tokio::task::spawn_blocking(move || folders::make_all(&dirs)).await;
         made.map_err(|e| e.to_string())?.map_err(|e| format!("cannot make the kubelet's folders: {e}"))?;
         self.syncer.images.take_up().await;
         let cgroups = self.syncer.cgroups.clone();
         tokio::task::spawn_blocking(move || cgroups.open()).await.map_err(|e| e.to_string())??;
-        tokio::spawn(Arc::clone(&self.syncer.status).run(stop.clone()));
-        tokio::spawn(log_rotation::run(
-            self.config.clone(),
-            Arc::clone(&self.syncer.runtime),
-            Arc::clone(&self.syncer.clock),
-            stop.clone(),
-        ));
+        let (status, syncer, config) = (Arc::clone(&self.syncer.status), &self.syncer, self.config.clone());
+        self.supervisor.spawn("pod-status", stop.clone(), move |stop| Arc::clone(&status).run(stop));
+        let (runtime, clock) = (Arc::clone(&syncer.runtime), Arc::clone(&syncer.clock));
+        self.supervisor.spawn("log-rotation", stop.clone(), move |stop| {
+            log_rotation::run(config.clone(), Arc::clone(&runtime), Arc::clone(&clock), stop)
+        });
         // Listened to before the first look, so that nothing falls in between.
         let runtime_events = self.syncer.runtime.events();
         let changes = self.syncer.objects.changes();
@@ -167,13 +174,16 @@ impl Kubelet {
             () = self.synced() => {}
         }
         let workers = self.take_up().await?;
-        tokio::spawn(pass_on(Arc::clone(&workers), runtime_events, stop.clone(), |workers, event| {
+        let runtime = Arc::clone(&self.syncer.runtime);
+        let again = move || runtime.events();
+        self.pass_on("runtime-events", &workers, &stop, runtime_events, again, |workers, event| {
             workers.notify(&event.pod_uid);
-        }));
-        tokio::spawn(pass_on(Arc::clone(&workers), changes, stop.clone(), |workers, uid| {
+        });
+        let objects = Arc::clone(&self.syncer.objects);
+        let again = move || objects.changes();
+        self.pass_on("object-changes", &workers, &stop, changes, again, |workers, uid| {
             workers.notify_from_outside(&uid);
-        }));
-        self.watch(&workers);
+        });
         Arc::clone(&self).remove_orphans().await;
         stop.cancelled().await;
         workers.wait().await;
@@ -196,8 +206,34 @@ impl Kubelet {
                 self.syncer.take_up(&pod);
             }
         }
-        let workers = PodWorkers::new(Arc::clone(&self.syncer), running, self.stop.clone());
+        let (supervisor, syncer) = (self.supervisor.clone(), Arc::clone(&self.syncer));
+        let workers = PodWorkers::new(supervisor, syncer, running, self.stop.clone());
+        // A second run goes on with the workers of the first.
+        if self.workers.set(Arc::clone(&workers)).is_ok() {
+            self.watch(&workers);
+        }
         Ok(Arc::clone(self.workers.get_or_init(|| workers)))
+    }
+
+    /// Passes events on to the workers, as a task. After a failure it listens anew with `again`, and all look.
+    fn pass_on<T: Clone + Send + 'static>(
+        &self,
+        name: &'static str,
+        workers: &Arc<PodWorkers>,
+        stop: &CancellationToken,
+        first: Receiver<T>,
+        again: impl Fn() -> Receiver<T> + Send + 'static,
+        tell: impl Fn(&PodWorkers, T) + Clone + Send + 'static,
+    ) {
+        let (workers, mut first) = (Arc::clone(workers), Some(first));
+        self.supervisor.spawn(name, stop.clone(), move |stop| {
+            let events = first.take().unwrap_or_else(|| {
+                let events = again();
+                workers.notify_all();
+                events
+            });
+            pass_on(Arc::clone(&workers), events, stop, tell.clone())
+        });
     }
 
     fn watch(&self, workers: &Arc<PodWorkers>) {
@@ -234,16 +270,21 @@ impl Kubelet {
             self.pods.lister().list().into_iter().map(|p| p.uid().to_owned()).collect();
         for uid in uids.into_iter().filter(|uid| !known.contains(uid)) {
             let kubelet = Arc::clone(&self);
-            tokio::spawn(async move {
-                let mut failures = 0;
-                while let Err(error) = kubelet.syncer.remove_orphan(&uid).await {
-                    tracing::warn!(pod_uid = %uid, error, "cannot remove a pod that is gone");
-                    tokio::select! {
-                        () = kubelet.stop.cancelled() => return,
-                        () = kubelet.syncer.clock.sleep(pause_after(failures)) => failures += 1,
-                    }
-                }
-            });
+            tokio::spawn(self.supervisor.run_until_done("pod-cleanup", self.stop.clone(), move |_| {
+                let (kubelet, uid) = (Arc::clone(&kubelet), uid.clone());
+                async move { kubelet.remove_orphan(&uid).await }
+            }));
+        }
+    }
+
+    async fn remove_orphan(&self, uid: &str) {
+        let mut failures = 0;
+        while let Err(error) = self.syncer.remove_orphan(uid).await {
+            tracing::warn!(pod_uid = %uid, error, "cannot remove a pod that is gone");
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = self.syncer.clock.sleep(pause_after(failures)) => failures += 1,
+            }
         }
     }
 }
@@ -251,7 +292,7 @@ impl Kubelet {
 /// Wakes the workers that an event concerns; all of them after a gap.
 async fn pass_on<T: Clone>(
     workers: Arc<PodWorkers>,
-    mut events: tokio::sync::broadcast::Receiver<T>,
+    mut events: Receiver<T>,
     stop: CancellationToken,
     tell: impl Fn(&PodWorkers, T),
 ) {

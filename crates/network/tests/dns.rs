@@ -37,7 +37,7 @@ impl Running {
                 let server = DnsServer::with_forwarder(&config, Forwarder::to(upstreams)).unwrap();
                 let source = ServiceSource::new(Arc::default(), move || snapshot.clone());
                 send.send(server.local_addrs()[0]).unwrap();
-                dns::run(server, source, ended).await;
+                dns::run(&server, source, ended).await;
             });
         });
         Self { address: receive.recv().unwrap(), stop, thread: Some(thread) }

@@ -140,7 +140,10 @@ async fn run_node(
     let serving = ServingCertificate::new(&serving.certificate, &serving.key)
         .context("the kubelet's certificate cannot be used")?;
     let transport = rotation::Rotating::new(&identity)?;
-    let of = |manager: &str| Client::new(Arc::clone(&transport) as _, Arc::clone(&clock), manager);
+    let supervisor = Supervisor::new(Arc::clone(&clock));
+    let of = |manager: &str| {
+        Client::new(Arc::clone(&transport) as _, Arc::clone(&clock), manager).supervised_by(&supervisor)
+    };
     let renewal = rotation::Renewal {
         node: name.clone(),
         given: given.clone(),
@@ -152,7 +155,6 @@ async fn run_node(
         transport: Arc::clone(&transport),
         serving: Arc::clone(&serving),
     };
-    let supervisor = Supervisor::new(Arc::clone(&clock));
     let renewal = Arc::new(tokio::sync::Mutex::new(renewal));
     supervisor.spawn("certificate-renewal", stop.clone(), move |stop| {
         let renewal = Arc::clone(&renewal);

@@ -42,7 +42,11 @@ pub async fn run(
     let wanted = usize::try_from(options.count)?;
     let first_and_last = (options.node_name(0), options.node_name(options.count.saturating_sub(1)));
     let mut registered = registered(&informers, options.clone());
-    let running = tokio::spawn(simulated::run(options, client, informers, stop.clone()));
+    let supervisor = client.supervisor().clone();
+    let running = supervisor.spawn("simulated-nodes", stop.clone(), move |stop| {
+        let informers = Arc::new(informers.until(stop.clone()));
+        simulated::run(options.clone(), client.clone(), informers, stop)
+    });
     progress
         .step("simulated nodes", async {
             tokio::select! {

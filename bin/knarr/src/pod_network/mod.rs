@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use knarr_client::Supervisor;
 use knarr_kubelet::node_status::NetworkState;
 use knarr_kubelet::pod_network::PodNetwork;
 use knarr_network::cni::{self, Cni, CniConfig};
@@ -94,19 +95,23 @@ impl NodeNetwork {
     pub fn keep_telling(
         &self,
         state: watch::Sender<NetworkState>,
+        supervisor: &Supervisor,
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) {
         let Self::Cni { args, .. } = self else { return };
-        let (folder, stop) = (args.cni_conf_dir.clone(), stop.clone());
-        tasks.spawn(async move {
-            let tell = |now: NetworkState| {
-                state.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
-            };
-            if let Err(error) = cni::watch(&folder, tell, stop).await {
-                tracing::error!(%error, folder = %folder.display(), "changes of network configurations go unseen");
+        let (folder, state) = (args.cni_conf_dir.clone(), Arc::new(state));
+        tasks.spawn(supervisor.run("network-configurations", stop.clone(), move |stop| {
+            let (folder, state) = (folder.clone(), Arc::clone(&state));
+            async move {
+                let tell = |now: NetworkState| {
+                    state.send_if_modified(|before| std::mem::replace(before, now.clone()) != now);
+                };
+                if let Err(error) = cni::watch(&folder, tell, stop).await {
+                    tracing::error!(%error, folder = %folder.display(), "changes of network configurations go unseen");
+                }
             }
-        });
+        }));
     }
 
     /// Where a configuration is waited for, if none is there.

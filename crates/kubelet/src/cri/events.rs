@@ -4,7 +4,6 @@
 //! only says when to look. Source: `k8s.io/kubernetes/pkg/kubelet/pleg`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -84,9 +83,12 @@ struct Notices {
 }
 
 /// Looks until `stop`, and tells of what has changed since `picture`.
-pub async fn run(runtime: Cri, mut picture: Picture, stop: CancellationToken) {
-    let notices = Arc::new(Notices::default());
-    tokio::spawn(listen(runtime.clone(), Arc::clone(&notices), stop.clone()));
+pub async fn run(runtime: Cri, picture: &mut Picture, stop: CancellationToken) {
+    let notices = Notices::default();
+    tokio::join!(listen(&runtime, &notices, &stop), look(&runtime, picture, &notices, &stop));
+}
+
+async fn look(runtime: &Cri, picture: &mut Picture, notices: &Notices, stop: &CancellationToken) {
     loop {
         let pause = if notices.told.load(Ordering::Acquire) { RELIST_WITH_EVENTS } else { RELIST };
         tokio::select! {
@@ -96,10 +98,10 @@ pub async fn run(runtime: Cri, mut picture: Picture, stop: CancellationToken) {
         }
         match runtime.picture().await {
             Ok(now) => {
-                for event in changes(&picture, &now) {
+                for event in changes(picture, &now) {
                     let _ = runtime.inner.events.send(event);
                 }
-                picture = now;
+                *picture = now;
             }
             Err(error) => tracing::debug!(%error, "containers not listed"),
         }
@@ -107,11 +109,11 @@ pub async fn run(runtime: Cri, mut picture: Picture, stop: CancellationToken) {
 }
 
 /// Keeps the stream open until `stop`, if the runtime has one.
-async fn listen(runtime: Cri, notices: Arc<Notices>, stop: CancellationToken) {
+async fn listen(runtime: &Cri, notices: &Notices, stop: &CancellationToken) {
     loop {
         let ended = tokio::select! {
             () = stop.cancelled() => return,
-            ended = follow(&runtime, &notices) => ended,
+            ended = follow(runtime, notices) => ended,
         };
         notices.told.store(false, Ordering::Release);
         notices.changed.notify_one();

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Supervisor;
 use knarr_runtime::containers::Cgroups;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +43,8 @@ pub struct Options {
     /// Below whose root the pods' cgroups are.
     pub cgroups: Cgroups,
     pub clock: Arc<dyn Clock>,
+    /// Runs what looks at the runtime.
+    pub supervisor: Supervisor,
 }
 
 /// Cheap to clone; clones share everything.
@@ -108,7 +111,11 @@ impl Cri {
         opened.all_images().await.map_err(|error| format!("validate CRI v1 image API: {error}"))?;
         let picture = opened.picture().await.map_err(invalid)?;
         tracing::info!(endpoint, runtime = %opened.version().name, "container runtime connected");
-        tokio::spawn(events::run(opened.clone(), picture, stop));
+        let (looker, picture) = (opened.clone(), Arc::new(tokio::sync::Mutex::new(picture)));
+        options.supervisor.spawn("container-events", stop, move |stop| {
+            let (runtime, picture) = (looker.clone(), Arc::clone(&picture));
+            async move { events::run(runtime, &mut *picture.lock().await, stop).await }
+        });
         Ok(opened)
     }
 

@@ -147,6 +147,7 @@ impl Lab {
             image_endpoint: None,
             cgroups: Cgroups::detect("/knarr-cri-test").unwrap(),
             clock: Arc::new(SystemClock),
+            supervisor: knarr_client::Supervisor::new(Arc::new(SystemClock)),
         };
         Cri::open(options, self.stop.clone()).await
     }

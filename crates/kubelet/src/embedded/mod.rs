@@ -14,10 +14,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use knarr_client::Supervisor;
 use knarr_runtime::containers::{Cgroups, Event, Runtime};
 use knarr_runtime::images::{ImageStore, PullOptions};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
+use tokio_util::sync::CancellationToken;
 
 use crate::labels;
 use crate::pod_network::PodNetwork;
@@ -63,15 +65,16 @@ async fn unbroken<T: Send + 'static>(work: impl Future<Output = Result<T>> + Sen
 
 impl Embedded {
     /// Takes up the sandboxes that an earlier server left. `dir` is made if missing; `pull` says how images are
-    /// fetched (its keyring is not used).
+    /// fetched (its keyring is not used). Events are passed on by a task of the supervisor's.
     pub fn open(
         runtime: Runtime,
         images: ImageStore,
         network: Arc<dyn PodNetwork>,
         pull: PullOptions,
         dir: PathBuf,
+        supervisor: Supervisor,
     ) -> BoxFuture<'static, Result<Self>> {
-        Box::pin(Self::opened(runtime, images, network, pull, dir))
+        Box::pin(Self::opened(runtime, images, network, pull, dir, supervisor))
     }
 
     async fn opened(
@@ -80,6 +83,7 @@ impl Embedded {
         network: Arc<dyn PodNetwork>,
         pull: PullOptions,
         dir: PathBuf,
+        supervisor: Supervisor,
     ) -> Result<Self> {
         std::fs::create_dir_all(&dir).map_err(errors::file("create", &dir))?;
         let (events, _) = broadcast::channel(EVENTS);
@@ -96,7 +100,17 @@ impl Embedded {
         });
         let embedded = Self { inner };
         embedded.take_up().await?;
-        tokio::spawn(forward(Arc::downgrade(&embedded.inner), received));
+        let (weak, mut received) = (Arc::downgrade(&embedded.inner), Some(received));
+        // It ends when nobody holds the runtime any more.
+        tokio::spawn(supervisor.run_until_done("container-events", CancellationToken::new(), move |_| {
+            let events = received.take().or_else(|| weak.upgrade().map(|inner| inner.listen_anew()));
+            let weak = weak.clone();
+            async move {
+                if let Some(events) = events {
+                    forward(weak, events).await;
+                }
+            }
+        }));
         Ok(embedded)
     }
 
@@ -134,20 +148,32 @@ impl Embedded {
     }
 }
 
+impl Inner {
+    /// Tells whoever listens that something happened to every pod.
+    fn tell_all(&self) {
+        let all: Vec<(String, String)> = lock(&self.pods).clone().into_iter().collect();
+        for (sandbox_id, pod_uid) in all {
+            let (container_id, kind) = (String::new(), RuntimeEventKind::ContainerExited);
+            let _ = self.events.send(RuntimeEvent { pod_uid, sandbox_id, container_id, kind });
+        }
+    }
+
+    /// The events from now on, after some may have been missed.
+    fn listen_anew(&self) -> broadcast::Receiver<Event> {
+        let events = self.runtime.events();
+        self.tell_all();
+        events
+    }
+}
+
 /// Passes the runtime's events on with the pod they belong to.
 async fn forward(inner: std::sync::Weak<Inner>, mut events: broadcast::Receiver<Event>) {
     loop {
         let event = match events.recv().await {
             Ok(event) => event,
             Err(RecvError::Lagged(_)) => {
-                // Whoever listens is told that something happened to every pod.
                 let Some(inner) = inner.upgrade() else { return };
-                let all: Vec<(String, String)> = lock(&inner.pods).clone().into_iter().collect();
-                for (sandbox_id, pod_uid) in all {
-                    let kind = RuntimeEventKind::ContainerExited;
-                    let container_id = String::new();
-                    let _ = inner.events.send(RuntimeEvent { pod_uid, sandbox_id, container_id, kind });
-                }
+                inner.tell_all();
                 continue;
             }
             Err(RecvError::Closed) => return,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Supervisor;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +23,7 @@ pub struct PluginManager {
     folder: PathBuf,
     handlers: Arc<Handlers>,
     clock: Arc<dyn Clock>,
+    supervisor: Supervisor,
 }
 
 /// A socket that is looked after.
@@ -32,17 +34,23 @@ struct Served {
 }
 
 impl PluginManager {
-    pub fn new(folder: PathBuf, handlers: Vec<Arc<dyn PluginHandler>>, clock: Arc<dyn Clock>) -> Self {
+    /// Looking after one plugin is a task of the supervisor's.
+    pub fn new(
+        folder: PathBuf,
+        handlers: Vec<Arc<dyn PluginHandler>>,
+        clock: Arc<dyn Clock>,
+        supervisor: Supervisor,
+    ) -> Arc<Self> {
         let handlers = handlers.into_iter().map(|handler| (handler.kind(), handler)).collect();
-        Self { folder, handlers: Arc::new(handlers), clock }
+        Arc::new(Self { folder, handlers: Arc::new(handlers), clock, supervisor })
     }
 
     /// Works until `stop`; plugins stay registered then.
-    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+    pub fn run(self: Arc<Self>, stop: CancellationToken) -> BoxFuture<'static, ()> {
         Box::pin(self.work(stop))
     }
 
-    async fn work(self, stop: CancellationToken) {
+    async fn work(self: Arc<Self>, stop: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         let mut served = BTreeMap::new();
         loop {
@@ -99,7 +107,11 @@ impl PluginManager {
             served.entry(path.clone()).or_insert_with(|| {
                 let gone = CancellationToken::new();
                 let (handlers, clock) = (Arc::clone(&self.handlers), Arc::clone(&self.clock));
-                let task = tokio::spawn(serve(path, handlers, clock, gone.clone(), stop.clone()));
+                let until = gone.clone();
+                let task = self.supervisor.run_until_done("plugin-registration", stop.clone(), move |stop| {
+                    serve(path.clone(), Arc::clone(&handlers), Arc::clone(&clock), until.clone(), stop)
+                });
+                let task = tokio::spawn(task);
                 Served { identity, gone, task }
             });
         }
@@ -221,7 +233,8 @@ mod tests {
         let early = folder.join("early.sock");
         let first = plugin(&early, info("CSIPlugin", "early", "/run/early", &["1.0.0"]), &log);
         let handler: Arc<dyn PluginHandler> = Arc::new(Handler(Arc::clone(&log)));
-        let manager = PluginManager::new(folder.clone(), vec![handler], Arc::new(SystemClock));
+        let supervisor = Supervisor::new(Arc::new(SystemClock));
+        let manager = PluginManager::new(folder.clone(), vec![handler], Arc::new(SystemClock), supervisor);
         let running = tokio::spawn(manager.run(stop.clone()));
         until(&log, "told early true ").await;
         until(&log, "register early /run/early").await;

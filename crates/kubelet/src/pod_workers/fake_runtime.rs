@@ -31,6 +31,14 @@ pub struct State {
     /// Containers that take as long as they are given to stop.
     pub stubborn: BTreeSet<String>,
     pub sandbox_fault: Option<String>,
+    /// Operations that panic, each once: `sandbox`, `stop`, `exec`, `list`.
+    pub panics: BTreeSet<String>,
+}
+
+impl State {
+    fn may_panic(&mut self, operation: &str) {
+        assert!(!self.panics.remove(operation), "a fault in the code");
+    }
 }
 
 impl FakeRuntime {
@@ -96,6 +104,7 @@ impl ContainerRuntime for FakeRuntime {
 
     async fn run_pod_sandbox(&self, config: &PodSandboxConfig) -> Result<String> {
         let mut state = self.lock();
+        state.may_panic("sandbox");
         if let Some(fault) = &state.sandbox_fault {
             return Err(RuntimeError::Failed(fault.clone()));
         }
@@ -141,7 +150,9 @@ impl ContainerRuntime for FakeRuntime {
     }
 
     async fn list_pod_sandboxes(&self) -> Result<Vec<PodSandboxStatus>> {
-        Ok(self.lock().sandboxes.clone())
+        let mut state = self.lock();
+        state.may_panic("list");
+        Ok(state.sandboxes.clone())
     }
 
     async fn create_container(
@@ -202,6 +213,7 @@ impl ContainerRuntime for FakeRuntime {
     async fn stop_container(&self, id: &str, grace_seconds: u64) -> Result<()> {
         let stubborn = {
             let mut state = self.lock();
+            state.may_panic("stop");
             let Some((status, _)) = state.containers.iter().find(|(c, _)| c.id == id) else { return Ok(()) };
             if status.state != ContainerState::Running {
                 return Ok(());
@@ -252,6 +264,7 @@ impl ContainerRuntime for FakeRuntime {
 
     async fn exec_sync(&self, id: &str, command: &[String], _: u64) -> Result<ExecOutput> {
         let mut state = self.lock();
+        state.may_panic("exec");
         let text = command.join(" ");
         let name = id.split('-').next().unwrap_or("").to_owned();
         state.calls.push(format!("exec {name}: {text}"));

@@ -13,15 +13,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
+use knarr_client::Supervisor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::pod_syncer::PodSyncer;
 use mailbox::Mailbox;
-use worker::Worker;
+use worker::{Reached, Worker};
+
+/// Under which all workers are supervised.
+const TASK: &str = "pod-workers";
 
 /// All workers of the node.
 pub struct PodWorkers {
+    supervisor: Supervisor,
     syncer: Arc<PodSyncer>,
     /// Pods that ran before this kubelet started: they are not asked to be admitted again.
     running: BTreeSet<String>,
@@ -31,9 +36,14 @@ pub struct PodWorkers {
 }
 
 impl PodWorkers {
-    pub fn new(syncer: Arc<PodSyncer>, running: BTreeSet<String>, stop: CancellationToken) -> Arc<Self> {
+    pub fn new(
+        supervisor: Supervisor,
+        syncer: Arc<PodSyncer>,
+        running: BTreeSet<String>,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         let (mailboxes, tracker) = (Mutex::default(), TaskTracker::new());
-        Arc::new(Self { syncer, running, mailboxes, stop, tracker })
+        Arc::new(Self { supervisor, syncer, running, mailboxes, stop, tracker })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Mailbox>>> {
@@ -52,21 +62,33 @@ impl PodWorkers {
         } else {
             let mailbox = Arc::new(Mailbox::new(pod));
             mailboxes.insert(uid.clone(), Arc::clone(&mailbox));
-            let worker = Worker::new(Arc::clone(&self.syncer), mailbox);
-            let (workers, running) = (Arc::clone(self), self.running.contains(&uid));
+            let working = self.worker(mailbox, self.running.contains(&uid));
+            let workers = Arc::clone(self);
             self.tracker.spawn(async move {
-                tokio::select! {
-                    // What runs goes on running.
-                    () = workers.stop.cancelled() => {}
-                    () = worker.run(running) => {
-                        workers.lock().remove(&uid);
-                    }
+                working.await;
+                if !workers.stop.is_cancelled() {
+                    workers.lock().remove(&uid);
                 }
             });
             return;
         }
         drop(mailboxes);
         self.syncer.status.refresh(&uid);
+    }
+
+    /// The worker's whole work. One that fails is followed by another, which takes up the pod as it is then.
+    fn worker(&self, mailbox: Arc<Mailbox>, running: bool) -> impl Future<Output = ()> + Send + use<> {
+        let (syncer, reached) = (Arc::clone(&self.syncer), Reached::new(running));
+        self.supervisor.run_until_done(TASK, self.stop.clone(), move |stop| {
+            let worker = Worker::new(Arc::clone(&syncer), Arc::clone(&mailbox), reached.clone());
+            async move {
+                tokio::select! {
+                    // What runs goes on running.
+                    () = stop.cancelled() => {}
+                    () = worker.run() => {}
+                }
+            }
+        })
     }
 
     /// The API has removed the pod.

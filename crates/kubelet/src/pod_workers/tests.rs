@@ -12,14 +12,15 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
 use knarr_api::kind::Kind;
-use knarr_client::Informers;
 use knarr_client::clock::TokioClock;
 use knarr_client::events::EventRecorder;
+use knarr_client::{Informers, Supervisor};
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 mod isolation;
+mod panics;
 
 use super::fake_runtime::FakeRuntime;
 use crate::config::Config;
@@ -55,6 +56,7 @@ struct Lab {
     api: Arc<FakeApi>,
     runtime: Arc<FakeRuntime>,
     volumes: Arc<FakeVolumes>,
+    supervisor: Supervisor,
     stop: CancellationToken,
 }
 
@@ -84,14 +86,15 @@ impl Lab {
         });
         api.add(&Node::decode(node.to_string().as_bytes()).unwrap());
         let root = std::env::temp_dir().join(format!("knarr-kubelet-{:016x}", fastrand::u64(..)));
+        let supervisor = Supervisor::new(clock.clone());
         let (runtime, volumes) = (FakeRuntime::new(clock), Arc::default());
-        let mut lab = Self { root, api, runtime, volumes, stop: CancellationToken::new() };
+        let mut lab = Self { root, api, runtime, volumes, supervisor, stop: CancellationToken::new() };
         lab.start().await;
         lab
     }
 
     async fn start(&mut self) {
-        let (client, stop) = (self.api.client(), CancellationToken::new());
+        let (client, stop) = (self.api.client().supervised_by(&self.supervisor), CancellationToken::new());
         self.stop = stop.clone();
         let mut config = Config::new("n1", [192, 0, 2, 1].into(), &self.root);
         config.cluster_dns = vec![[10, 96, 0, 10].into()];
@@ -100,17 +103,17 @@ impl Lab {
             informers: Arc::new(Informers::new(client.clone(), stop.clone())),
             runtime: self.runtime.clone(),
             volumes: self.volumes.clone(),
-            objects: ObjectSource::new(
-                client.clone(),
-                knarr_client::Supervisor::new(Arc::clone(client.clock())),
-                stop.clone(),
-            ),
+            objects: ObjectSource::new(client.clone(), self.supervisor.clone(), stop.clone()),
             recorder: EventRecorder::new(client, "kubelet", "n1", stop.clone()),
             cgroups: None,
             memory_capacity: 8 << 30,
             host_security: HostSecurity::default(),
         };
-        tokio::spawn(Kubelet::new(config, with, stop).run());
+        let kubelet = Kubelet::new(config, with, stop.clone());
+        self.supervisor.spawn("kubelet", stop, move |_| {
+            let running = Arc::clone(&kubelet).run();
+            async move { running.await.unwrap() }
+        });
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 

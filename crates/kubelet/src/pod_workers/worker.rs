@@ -1,6 +1,6 @@
 //! The life of one pod on this node: admitted, synced until it is to stop, stopped, cleared away.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -37,28 +37,61 @@ enum Next {
     End,
 }
 
+/// How far a pod has come here, for all the workers that it has one after another.
+#[derive(Clone)]
+pub struct Reached(Arc<Mutex<(Phase, Option<i64>)>>);
+
+impl Reached {
+    /// `running`: it ran here before this kubelet started.
+    pub fn new(running: bool) -> Self {
+        let phase = if running { Phase::Sync } else { Phase::Admit };
+        Self(Arc::new(Mutex::new((phase, None))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Phase, Option<i64>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn phase(&self) -> Phase {
+        self.lock().0
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.lock().0 = phase;
+    }
+
+    /// The grace that the pod was given last.
+    fn grace(&self) -> Option<i64> {
+        self.lock().1
+    }
+
+    fn set_grace(&self, grace: i64) {
+        self.lock().1 = Some(grace);
+    }
+}
+
 pub struct Worker {
     syncer: Arc<PodSyncer>,
     mailbox: Arc<Mailbox>,
+    reached: Reached,
     memory: PodMemory,
     failures: u32,
-    given_grace: Option<i64>,
 }
 
 impl Worker {
-    pub fn new(syncer: Arc<PodSyncer>, mailbox: Arc<Mailbox>) -> Self {
-        Self { syncer, mailbox, memory: PodMemory::default(), failures: 0, given_grace: None }
+    pub fn new(syncer: Arc<PodSyncer>, mailbox: Arc<Mailbox>, reached: Reached) -> Self {
+        Self { syncer, mailbox, reached, memory: PodMemory::default(), failures: 0 }
     }
 
-    /// Runs to the end of the pod. `running`: it ran here before this kubelet started.
-    pub async fn run(mut self, running: bool) {
-        let mut phase = if running { Phase::Sync } else { Phase::Admit };
+    /// Runs to the end of the pod.
+    pub async fn run(mut self) {
         loop {
+            let phase = self.reached.phase();
             let next = self.pass(phase).await;
             let until = match next {
                 Next::End => return,
                 Next::Go(next) => {
-                    phase = next;
+                    self.reached.set_phase(next);
                     self.failures = 0;
                     continue;
                 }
@@ -157,8 +190,8 @@ impl Worker {
     }
 
     async fn terminating(&mut self, pod: &Arc<Pod>) -> Next {
-        let grace = effective_grace(pod, self.given_grace);
-        self.given_grace = Some(grace);
+        let grace = effective_grace(pod, self.reached.grace());
+        self.reached.set_grace(grace);
         let news = self.mailbox.notifier();
         tokio::select! {
             result = self.syncer.sync_terminating_pod(pod, &mut self.memory, grace, news) => match result {

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use knarr_api::kind::Kind;
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Supervisor;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +30,9 @@ use crate::status::StatusManager;
 /// A probe that could not be carried out is repeated so often at once.
 const ATTEMPTS: usize = 3;
 
+/// Under which all workers are supervised.
+const TASK: &str = "probes";
+
 /// Pod uid, container, kind.
 type Key = (String, String, ProbeKind);
 
@@ -42,6 +46,7 @@ struct Handle {
 pub type OnChange = Arc<dyn Fn(&str) + Send + Sync>;
 
 pub struct ProbeManager {
+    supervisor: Supervisor,
     runtime: Arc<dyn ContainerRuntime>,
     status: Arc<StatusManager>,
     events: Events,
@@ -53,6 +58,7 @@ pub struct ProbeManager {
     workers: Mutex<BTreeMap<Key, Handle>>,
 }
 
+#[derive(Clone)]
 struct Worker {
     manager: Arc<ProbeManager>,
     pod: Arc<Pod>,
@@ -67,6 +73,7 @@ struct Worker {
 
 impl ProbeManager {
     pub fn new(
+        supervisor: Supervisor,
         runtime: Arc<dyn ContainerRuntime>,
         status: Arc<StatusManager>,
         events: Events,
@@ -76,7 +83,18 @@ impl ProbeManager {
     ) -> Arc<Self> {
         let started = clock.now();
         let (results, workers) = (ProbeResults::default(), Mutex::default());
-        Arc::new(Self { runtime, status, events, clock, started, results, on_change, stop, workers })
+        Arc::new(Self {
+            supervisor,
+            runtime,
+            status,
+            events,
+            clock,
+            started,
+            results,
+            on_change,
+            stop,
+            workers,
+        })
     }
 
     pub fn results(&self) -> &ProbeResults {
@@ -111,7 +129,9 @@ impl ProbeManager {
                         stop: handle.stop.clone(),
                         state: ProbeState::default(),
                     };
-                    tokio::spawn(worker.run());
+                    // A worker that failed begins anew: what it had found out of its container still holds.
+                    let stop = handle.stop.clone();
+                    tokio::spawn(self.supervisor.run_until_done(TASK, stop, move |_| worker.clone().run()));
                     handle
                 });
             }

@@ -61,7 +61,7 @@ pub enum ServerError {
 
 /// A server that listens and does not answer yet.
 pub struct BoundServer {
-    listener: TcpListener,
+    listener: std::net::TcpListener,
     tls: Arc<rustls::ServerConfig>,
     handler: Arc<Handler>,
     limits: Limits,
@@ -76,8 +76,8 @@ pub async fn bind(
 ) -> Result<BoundServer, ServerError> {
     let (tls, limits) = (Arc::new(tls_config(&options)?), limits(options.open_files));
     let address = options.address;
-    let listener =
-        TcpListener::bind(address).await.map_err(|source| ServerError::Bind { address, source })?;
+    let listener = TcpListener::bind(address).await.and_then(TcpListener::into_std);
+    let listener = listener.map_err(|source| ServerError::Bind { address, source })?;
     let handler =
         Arc::new(Handler::new(&options.node_name, options.configz, pods, runtime, client, options.folders));
     Ok(BoundServer { listener, tls, handler, limits })
@@ -106,10 +106,17 @@ impl BoundServer {
         self.listener.local_addr()
     }
 
-    /// Answers until `stop`; connections that are open then are closed.
-    pub fn serve(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        let node = Arc::new(Node { tls: self.tls, handler: self.handler, stop: stop.clone() });
-        Box::pin(knarr_serving::serve(node, self.listener, self.limits, stop))
+    /// Answers until `stop`; connections that are open then are closed. May be called again after an end.
+    pub fn serve(&self, stop: CancellationToken) -> BoxFuture<'static, ()> {
+        let (tls, handler) = (Arc::clone(&self.tls), Arc::clone(&self.handler));
+        let (node, limits) = (Arc::new(Node { tls, handler, stop: stop.clone() }), self.limits.clone());
+        let listener = self.listener.try_clone();
+        Box::pin(async move {
+            match listener.and_then(TcpListener::from_std) {
+                Ok(listener) => knarr_serving::serve(node, listener, limits, stop).await,
+                Err(error) => tracing::error!(%error, "the kubelet's listening socket cannot be used"),
+            }
+        })
     }
 }
 

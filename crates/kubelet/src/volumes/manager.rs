@@ -92,9 +92,19 @@ impl VolumeManager {
         let host =
             Host { client, clock, objects, tokens, trust_bundles, pod_certificates, csi, recorder, options };
         let manager = Arc::new(Self { host, pods: Mutex::default(), queue: Arc::clone(&queue) });
-        tokio::spawn(Arc::clone(&manager).listen(changes, stop.clone()));
+        let supervisor = manager.host.objects.supervisor();
+        let (listener, mut changes) = (Arc::clone(&manager), Some(changes));
+        supervisor.spawn("volume-changes", stop.clone(), move |stop| {
+            let changes = changes.take().unwrap_or_else(|| {
+                let changes = listener.host.objects.changes();
+                listener.refresh_all();
+                changes
+            });
+            Arc::clone(&listener).listen(changes, stop)
+        });
         let worker = Arc::downgrade(&manager);
-        tokio::spawn(async move {
+        supervisor.spawn("volumes", stop, move |stop| {
+            let worker = worker.clone();
             let refresh = move |uid: String| {
                 let manager = worker.upgrade();
                 async move {
@@ -104,9 +114,14 @@ impl VolumeManager {
                     Ok::<(), std::convert::Infallible>(())
                 }
             };
-            queue.run("volumes", WORKERS, stop, refresh).await;
+            Arc::clone(&queue).run("volumes", WORKERS, stop, refresh)
         });
         manager
+    }
+
+    fn refresh_all(&self) {
+        let all: Vec<String> = self.lock().keys().cloned().collect();
+        all.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
     /// Where environment variables and pull secrets come from too.
@@ -126,10 +141,7 @@ impl VolumeManager {
             };
             match change {
                 Ok(uid) => self.queue.add(uid),
-                Err(RecvError::Lagged(_)) => {
-                    let all: Vec<String> = self.lock().keys().cloned().collect();
-                    all.into_iter().for_each(|uid| self.queue.add(uid));
-                }
+                Err(RecvError::Lagged(_)) => self.refresh_all(),
                 Err(RecvError::Closed) => return,
             }
         }

@@ -14,9 +14,9 @@ use k8s_openapi::api::core::v1::{
     ServiceAccount,
 };
 use knarr_api::kind::Kind;
-use knarr_client::Informers;
 use knarr_client::clock::SystemClock;
 use knarr_client::events::EventRecorder;
+use knarr_client::{Informers, Supervisor};
 use knarr_kubelet::config::Config;
 use knarr_kubelet::csi::Drivers;
 use knarr_kubelet::embedded::Embedded;
@@ -118,11 +118,8 @@ impl World {
         let mut config = Config::new("n1", [192, 0, 2, 1].into(), self.folder.join("kubelet"));
         config.cluster_dns = vec![[10, 96, 0, 10].into()];
         config.cgroup_root = self.options.cgroup_root.clone();
-        let objects = ObjectSource::new(
-            client.clone(),
-            knarr_client::Supervisor::new(Arc::clone(client.clock())),
-            stop.clone(),
-        );
+        let objects =
+            ObjectSource::new(client.clone(), Supervisor::new(Arc::clone(client.clock())), stop.clone());
         let options = Options { dirs: config.dirs(), allocatable: Default::default() };
         let informers = Arc::new(Informers::new(client.clone(), stop.clone()));
         let drivers = Arc::new(Drivers::new(Arc::new(SystemClock)));
@@ -201,7 +198,8 @@ async fn open(folder: &Path, options: &RuntimeOptions) -> Embedded {
     let runtime = Runtime::open(options.clone()).await.unwrap();
     let images = ImageStore::open(folder.join("images")).await.unwrap();
     let sandboxes = folder.join("sandboxes");
-    Embedded::open(runtime, images, Arc::new(NoNetwork), PullOptions::default(), sandboxes).await.unwrap()
+    let (network, supervisor) = (Arc::new(NoNetwork), Supervisor::new(Arc::new(SystemClock)));
+    Embedded::open(runtime, images, network, PullOptions::default(), sandboxes, supervisor).await.unwrap()
 }
 
 impl Drop for World {

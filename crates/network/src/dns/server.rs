@@ -1,6 +1,7 @@
 //! The name server: UDP and TCP, answers from the records or from elsewhere.
 
 use std::net::{IpAddr, SocketAddr};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -62,7 +63,7 @@ impl DnsConfig {
 pub struct DnsServer {
     state: Arc<State>,
     udp: Vec<Arc<UdpSocket>>,
-    tcp: Vec<TcpListener>,
+    tcp: Vec<Arc<TcpListener>>,
 }
 
 struct State {
@@ -88,7 +89,7 @@ impl DnsServer {
             let listen = |source| DnsError::Listen { address: *address, source };
             let (socket, listener) = bind_both(*address).map_err(listen)?;
             udp.push(Arc::new(socket));
-            tcp.push(listener);
+            tcp.push(Arc::new(listener));
         }
         Ok(Self { state: Arc::new(State { records: Arc::new(RwLock::new(records)), forwarder }), udp, tcp })
     }
@@ -102,18 +103,24 @@ impl DnsServer {
         self.udp.iter().filter_map(|socket| socket.local_addr().ok()).collect()
     }
 
-    /// Answers until `stop`.
-    pub async fn serve(self, stop: CancellationToken) {
+    /// Answers until `stop`. A fault of one socket's task is that of all; after it the server may serve again.
+    pub async fn serve(&self, stop: CancellationToken) {
         let mut tasks = tokio::task::JoinSet::new();
-        for socket in self.udp {
-            let (state, stop) = (self.state.clone(), stop.clone());
+        for socket in &self.udp {
+            let (state, socket, stop) = (self.state.clone(), Arc::clone(socket), stop.clone());
             tasks.spawn(async move { stop.run_until_cancelled(serve_udp(state, socket)).await });
         }
-        for listener in self.tcp {
-            let (state, stop) = (self.state.clone(), stop.clone());
+        for listener in &self.tcp {
+            let (state, listener, stop) = (self.state.clone(), Arc::clone(listener), stop.clone());
             tasks.spawn(async move { stop.run_until_cancelled(serve_tcp(state, listener)).await });
         }
-        while tasks.join_next().await.is_some() {}
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                resume_unwind(error.into_panic());
+            }
+        }
     }
 }
 
@@ -181,7 +188,7 @@ async fn serve_udp(state: Arc<State>, socket: Arc<UdpSocket>) {
     }
 }
 
-async fn serve_tcp(state: Arc<State>, listener: TcpListener) {
+async fn serve_tcp(state: Arc<State>, listener: Arc<TcpListener>) {
     let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
         // Nobody closes the semaphore; were it closed, there would be nothing left to do.

@@ -1,5 +1,6 @@
 //! The proxy's loop: a sync whenever services or endpoints changed, again after a pause when it failed.
 
+use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -40,9 +41,11 @@ pub async fn run(
             let result = proxy.sync(&snapshot.services, &snapshot.slices);
             (proxy, result)
         });
-        let Ok((returned, result)) = worked.await else {
-            tracing::error!("the service proxy's worker ended unexpectedly");
-            return;
+        let (returned, result) = match worked.await {
+            Ok(worked) => worked,
+            // The proxy is lost with it: whoever supervises this makes another.
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+            Err(_) => return,
         };
         proxy = returned;
         failed = match result {

@@ -101,7 +101,10 @@ impl Csi {
                 csi.wake();
             }
         });
-        tokio::spawn(Arc::clone(&csi).follow_drivers(stop));
+        let follower = Arc::clone(&csi);
+        csi.objects
+            .supervisor()
+            .spawn("csi-drivers", stop, move |stop| Arc::clone(&follower).follow_drivers(stop));
         csi
     }
 
@@ -120,6 +123,8 @@ impl Csi {
             () = stop.cancelled() => return,
             () = self.csi_drivers.wait_synced() => self.tell(),
         }
+        // Nobody listened before.
+        self.wake();
         loop {
             let driver = tokio::select! {
                 () = stop.cancelled() => return,
