@@ -247,9 +247,9 @@ impl IdentitySteps {
 
     fn done(&self, what: Done) {
         match what {
-            Done::Renewed => self.lease.is_done(),
-            Done::Cleared => self.cleanup.is_done(),
-            Done::Recorded => self.storage_versions.iter().for_each(Step::is_done),
+            Done::Renewed => self.lease.finish(),
+            Done::Cleared => self.cleanup.finish(),
+            Done::Recorded => self.storage_versions.iter().for_each(Step::finish),
         }
     }
 }

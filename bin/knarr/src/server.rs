@@ -301,7 +301,7 @@ fn start_components(
         let client = control_plane::own_client(server, clock, supervisor);
         let (step, identity) = (server.step(LEADER_ELECTION), identity.clone());
         let elections = move |stop| {
-            step.is_done();
+            step.finish();
             control_plane::elections(client.clone(), &identity, stop)
         };
         supervisor.spawn("lease-elections", stop.clone(), elections);

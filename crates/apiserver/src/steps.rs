@@ -90,7 +90,8 @@ pub struct Step {
 }
 
 impl Step {
-    pub fn is_done(&self) {
+    /// It is done.
+    pub fn finish(&self) {
         self.steps.finish(&[self.name]);
     }
 }

@@ -69,12 +69,12 @@ pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
         let everything = Selection::everything(served.resource.clone());
         // From the state on, this cannot be too old.
         let Ok(mut watcher) = cache.watch(None, everything, WatchFrom::State) else { return };
+        // Without a watch, before a failure or while the cache was filled anew, definitions go without an event.
+        for name in server.custom_resources.serving.names().iter().filter(|name| cache.get(name).is_none()) {
+            settle(&server, &served, &cache, name).await;
+        }
         if follow(&server, &served, &cache, &mut watcher).await {
             return;
-        }
-        // The cache was filled anew: what went meanwhile has no event.
-        for name in server.custom_resources.serving.names() {
-            settle(&server, &served, &cache, &name).await;
         }
     }
 }

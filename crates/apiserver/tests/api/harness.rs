@@ -74,6 +74,16 @@ impl Harness {
 }
 
 impl User {
+    /// Waits for what the server still does after its start.
+    pub async fn until_ready(&self) {
+        let asking = async {
+            while self.get("/readyz").await.code != 200 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(60), asking).await.unwrap();
+    }
+
     pub async fn send(&self, request: http::Request<Bytes>) -> Reply {
         match self.0.send(request).await {
             Ok(response) => {

@@ -105,7 +105,7 @@ async fn checks_have_upstreams_names() {
 async fn checks_fail_while_what_they_name_is_not_so() {
     let h = Harness::new().await;
     let user = h.admin();
-    until(&user, "/readyz", 200).await;
+    user.until_ready().await;
     let hook = format!("poststarthook/{}", steps::IDENTITY_LEASE);
     assert_eq!(text(&user, &format!("/livez/{hook}")).await.0, 404);
     let step = h.server.step(steps::IDENTITY_LEASE);
@@ -114,9 +114,9 @@ async fn checks_fail_while_what_they_name_is_not_so() {
         assert_eq!(code, 500);
         assert!(report.contains(&format!("[-]{hook} failed: reason withheld\n")), "{report}");
         let why = text(&user, &format!("/{endpoint}/{hook}")).await;
-        assert_eq!(why, (500, "internal server error: not finished\n".to_owned()));
+        assert_eq!(why, (500, "internal server error: not finished".to_owned()));
     }
-    step.is_done();
+    step.finish();
     assert_eq!(text(&user, "/readyz").await, (200, "ok".to_owned()));
 
     h.store.close().await.unwrap();
@@ -145,7 +145,7 @@ async fn a_feed_that_panics_is_restarted_and_no_watch_goes_silent() {
     };
     let h = Harness::on(store, |_| ()).await;
     let user = h.admin();
-    until(&user, "/readyz", 200).await;
+    user.until_ready().await;
     user.post(CONFIG_MAPS, &config_map("before")).await.expect(201);
     let from = user.0.list(&ConfigMap::RESOURCE, Some("default"), &ListOptions::default()).await.unwrap();
     let options = ListOptions { resource_version: Some(from.resource_version), ..ListOptions::default() };
@@ -164,7 +164,7 @@ async fn a_feed_that_panics_is_restarted_and_no_watch_goes_silent() {
     // Whoever watches has to begin anew, and then sees what came meanwhile.
     let ended = tokio::time::timeout(LONG, async { while watch.next().await.is_some_and(|e| e.is_ok()) {} });
     ended.await.unwrap();
-    until(&user, "/readyz", 200).await;
+    user.until_ready().await;
     let list = user.get(CONFIG_MAPS).await.expect(200);
     let found: Vec<_> = list["items"].as_array().unwrap().iter().map(|i| &i["metadata"]["name"]).collect();
     assert!(found.contains(&&"during".into()), "{found:?}");
@@ -179,14 +179,14 @@ async fn a_feed_that_panics_is_restarted_and_no_watch_goes_silent() {
 async fn tasks_of_others_in_the_process_are_shown_and_do_not_count() {
     let h = Harness::new().await;
     let user = h.admin();
-    until(&user, "/readyz", 200).await;
+    user.until_ready().await;
     let supervisor = Supervisor::new(Arc::new(SystemClock));
     h.server.show_tasks(&supervisor);
     let stop = CancellationToken::new();
     let _well = supervisor.spawn("scheduler", stop.clone(), |stop| async move { stop.cancelled().await });
     let _ill = supervisor.spawn("dns", stop.clone(), |_| async { panic!("a fault in the code") });
     let why = until(&user, "/readyz/dns", 500).await;
-    assert_eq!(why, "internal server error: it panicked: a fault in the code\n");
+    assert_eq!(why, "internal server error: it panicked: a fault in the code");
     let (code, report) = text(&user, "/readyz?verbose").await;
     assert_eq!(code, 200);
     assert!(report.contains("[-]dns failed, which is not counted: reason withheld\n"), "{report}");

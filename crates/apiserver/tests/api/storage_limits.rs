@@ -58,6 +58,7 @@ async fn a_used_up_quota_is_shown_and_leaves_heartbeats() {
     let store: Arc<dyn Store> = Arc::new(Embedded::memory(storage_options(quota, -1)));
     let h = Harness::on(Arc::clone(&store), |_| ()).await;
     let user = h.admin();
+    user.until_ready().await;
     for uri in ["/readyz/storage-space", "/livez/storage-space"] {
         user.get(uri).await.expect(200);
     }

@@ -118,6 +118,7 @@ async fn discovery_lists_the_table() {
     let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap();
     let document = u.get(url).await.expect(200);
     assert!(document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"].is_object());
+    u.until_ready().await;
     assert_eq!(u.get("/readyz").await.expect(200), "ok");
     assert!(u.get("/livez?verbose").await.expect(200).as_str().unwrap().ends_with("livez check passed\n"));
     assert!(u.get("/metrics").await.expect(200).as_str().unwrap().contains("apiserver_request_total"));
