@@ -135,7 +135,7 @@ async fn a_feed_that_panics_is_restarted_and_no_watch_goes_silent() {
     let memory: Arc<dyn Store> = Arc::new(Embedded::memory(Options::default()));
     let store = {
         let fails = Arc::clone(&fails);
-        Tapped::new(memory, move |watch| {
+        Tapped::over(memory, move |watch| {
             let (progress, fails) = (watch.progress_requester(), Arc::clone(&fails));
             let fragile = watch.inspect(move |_| {
                 assert!(!fails.swap(false, Ordering::SeqCst), "a fault in the code");

@@ -27,7 +27,7 @@ impl Gate {
     fn new(store: Arc<dyn Store>) -> (Self, Arc<dyn Store>) {
         let limit = Arc::new(watch::Sender::new(u64::MAX));
         let held = Arc::clone(&limit);
-        let gated = Tapped::new(Arc::clone(&store), move |watch| {
+        let gated = Tapped::over(Arc::clone(&store), move |watch| {
             let (progress, limit) = (watch.progress_requester(), held.subscribe());
             let gated = watch.then(move |item| {
                 let mut limit = limit.clone();

@@ -17,7 +17,7 @@ pub struct Tapped {
 }
 
 impl Tapped {
-    pub fn new(
+    pub fn over(
         store: Arc<dyn Store>,
         through: impl Fn(Watch) -> Watch + Send + Sync + 'static,
     ) -> Arc<dyn Store> {
