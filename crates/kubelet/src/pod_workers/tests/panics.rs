@@ -1,7 +1,5 @@
 //! Workers that panic leave no pod unattended.
 
-use std::sync::Arc;
-
 use knarr_client::metrics;
 
 use super::*;
