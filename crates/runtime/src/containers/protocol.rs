@@ -2,16 +2,36 @@
 //!
 //! A frame is the length of its JSON and the number of its descriptors, 4 bytes each, little endian,
 //! then the JSON. Answers carry the request's number; number 0 is a push that nobody asked for.
+//!
+//! Shims outlive servers, so that the two may be of different versions of the program. The record of a sandbox and the
+//! first line of its shim carry the version of all this ([`VERSION`]). A shim refuses requests with fields or of kinds
+//! that it does not know; a field that is added later is therefore left out while it has its default.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::cgroups::Resources;
 use super::socket::MAX_FDS;
 use super::spec::ContainerSpec;
 use super::status::{ContainerStatus, TerminalSize};
+
+/// Of requests, answers, specs and the files of the state folder. Shims of version 0 do not tell theirs, and leave out
+/// of account what they do not know.
+pub const VERSION: u32 = 1;
+
+/// The oldest version that a server of this version can talk to.
+const OLDEST: u32 = 0;
+
+/// Why a shim cannot be talked to; `None` if it can.
+pub fn incompatible(version: u32) -> Option<String> {
+    let known = (OLDEST..=VERSION).contains(&version);
+    (!known).then(|| {
+        format!("protocol version {version} of the shim is not known: known are {OLDEST} to {VERSION}")
+    })
+}
 
 /// A spec with a large environment and many mounts stays far below.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
@@ -25,6 +45,7 @@ pub struct Envelope<T> {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum Request {
     /// All containers; pushes follow on this connection from now on.
     Subscribe,
@@ -69,6 +90,7 @@ pub enum Request {
 
 /// Which standard streams a request carries descriptors for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct StreamSet {
     pub stdin: bool,
     pub stdout: bool,
@@ -82,6 +104,7 @@ impl StreamSet {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExecSpec {
     pub container_id: String,
     pub exec_id: String,
@@ -139,8 +162,18 @@ pub enum Incoming {
 /// First line on the new shim's standard output.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ready {
-    Pid(i32),
+    Pid { pid: i32, version: u32 },
     Error(String),
+}
+
+/// A request that came in: its number, and itself or why it is not understood.
+pub fn decode_request(body: &[u8]) -> serde_json::Result<(u64, Result<Request, String>)> {
+    let envelope: Envelope<Value> = serde_json::from_slice(body)?;
+    let request = serde_json::from_value(envelope.body);
+    let request = request.map_err(|error| {
+        format!("the sandbox's shim (protocol version {VERSION}) does not understand: {error}")
+    });
+    Ok((envelope.number, request))
 }
 
 /// A frame ready to send.
@@ -227,5 +260,38 @@ mod tests {
         let mut decoder = Decoder::default();
         decoder.push(&[2, 0, 0, 0, 1, 0, 0, 0, b'{', b'}'], vec![]);
         assert!(decoder.next().is_err(), "a descriptor is announced that did not come");
+    }
+
+    #[test]
+    fn what_a_later_server_asks_is_refused_in_words() {
+        let decode = |text: &str| decode_request(text.as_bytes()).unwrap();
+        let (number, request) =
+            decode(r#"{"number":1,"body":{"Create":{"id":"c","args":["sh"],"rootfs":"/r"}}}"#);
+        assert_eq!(number, 1);
+        assert!(matches!(request, Ok(Request::Create(spec)) if spec.id == "c"));
+        for (body, unknown) in [
+            (r#"{"Create":{"id":"c","colour":"red"}}"#, "unknown field `colour`"),
+            (
+                r#"{"Create":{"mounts":[{"destination":"/d","kind":{"Bind":{"source":"/s","sealed":true}}}]}}"#,
+                "`sealed`",
+            ),
+            (r#"{"Create":{"user":{"uid":1,"nick":"x"}}}"#, "`nick`"),
+            (r#"{"Update":{"id":"c","resources":{"cpu_burst":1}}}"#, "`cpu_burst`"),
+            (r#"{"Kill":{"id":"c","signal":9,"all":true,"core":true}}"#, "`core`"),
+            (r#"{"Checkpoint":{"id":"c"}}"#, "unknown variant `Checkpoint`"),
+        ] {
+            let (number, request) = decode(&format!(r#"{{"number":7,"body":{body}}}"#));
+            let error = request.unwrap_err();
+            assert!(number == 7 && error.contains(unknown) && error.contains("version 1"), "{error}");
+        }
+        assert!(decode_request(b"{}").is_err(), "nobody to answer");
+    }
+
+    #[test]
+    fn versions_that_are_understood() {
+        for version in OLDEST..=VERSION {
+            assert_eq!(incompatible(version), None);
+        }
+        assert_eq!(incompatible(9).unwrap(), "protocol version 9 of the shim is not known: known are 0 to 1");
     }
 }

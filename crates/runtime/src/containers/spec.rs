@@ -12,7 +12,7 @@ const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 
 /// A pod sandbox: the namespaces that its containers share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct SandboxConfig {
     /// Names the sandbox and its folder: letters, digits, '-', '_', '.', at most 128.
     pub id: String,
@@ -40,6 +40,7 @@ pub struct SandboxConfig {
 
 /// The ids that a user namespace's ids, from 0 on, are outside of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IdRange {
     pub first: u32,
     pub count: u32,
@@ -73,7 +74,7 @@ impl Default for SandboxConfig {
 
 /// A container, as the shim starts it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct ContainerSpec {
     /// Names the container, its folder and its cgroup; same alphabet as [`SandboxConfig::id`].
     pub id: String,
@@ -117,7 +118,7 @@ pub struct ContainerSpec {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct User {
     pub uid: u32,
     pub gid: u32,
@@ -137,7 +138,7 @@ pub enum PidMode {
 
 /// Changes to the default capabilities; names with or without `CAP_`, `ALL` allowed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct CapabilityChange {
     pub add: Vec<String>,
     pub drop: Vec<String>,
@@ -146,6 +147,7 @@ pub struct CapabilityChange {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Mount {
     /// Absolute path in the container; made if missing.
     pub destination: String,
@@ -153,6 +155,7 @@ pub struct Mount {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum MountKind {
     Bind(Bind),
     Tmpfs { size_bytes: Option<u64>, mode: u32, read_only: bool },
@@ -162,7 +165,7 @@ pub enum MountKind {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Bind {
     /// A path on the host, which must exist.
     pub source: PathBuf,
@@ -187,6 +190,7 @@ pub enum Propagation {
 
 /// A device of the host given to the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Device {
     pub host_path: PathBuf,
     pub container_path: String,
@@ -205,6 +209,7 @@ pub enum SeccompProfile {
 
 /// A resource limit such as `RLIMIT_NOFILE`; `u64::MAX` is unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Rlimit {
     pub kind: String,
     pub soft: u64,

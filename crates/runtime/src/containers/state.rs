@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::cgroups::Cgroups;
+use super::protocol::incompatible;
 use super::spec::SandboxConfig;
 
 /// The folder of one sandbox.
@@ -19,10 +21,40 @@ pub struct SandboxFolder(PathBuf);
 /// Written once by the server before the shim starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SandboxRecord {
+    /// Of the server and the shim that it started, see `protocol::VERSION`.
+    #[serde(default)]
+    pub version: u32,
     pub config: SandboxConfig,
     pub created_at: Timestamp,
     pub cgroups: Cgroups,
     pub shim_cgroups: Cgroups,
+}
+
+/// What an earlier server, or one of another version, left of a sandbox.
+pub enum Left {
+    Record(Box<SandboxRecord>),
+    /// A sandbox that this version cannot take up, why, and its pod's cgroup if that can be read.
+    Foreign {
+        why: String,
+        cgroup_parent: Option<String>,
+    },
+    /// The server died before it had written what this should become.
+    Nothing,
+}
+
+impl Left {
+    pub fn read(folder: &SandboxFolder) -> Self {
+        let Some(record) = read_json::<Value>(&folder.record()) else { return Self::Nothing };
+        let version =
+            record["version"].as_u64().map_or(0, |version| u32::try_from(version).unwrap_or(u32::MAX));
+        let cgroup_parent = record["config"]["cgroup_parent"].as_str().map(str::to_owned);
+        let why = match (incompatible(version), serde_json::from_value::<SandboxRecord>(record)) {
+            (None, Ok(record)) => return Self::Record(Box::new(record)),
+            (None, Err(error)) => format!("its record, of version {version}, is not understood: {error}"),
+            (Some(why), _) => why,
+        };
+        Self::Foreign { why, cgroup_parent }
+    }
 }
 
 impl SandboxFolder {

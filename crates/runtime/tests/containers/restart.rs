@@ -54,6 +54,61 @@ async fn a_dead_shim_takes_its_containers_along() {
     assert!(world.runtime.list_sandboxes().is_empty());
 }
 
+/// A newer server meets an older shim, and an older server a newer one.
+#[tokio::test]
+async fn sandboxes_of_other_versions() {
+    let mut world = World::new().await;
+    world.run(world.spec("c", &["sh", "-c", "setsid sleep 1000 & sleep 1000"])).await;
+    let pid = world.runtime.container("c").unwrap().status.pid;
+    let path = world.options.state_dir.join("sandboxes/s/sandbox.json");
+    let rewrite = |version: Option<u32>| {
+        let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        match version {
+            Some(version) => record["version"] = version.into(),
+            None => drop(record.as_object_mut().unwrap().remove("version").expect("a version")),
+        }
+        std::fs::write(&path, record.to_string()).unwrap();
+    };
+    rewrite(None);
+    world.restart().await;
+    assert_eq!(world.runtime.sandbox_status("s").unwrap().state, SandboxState::Ready);
+    assert_eq!(world.sh("c", "echo still").await.1, "still");
+    rewrite(Some(9));
+    world.restart().await;
+    assert!(world.runtime.list_sandboxes().is_empty());
+    assert!(!path.exists());
+    eventually("the container's end", || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
+    eventually("an empty cgroup", || world.runtime.cgroups().processes("").is_empty()).await;
+    // Its name is free for the pod's next one.
+    world.sandbox("s").await;
+}
+
+#[tokio::test]
+async fn a_shim_says_what_it_does_not_understand() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let world = World::new().await;
+    world.sandbox("s").await;
+    let folder = std::fs::File::open(world.options.state_dir.join("sandboxes/s")).unwrap();
+    let path = format!("/proc/self/fd/{}/shim.sock", std::os::fd::AsRawFd::as_raw_fd(&folder));
+    let mut shim = tokio::net::UnixStream::connect(path).await.unwrap();
+    let spec = world.spec("c", &["true"]);
+    let mut later = serde_json::to_value(&spec).unwrap();
+    later["confined_by"] = "something new".into();
+    let known = serde_json::to_value(&spec).unwrap();
+    for (number, spec, want) in [(1, later, "unknown field `confined_by`"), (2, known, "\"Container\"")] {
+        let body = serde_json::json!({"number": number, "body": {"Create": spec}}).to_string();
+        shim.write_u32_le(body.len() as u32).await.unwrap();
+        shim.write_u32_le(0).await.unwrap();
+        shim.write_all(body.as_bytes()).await.unwrap();
+        let length = shim.read_u32_le().await.unwrap();
+        shim.read_u32_le().await.unwrap();
+        let mut answer = vec![0; length as usize];
+        shim.read_exact(&mut answer).await.unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.contains(want) && answer.contains(&format!("\"number\":{number}")), "{answer}");
+    }
+}
+
 #[tokio::test]
 async fn purge_leaves_nothing() {
     let world = World::new().await;

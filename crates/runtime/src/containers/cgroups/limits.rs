@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// Limits as the container runtime interface gives them; what is `None` stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Resources {
     /// Relative weight, 2 to 262144; 1024 is one CPU's request.
     pub cpu_shares: Option<u64>,

@@ -14,8 +14,9 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use super::cgroups::Cgroups;
+use super::protocol::VERSION;
 use super::spec::{SandboxConfig, sandbox_fault, valid_id};
-use super::state::{self, SandboxFolder, SandboxRecord};
+use super::state::{self, Left, SandboxFolder, SandboxRecord};
 use super::status::{Event, SandboxStatus};
 use super::{Error, Result};
 pub use containers::Container;
@@ -92,14 +93,32 @@ impl Runtime {
         let folder = state::sandboxes(&runtime.inner.options.state_dir);
         for id in state::folder_names(&folder) {
             let folder = SandboxFolder::new(folder.join(&id));
-            let Some(record) = state::read_json::<SandboxRecord>(&folder.record()) else {
-                // The server died before it had written what this should become.
-                tracing::warn!(sandbox = %id, "removing a sandbox folder without a record");
-                let _ = fs::remove_dir_all(folder.path());
-                continue;
-            };
-            let sandbox = Sandbox::recover(folder, record, runtime.inner.events.clone()).await;
-            lock(&runtime.inner.sandboxes).insert(id, sandbox);
+            match Left::read(&folder) {
+                Left::Record(record) => {
+                    let sandbox = Sandbox::recover(folder, *record, runtime.inner.events.clone()).await;
+                    lock(&runtime.inner.sandboxes).insert(id, sandbox);
+                }
+                Left::Foreign { why, cgroup_parent } => {
+                    // Its pod gets another one, with which it would share cgroup and address.
+                    tracing::error!(sandbox = %id, why, "a sandbox cannot be taken up: its containers are ended");
+                    let cgroups = runtime.inner.cgroups.clone();
+                    let removed = blocking(move || {
+                        let removed = sandbox::remove_folder(&folder);
+                        cgroup_parent
+                            .filter(|path| !path.is_empty())
+                            .iter()
+                            .for_each(|path| cgroups.kill_all(path));
+                        removed
+                    });
+                    if let Ok(Err(error)) | Err(error) = removed.await {
+                        tracing::error!(sandbox = %id, %error, "the sandbox left something behind");
+                    }
+                }
+                Left::Nothing => {
+                    tracing::warn!(sandbox = %id, "removing a sandbox folder without a record");
+                    let _ = fs::remove_dir_all(folder.path());
+                }
+            }
         }
         Ok(runtime)
     }
@@ -136,6 +155,7 @@ impl Runtime {
             other => other.map_err(Error::file("make", folder.path()))?,
         }
         let record = SandboxRecord {
+            version: VERSION,
             config,
             created_at: Timestamp::now(),
             cgroups: self.inner.cgroups.clone(),

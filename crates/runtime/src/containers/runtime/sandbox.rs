@@ -13,7 +13,7 @@ use tokio::sync::{broadcast, watch};
 use super::shim_program::ShimProgram;
 use super::{blocking, lock};
 use crate::containers::client::{Notice, ShimClient};
-use crate::containers::protocol::{Ready, Request};
+use crate::containers::protocol::{Ready, Request, incompatible};
 use crate::containers::purge::kill_shim;
 use crate::containers::spec::{ContainerSpec, IdRange};
 use crate::containers::state::{self, SandboxFolder, SandboxRecord};
@@ -71,7 +71,10 @@ impl Sandbox {
             .await
             .map_err(|_| Error::ShimTimeout(SETUP_TIMEOUT.as_secs()))???;
         let pid = match ready {
-            Ready::Pid(pid) => pid,
+            Ready::Pid { pid, version } => match incompatible(version) {
+                None => pid,
+                Some(why) => return Err(Error::Setup(why)),
+            },
             Ready::Error(message) => return Err(Error::Setup(message)),
         };
         let sandbox = Self::new(folder, record, events);

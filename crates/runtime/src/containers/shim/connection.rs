@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use crate::containers::protocol::{Decoder, Envelope, Incoming, MAX_FRAME_BYTES, Request, encode};
+use crate::containers::protocol::{
+    Decoder, Envelope, Incoming, MAX_FRAME_BYTES, Request, decode_request, encode,
+};
 use crate::containers::socket;
 
 /// A server that does not read loses its connection rather than filling the shim's memory.
@@ -25,8 +27,8 @@ pub struct Connection {
     pub subscribed: bool,
 }
 
-/// A request with its number and descriptors.
-pub type Received = (u64, Request, Vec<OwnedFd>);
+/// A request, or why it is not understood, with its number and descriptors.
+pub type Received = (u64, Result<Request, String>, Vec<OwnedFd>);
 
 impl Connection {
     pub fn new(stream: UnixStream) -> io::Result<Self> {
@@ -60,8 +62,8 @@ impl Connection {
         }
         let mut out = Vec::new();
         while let Some((body, fds)) = self.decoder.next().map_err(io::Error::other)? {
-            let envelope: Envelope<Request> = serde_json::from_slice(&body).map_err(io::Error::other)?;
-            out.push((envelope.number, envelope.body, fds));
+            let (number, request) = decode_request(&body).map_err(io::Error::other)?;
+            out.push((number, request, fds));
         }
         Ok(out)
     }

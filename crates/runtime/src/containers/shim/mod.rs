@@ -17,7 +17,7 @@ mod user_namespace;
 use std::io::Write;
 use std::os::fd::AsFd;
 
-use super::protocol::Ready;
+use super::protocol::{self, Ready};
 use super::state::{self, SandboxFolder, SandboxRecord};
 use super::sys::{self, Forked};
 
@@ -42,6 +42,11 @@ fn detach(folder: SandboxFolder) -> Result<i32, String> {
     let _ = sys::close_from(3);
     let record: SandboxRecord = state::read_json(&folder.record())
         .ok_or_else(|| format!("{} is missing", folder.record().display()))?;
+    if record.version != protocol::VERSION {
+        // The program on disk was replaced while the server runs.
+        let (server, own) = (record.version, protocol::VERSION);
+        return Err(format!("the server speaks version {server} of the shim's protocol, this shim {own}"));
+    }
     let cgroups = &record.shim_cgroups;
     cgroups.create("", &Default::default()).map_err(chain)?;
     let join = cgroups.join_handles("").map_err(chain)?;
@@ -67,7 +72,7 @@ fn live(entered: Result<(), String>, folder: SandboxFolder, record: SandboxRecor
             return 1;
         }
     };
-    announce(&Ready::Pid(std::process::id() as i32));
+    announce(&Ready::Pid { pid: std::process::id() as i32, version: protocol::VERSION });
     setup::leave_standard_streams();
     match shim.serve() {
         Ok(()) => 0,

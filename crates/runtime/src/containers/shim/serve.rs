@@ -230,7 +230,10 @@ impl Shim {
         match connection.receive(&mut self.buffer) {
             Ok(requests) => {
                 for (number, request, fds) in requests {
-                    self.handle((key, number), request, fds);
+                    match request {
+                        Ok(request) => self.handle((key, number), request, fds),
+                        Err(why) => self.refuse((key, number), ErrorKind::Invalid, why, 128),
+                    }
                 }
             }
             Err(error) => {
