@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use knarr_client::events::EventRecorder;
 use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Informer, Informers, Supervisor};
-use knarr_kubelet::config::Config;
+use knarr_kubelet::config::{Config, DEFAULT_POD_PIDS};
 use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo, allocatable};
 use knarr_kubelet::folders;
 use knarr_kubelet::host_security::HostSecurity;
@@ -67,6 +67,9 @@ pub struct NodeArgs {
     /// [default: memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%]
     #[arg(long, value_name = "THRESHOLDS")]
     eviction_hard: Option<Thresholds>,
+    /// Most processes and threads of one pod; -1 for as many as the node has
+    #[arg(long, default_value_t = DEFAULT_POD_PIDS, value_name = "NUMBER", allow_negative_numbers = true)]
+    pod_max_pids: i64,
     /// Sysctls that pods may set beside the safe ones, such as `kernel.msg*,net.core.somaxconn`: they are the pod's own,
     /// but may harm others on the node
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
@@ -136,6 +139,10 @@ impl NodeArgs {
         self.eviction_hard.unwrap_or_default()
     }
 
+    pub fn pod_max_pids(&self) -> i64 {
+        self.pod_max_pids
+    }
+
     pub fn allowed_unsafe_sysctls(&self) -> Vec<SysctlPattern> {
         self.allowed_unsafe_sysctls.clone()
     }
@@ -193,6 +200,7 @@ pub struct NodeOptions {
     pub kubelet_dir: PathBuf,
     pub kubelet_port: u16,
     pub thresholds: Thresholds,
+    pub pod_max_pids: i64,
     pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
     pub seccomp_default: bool,
     pub image_verification: VerificationPolicy,
@@ -474,6 +482,7 @@ fn kubelet_config(options: &NodeOptions) -> Config {
     config.cluster_domain.clone_from(&options.cluster_domain);
     config.resolv_conf.clone_from(&options.resolv_conf);
     config.cgroup_root.clone_from(&options.cgroup_root);
+    config.pod_pids_limit = options.pod_max_pids;
     config.seccomp_default = options.seccomp_default;
     config.image_verification.clone_from(&options.image_verification);
     config.allowed_unsafe_sysctls.clone_from(&options.allowed_unsafe_sysctls);

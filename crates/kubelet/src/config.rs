@@ -8,6 +8,10 @@ use serde_json::{Value, json};
 use crate::pulled_images::VerificationPolicy;
 use crate::sysctls::SysctlPattern;
 
+/// Processes and threads per pod, far more than pods need. Upstream has no limit unless it is told of one: a pod could
+/// use up the process ids of the node.
+pub const DEFAULT_POD_PIDS: i64 = 4096;
+
 /// Settings of one node. Field names follow KubeletConfiguration where it has them.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -50,7 +54,7 @@ impl Config {
             cluster_domain: "cluster.local".to_owned(),
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             max_pods: 110,
-            pod_pids_limit: 4096,
+            pod_pids_limit: DEFAULT_POD_PIDS,
             cgroup_root: "/kubepods".to_owned(),
             container_log_max_size: 10 << 20,
             container_log_max_files: 5,
