@@ -17,7 +17,8 @@ use knarr_kubelet::csi::{CsiPlugins, Drivers, NodeInfo, allocatable};
 use knarr_kubelet::folders;
 use knarr_kubelet::host_security::HostSecurity;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
-use knarr_kubelet::node_status::{self, Thresholds};
+use knarr_kubelet::node_status::machine::Machine;
+use knarr_kubelet::node_status::{self, Enforce, Reserved, Thresholds};
 use knarr_kubelet::plugins::{PluginHandler, PluginManager};
 use knarr_kubelet::pulled_images::{PolicyName, VerificationPolicy};
 use knarr_kubelet::runtime::ContainerRuntime;
@@ -70,6 +71,16 @@ pub struct NodeArgs {
     /// Most processes and threads of one pod; -1 for as many as the node has
     #[arg(long, default_value_t = DEFAULT_POD_PIDS, value_name = "NUMBER", allow_negative_numbers = true)]
     pod_max_pids: i64,
+    /// What of the machine is kept for Knarr, such as `cpu=200m,memory=500Mi,ephemeral-storage=1Gi,pid=1000`: pods do not
+    /// get it [default: of `server` a twentieth of the memory, at most 512Mi, and 1000 process ids; of `agent` nothing]
+    #[arg(long, value_name = "RESOURCES")]
+    kube_reserved: Option<Reserved>,
+    /// What of the machine is kept for the system, in the same form [default: nothing]
+    #[arg(long, value_name = "RESOURCES")]
+    system_reserved: Option<Reserved>,
+    /// Whether all pods together are limited to what is allocatable (`pods`) or to what the machine has (`none`)
+    #[arg(long, value_name = "WHAT", default_value_t)]
+    enforce_node_allocatable: Enforce,
     /// Sysctls that pods may set beside the safe ones, such as `kernel.msg*,net.core.somaxconn`: they are the pod's own,
     /// but may harm others on the node
     #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
@@ -143,6 +154,16 @@ impl NodeArgs {
         self.pod_max_pids
     }
 
+    /// `control_plane`: whether that runs in the same process.
+    pub fn reservation(&self, control_plane: bool) -> Reservation {
+        let default = if control_plane { Reserved::of_server(&Machine::read()) } else { Reserved::default() };
+        Reservation {
+            kube: self.kube_reserved.unwrap_or(default),
+            system: self.system_reserved.unwrap_or_default(),
+            enforce: self.enforce_node_allocatable,
+        }
+    }
+
     pub fn allowed_unsafe_sysctls(&self) -> Vec<SysctlPattern> {
         self.allowed_unsafe_sysctls.clone()
     }
@@ -183,6 +204,14 @@ impl NodeArgs {
     }
 }
 
+/// What pods do not get of the machine.
+#[derive(Clone, Copy)]
+pub struct Reservation {
+    kube: Reserved,
+    system: Reserved,
+    enforce: Enforce,
+}
+
 /// What a node is told.
 pub struct NodeOptions {
     pub name: String,
@@ -201,6 +230,7 @@ pub struct NodeOptions {
     pub kubelet_port: u16,
     pub thresholds: Thresholds,
     pub pod_max_pids: i64,
+    pub reservation: Reservation,
     pub allowed_unsafe_sysctls: Vec<SysctlPattern>,
     pub seccomp_default: bool,
     pub image_verification: VerificationPolicy,
@@ -360,6 +390,9 @@ async fn start_kubelet(
     status.labels = node_labels(options);
     status.kubelet_port = i32::from(options.kubelet_port);
     status.thresholds = options.thresholds;
+    if let Some(fault) = status.reservation_fault() {
+        bail!("{fault}");
+    }
     let recorder = EventRecorder::new(client.clone(), "kubelet", &options.name, stop.clone());
     let objects = ObjectSource::new(client.clone(), access.supervisor.clone(), stop.clone());
     let volume_options = volumes::Options { dirs: config.dirs(), allocatable: status.allocatable() };
@@ -381,8 +414,7 @@ async fn start_kubelet(
         volumes,
         objects,
         recorder: recorder.clone(),
-        memory_capacity: i64::try_from(node_status::machine::Machine::read().memory_bytes)
-            .unwrap_or(i64::MAX),
+        memory_capacity: i64::try_from(Machine::read().memory_bytes).unwrap_or(i64::MAX),
         host_security: HostSecurity::read(),
     };
     let kubelet = Kubelet::new(config, dependencies, stop.clone());
@@ -483,6 +515,9 @@ fn kubelet_config(options: &NodeOptions) -> Config {
     config.resolv_conf.clone_from(&options.resolv_conf);
     config.cgroup_root.clone_from(&options.cgroup_root);
     config.pod_pids_limit = options.pod_max_pids;
+    let Reservation { kube, system, enforce } = options.reservation;
+    (config.kube_reserved, config.system_reserved) = (kube, system);
+    config.enforce_node_allocatable = enforce;
     config.seccomp_default = options.seccomp_default;
     config.image_verification.clone_from(&options.image_verification);
     config.allowed_unsafe_sysctls.clone_from(&options.allowed_unsafe_sysctls);

@@ -408,6 +408,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         kubelet_port: args.node.kubelet_port(),
         thresholds: args.node.thresholds(),
         pod_max_pids: args.node.pod_max_pids(),
+        reservation: args.node.reservation(true),
         allowed_unsafe_sysctls: args.node.allowed_unsafe_sysctls(),
         seccomp_default: args.node.seccomp_default(),
         image_verification: args.node.image_verification()?,

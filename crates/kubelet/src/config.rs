@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::node_status::{Enforce, Reserved};
 use crate::pulled_images::VerificationPolicy;
 use crate::sysctls::SysctlPattern;
 
@@ -28,6 +29,11 @@ pub struct Config {
     pub max_pods: u32,
     /// Processes and threads per pod; 0 or less is unlimited.
     pub pod_pids_limit: i64,
+    /// Kept for Kubernetes' own processes, and for the system's: pods do not get it.
+    pub kube_reserved: Reserved,
+    pub system_reserved: Reserved,
+    /// What all pods together are limited to.
+    pub enforce_node_allocatable: Enforce,
     /// The cgroup below which pods live, such as `/kubepods`.
     pub cgroup_root: String,
     pub container_log_max_size: u64,
@@ -55,6 +61,9 @@ impl Config {
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             max_pods: 110,
             pod_pids_limit: DEFAULT_POD_PIDS,
+            kube_reserved: Reserved::default(),
+            system_reserved: Reserved::default(),
+            enforce_node_allocatable: Enforce::default(),
             cgroup_root: "/kubepods".to_owned(),
             container_log_max_size: 10 << 20,
             container_log_max_files: 5,
@@ -82,6 +91,9 @@ impl Config {
             "resolvConf": self.resolv_conf,
             "maxPods": self.max_pods,
             "podPidsLimit": self.pod_pids_limit,
+            "kubeReserved": self.kube_reserved.to_map(),
+            "systemReserved": self.system_reserved.to_map(),
+            "enforceNodeAllocatable": [self.enforce_node_allocatable.to_string()],
             "cgroupRoot": self.cgroup_root,
             "containerLogMaxSize": binary_quantity(self.container_log_max_size),
             "containerLogMaxFiles": self.container_log_max_files,

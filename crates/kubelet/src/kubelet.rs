@@ -21,6 +21,7 @@ use crate::folders;
 use crate::host_security::HostSecurity;
 use crate::image_manager::ImageManager;
 use crate::log_rotation;
+use crate::node_allocatable;
 use crate::node_status::machine::Machine;
 use crate::pod;
 use crate::pod_cgroups::PodCgroups;
@@ -160,7 +161,14 @@ impl Kubelet {
         self.syncer.images.take_up().await;
         let cgroups = self.syncer.cgroups.clone();
         tokio::task::spawn_blocking(move || cgroups.open()).await.map_err(|e| e.to_string())??;
-        let (status, syncer, config) = (Arc::clone(&self.syncer.status), &self.syncer, self.config.clone());
+        let (syncer, config) = (&self.syncer, self.config.clone());
+        let (cgroups, recorder) = (syncer.cgroups.clone(), syncer.events.recorder().clone());
+        let clock = Arc::clone(&syncer.clock);
+        self.supervisor.spawn("node-allocatable", stop.clone(), move |stop| {
+            let (cgroups, recorder) = (cgroups.clone(), recorder.clone());
+            node_allocatable::enforce(config.clone(), cgroups, recorder, Arc::clone(&clock), stop)
+        });
+        let (status, config) = (Arc::clone(&syncer.status), self.config.clone());
         self.supervisor.spawn("pod-status", stop.clone(), move |stop| Arc::clone(&status).run(stop));
         let (runtime, clock) = (Arc::clone(&syncer.runtime), Arc::clone(&syncer.clock));
         self.supervisor.spawn("log-rotation", stop.clone(), move |stop| {

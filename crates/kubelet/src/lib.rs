@@ -20,6 +20,7 @@ mod inotify;
 pub mod kubelet;
 pub mod labels;
 pub mod log_rotation;
+mod node_allocatable;
 pub mod node_status;
 pub mod plugins;
 pub mod pod;

@@ -26,6 +26,10 @@ impl PodCgroups {
         Self { cgroups, pids_limit, burstable: Arc::default() }
     }
 
+    pub fn are_there(&self) -> bool {
+        self.cgroups.is_some()
+    }
+
     /// Makes the class cgroups: best effort gets what is left over.
     pub fn open(&self) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
@@ -34,6 +38,12 @@ impl PodCgroups {
             cgroups.create(folder, &resources).map_err(text)?;
         }
         Ok(())
+    }
+
+    /// Limits what all pods together may take of the machine.
+    pub fn limit_all_pods(&self, resources: &Resources) -> Result<(), String> {
+        let Some(cgroups) = &self.cgroups else { return Ok(()) };
+        cgroups.create("", resources).map_err(text)
     }
 
     /// Makes the pod's cgroup with its limits; fine if it is there.
@@ -98,5 +108,104 @@ fn text(error: impl std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Stdio};
+
+    use knarr_runtime::containers::cgroups::cpu_weight_from_shares;
+
+    use super::*;
+
+    struct Tree(Cgroups);
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = self.0.remove("");
+        }
+    }
+
+    impl Tree {
+        fn new(name: &str) -> Self {
+            // SAFETY: plain system call.
+            assert_eq!(unsafe { libc::geteuid() }, 0, "these tests need root");
+            Self(Cgroups::detect(&format!("/knarr-kubelet-test-{}-{name}", std::process::id())).unwrap())
+        }
+
+        /// What one of the files says, of cgroup v1 or v2.
+        fn value(&self, v1: &str, v2: &str) -> String {
+            let root = Path::new("/sys/fs/cgroup");
+            let (controller, file) = v1.split_once('/').unwrap();
+            let of_v1: PathBuf = root.join(controller).join(self.0.full_path("")).join(file);
+            let path = if self.0.is_v2() { root.join(self.0.full_path("")).join(v2) } else { of_v1 };
+            fs::read_to_string(path).unwrap().trim().to_owned()
+        }
+
+        /// Takes 48 MiB in a pod's cgroup, once its standard input ends, and keeps them until the pipe is read.
+        fn hog(&self) -> Child {
+            let mut child = Command::new("sh")
+                .args(["-c", "read line; exec dd if=/dev/zero bs=48M count=1 2>/dev/null"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            self.0.create("besteffort/pod1", &Resources::default()).unwrap();
+            self.0.add_process("besteffort/pod1", child.id() as i32).unwrap();
+            drop(child.stdin.take());
+            child
+        }
+    }
+
+    fn limits(memory_mib: i64) -> Resources {
+        Resources {
+            cpu_shares: Some(1536),
+            memory_limit: Some(memory_mib << 20),
+            pids_limit: Some(100),
+            ..Resources::default()
+        }
+    }
+
+    #[test]
+    fn all_pods_together_are_limited() {
+        let tree = Tree::new("all");
+        let cgroups = PodCgroups::new(Some(tree.0.clone()), 0);
+        cgroups.open().unwrap();
+        cgroups.limit_all_pods(&limits(16)).unwrap();
+        assert_eq!(tree.value("memory/memory.limit_in_bytes", "memory.max"), (16 << 20).to_string());
+        assert_eq!(tree.value("pids/pids.max", "pids.max"), "100");
+        let weight = tree.value("cpu/cpu.shares", "cpu.weight");
+        let want = if tree.0.is_v2() { cpu_weight_from_shares(1536) } else { 1536 };
+        assert_eq!(weight, want.to_string());
+        // A pod without a limit of its own.
+        let status = tree.hog().wait().unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
+        cgroups.limit_all_pods(&limits(256)).unwrap();
+        let output = tree.hog().wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 48 << 20));
+    }
+
+    /// cgroup v1 refuses what is below the use; v2 takes it, and kills.
+    #[test]
+    fn a_limit_below_the_use_is_set_later() {
+        let tree = Tree::new("below");
+        let cgroups = PodCgroups::new(Some(tree.0.clone()), 0);
+        cgroups.limit_all_pods(&limits(256)).unwrap();
+        let mut hog = tree.hog();
+        // What it writes first was all read.
+        use std::io::Read;
+        hog.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        match cgroups.limit_all_pods(&limits(16)) {
+            Err(error) => assert!(!tree.0.is_v2() && error.contains("memory.limit_in_bytes"), "{error}"),
+            Ok(()) => assert!(tree.0.is_v2(), "the machine swaps"),
+        }
+        hog.kill().unwrap();
+        hog.wait().unwrap();
+        cgroups.limit_all_pods(&limits(16)).unwrap();
+        assert_eq!(tree.value("memory/memory.limit_in_bytes", "memory.max"), (16 << 20).to_string());
     }
 }

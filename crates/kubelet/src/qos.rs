@@ -10,6 +10,7 @@ pub const BURSTABLE: &str = "Burstable";
 pub const BEST_EFFORT: &str = "BestEffort";
 
 const GUARANTEED_OOM_SCORE: i64 = -997;
+const MAX_OOM_SCORE: i32 = 1000;
 const BEST_EFFORT_OOM_SCORE: i64 = 1000;
 /// `system-node-critical` and up.
 const NODE_CRITICAL_PRIORITY: i32 = 2_000_001_000;
@@ -48,7 +49,19 @@ fn memory_request(container: &Container) -> i64 {
 }
 
 /// The `oom_score_adj` of a container's processes. The more of the machine's memory is requested, the safer.
-pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i32 {
+///
+/// `own` is this program's score: where the machine does not let it have -999, pods have to be above it still.
+pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64, own: i32) -> i32 {
+    upstream_oom_score_adj(pod, container, memory_capacity).max(own.saturating_add(1)).min(MAX_OOM_SCORE)
+}
+
+/// This process's own score; 0 if it cannot be read.
+pub fn own_oom_score_adj() -> i32 {
+    let text = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+fn upstream_oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i32 {
     if pod::spec(pod).priority.is_some_and(|p| p >= NODE_CRITICAL_PRIORITY) {
         return GUARANTEED_OOM_SCORE as i32;
     }

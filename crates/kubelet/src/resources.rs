@@ -164,6 +164,17 @@ pub fn pod_resources(pod: &Pod, pids_limit: i64) -> Resources {
     resources
 }
 
+/// The settings of the cgroup above all pods, of what there is for them.
+pub fn cgroup_of_all_pods(all: &Amounts, pids: i64) -> Resources {
+    Resources {
+        cpu_shares: all.get("cpu").map(|milli_cpu| cpu_shares(*milli_cpu)),
+        memory_limit: all.get("memory").copied(),
+        pids_limit: Some(pids),
+        hugepage_limits: hugepage_limits(all),
+        ..Resources::default()
+    }
+}
+
 /// The cgroup of a pod below the kubelet's root: `pod<uid>`, `burstable/pod<uid>`, `besteffort/pod<uid>`.
 pub fn pod_cgroup(qos_class: &str, uid: &str) -> String {
     match qos_class {
@@ -235,14 +246,20 @@ mod tests {
     #[test]
     fn oom_scores() {
         let gi = 1i64 << 30;
-        let score = |containers: Vec<Container>| {
+        let score_above = |containers: Vec<Container>, own: i32| {
             let pod = pod(containers);
-            qos::oom_score_adj(&pod, &pod::spec(&pod).containers[0], 10 * gi)
+            qos::oom_score_adj(&pod, &pod::spec(&pod).containers[0], 10 * gi, own)
         };
+        let score = |containers| score_above(containers, -999);
         assert_eq!(score(vec![container(&[], &[])]), 1000);
         assert_eq!(score(vec![container(&[], &[("cpu", "1"), ("memory", "1Gi")])]), -997);
         assert_eq!(score(vec![container(&[("memory", "1Gi")], &[])]), 900);
         assert_eq!(score(vec![container(&[("memory", "10Gi")], &[])]), 3);
         assert_eq!(score(vec![container(&[("cpu", "1")], &[])]), 999);
+        // A server that may not lower its score still goes last.
+        let guaranteed = || vec![container(&[], &[("cpu", "1"), ("memory", "1Gi")])];
+        assert_eq!([score_above(guaranteed(), 0), score_above(guaranteed(), -500)], [1, -499]);
+        assert_eq!(score_above(vec![container(&[("memory", "10Gi")], &[])], 0), 3);
+        assert_eq!(score_above(vec![container(&[], &[])], 1000), 1000);
     }
 }

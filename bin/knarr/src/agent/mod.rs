@@ -207,6 +207,7 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
         kubelet_port: args.node.kubelet_port(),
         thresholds: args.node.thresholds(),
         pod_max_pids: args.node.pod_max_pids(),
+        reservation: args.node.reservation(false),
         allowed_unsafe_sysctls: args.node.allowed_unsafe_sysctls(),
         seccomp_default: args.node.seccomp_default(),
         image_verification: args.node.image_verification()?,

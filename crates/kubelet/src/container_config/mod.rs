@@ -32,6 +32,8 @@ pub struct Parts {
     pub mounts: Vec<Mount>,
     /// The machine's memory, in bytes.
     pub memory_capacity: i64,
+    /// Of this program.
+    pub own_oom_score_adj: i32,
     /// The runtime's id of the container that an ephemeral one is to look into.
     pub target: Option<String>,
 }
@@ -44,7 +46,7 @@ pub fn container_config(
     container: &Container,
     parts: Parts,
 ) -> Result<ContainerConfig, String> {
-    let Parts { restart_count, image, env, mounts, memory_capacity, target } = parts;
+    let Parts { restart_count, image, env, mounts, memory_capacity, own_oom_score_adj, target } = parts;
     if let Some(device) = container.volume_devices.iter().flatten().next() {
         return Err(format!(
             "volume {:?} cannot be a block device: block volumes are not supported",
@@ -84,7 +86,7 @@ pub fn container_config(
         stdin_once: container.stdin_once == Some(true),
         tty: container.tty == Some(true),
         resources,
-        oom_score_adj: Some(qos::oom_score_adj(pod, container, memory_capacity)),
+        oom_score_adj: Some(qos::oom_score_adj(pod, container, memory_capacity, own_oom_score_adj)),
         pid_mode,
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
         ..ContainerConfig::default()
@@ -115,6 +117,7 @@ mod tests {
                 env: BTreeMap::new(),
                 mounts: Vec::new(),
                 memory_capacity: 0,
+                own_oom_score_adj: -999,
                 target: None,
             };
             container_config(&config, &pod, ContainerKind::Main, container, parts).map(|made| made.name)

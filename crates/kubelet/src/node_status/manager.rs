@@ -15,6 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::machine::{Machine, Usage};
+use super::reserved::{Reserved, fault};
 use super::status::{self, Facts};
 use super::thresholds::{Pressure, Thresholds};
 use super::{KUBELET_PORT, KUBELET_VERSION, lease, registration};
@@ -55,6 +56,7 @@ pub struct Options {
     pub data_dir: PathBuf,
     pub kubelet_version: String,
     pub thresholds: Thresholds,
+    pub reserved: Reserved,
 }
 
 impl Options {
@@ -70,13 +72,23 @@ impl Options {
             data_dir: config.data_dir.clone(),
             kubelet_version: KUBELET_VERSION.to_owned(),
             thresholds: Thresholds::default(),
+            reserved: config.kube_reserved.plus(config.system_reserved),
         }
     }
 
     /// What pods may have of this machine, as the node will tell it.
     pub fn allocatable(&self) -> status::ResourceList {
+        status::allocatable(&self.capacity(), &self.thresholds, &self.reserved)
+    }
+
+    /// Why the node cannot keep as much as it is told to; `None` if it can.
+    pub fn reservation_fault(&self) -> Option<String> {
+        fault(&self.capacity(), &self.thresholds, &self.reserved)
+    }
+
+    fn capacity(&self) -> status::ResourceList {
         let bytes = Usage::read(&self.data_dir).map_or(0, |usage| usage.node_fs.capacity_bytes);
-        status::allocatable(&status::capacity(&Machine::read(), bytes, self.max_pods), &self.thresholds)
+        status::capacity(&Machine::read(), bytes, self.max_pods)
     }
 }
 
@@ -316,6 +328,7 @@ impl NodeStatusManager {
             machine: self.machine.clone(),
             node_fs_bytes: usage.node_fs.capacity_bytes,
             thresholds: self.options.thresholds,
+            reserved: self.options.reserved,
             runtime: self.runtime.features(),
             runtime_version: format!("{}://{}", runtime.name, runtime.version),
             kubelet_version: self.options.kubelet_version.clone(),

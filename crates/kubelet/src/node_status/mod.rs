@@ -8,10 +8,12 @@ pub mod lease;
 pub mod machine;
 mod manager;
 pub mod registration;
+mod reserved;
 pub mod status;
 mod thresholds;
 
 pub use manager::{NetworkState, NodeStatusManager, Options};
+pub use reserved::{Enforce, Reserved};
 pub use thresholds::Thresholds;
 
 /// The version that nodes report: the Kubernetes version they speak, and ours.

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::conditions::{self, DISK, MEMORY, PIDS};
 use super::machine::{Machine, architecture};
+use super::reserved::Reserved;
 use super::thresholds::{Pressure, Thresholds};
 use crate::runtime::{Image, RuntimeFeatures, RuntimeHandler};
 
@@ -40,6 +41,7 @@ pub struct Facts {
     pub machine: Machine,
     pub node_fs_bytes: u64,
     pub thresholds: Thresholds,
+    pub reserved: Reserved,
     /// `knarr://0.1.0`
     pub runtime_version: String,
     pub runtime: RuntimeFeatures,
@@ -57,7 +59,7 @@ pub fn next(old: &NodeStatus, facts: &Facts, now: Timestamp) -> (NodeStatus, Vec
     let mut status = old.clone();
     status.addresses = Some(addresses(&facts.addresses, &facts.hostname));
     let capacity = capacity(&facts.machine, facts.node_fs_bytes, facts.max_pods);
-    let allocatable = allocatable(&capacity, &facts.thresholds);
+    let allocatable = allocatable(&capacity, &facts.thresholds, &facts.reserved);
     status.capacity = Some(with_foreign(old.capacity.as_ref(), capacity));
     status.allocatable = Some(with_foreign(old.allocatable.as_ref(), allocatable));
     status.node_info = Some(node_info(facts));
@@ -122,22 +124,23 @@ pub fn capacity(machine: &Machine, node_fs_bytes: u64, max_pods: u32) -> Resourc
     list
 }
 
-/// What pods may have of it: less what eviction keeps free, and memory less the huge pages.
-pub fn allocatable(capacity: &ResourceList, thresholds: &Thresholds) -> ResourceList {
+/// What pods may have of it: less what is reserved and what eviction keeps free, and memory less the huge pages.
+pub fn allocatable(capacity: &ResourceList, thresholds: &Thresholds, reserved: &Reserved) -> ResourceList {
     let amount = |name: &str| {
-        let value = capacity.get(name).and_then(|q| Quantity::try_from(q).ok()).map_or(0, |q| q.value());
+        let value = capacity.get(name).and_then(|q| Quantity::try_from(q).ok());
+        let value = value.map_or(0, |q| if name == "cpu" { q.milli_value() } else { q.value() });
         u64::try_from(value).unwrap_or(0)
     };
+    let rest = |name: &str| {
+        let whole = amount(name);
+        whole.saturating_sub(reserved.of(name)).saturating_sub(thresholds.kept(name, whole))
+    };
     let huge: u64 = capacity.keys().filter(|k| k.starts_with("hugepages-")).map(|k| amount(k)).sum();
-    let memory = amount("memory");
-    let for_pods = memory.saturating_sub(thresholds.memory_available.of(memory)).saturating_sub(huge);
-    let storage = amount("ephemeral-storage");
     let mut list = capacity.clone();
-    list.insert("memory".to_owned(), binary(for_pods));
-    list.insert(
-        "ephemeral-storage".to_owned(),
-        binary(storage.saturating_sub(thresholds.node_fs_available.of(storage))),
-    );
+    let cpu = i64::try_from(rest("cpu")).unwrap_or(i64::MAX);
+    list.insert("cpu".to_owned(), Quantity::from_milli(cpu, Format::DecimalSI).to_api());
+    list.insert("memory".to_owned(), binary(rest("memory").saturating_sub(huge)));
+    list.insert("ephemeral-storage".to_owned(), binary(rest("ephemeral-storage")));
     list
 }
 
@@ -304,6 +307,19 @@ mod tests {
         let addresses: Vec<String> =
             status.addresses.iter().flatten().map(|a| format!("{} {}", a.type_, a.address)).collect();
         assert_eq!(addresses, ["InternalIP 10.0.0.1", "Hostname n1"]);
+    }
+
+    #[test]
+    fn what_is_reserved_is_not_for_pods() {
+        let reserved = "cpu=250m,memory=1Gi,ephemeral-storage=2000,pid=1000".parse().unwrap();
+        let (status, _) = next(&NodeStatus::default(), &Facts { reserved, ..facts() }, now());
+        let all = shown(&status.allocatable);
+        assert_eq!(all[..2], ["cpu=3750m", "ephemeral-storage=7000"]);
+        assert_eq!(all[4..], ["memory=7064Mi", "pods=110"]);
+        let more = "cpu=5,memory=9Gi,ephemeral-storage=10000".parse().unwrap();
+        let (status, _) = next(&NodeStatus::default(), &Facts { reserved: more, ..facts() }, now());
+        let all = shown(&status.allocatable);
+        assert_eq!((&*all[0], &*all[1], &*all[4]), ("cpu=0", "ephemeral-storage=0", "memory=0"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    const NONE: Thresholds = Thresholds {
+    pub(crate) const NONE: Thresholds = Thresholds {
         memory_available: NONE,
         node_fs_available: NONE,
         node_fs_inodes_free: NONE,
@@ -76,6 +76,15 @@ impl Thresholds {
             disk: below(fs.available_bytes, fs.capacity_bytes, self.node_fs_available)
                 || below(fs.inodes_free, fs.inodes, self.node_fs_inodes_free),
             pids: below(pids_left, usage.max_pids, self.pid_available),
+        }
+    }
+
+    /// What of a node's resource pods cannot have, because it has to stay free.
+    pub fn kept(&self, resource: &str, whole: u64) -> u64 {
+        match resource {
+            "memory" => self.memory_available.of(whole),
+            "ephemeral-storage" => self.node_fs_available.of(whole),
+            _ => 0,
         }
     }
 

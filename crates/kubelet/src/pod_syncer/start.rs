@@ -21,6 +21,7 @@ use crate::hooks;
 use crate::image_manager::{ImageFailure, go_duration};
 use crate::labels::container_hash;
 use crate::pod::{self, ContainerKind};
+use crate::qos;
 use crate::runtime::{ContainerConfig, ContainerState, Image, PodRuntimeStatus, PodSandboxStatus};
 use crate::se_linux;
 use crate::status::StartFailure;
@@ -167,7 +168,9 @@ impl PodSyncer {
         blocking(move || {
             let value_of = |name: &str| env.get(name).cloned();
             let mounts = mounts(&config, &pod, &container, restart_count, &pod_ips, &volumes, value_of)?;
-            let parts = Parts { restart_count, image, env, mounts, memory_capacity, target };
+            let own_oom_score_adj = qos::own_oom_score_adj();
+            let parts =
+                Parts { restart_count, image, env, mounts, memory_capacity, own_oom_score_adj, target };
             container_config(&config, &pod, kind, &container, parts)
         })
         .await?

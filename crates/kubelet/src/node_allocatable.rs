@@ -1,0 +1,104 @@
+//! Keeps all pods together within what the node has for them.
+//!
+//! Source: `k8s.io/kubernetes/pkg/kubelet/cm/node_container_manager_linux.go`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::events::{EventRecorder, EventType};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::node_status::machine::{Machine, Usage};
+use crate::node_status::status::{allocatable, capacity};
+use crate::node_status::{Enforce, Thresholds};
+use crate::pod_cgroups::PodCgroups;
+use crate::resources::{amounts, cgroup_of_all_pods};
+use crate::runtime::Resources;
+
+/// Until the limits are tried again. A limit of memory below what pods use now is refused by cgroup v1.
+const RETRY: Duration = Duration::from_secs(60);
+
+/// The settings of the cgroup above all pods.
+pub fn limits(config: &Config, machine: &Machine, max_pids: u64) -> Resources {
+    // Storage has no cgroup.
+    let whole = capacity(machine, 0, config.max_pods);
+    let reserved = config.kube_reserved.plus(config.system_reserved);
+    let (list, pids) = match config.enforce_node_allocatable {
+        Enforce::Pods => {
+            (allocatable(&whole, &Thresholds::NONE, &reserved), max_pids.saturating_sub(reserved.pids))
+        }
+        Enforce::Nothing => (whole, max_pids),
+    };
+    cgroup_of_all_pods(&amounts(Some(&list)), i64::try_from(pids.max(1)).unwrap_or(i64::MAX))
+}
+
+/// Sets the limits, as often as it takes, until `stop`.
+pub async fn enforce(
+    config: Config,
+    cgroups: PodCgroups,
+    recorder: EventRecorder,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+) {
+    if !cgroups.are_there() {
+        return;
+    }
+    let tell = |type_, reason, message: String| {
+        let (kind, name) = (Some("Node".to_owned()), Some(config.node_name.clone()));
+        // The node may not be known yet: upstream names it as its uid, too.
+        let about = ObjectReference { kind, name: name.clone(), uid: name, ..ObjectReference::default() };
+        recorder.event_about(about, type_, reason, message);
+    };
+    loop {
+        let (config, cgroups) = (config.clone(), cgroups.clone());
+        let set = tokio::task::spawn_blocking(move || {
+            let max_pids = Usage::read(&config.data_dir).map_or(u64::MAX, |usage| usage.max_pids);
+            cgroups.limit_all_pods(&limits(&config, &Machine::read(), max_pids))
+        });
+        let error = match set.await {
+            Ok(Ok(())) => {
+                let message = "Updated Node Allocatable limit across pods";
+                return tell(EventType::Normal, "NodeAllocatableEnforced", message.to_owned());
+            }
+            Ok(Err(error)) => error,
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(error, "the limits on all pods together cannot be set");
+        tell(
+            EventType::Warning,
+            "FailedNodeAllocatableEnforcement",
+            format!("Failed to update Node Allocatable Limits: {error}"),
+        );
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = clock.sleep(RETRY) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_all_pods() {
+        let mut config = Config::new("n", [192, 0, 2, 1].into(), "/nowhere");
+        let huge_pages = [(2048, 64 << 20)].into();
+        let machine = Machine { cpus: 4, memory_bytes: 8 << 30, huge_pages, ..Machine::default() };
+        let of = |config: &Config| {
+            let all = limits(config, &machine, 32_768);
+            assert_eq!(all.hugepage_limits["2MB"], 64 << 20);
+            assert_eq!((all.cpu_quota, all.memory_swap_limit), (None, None));
+            (all.cpu_shares.unwrap(), all.memory_limit.unwrap() >> 20, all.pids_limit.unwrap())
+        };
+        assert_eq!(of(&config), (4096, 8192 - 64, 32_768));
+        config.kube_reserved = "cpu=500m,memory=1Gi,pid=768".parse().unwrap();
+        config.system_reserved = "cpu=500m,memory=1Gi,pid=1000".parse().unwrap();
+        assert_eq!(of(&config), (3072, 6144 - 64, 31_000));
+        config.enforce_node_allocatable = Enforce::Nothing;
+        assert_eq!(of(&config), (4096, 8192, 32_768));
+    }
+}
