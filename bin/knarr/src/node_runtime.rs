@@ -1,7 +1,8 @@
 //! What runs a node's pods: the built-in runtime on the built-in network or on CNI plugins, or any CRI runtime with its
 //! own network.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -9,12 +10,12 @@ use clap::Args;
 use knarr_client::Supervisor;
 use knarr_client::clock::SystemClock;
 use knarr_kubelet::cri::{self, Cri};
-use knarr_kubelet::embedded::Embedded;
+use knarr_kubelet::embedded::{Embedded, OciHandler};
 use knarr_kubelet::node_status::NetworkState;
 use knarr_kubelet::runtime::ContainerRuntime;
 use knarr_network::cidr::Ipv4Cidr;
 use knarr_network::pods;
-use knarr_runtime::containers::{Cgroups, Runtime, RuntimeOptions};
+use knarr_runtime::containers::{Cgroups, OciProgram, Runtime, RuntimeOptions};
 use knarr_runtime::images::{ImageStore, PullOptions};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +35,43 @@ pub struct RuntimeArgs {
     /// Socket of its image service, if that is another one
     #[arg(long, value_name = "ENDPOINT", requires = "container_runtime_endpoint")]
     image_service_endpoint: Option<String>,
+    /// Run the pods of RuntimeClasses with this handler by an OCI runtime, `crun=/usr/bin/crun`; may be given several times
+    #[arg(long, value_name = "NAME=PATH", conflicts_with = "container_runtime_endpoint")]
+    runtime_handler: Vec<HandlerArg>,
+}
+
+/// A handler and the program that runs its pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HandlerArg {
+    name: String,
+    program: PathBuf,
+}
+
+impl FromStr for HandlerArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, program) =
+            text.split_once('=').ok_or_else(|| format!("{text} is not of the form crun=/usr/bin/crun"))?;
+        // As the handler of a RuntimeClass.
+        match knarr_apimachinery::names::dns1123_label(name).first() {
+            Some(problem) => Err(format!("{name:?}: {problem}")),
+            None => Ok(Self { name: name.to_owned(), program: PathBuf::from(program) }),
+        }
+    }
+}
+
+/// Looks at the programs; blocks.
+fn open_handlers(given: &[HandlerArg]) -> Result<Vec<OciHandler>> {
+    let mut handlers: Vec<OciHandler> = Vec::with_capacity(given.len());
+    for HandlerArg { name, program } in given {
+        if handlers.iter().any(|handler| handler.name == *name) {
+            bail!("--runtime-handler: {name} is given twice");
+        }
+        let program = OciProgram::open(program).map_err(|why| anyhow!("--runtime-handler {name}: {why}"))?;
+        handlers.push(OciHandler { name: name.clone(), program });
+    }
+    Ok(handlers)
 }
 
 /// A node's runtime, with whoever connects its pods.
@@ -170,6 +208,8 @@ async fn open_embedded(
     known: Option<Ipv4Cidr>,
     supervisor: &Supervisor,
 ) -> Result<(NodeRuntime, String)> {
+    let given = options.runtime.runtime_handler.clone();
+    let handlers = tokio::task::spawn_blocking(move || open_handlers(&given)).await??;
     let network = NodeNetwork::new(&options.network);
     if let Some(cidr) = known {
         network.open(network_config(options, cidr)?)?;
@@ -188,7 +228,8 @@ async fn open_embedded(
     let taken_up = runtime.list_sandboxes().len();
     let pull = PullOptions { mirrors: options.mirrors.clone(), ..PullOptions::default() };
     let files = layout.runtime().join("sandbox-files");
-    let runtime = Embedded::open(runtime, images, network.pods(), pull, files, supervisor.clone()).await?;
+    let runtime =
+        Embedded::open(runtime, images, network.pods(), pull, handlers, files, supervisor.clone()).await?;
     let detail = match taken_up {
         0 => format!("{} example images", names.len()),
         n => format!("{} example images, {n} running pods taken up", names.len()),
@@ -196,4 +237,28 @@ async fn open_embedded(
     let cgroups = runtime.cgroups();
     let opened = NodeRuntime { runtime: Arc::new(runtime), cgroups, pods: Pods::Ours(network) };
     Ok((opened, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_name_programs() {
+        let of = |text: &str| text.parse::<HandlerArg>();
+        let crun = HandlerArg { name: "crun".to_owned(), program: "/usr/bin/crun".into() };
+        assert_eq!(of("crun=/usr/bin/crun"), Ok(crun.clone()));
+        for (wrong, why) in [("crun", "is not of the form"), ("=/bin/x", "\"\""), ("Crun=/bin/x", "\"Crun\"")]
+        {
+            assert!(of(wrong).unwrap_err().contains(why), "{wrong}");
+        }
+        let error = |given: &[HandlerArg]| open_handlers(given).unwrap_err().to_string();
+        let missing = HandlerArg { program: "/no/such/crun".into(), ..crun };
+        assert_eq!(
+            error(std::slice::from_ref(&missing)),
+            "--runtime-handler crun: /no/such/crun: no such file or directory"
+        );
+        let shell = HandlerArg { program: "/bin/sh".into(), ..missing };
+        assert_eq!(error(&[shell.clone(), shell]), "--runtime-handler: crun is given twice");
+    }
 }

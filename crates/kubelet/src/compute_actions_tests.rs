@@ -72,6 +72,7 @@ fn sandbox(id: &str, attempt: u32, state: SandboxState) -> PodSandboxStatus {
         labels: Default::default(),
         annotations: Default::default(),
         host_network: false,
+        runtime_handler: String::new(),
     }
 }
 

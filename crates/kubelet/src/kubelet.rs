@@ -164,10 +164,11 @@ impl Kubelet {
         let (syncer, config) = (&self.syncer, self.config.clone());
         let (cgroups, recorder) = (syncer.cgroups.clone(), syncer.events.recorder().clone());
         let clock = Arc::clone(&syncer.clock);
-        self.supervisor.spawn("node-allocatable", stop.clone(), move |stop| {
+        let enforcing = self.supervisor.run_until_done("node-allocatable", stop.clone(), move |stop| {
             let (cgroups, recorder) = (cgroups.clone(), recorder.clone());
             node_allocatable::enforce(config.clone(), cgroups, recorder, Arc::clone(&clock), stop)
         });
+        tokio::spawn(enforcing);
         let (status, config) = (Arc::clone(&syncer.status), self.config.clone());
         self.supervisor.spawn("pod-status", stop.clone(), move |stop| Arc::clone(&status).run(stop));
         let (runtime, clock) = (Arc::clone(&syncer.runtime), Arc::clone(&syncer.clock));

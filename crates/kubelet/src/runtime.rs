@@ -78,6 +78,13 @@ pub struct RuntimeFeatures {
     pub se_linux: bool,
 }
 
+impl RuntimeFeatures {
+    /// Whether a handler makes mounts read-only with all that is mounted below. One that is not listed does not.
+    pub fn recursive_read_only_mounts(&self, handler: &str) -> bool {
+        self.handlers.iter().any(|known| known.name == handler && known.recursive_read_only_mounts)
+    }
+}
+
 /// Which AppArmor profile a container runs under.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AppArmorProfile {
@@ -127,7 +134,7 @@ pub struct PodSandboxConfig {
     /// Who the sandbox's own process runs as, where it has one.
     pub user: ContainerUser,
     pub se_linux: Option<SeLinuxOptions>,
-    /// Of the pod's RuntimeClass; empty is the runtime's default. The built-in runtime knows no other.
+    /// Of the pod's RuntimeClass; empty is the runtime's default.
     pub runtime_handler: String,
     pub sysctls: BTreeMap<String, String>,
     /// The pod gets a user namespace of its own, whose ids are these outside.
@@ -150,6 +157,8 @@ pub struct PodSandboxStatus {
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
     pub host_network: bool,
+    /// By which the runtime runs it; empty is the default one.
+    pub runtime_handler: String,
 }
 
 /// A bind mount into a container.

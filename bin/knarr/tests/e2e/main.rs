@@ -34,6 +34,7 @@ mod python;
 mod requirements;
 mod resources;
 mod rollouts;
+mod runtime_classes;
 mod sandbox;
 mod scheduling;
 mod services;

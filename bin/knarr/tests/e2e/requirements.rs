@@ -17,6 +17,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("etcd", "apt-get install etcd-server"),
     ("containerd", "apt-get install containerd"),
     ("runc", "apt-get install runc"),
+    ("crun", "apt-get install crun"),
     ("python3", "apt-get install python3"),
     ("iptables", "apt-get install iptables"),
 ];

@@ -18,6 +18,13 @@ use crate::volumes::subpath::{self, SubPath};
 const HOSTS: &str = "/etc/hosts";
 const MAX_HOSTS_BYTES: u64 = 4 << 20;
 
+/// What a container's mounts are made of.
+pub struct Given<'a> {
+    pub volumes: &'a MountedVolumes,
+    /// Whether the runtime makes mounts read-only with all that is mounted below.
+    pub recursive_read_only: bool,
+}
+
 /// Makes ready on disk what the container mounts, and lists it. Blocks. `value_of` answers for variables in
 /// `subPathExpr`.
 pub fn mounts(
@@ -26,14 +33,14 @@ pub fn mounts(
     container: &Container,
     restart_count: u32,
     pod_ips: &[String],
-    volumes: &MountedVolumes,
+    given: &Given<'_>,
     value_of: impl Fn(&str) -> Option<String>,
 ) -> Result<Vec<Mount>, String> {
     let dirs = config.dirs();
     let wanted = container.volume_mounts.as_deref().unwrap_or_default();
     let mut mounts = Vec::with_capacity(wanted.len() + 2);
     for (at, mount) in wanted.iter().enumerate() {
-        mounts.push(volume_mount(&dirs, pod, container, at, mount, volumes, &value_of)?);
+        mounts.push(volume_mount(&dirs, pod, container, at, mount, given, &value_of)?);
     }
     if !wanted.iter().any(|m| m.mount_path == HOSTS)
         && (!pod_ips.is_empty() || crate::pod::is_host_network(pod))
@@ -52,16 +59,30 @@ pub fn mounts(
     Ok(mounts)
 }
 
+/// Whether mounts below the volume are made read-only, too, where the runtime can do that.
+///
+/// Source: `resolveRecursiveReadOnly` of `k8s.io/kubernetes/pkg/kubelet/kubelet_pods.go`.
+pub fn recursive_read_only(mount: &VolumeMount, can: bool) -> Result<bool, String> {
+    match mount.recursive_read_only.as_deref() {
+        Some("Enabled") if !can => Err(format!(
+            "volume {:?} requested recursive read-only mode, but it is not supported by the runtime",
+            mount.name
+        )),
+        Some("Enabled" | "IfPossible") => Ok(can),
+        _ => Ok(false),
+    }
+}
+
 fn volume_mount(
     dirs: &PodDirs,
     pod: &Pod,
     container: &Container,
     at: usize,
     mount: &VolumeMount,
-    volumes: &MountedVolumes,
+    given: &Given<'_>,
     value_of: &impl Fn(&str) -> Option<String>,
 ) -> Result<Mount, String> {
-    let volume = volumes.get(&mount.name).ok_or_else(|| {
+    let volume = given.volumes.get(&mount.name).ok_or_else(|| {
         format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name)
     })?;
     let mut host_path = volume.host_path.clone();
@@ -86,8 +107,7 @@ fn volume_mount(
         host_path,
         image,
         read_only,
-        recursive_read_only: read_only
-            && matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),
+        recursive_read_only: read_only && recursive_read_only(mount, given.recursive_read_only)?,
         propagation: match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => Propagation::HostToContainer,
             Some("Bidirectional") => Propagation::Bidirectional,

@@ -71,6 +71,7 @@ pub fn sandbox(status: cri::PodSandboxStatus) -> Result<PodSandboxStatus, Runtim
         labels: status.labels,
         annotations: status.annotations,
         host_network,
+        runtime_handler: status.runtime_handler,
     })
 }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use knarr_client::Supervisor;
-use knarr_runtime::containers::{Cgroups, Event, Runtime};
+use knarr_runtime::containers::{Cgroups, Event, OciProgram, Runtime};
 use knarr_runtime::images::{ImageStore, PullOptions};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -32,8 +32,16 @@ const EVENTS: usize = 1024;
 /// Our own annotations; all else on a sandbox or container is the pod's and Kubernetes'.
 const ATTEMPT: &str = "knarr.io/attempt";
 const CGROUP_PARENT: &str = "knarr.io/cgroup-parent";
+const HANDLER: &str = "knarr.io/runtime-handler";
 const IMAGE: &str = "knarr.io/image";
 const IMAGE_ID: &str = "knarr.io/image-id";
+
+/// A handler of RuntimeClasses, whose pods an OCI runtime runs.
+#[derive(Debug, Clone)]
+pub struct OciHandler {
+    pub name: String,
+    pub program: OciProgram,
+}
 
 /// Cheap to clone; clones share everything.
 #[derive(Clone)]
@@ -46,6 +54,8 @@ struct Inner {
     images: ImageStore,
     network: Arc<dyn PodNetwork>,
     pull: PullOptions,
+    /// Sorted by name.
+    handlers: Vec<OciHandler>,
     /// Files of sandboxes: resolv.conf, hostname.
     dir: PathBuf,
     addresses: Mutex<BTreeMap<String, Vec<IpAddr>>>,
@@ -65,16 +75,18 @@ async fn unbroken<T: Send + 'static>(work: impl Future<Output = Result<T>> + Sen
 
 impl Embedded {
     /// Takes up the sandboxes that an earlier server left. `dir` is made if missing; `pull` says how images are
-    /// fetched (its keyring is not used). Events are passed on by a task of the supervisor's.
+    /// fetched (its keyring is not used). `handlers` are those beside the default one. Events are passed on by a task
+    /// of the supervisor's.
     pub fn open(
         runtime: Runtime,
         images: ImageStore,
         network: Arc<dyn PodNetwork>,
         pull: PullOptions,
+        handlers: Vec<OciHandler>,
         dir: PathBuf,
         supervisor: Supervisor,
     ) -> BoxFuture<'static, Result<Self>> {
-        Box::pin(Self::opened(runtime, images, network, pull, dir, supervisor))
+        Box::pin(Self::opened(runtime, images, network, pull, handlers, dir, supervisor))
     }
 
     async fn opened(
@@ -82,9 +94,11 @@ impl Embedded {
         images: ImageStore,
         network: Arc<dyn PodNetwork>,
         pull: PullOptions,
+        mut handlers: Vec<OciHandler>,
         dir: PathBuf,
         supervisor: Supervisor,
     ) -> Result<Self> {
+        handlers.sort_by(|a, b| a.name.cmp(&b.name));
         std::fs::create_dir_all(&dir).map_err(errors::file("create", &dir))?;
         let (events, _) = broadcast::channel(EVENTS);
         let received = runtime.events();
@@ -93,6 +107,7 @@ impl Embedded {
             images,
             network,
             pull,
+            handlers,
             dir,
             addresses: Mutex::default(),
             pods: Mutex::default(),
@@ -210,8 +225,13 @@ impl ContainerRuntime for Embedded {
             recursive_read_only_mounts: true,
             user_namespaces: user_namespaces::host_has_them(),
         };
+        let others = self.inner.handlers.iter().map(|handler| RuntimeHandler {
+            name: handler.name.clone(),
+            recursive_read_only_mounts: handler.program.recursive_read_only_mounts,
+            user_namespaces: false,
+        });
         RuntimeFeatures {
-            handlers: vec![default],
+            handlers: std::iter::once(default).chain(others).collect(),
             supplemental_groups_policy: true,
             app_armor: false,
             se_linux: false,

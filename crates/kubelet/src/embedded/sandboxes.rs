@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use knarr_runtime::containers::{SandboxConfig, SandboxStatus};
 
-use super::{ATTEMPT, CGROUP_PARENT, Embedded, errors, lock};
+use super::{ATTEMPT, CGROUP_PARENT, Embedded, HANDLER, OciHandler, errors, lock};
 use crate::container_config::dns::resolv_conf;
 use crate::labels;
 use crate::pod_network::PodRef;
@@ -28,14 +28,17 @@ fn sysctls(config: &PodSandboxConfig) -> BTreeMap<String, String> {
     sysctls
 }
 
-/// There is the default handler alone; one that promises another isolation is refused, as containerd refuses it.
-fn check_handler(handler: &str) -> Result<()> {
-    match handler {
-        "" => Ok(()),
-        other => Err(RuntimeError::Failed(format!(
-            "failed to get sandbox runtime: no runtime for {other:?} is configured"
-        ))),
+/// The OCI runtime that runs the handler's pods, if it is not the default one. A handler that is not there is refused as
+/// containerd refuses it: it promises another isolation.
+fn program_of(handlers: &[OciHandler], name: &str) -> Result<Option<PathBuf>> {
+    if name.is_empty() {
+        return Ok(None);
     }
+    let found = handlers.iter().find(|handler| handler.name == name);
+    let missing = || {
+        RuntimeError::Failed(format!("failed to get sandbox runtime: no runtime for {name:?} is configured"))
+    };
+    found.map(|handler| Some(handler.program.path.clone())).ok_or_else(missing)
 }
 
 impl Embedded {
@@ -44,11 +47,12 @@ impl Embedded {
     }
 
     pub(super) async fn run_sandbox(&self, config: PodSandboxConfig) -> Result<String> {
-        check_handler(&config.runtime_handler)?;
+        let oci_runtime = program_of(&self.inner.handlers, &config.runtime_handler)?;
         let id = new_id();
         self.write_files(&id, &config)?;
         let mut annotations = config.annotations.clone();
         annotations.insert(ATTEMPT.to_owned(), config.attempt.to_string());
+        annotations.insert(HANDLER.to_owned(), config.runtime_handler.clone());
         annotations.insert(CGROUP_PARENT.to_owned(), config.cgroup_parent.clone());
         lock(&self.inner.pods).insert(id.clone(), config.uid.clone());
         let made = self
@@ -65,6 +69,7 @@ impl Embedded {
                 sysctls: sysctls(&config),
                 cgroup_parent: config.cgroup_parent.clone(),
                 user_namespace: config.user_namespace,
+                oci_runtime,
                 ..SandboxConfig::default()
             })
             .await;
@@ -159,6 +164,7 @@ impl Embedded {
             ips: lock(&self.inner.addresses).get(&status.id).cloned().unwrap_or_default(),
             host_network: status.netns_path.is_none(),
             id: status.id,
+            runtime_handler: status.annotations.get(HANDLER).cloned().unwrap_or_default(),
             state: status.state,
             created_at: status.created_at,
             labels: status.labels,

@@ -163,6 +163,7 @@ impl PodSyncer {
         self.read_messages(pod, memory, runtime).await;
         let old = self.status.get(pod.uid()).unwrap_or_else(|| pod::status(pod).clone());
         let host_ips = self.config.host_ips();
+        let handler = runtime.sandboxes.first().map_or("", |sandbox| sandbox.runtime_handler.as_str());
         let status = status::generate(&Input {
             pod,
             old: &old,
@@ -172,6 +173,7 @@ impl PodSyncer {
             messages: &memory.messages,
             host_ips: &host_ips,
             runtime_name: &self.runtime_name,
+            recursive_read_only: self.runtime.features().recursive_read_only_mounts(handler),
             kubelet_started: self.started,
             terminal,
             now: self.clock.now(),

@@ -14,7 +14,7 @@ use crate::back_off;
 use crate::compute_actions::{KillReason, newest};
 use crate::container_config::downward::Addresses;
 use crate::container_config::env::{Context, Sources, environment, wants_links};
-use crate::container_config::mounts::mounts;
+use crate::container_config::mounts::{Given, mounts};
 use crate::container_config::services::service_env;
 use crate::container_config::{Parts, container_config};
 use crate::hooks;
@@ -165,9 +165,12 @@ impl PodSyncer {
         let (config, pod, container) = (self.config.clone(), Arc::clone(pod), container.clone());
         let pod_ips = pod_ips.to_vec();
         let memory_capacity = self.memory_capacity;
+        let handler = &start.sandbox.runtime_handler;
+        let recursive_read_only = self.runtime.features().recursive_read_only_mounts(handler);
         blocking(move || {
             let value_of = |name: &str| env.get(name).cloned();
-            let mounts = mounts(&config, &pod, &container, restart_count, &pod_ips, &volumes, value_of)?;
+            let given = Given { volumes: &volumes, recursive_read_only };
+            let mounts = mounts(&config, &pod, &container, restart_count, &pod_ips, &given, value_of)?;
             let own_oom_score_adj = qos::own_oom_score_adj();
             let parts =
                 Parts { restart_count, image, env, mounts, memory_capacity, own_oom_score_adj, target };

@@ -123,6 +123,7 @@ impl ContainerRuntime for FakeRuntime {
             labels: config.labels.clone(),
             annotations: BTreeMap::new(),
             host_network: config.host_network,
+            runtime_handler: config.runtime_handler.clone(),
         };
         state.sandboxes.insert(0, status);
         Ok(id)

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{
 use super::conditions::whole_seconds;
 use super::{Input, StartFailure};
 use crate::compute_actions::{any_main_container_created, newest, should_be_restarted};
+use crate::container_config::mounts::recursive_read_only;
 use crate::pod::{self, ContainerKind};
 use crate::probes::ProbeResult;
 use crate::runtime::{ContainerState, ContainerStatus};
@@ -54,7 +55,7 @@ fn status(
     let (current, previous) = (seen.next(), seen.next());
     let mut status = match current {
         Some(current) => from_runtime(input, container, current, previous, old),
-        None => without_runtime(input.pod, container, old),
+        None => without_runtime(input, container, old),
     };
     if kind == ContainerKind::Init {
         if current.is_some_and(|s| s.state == ContainerState::Exited && s.exit_code == Some(0)) {
@@ -111,13 +112,14 @@ fn default_waiting(pod: &Pod) -> ApiState {
 }
 
 /// A container the runtime does not know: not made yet, or lost.
-fn without_runtime(pod: &Pod, container: &Container, old: Option<&ApiStatus>) -> ApiStatus {
+fn without_runtime(input: &Input<'_>, container: &Container, old: Option<&ApiStatus>) -> ApiStatus {
+    let pod = input.pod;
     let mut status = ApiStatus {
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
         state: Some(default_waiting(pod)),
         last_state: Some(ApiState::default()),
-        volume_mounts: volume_mounts(container),
+        volume_mounts: volume_mounts(container, input.recursive_read_only),
         ..ApiStatus::default()
     };
     let Some(old) = old else { return status };
@@ -164,7 +166,7 @@ fn from_runtime(
                     .then(|| groups.iter().map(|g| i64::from(*g)).collect()),
             }),
         }),
-        volume_mounts: volume_mounts(container),
+        volume_mounts: volume_mounts(container, input.recursive_read_only),
         ..ApiStatus::default()
     };
     status.last_state = Some(match previous {
@@ -205,15 +207,15 @@ fn state(input: &Input<'_>, status: &ContainerStatus) -> ApiState {
     }
 }
 
-fn volume_mounts(container: &Container) -> Option<Vec<VolumeMountStatus>> {
+fn volume_mounts(container: &Container, can: bool) -> Option<Vec<VolumeMountStatus>> {
     let mounts = container.volume_mounts.as_ref()?;
     let status = |mount: &k8s_openapi::api::core::v1::VolumeMount| VolumeMountStatus {
         name: mount.name.clone(),
         mount_path: mount.mount_path.clone(),
         read_only: mount.read_only,
         recursive_read_only: (mount.read_only == Some(true)).then(|| {
-            let wanted = matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
-            if wanted { "Enabled" } else { "Disabled" }.to_owned()
+            // What could not be was refused when the container was to start.
+            if recursive_read_only(mount, can).unwrap_or(false) { "Enabled" } else { "Disabled" }.to_owned()
         }),
         ..VolumeMountStatus::default()
     };

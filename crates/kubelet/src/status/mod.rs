@@ -43,6 +43,8 @@ pub struct Input<'a> {
     pub messages: &'a Messages,
     pub host_ips: &'a [String],
     pub runtime_name: &'a str,
+    /// Whether the pod's mounts are made read-only recursively where it is asked for.
+    pub recursive_read_only: bool,
     pub kubelet_started: Timestamp,
     /// No container will be started any more.
     pub terminal: bool,

@@ -65,6 +65,7 @@ fn runtime(containers: Vec<ContainerStatus>) -> PodRuntimeStatus {
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         host_network: false,
+        runtime_handler: String::new(),
     };
     PodRuntimeStatus { sandboxes: vec![sandbox], containers }
 }
@@ -90,6 +91,7 @@ impl Case {
             messages: &self.messages,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "knarr",
+            recursive_read_only: true,
             kubelet_started: at(self.kubelet_started),
             terminal: self.terminal,
             now: at(100),

@@ -1,5 +1,6 @@
 //! Pods on the embedded runtime, as root: real namespaces, cgroups, overlays and volumes.
 
+mod handlers;
 mod world;
 
 use std::time::Duration;

@@ -13,13 +13,14 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, ContainerStatus, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
     ServiceAccount,
 };
+use k8s_openapi::api::node::v1::RuntimeClass;
 use knarr_api::kind::Kind;
 use knarr_client::clock::SystemClock;
 use knarr_client::events::EventRecorder;
 use knarr_client::{Informers, Supervisor};
 use knarr_kubelet::config::Config;
 use knarr_kubelet::csi::Drivers;
-use knarr_kubelet::embedded::Embedded;
+use knarr_kubelet::embedded::{Embedded, OciHandler};
 use knarr_kubelet::host_security::HostSecurity;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::pod_network::{NetworkError, PodNetwork, PodRef, PortMapping};
@@ -66,12 +67,18 @@ pub struct World {
     pub options: RuntimeOptions,
     pub api: Arc<FakeApi>,
     pub embedded: Embedded,
+    handlers: Vec<OciHandler>,
     pub stop: CancellationToken,
     running: Option<tokio::task::JoinHandle<Result<(), String>>>,
 }
 
 impl World {
     pub async fn new() -> Self {
+        Self::with_handlers(Vec::new()).await
+    }
+
+    /// With handlers of RuntimeClasses beside the default one.
+    pub async fn with_handlers(handlers: Vec<OciHandler>) -> Self {
         // SAFETY: plain system call.
         assert_eq!(unsafe { libc::geteuid() }, 0, "these tests need root");
         let name =
@@ -95,6 +102,7 @@ impl World {
             ServiceAccount::RESOURCE,
             PersistentVolume::RESOURCE,
             PersistentVolumeClaim::RESOURCE,
+            RuntimeClass::RESOURCE,
         ];
         let api = FakeApi::new(Arc::new(SystemClock), &resources);
         let node = json!({
@@ -102,12 +110,12 @@ impl World {
             "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}},
         });
         api.add(&Node::decode(node.to_string().as_bytes()).unwrap());
-        let embedded = open(&folder, &options).await;
+        let embedded = open(&folder, &options, &handlers).await;
         let busybox = find_busybox().expect("these tests need busybox-static");
         let build = ImageBuild::new("box:1".parse().unwrap()).busybox(&busybox).unwrap();
         embedded.images().build(build.env("FROM_IMAGE", "yes").cmd(["sleep", "1000"])).await.unwrap();
         let mut world =
-            Self { folder, options, api, embedded, stop: CancellationToken::new(), running: None };
+            Self { folder, options, api, embedded, handlers, stop: CancellationToken::new(), running: None };
         world.start();
         world
     }
@@ -142,7 +150,7 @@ impl World {
     pub async fn restart(&mut self) {
         self.stop.cancel();
         self.running.take().unwrap().await.unwrap().unwrap();
-        self.embedded = open(&self.folder, &self.options).await;
+        self.embedded = open(&self.folder, &self.options, &self.handlers).await;
         self.start();
     }
 
@@ -194,12 +202,13 @@ impl World {
     }
 }
 
-async fn open(folder: &Path, options: &RuntimeOptions) -> Embedded {
+async fn open(folder: &Path, options: &RuntimeOptions, handlers: &[OciHandler]) -> Embedded {
     let runtime = Runtime::open(options.clone()).await.unwrap();
     let images = ImageStore::open(folder.join("images")).await.unwrap();
     let sandboxes = folder.join("sandboxes");
     let (network, supervisor) = (Arc::new(NoNetwork), Supervisor::new(Arc::new(SystemClock)));
-    Embedded::open(runtime, images, network, PullOptions::default(), sandboxes, supervisor).await.unwrap()
+    let (pull, handlers) = (PullOptions::default(), handlers.to_vec());
+    Embedded::open(runtime, images, network, pull, handlers, sandboxes, supervisor).await.unwrap()
 }
 
 impl Drop for World {

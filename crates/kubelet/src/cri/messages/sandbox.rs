@@ -229,6 +229,8 @@ pub struct PodSandboxStatus {
     pub labels: BTreeMap<String, String>,
     #[prost(btree_map = "string, string", tag = "8")]
     pub annotations: BTreeMap<String, String>,
+    #[prost(string, tag = "9")]
+    pub runtime_handler: String,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

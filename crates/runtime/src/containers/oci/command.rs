@@ -144,7 +144,7 @@ impl Job {
     fn call(&self, command: &mut Command) -> Result<(), Failure> {
         let program = self.runtime.program.display();
         let child = command.spawn().map_err(Failure::step(format!("run {program}")))?;
-        let status = wait(child).map_err(Failure::step(format!("run {program}")))?;
+        let status = wait(child, TIMEOUT).map_err(Failure::step(format!("run {program}")))?;
         if status.success() {
             return Ok(());
         }
@@ -155,9 +155,9 @@ impl Job {
 }
 
 /// Kills it if it takes too long.
-fn wait(mut child: Child) -> io::Result<ExitStatus> {
+pub fn wait(mut child: Child, timeout: Duration) -> io::Result<ExitStatus> {
     let process = sys::pidfd_open(child.id() as i32)?;
-    let end = Instant::now() + TIMEOUT;
+    let end = Instant::now() + timeout;
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -169,7 +169,7 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
             Ok(0) => {
                 child.kill()?;
                 child.wait()?;
-                return Err(io::Error::other(format!("no end within {} s", TIMEOUT.as_secs())));
+                return Err(io::Error::other(format!("no end within {} s", timeout.as_secs())));
             }
             Ok(_) => return child.wait(),
         }

@@ -6,12 +6,14 @@
 
 mod bundle;
 mod command;
+mod program;
 
 use std::path::{Path, PathBuf};
 
 use super::state::SandboxFolder;
 pub use bundle::{Around, config, process};
 pub use command::{Job, Task, delete, run, signal};
+pub use program::OciProgram;
 
 /// Where the runtime is, and where it keeps its records of one sandbox.
 #[derive(Debug, Clone)]
