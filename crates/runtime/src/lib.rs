@@ -1,4 +1,5 @@
 //! The embedded container runtime: images and their snapshots, pod sandboxes, container processes.
 
+pub mod app_armor;
 pub mod containers;
 pub mod images;

@@ -102,26 +102,29 @@ fn mounts(config: &ContainerConfig, sandbox_dir: &Path) -> Vec<runtime::Mount> {
     mounts
 }
 
-/// Admission refuses pods that ask for profiles or labels; ephemeral containers come later.
-fn check_security_modules(config: &ContainerConfig, host: HostSecurity) -> Result<()> {
-    let what = match config.app_armor {
-        Some(AppArmorProfile::RuntimeDefault | AppArmorProfile::Localhost(_)) => "apparmor is not supported",
-        _ if config.se_linux.is_some() && host.se_linux => "SELinux labels are not supported",
-        _ => return Ok(()),
-    };
-    Err(RuntimeError::Failed(format!("failed to create container {:?}: {what}", config.name)))
+/// Admission refuses pods that ask for labels; ephemeral containers come later.
+fn check_se_linux(config: &ContainerConfig, host: HostSecurity) -> Result<()> {
+    if config.se_linux.is_none() || !host.se_linux {
+        return Ok(());
+    }
+    Err(RuntimeError::Failed(format!(
+        "failed to create container {:?}: SELinux labels are not supported",
+        config.name
+    )))
 }
 
 impl Embedded {
     pub(super) async fn make_container(&self, sandbox_id: &str, config: ContainerConfig) -> Result<String> {
-        check_security_modules(&config, HostSecurity::read())?;
+        let host = HostSecurity::read();
+        check_se_linux(&config, host)?;
+        let app_armor = self.app_armor_profile(&config, host)?;
         let store = &self.inner.images;
         let image = store.get(&config.image).await.map_err(errors::image)?;
         let image =
             image.ok_or_else(|| RuntimeError::NotFound(format!("image {:?} not found", config.image)))?;
         let id = new_id();
         store.create_snapshot(&id, &image.id.to_string()).await.map_err(errors::image)?;
-        let made = self.make_from_snapshot(sandbox_id, &id, config, &image).await;
+        let made = self.make_from_snapshot(sandbox_id, &id, config, &image, app_armor).await;
         if made.is_err()
             && let Err(error) = self.remove_snapshots(&id).await
         {
@@ -136,6 +139,7 @@ impl Embedded {
         id: &str,
         mut config: ContainerConfig,
         image: &knarr_runtime::images::Image,
+        app_armor: Option<String>,
     ) -> Result<()> {
         let ids = self.mapped_ids(sandbox_id).await?;
         self.mount_images(id, ids.as_ref(), &mut config.mounts).await?;
@@ -145,7 +149,8 @@ impl Embedded {
             if let Some(folder) = config.log_path.parent() {
                 std::fs::create_dir_all(folder).map_err(errors::file("create", folder))?;
             }
-            spec(id, rootfs, config, &image, &sandbox_dir)
+            let spec = spec(id, rootfs, config, &image, &sandbox_dir)?;
+            Ok(ContainerSpec { app_armor, ..spec })
         });
         let spec = spec.await.map_err(|e| RuntimeError::Failed(format!("background work: {e}")))??;
         self.inner.runtime.create_container(sandbox_id, spec).await.map_err(errors::container)
@@ -223,6 +228,7 @@ fn spec(
         masked_paths: config.unmasked_proc.then(Vec::new),
         readonly_paths: config.unmasked_proc.then(Vec::new),
         seccomp: config.seccomp,
+        app_armor: None,
         rlimits: Vec::new(),
         oom_score_adj: config.oom_score_adj,
         tty: config.tty,
@@ -265,21 +271,16 @@ mod tests {
     }
 
     #[test]
-    fn profiles_and_labels_are_refused() {
+    fn labels_are_refused_where_they_mean_something() {
         let (off, on) = (HostSecurity::default(), HostSecurity { app_armor: true, se_linux: true });
-        let refused = |app_armor: Option<AppArmorProfile>, labels: bool, host| {
+        let refused = |labels: bool, host| {
             let se_linux = labels.then(SeLinuxOptions::default);
-            let config = ContainerConfig { name: "c".into(), app_armor, se_linux, ..Default::default() };
-            check_security_modules(&config, host).err().map(|e| e.to_string())
+            let config = ContainerConfig { name: "c".into(), se_linux, ..Default::default() };
+            check_se_linux(&config, host).err().map(|e| e.to_string())
         };
-        let unsupported = Some("failed to create container \"c\": apparmor is not supported".to_owned());
-        for host in [off, on] {
-            assert_eq!(refused(Some(AppArmorProfile::RuntimeDefault), false, host), unsupported);
-            assert_eq!(refused(Some(AppArmorProfile::Localhost("a".into())), false, host), unsupported);
-            assert_eq!(refused(Some(AppArmorProfile::Unconfined), false, host), None);
-        }
-        assert_eq!(refused(None, true, off), None);
-        assert!(refused(None, true, on).is_some());
+        assert_eq!((refused(true, off), refused(false, on)), (None, None));
+        let unsupported = "failed to create container \"c\": SELinux labels are not supported";
+        assert_eq!(refused(true, on).as_deref(), Some(unsupported));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The container runtime that is built in: `knarr_runtime`'s containers and images as one [`ContainerRuntime`].
 
+mod app_armor;
 mod containers;
 mod errors;
 mod image_volumes;
@@ -21,6 +22,7 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
+use crate::host_security::HostSecurity;
 use crate::labels;
 use crate::pod_network::PodNetwork;
 use crate::runtime::*;
@@ -56,6 +58,8 @@ struct Inner {
     pull: PullOptions,
     /// Sorted by name.
     handlers: Vec<OciHandler>,
+    /// Whether containers can have the default AppArmor profile.
+    has_default_profile: bool,
     /// Files of sandboxes: resolv.conf, hostname.
     dir: PathBuf,
     addresses: Mutex<BTreeMap<String, Vec<IpAddr>>>,
@@ -100,6 +104,9 @@ impl Embedded {
     ) -> Result<Self> {
         handlers.sort_by(|a, b| a.name.cmp(&b.name));
         std::fs::create_dir_all(&dir).map_err(errors::file("create", &dir))?;
+        let loaded = tokio::task::spawn_blocking(|| app_armor::prepare(HostSecurity::read()));
+        let has_default_profile =
+            loaded.await.map_err(|e| RuntimeError::Failed(format!("background work: {e}")))?;
         let (events, _) = broadcast::channel(EVENTS);
         let received = runtime.events();
         let inner = Arc::new(Inner {
@@ -108,6 +115,7 @@ impl Embedded {
             network,
             pull,
             handlers,
+            has_default_profile,
             dir,
             addresses: Mutex::default(),
             pods: Mutex::default(),
@@ -233,7 +241,7 @@ impl ContainerRuntime for Embedded {
         RuntimeFeatures {
             handlers: std::iter::once(default).chain(others).collect(),
             supplemental_groups_policy: true,
-            app_armor: false,
+            app_armor: true,
             se_linux: false,
         }
     }

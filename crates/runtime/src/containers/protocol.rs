@@ -33,6 +33,12 @@ pub fn incompatible(version: u32) -> Option<String> {
     })
 }
 
+/// What of a spec shims of the version would leave out without a word; `None` if they understand or refuse all of it.
+pub fn lost_by(version: u32, spec: &ContainerSpec) -> Option<String> {
+    let lost = version == 0 && spec.app_armor.is_some();
+    lost.then(|| "the sandbox was made by a version that applies no AppArmor profiles".to_owned())
+}
+
 /// A spec with a large environment and many mounts stays far below.
 pub const MAX_FRAME_BYTES: usize = 8 << 20;
 
@@ -293,5 +299,14 @@ mod tests {
             assert_eq!(incompatible(version), None);
         }
         assert_eq!(incompatible(9).unwrap(), "protocol version 9 of the shim is not known: known are 0 to 1");
+    }
+
+    #[test]
+    fn what_old_shims_do_not_know_is_not_sent() {
+        let plain = ContainerSpec::default();
+        assert!(!serde_json::to_string(&plain).unwrap().contains("app_armor"), "left out at its default");
+        let confined = ContainerSpec { app_armor: Some("web".into()), ..plain.clone() };
+        assert_eq!((lost_by(0, &plain), lost_by(1, &confined)), (None, None));
+        assert!(lost_by(0, &confined).unwrap().contains("AppArmor"));
     }
 }

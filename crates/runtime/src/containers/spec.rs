@@ -103,6 +103,9 @@ pub struct ContainerSpec {
     pub masked_paths: Option<Vec<String>>,
     pub readonly_paths: Option<Vec<String>>,
     pub seccomp: SeccompProfile,
+    /// The name of a profile that is loaded on the host; `None` leaves it at that of the shim, unconfined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_armor: Option<String>,
     pub rlimits: Vec<Rlimit>,
     pub oom_score_adj: Option<i32>,
     pub tty: bool,
@@ -299,6 +302,9 @@ pub(super) fn spec_fault(spec: &ContainerSpec) -> Option<String> {
             return Some(format!("mount destination {:?} is not an absolute path", mount.destination));
         }
     }
+    if spec.app_armor.as_ref().is_some_and(|name| name.is_empty() || name.contains(['\0', '\n'])) {
+        return Some(format!("AppArmor profile {:?}", spec.app_armor.as_deref().unwrap_or_default()));
+    }
     if !spec.stop_signal.is_empty() && super::signal_number(&spec.stop_signal).is_none() {
         return Some(format!("stop signal {:?}", spec.stop_signal));
     }
@@ -325,7 +331,8 @@ mod tests {
             ..ContainerSpec::default()
         };
         assert_eq!(spec_fault(&good), None);
-        let cases: [(ContainerSpec, &str); 5] = [
+        let cases: [(ContainerSpec, &str); 6] = [
+            (ContainerSpec { app_armor: Some("a\nb".into()), ..good.clone() }, "AppArmor profile"),
             (ContainerSpec { args: vec![], ..good.clone() }, "no command"),
             (ContainerSpec { rootfs: "r".into(), ..good.clone() }, "rootfs"),
             (ContainerSpec { cwd: "x".into(), ..good.clone() }, "working directory"),

@@ -1,5 +1,6 @@
 //! Sandboxes and containers on the real kernel; as root.
 
+mod app_armor;
 mod escapes;
 mod exec;
 mod isolation;

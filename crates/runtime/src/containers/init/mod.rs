@@ -4,6 +4,7 @@
 //! SOCK_SEQPACKET socket: the terminal's master descriptor if there is one, a [`Failure`] if it cannot
 //! go on; the socket closes by itself when the program takes over.
 
+mod app_armor;
 mod null_device;
 mod process;
 mod root;
@@ -117,6 +118,9 @@ fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Fai
     sys::close_all_but(&launch.kept()).map_err(Failure::step("close inherited descriptors"))?;
     launch.process.set_oom_score_adj()?;
     launch.process.set_rlimits()?;
+    if let Some(profile) = &launch.process.app_armor {
+        app_armor::on_exec(profile)?;
+    }
     launch.stdio.give_to(launch.outside_uid()?);
     let cover = rootfs::NullCover::open().map_err(Failure::step("open /dev/null"))?;
     let null = cover.device().map_err(Failure::step("open /dev/null"))?;

@@ -25,6 +25,8 @@ pub struct Process {
     pub capabilities: CapabilitySets,
     pub no_new_privileges: bool,
     pub filter: Option<Vec<Instruction>>,
+    /// The name of an AppArmor profile.
+    pub app_armor: Option<String>,
     pub rlimits: Vec<Rlimit>,
     pub oom_score_adj: Option<i32>,
     pub hostname: String,
@@ -52,6 +54,7 @@ impl Process {
             capabilities,
             no_new_privileges: spec.no_new_privileges,
             filter,
+            app_armor: spec.app_armor.clone(),
             rlimits: spec.rlimits.clone(),
             oom_score_adj: spec.oom_score_adj,
             hostname: hostname.to_owned(),

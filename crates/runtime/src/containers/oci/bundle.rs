@@ -110,6 +110,9 @@ pub fn process(spec: &ContainerSpec, hostname: &str) -> Value {
         "rlimits": rlimits,
         "noNewPrivileges": spec.no_new_privileges,
     });
+    if let Some(profile) = &spec.app_armor {
+        process["apparmorProfile"] = json!(profile);
+    }
     if let Some(score) = spec.oom_score_adj {
         process["oomScoreAdj"] = json!(score);
     }
@@ -215,6 +218,7 @@ mod tests {
             user: User { uid: 5, gid: 6, additional_gids: vec![7] },
             seccomp: SeccompProfile::RuntimeDefault,
             no_new_privileges: true,
+            app_armor: Some("web".into()),
             ..ContainerSpec::default()
         }
     }
@@ -237,6 +241,7 @@ mod tests {
         assert_eq!(config["process"]["capabilities"]["bounding"].as_array().map(Vec::len), Some(14));
         assert_eq!(config["process"]["capabilities"]["ambient"], json!([]));
         assert_eq!(config["process"]["noNewPrivileges"], true);
+        assert_eq!(config["process"]["apparmorProfile"], "web");
         assert_eq!(config["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
         assert_eq!(config["linux"]["resources"]["devices"][0], json!({"allow": false, "access": "rwm"}));
         let shared = ContainerSpec { pid_mode: PidMode::Pod, ..spec() };

@@ -46,6 +46,9 @@ impl Runtime {
         if self.sandbox_of(&spec.id).is_ok() {
             return Err(Error::AlreadyExists(spec.id));
         }
+        if let Some(why) = sandbox.lost_by(&spec) {
+            return Err(Error::State(why));
+        }
         unbroken(async move {
             let request = Request::Create(Box::new(spec.clone()));
             let (response, _) = sandbox.client()?.call(request, Vec::new()).await?;

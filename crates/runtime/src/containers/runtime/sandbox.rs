@@ -13,7 +13,7 @@ use tokio::sync::{broadcast, watch};
 use super::shim_program::ShimProgram;
 use super::{blocking, lock};
 use crate::containers::client::{Notice, ShimClient};
-use crate::containers::protocol::{Ready, Request, incompatible};
+use crate::containers::protocol::{Ready, Request, incompatible, lost_by};
 use crate::containers::purge::kill_shim;
 use crate::containers::spec::{ContainerSpec, IdRange};
 use crate::containers::state::{self, SandboxFolder, SandboxRecord};
@@ -154,6 +154,11 @@ impl Sandbox {
     pub fn client(&self) -> Result<ShimClient> {
         let client = lock(&self.inside).client.clone();
         client.ok_or_else(|| Error::State(format!("sandbox {:?} is not running", self.id())))
+    }
+
+    /// Why its shim cannot run the container; `None` if it can.
+    pub fn lost_by(&self, spec: &ContainerSpec) -> Option<String> {
+        lost_by(self.record.version, spec)
     }
 
     pub fn user_namespace(&self) -> Option<IdRange> {

@@ -1,0 +1,73 @@
+//! The AppArmor profile of containers that name none.
+
+/// Its name, as the kernel and `/proc/PID/attr/current` show it.
+pub const DEFAULT_PROFILE: &str = "knarr-default";
+
+/// Of /proc, beside the processes' own folders: what the kernel's parts and drivers have there.
+const PROC_FOLDERS: &str = "acpi,asound,bus,driver,dynamic_debug,fs,irq,scsi,sysvipc,tty";
+/// Of /sys: everything but `fs`, of which control groups may be written where they are mounted so.
+const SYS_FOLDERS: &str = "block,bus,class,dev,devices,firmware,hypervisor,kernel,module,power";
+
+/// The profile, in apparmor.d(5)'s language. In effect that of containerd and Docker: a container may do what its
+/// capabilities and mounts allow, but may not mount, not write to what of /proc and /sys is the machine's, and exchange
+/// signals and ptrace with processes under the same profile alone.
+pub fn text() -> String {
+    format!(
+        "profile {DEFAULT_PROFILE} flags=(attach_disconnected,mediate_deleted) {{
+  file,
+  network,
+  capability,
+  umount,
+  deny mount,
+
+  # The host's processes, and OCI runtimes where they have profiles of their own.
+  signal (receive) peer=unconfined,
+  signal (receive) peer=runc,
+  signal (receive) peer=crun,
+  signal (send, receive) peer={DEFAULT_PROFILE},
+  ptrace (trace, read, tracedby, readby) peer={DEFAULT_PROFILE},
+
+  # Files directly in /proc, and the folders that are no process's.
+  deny /proc/* w,
+  deny /proc/{{{PROC_FOLDERS}}}/** w,
+  deny /proc/kcore rwklx,
+  deny /proc/sysrq-trigger rwklx,
+  # Of the sysctls, System V shared memory's may be written.
+  deny /proc/sys/[^k]** w,
+  deny /proc/sys/kernel/{{[^s],s[^h],sh[^m]}}** w,
+
+  deny /sys/{{{SYS_FOLDERS}}}/** wklx,
+  deny /sys/fs/{{[^c],c[^g],cg[^r]}}** wklx,
+  deny /sys/firmware/** r,
+  deny /sys/kernel/security/** r,
+  deny /sys/devices/virtual/powercap/** r,
+}}
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// The parser needs no AppArmor in the kernel to read a profile; where it is not installed, the text is all there is.
+    #[test]
+    fn the_profile_parses() {
+        let text = text();
+        assert!(text.starts_with("profile knarr-default flags=") && !text.contains("{{"), "{text}");
+        assert_eq!(text.matches('{').count(), text.matches('}').count());
+        let parser = Command::new("apparmor_parser")
+            .args(["--skip-kernel-load", "--skip-cache", "--debug"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let Ok(mut parser) = parser else { return };
+        parser.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        let output = parser.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
