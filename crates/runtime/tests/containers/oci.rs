@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use knarr_runtime::containers::{
-    Bind, ContainerSpec, ExecRequest, IdRange, Mount, MountKind, PidMode, SandboxConfig, SeccompProfile, User,
+    Bind, Cgroups, ContainerSpec, ExecRequest, IdRange, Mount, MountKind, PidMode, SandboxConfig,
+    SeccompProfile, User,
 };
 
 use crate::world::{World, eventually, sandbox};
@@ -80,6 +81,11 @@ async fn commands_signals_and_the_end() {
     for code in 0..20 {
         assert_eq!(world.sh("c", &format!("exit {code}")).await.0, code);
     }
+    let status = world.runtime.container("c").unwrap().status;
+    let cgroups = world.runtime.cgroups();
+    assert!(cgroups.processes("besteffort/pods/c").contains(&status.pid), "the limits of its pod hold");
+    let shims = Cgroups::detect(&world.options.shim_cgroup).unwrap();
+    assert_eq!(shims.children(""), Vec::<String>::new(), "nothing of it is beside the shim");
     let args = vec!["nope".to_owned()];
     let error = world.runtime.exec_sync("c", args, None).await.unwrap_err().to_string();
     assert!(error.contains("executable file not found in $PATH"), "{error}");

@@ -194,7 +194,8 @@ impl Container {
             host_ipc: around.config.host_ipc,
             joined_pid: joined.and_then(sys::pid_of),
             hostname: around.hostname,
-            cgroup: around.cgroups.full_path(&self.cgroup),
+            // A relative one would be below the shim's own.
+            cgroup: format!("/{}", around.cgroups.full_path(&self.cgroup)),
             device_rules: &rules,
         };
         let config = oci::config(&self.spec, &plan, &sandbox)?;
