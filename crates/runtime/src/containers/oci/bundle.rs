@@ -34,13 +34,8 @@ pub fn config(spec: &ContainerSpec, plan: &RootfsPlan, around: &Around<'_>) -> R
     for mount in &plan.mounts {
         mounts.push(mount_json(mount, plan.privileged));
     }
-    let rule = |rule: &DeviceRule| {
-        let number = |number: Option<u32>| number.map_or(-1, i64::from);
-        let kind = if rule.block { "b" } else { "c" };
-        json!({"allow": true, "type": kind, "major": number(rule.major), "minor": number(rule.minor), "access": rule.access})
-    };
     let mut devices = vec![json!({"allow": plan.privileged, "access": "rwm"})];
-    devices.extend(around.device_rules.iter().filter(|_| !plan.privileged).map(rule));
+    devices.extend(around.device_rules.iter().filter(|_| !plan.privileged).map(device_rule));
     let nodes: Vec<Value> = plan
         .devices
         .iter()
@@ -72,6 +67,17 @@ pub fn config(spec: &ContainerSpec, plan: &RootfsPlan, around: &Around<'_>) -> R
         "mounts": mounts,
         "linux": linux,
     }))
+}
+
+/// A number that is left out stands for all; -1 does so for runc alone.
+fn device_rule(rule: &DeviceRule) -> Value {
+    let mut entry = json!({"allow": true, "type": if rule.block { "b" } else { "c" }, "access": rule.access});
+    for (name, number) in [("major", rule.major), ("minor", rule.minor)] {
+        if let Some(number) = number {
+            entry[name] = json!(number);
+        }
+    }
+    entry
 }
 
 /// The `process` of a container's configuration, and the whole of a command's.
@@ -251,6 +257,14 @@ mod tests {
         let host = Around { netns: None, host_ipc: true, ..around("pod") };
         let config = configured(&ContainerSpec { pid_mode: PidMode::Host, ..spec() }, &host);
         assert_eq!(config["linux"]["namespaces"], json!([{"type": "mount"}, {"type": "cgroup"}]));
+    }
+
+    #[test]
+    fn devices_without_numbers_are_all() {
+        let all = DeviceRule { block: true, major: None, minor: None, access: "m".to_owned() };
+        assert_eq!(device_rule(&all), json!({"allow": true, "type": "b", "access": "m"}));
+        let some = DeviceRule { block: false, major: Some(136), access: "rwm".to_owned(), ..all };
+        assert_eq!(device_rule(&some), json!({"allow": true, "type": "c", "major": 136, "access": "rwm"}));
     }
 
     #[test]
