@@ -86,6 +86,15 @@ async fn commands_signals_and_the_end() {
     assert!(cgroups.processes("besteffort/pods/c").contains(&status.pid), "the limits of its pod hold");
     let shims = Cgroups::detect(&world.options.shim_cgroup).unwrap();
     assert_eq!(shims.children(""), Vec::<String>::new(), "nothing of it is beside the shim");
+    // As probes and users have it.
+    let commands = (0..8).map(|code| (code, format!("exit {code}"))).collect::<Vec<_>>();
+    let ends = commands.iter().map(async |(code, script)| (*code, world.sh("c", script).await.0));
+    for (wanted, code) in futures_util::future::join_all(ends).await {
+        assert_eq!(code, wanted);
+    }
+    let left = fs::read_dir(world.options.state_dir.join("sandboxes/s/containers/c")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().starts_with("exec-")), "{left:?}");
     let args = vec!["nope".to_owned()];
     let error = world.runtime.exec_sync("c", args, None).await.unwrap_err().to_string();
     assert!(error.contains("executable file not found in $PATH"), "{error}");

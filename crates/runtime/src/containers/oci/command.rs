@@ -17,10 +17,6 @@ use crate::containers::{socket, sys};
 
 /// For one call; a virtual machine takes seconds to start.
 const TIMEOUT: Duration = Duration::from_secs(120);
-const LOG: &str = "oci-log.json";
-const PID_FILE: &str = "oci-pid";
-/// Relative to the bundle, because the address of a socket is short.
-const CONSOLE: &str = "console.sock";
 /// Before the words that the shim adds itself.
 const PREFIX: &str = "unable to start container process: ";
 
@@ -40,6 +36,30 @@ pub enum Task {
     Start,
     /// A command; the file holds its `process`.
     Exec(PathBuf),
+}
+
+/// What a job's calls write, relative to the bundle, because the address of a socket is short. Several commands may be
+/// on their way at once, so that each has its own.
+struct Files {
+    log: String,
+    pid: String,
+    console: String,
+}
+
+impl Files {
+    fn of(task: &Task) -> Self {
+        let name = match task {
+            Task::Start => "start".into(),
+            Task::Exec(process) => process.file_stem().unwrap_or_default().to_string_lossy(),
+        };
+        Self { log: format!("{name}.log"), pid: format!("{name}.pid"), console: format!("{name}.sock") }
+    }
+
+    fn remove(&self) {
+        for file in [&self.log, &self.pid, &self.console] {
+            let _ = std::fs::remove_file(file);
+        }
+    }
 }
 
 /// The body of the shim's clone: reports as a container's first process does, with the process that the runtime started
@@ -64,38 +84,45 @@ fn start(job: &Job, stdio: &init::Stdio, report: BorrowedFd<'_>) -> Result<(), F
     stdio.set(&null.map_err(Failure::step("open /dev/null"))?.into())?;
     let kept = [0, 1, 2, report.as_raw_fd()];
     sys::close_all_but(&kept).map_err(Failure::step("close inherited descriptors"))?;
-    let _ = std::fs::remove_file(LOG);
-    let console = job.terminal.map(|_| listen()).transpose()?;
-    let mut command = job.command(match &job.task {
+    let files = Files::of(&job.task);
+    files.remove();
+    let result = start_with(job, &files, report);
+    files.remove();
+    if let Task::Exec(process) = &job.task {
+        let _ = std::fs::remove_file(process);
+    }
+    result
+}
+
+fn start_with(job: &Job, files: &Files, report: BorrowedFd<'_>) -> Result<(), Failure> {
+    let console = job.terminal.map(|_| listen(&files.console)).transpose()?;
+    let verb = match &job.task {
         Task::Start => "create",
         Task::Exec(_) => "exec",
-    });
+    };
+    let mut command = job.command(files, verb);
     match &job.task {
         Task::Start => command.arg("--bundle").arg(&job.bundle),
         Task::Exec(process) => command.arg("--detach").arg("--process").arg(process),
     };
-    command.args(["--pid-file", PID_FILE]);
+    command.args(["--pid-file", &files.pid]);
     if console.is_some() {
-        command.args(["--console-socket", CONSOLE]);
+        command.args(["--console-socket", &files.console]);
     }
-    job.call(command.arg(&job.id))?;
-    hand_over(report)?;
+    job.call(files, command.arg(&job.id))?;
+    hand_over(&files.pid, report)?;
     if let (Some(listener), Some(size)) = (console, job.terminal) {
         hand_over_terminal(&listener, size, report)?;
     }
     match &job.task {
-        Task::Exec(process) => {
-            let _ = std::fs::remove_file(process);
-            Ok(())
-        }
-        Task::Start => job.call(job.command("start").arg(&job.id)),
+        Task::Exec(_) => Ok(()),
+        Task::Start => job.call(files, job.command(files, "start").arg(&job.id)),
     }
 }
 
 /// The process that the runtime has started is this one's child by now, and then the shim's.
-fn hand_over(report: BorrowedFd<'_>) -> Result<(), Failure> {
-    let text = std::fs::read_to_string(PID_FILE).map_err(Failure::step("read the runtime's pid file"))?;
-    let _ = std::fs::remove_file(PID_FILE);
+fn hand_over(pid_file: &str, report: BorrowedFd<'_>) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(pid_file).map_err(Failure::step("read the runtime's pid file"))?;
     let pid: i32 =
         text.trim().parse().map_err(|_| failed(format!("the runtime's pid file holds {text:?}")))?;
     let pidfd = sys::pidfd_open(pid).map_err(Failure::step("open the runtime's process"))?;
@@ -104,9 +131,8 @@ fn hand_over(report: BorrowedFd<'_>) -> Result<(), Failure> {
     socket::send(report, &message, &[pidfd.as_fd()]).map(drop).map_err(Failure::step("report the process"))
 }
 
-fn listen() -> Result<UnixListener, Failure> {
-    let _ = std::fs::remove_file(CONSOLE);
-    UnixListener::bind(CONSOLE).map_err(Failure::step("bind the console socket"))
+fn listen(socket: &str) -> Result<UnixListener, Failure> {
+    UnixListener::bind(socket).map_err(Failure::step("bind the console socket"))
 }
 
 fn hand_over_terminal(
@@ -114,7 +140,6 @@ fn hand_over_terminal(
     size: Option<TerminalSize>,
     report: BorrowedFd<'_>,
 ) -> Result<(), Failure> {
-    let _ = std::fs::remove_file(CONSOLE);
     let step = || Failure::step("receive the terminal");
     // The runtime has sent it before it ended: nothing is waited for.
     listener.set_nonblocking(true).map_err(step())?;
@@ -135,20 +160,20 @@ fn failed(message: String) -> Failure {
 }
 
 impl Job {
-    fn command(&self, verb: &str) -> Command {
+    fn command(&self, files: &Files, verb: &str) -> Command {
         let mut command = self.runtime.command();
-        command.args(["--log", LOG, "--log-format", "json"]).arg(verb);
+        command.args(["--log", &files.log, "--log-format", "json"]).arg(verb);
         command
     }
 
-    fn call(&self, command: &mut Command) -> Result<(), Failure> {
+    fn call(&self, files: &Files, command: &mut Command) -> Result<(), Failure> {
         let program = self.runtime.program.display();
         let child = command.spawn().map_err(Failure::step(format!("run {program}")))?;
         let status = wait(child, TIMEOUT).map_err(Failure::step(format!("run {program}")))?;
         if status.success() {
             return Ok(());
         }
-        let log = std::fs::read_to_string(LOG).unwrap_or_default();
+        let log = std::fs::read_to_string(&files.log).unwrap_or_default();
         let message = last_error(&log).unwrap_or_else(|| format!("{program}: {status}"));
         Err(Failure { exit_code: exit_code(&message), message })
     }
