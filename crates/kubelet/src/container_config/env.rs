@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret
 use knarr_api::kind::Kind;
 
 use super::downward::{Addresses, field_value, resource_value};
-use super::expansion::expand;
+use super::expansion::{MAX_TOTAL, expand};
 use crate::pod;
 use crate::volumes::field_ref::Allocatable;
 use crate::volumes::{ObjectSource, SourceError};
@@ -86,44 +86,65 @@ fn references(container: &Container) -> (BTreeSet<String>, BTreeSet<String>) {
     (maps, secrets)
 }
 
-/// The variables of a container, by name. Texts of errors are upstream's.
+/// Variables by name, and the bytes that making them has taken.
+#[derive(Default)]
+struct Made {
+    env: BTreeMap<String, String>,
+    bytes: usize,
+}
+
+impl Made {
+    /// What is overwritten later counts as well. No program could be given more.
+    fn insert(&mut self, name: String, value: &str) -> Result<(), String> {
+        self.bytes += name.len() + value.len();
+        if self.bytes > MAX_TOTAL {
+            return Err(format!("the environment is larger than {MAX_TOTAL} bytes"));
+        }
+        self.env.insert(name, value.to_owned());
+        Ok(())
+    }
+}
+
+/// The variables of a container, by name. Texts of errors are upstream's, but for that of the limit.
 pub fn environment(
     context: &Context<'_>,
     container: &Container,
     sources: &Sources,
 ) -> Result<BTreeMap<String, String>, String> {
-    let mut env = BTreeMap::new();
+    let mut made = Made::default();
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or("");
         if let Some(r) = &from.config_map_ref {
             let map = sources.config_map(&r.name, r.optional == Some(true))?;
             for (key, value) in map.and_then(|m| m.data.as_ref()).into_iter().flatten() {
-                env.insert(format!("{prefix}{key}"), value.clone());
+                made.insert(format!("{prefix}{key}"), value)?;
             }
         }
         if let Some(r) = &from.secret_ref {
             let secret = sources.secret(&r.name, r.optional == Some(true))?;
             for (key, value) in secret.and_then(|s| s.data.as_ref()).into_iter().flatten() {
-                env.insert(format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
+                made.insert(format!("{prefix}{key}"), &String::from_utf8_lossy(&value.0))?;
             }
         }
     }
     for variable in container.env.iter().flatten() {
         let value = match (variable.value.as_deref().filter(|v| !v.is_empty()), &variable.value_from) {
             (Some(value), _) => {
-                Some(expand(value, |name| env.get(name).or_else(|| context.services.get(name)).cloned()))
+                Some(expand(value, |name| made.env.get(name).or_else(|| context.services.get(name)))?)
             }
             (None, Some(source)) => value_from(context, container, sources, source)?,
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
-            env.insert(variable.name.clone(), value);
+            made.insert(variable.name.clone(), &value)?;
         }
     }
     for (name, value) in context.services {
-        env.entry(name.clone()).or_insert_with(|| value.clone());
+        if !made.env.contains_key(name) {
+            made.insert(name.clone(), value)?;
+        }
     }
-    Ok(env)
+    Ok(made.env)
 }
 
 /// `None` where an optional source is missing.
@@ -261,6 +282,25 @@ mod tests {
             assert_eq!(env.get(name).map(String::as_str), Some(value), "{name}");
         }
         assert!(!env.contains_key("MISSING"));
+    }
+
+    #[test]
+    fn an_environment_that_no_program_could_be_given_is_not_made() {
+        // Each is twice as long as the one before.
+        let doubled = |n: u32| plain(&format!("V{n}"), &format!("$(V{0})$(V{0})", n - 1));
+        let env = [plain("V0", "0123456789")].into_iter().chain((1..64).map(doubled)).collect();
+        assert_eq!(run(env, None).unwrap_err(), "a value with its references is longer than 131072 bytes");
+        // One config map under many prefixes.
+        let many = |count: usize| {
+            let source = |n| EnvFromSource {
+                prefix: Some(format!("{n}{}", "_".repeat(1000))),
+                config_map_ref: Some(ConfigMapEnvSource { name: "cfg".into(), optional: None }),
+                ..EnvFromSource::default()
+            };
+            run(Vec::new(), Some((0..count).map(source).collect())).map(|env| env.len())
+        };
+        assert_eq!(many(1000), Ok(1001));
+        assert_eq!(many(3000).unwrap_err(), "the environment is larger than 2097152 bytes");
     }
 
     #[test]

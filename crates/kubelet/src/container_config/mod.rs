@@ -22,7 +22,7 @@ use crate::pod::{self, ContainerKind};
 use crate::qos;
 use crate::resources::container_resources;
 use crate::runtime::{ContainerConfig, Image, Mount, PidMode};
-use expansion::expand;
+use expansion::expand_all;
 
 /// What a container's configuration is made from, beside pod and container.
 pub struct Parts {
@@ -53,9 +53,8 @@ pub fn container_config(
             device.name
         ));
     }
-    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
-        list.iter().flatten().map(|text| expand(text, |name| env.get(name).cloned())).collect()
-    };
+    let expanded =
+        |list: &Option<Vec<String>>| expand_all(list.as_deref().unwrap_or_default(), |name| env.get(name));
     let spec = pod::spec(pod);
     let pid_mode = if spec.host_pid == Some(true) {
         PidMode::Host
@@ -75,8 +74,8 @@ pub fn container_config(
         attempt: restart_count,
         image: image.id.clone(),
         image_name: container.image.clone().unwrap_or_default(),
-        command: expanded(&container.command),
-        args: expanded(&container.args),
+        command: expanded(&container.command)?,
+        args: expanded(&container.args)?,
         working_dir: container.working_dir.clone().unwrap_or_default(),
         mounts,
         labels: labels::container_labels(pod, container),

@@ -126,7 +126,7 @@ fn resolved_expression(
         let value = value_of(name).filter(|v| !v.is_empty());
         missing.set(missing.get() || value.is_none());
         value
-    });
+    })?;
     if missing.get() {
         return Err(format!("missing value for {expression:?}"));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, Probe};
 
 use super::grpc;
-use crate::container_config::expansion::expand;
+use crate::container_config::expansion::expand_all;
 use crate::http_get::{self, resolve_port};
 use crate::runtime::{ContainerRuntime, RuntimeError};
 
@@ -77,9 +77,9 @@ async fn command(
 ) -> Result<Outcome, String> {
     let value_of = |name: &str| {
         let found = container.env.iter().flatten().rev().find(|e| e.name == name && e.value_from.is_none());
-        found.and_then(|e| e.value.clone())
+        found.and_then(|e| e.value.as_deref())
     };
-    let command: Vec<String> = command.iter().map(|word| expand(word, value_of)).collect();
+    let command = expand_all(command, value_of)?;
     match runtime.exec_sync(container_id, &command, seconds).await {
         Ok(output) if output.exit_code == 0 => Ok(Outcome::Success),
         Ok(output) => {
