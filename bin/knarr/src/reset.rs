@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use knarr_network::cleanup::{CleanupConfig, cleanup};
 use knarr_runtime::containers::purge;
+use knarr_runtime::remove_folder;
 
 use crate::layout::{DEFAULT_CGROUP_ROOT, DEFAULT_DATA_DIR, Layout, shim_cgroup};
 use crate::preflight;
@@ -52,8 +53,7 @@ pub fn run(args: ResetArgs) -> Result<()> {
     let mounts = unmount_below(&[layout.root(), &kubelet])?;
     println!("removed {} mounts", mounts + report.mounts);
     empty_kubelet_dir(&kubelet)?;
-    std::fs::remove_dir_all(layout.root())
-        .with_context(|| format!("cannot remove {}", layout.root().display()))?;
+    remove_folder(layout.root()).with_context(|| format!("cannot remove {}", layout.root().display()))?;
     println!("removed {}", layout.root().display());
     if let Some(error) = errors.into_iter().next() {
         return Err(anyhow::Error::new(error).context("some of the network could not be removed"));
@@ -113,12 +113,7 @@ fn kubelet_dir(layout: &Layout) -> PathBuf {
 fn empty_kubelet_dir(kubelet: &Path) -> Result<()> {
     for name in ["pods", "logs", "plugins/kubernetes.io"] {
         let folder = kubelet.join(name);
-        match std::fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", folder.display()));
-            }
-            _ => {}
-        }
+        remove_folder(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
     }
     Ok(())
 }

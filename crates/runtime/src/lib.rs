@@ -3,3 +3,6 @@
 pub mod app_armor;
 pub mod containers;
 pub mod images;
+mod removal;
+
+pub use removal::remove_folder;

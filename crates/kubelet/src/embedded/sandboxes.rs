@@ -140,12 +140,7 @@ impl Embedded {
             self.remove_snapshots(&container).await?;
         }
         let dir = self.sandbox_dir(id);
-        match std::fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(errors::file("remove", &dir)(error));
-            }
-            _ => {}
-        }
+        knarr_runtime::remove_folder(&dir).map_err(errors::file("remove", &dir))?;
         lock(&self.inner.pods).remove(id);
         Ok(())
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
 
 use super::{PodSyncer, blocking, lock};
@@ -82,12 +81,8 @@ fn remove_files(dirs: &PodDirs, uid: &str) -> Result<(), String> {
     let logs = fs::read_dir(dirs.logs()).into_iter().flatten().flatten();
     let logs = logs.filter(|e| e.file_name().to_str().is_some_and(|n| n.ends_with(&end))).map(|e| e.path());
     for folder in std::iter::once(pod_dir).chain(logs) {
-        match fs::remove_dir_all(&folder) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(format!("cannot remove {}: {error}", folder.display()));
-            }
-            _ => {}
-        }
+        knarr_runtime::remove_folder(&folder)
+            .map_err(|error| format!("cannot remove {}: {error}", folder.display()))?;
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ pub async fn answer(root: &Path, name: String, method: &Method) -> Answer {
     };
     let work: fn(&Path) -> io::Result<()> = match *method {
         Method::POST => make,
-        Method::DELETE => remove,
+        Method::DELETE => knarr_runtime::remove_folder,
         _ => return answer::text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed"),
     };
     let of_work = path.clone();
@@ -51,13 +51,6 @@ fn make(path: &Path) -> io::Result<()> {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(0o777)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
-    }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

@@ -43,7 +43,7 @@ pub fn write(
         let new = new_data_dir(dir, now)?;
         let swapped = fill(&new, payload).and_then(|()| ownership(dir)).and_then(|()| swap(dir, &new));
         if let Err(error) = swapped {
-            let _ = fs::remove_dir_all(&new);
+            let _ = knarr_runtime::remove_folder(&new);
             return Err(error);
         }
     }
@@ -170,7 +170,7 @@ fn remove_stale(dir: &Path) -> Result<()> {
         }
         let kind = entry.file_type().map_err(Error::file("read", &path))?;
         if text.starts_with("..") && kind.is_dir() {
-            fs::remove_dir_all(&path).map_err(Error::file("remove", &path))?;
+            knarr_runtime::remove_folder(&path).map_err(Error::file("remove", &path))?;
         } else if kind.is_symlink() {
             let ours = fs::read_link(&path).is_ok_and(|target| target.starts_with(DATA));
             if text == NEW_DATA || ours && !path.exists() {

@@ -318,12 +318,7 @@ fn take_down(pod_dir: &Path) -> Result<(), Error> {
     }
     for name in ["volume-subpaths", "volumes"] {
         let dir = pod_dir.join(name);
-        match std::fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::file("remove", &dir)(error));
-            }
-            _ => {}
-        }
+        knarr_runtime::remove_folder(&dir).map_err(Error::file("remove", &dir))?;
     }
     Ok(())
 }

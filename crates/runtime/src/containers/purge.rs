@@ -45,7 +45,7 @@ pub fn purge(state_dir: &Path, cgroup_roots: &[&str]) -> Result<PurgeReport> {
     }
     if let Some(state_dir) = &state_dir {
         report.mounts = state::unmount_below(state_dir);
-        fs::remove_dir_all(state_dir).map_err(Error::file("remove", state_dir))?;
+        crate::remove_folder(state_dir).map_err(Error::file("remove", state_dir))?;
     }
     Ok(report)
 }

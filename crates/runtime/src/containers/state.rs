@@ -166,14 +166,6 @@ pub fn make_private_folder(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Deletes a folder with all in it; one that is not there is no fault.
-pub fn remove_folder(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 /// Takes down whatever is mounted at or below `folder`, inner mounts first. How many there were.
 pub fn unmount_below(folder: &Path) -> usize {
     let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

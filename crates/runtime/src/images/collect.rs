@@ -90,7 +90,7 @@ impl Collector {
             for entry in fs::read_dir(ingest).map_err(ImageError::io("list", ingest))?.flatten() {
                 let path = entry.path();
                 let removed = match entry.file_type() {
-                    Ok(kind) if kind.is_dir() => fs::remove_dir_all(&path),
+                    Ok(kind) if kind.is_dir() => crate::remove_folder(&path),
                     _ => fs::remove_file(&path),
                 };
                 removed.map_err(ImageError::io("remove", &path))?;

@@ -34,7 +34,7 @@ mod usage;
 mod user;
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 #[cfg(test)]
 mod tests;
 

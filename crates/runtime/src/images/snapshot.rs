@@ -126,7 +126,7 @@ impl SnapshotStore {
             .and_then(|()| fs::write(staging.join("snapshot.json"), json))
             .and_then(|()| fs::rename(&staging, &dir));
         if let Err(e) = made {
-            let _ = fs::remove_dir_all(&staging);
+            let _ = crate::remove_folder(&staging);
             if dir.exists() {
                 return Err(ImageError::SnapshotExists(name.to_owned()));
             }

@@ -12,7 +12,7 @@ use crate::containers::cgroups::{Resources, Stats};
 use crate::containers::protocol::{Request, Response};
 use crate::containers::spec::{ContainerSpec, IdRange, spec_fault};
 use crate::containers::status::{ContainerState, ContainerStatus, TerminalSize};
-use crate::containers::{Error, Result, signal_number, state};
+use crate::containers::{Error, Result, signal_number};
 
 /// How long a killed container may take to be gone before the stop is reported as failed.
 const KILL_WAIT: Duration = Duration::from_secs(10);
@@ -143,7 +143,7 @@ impl Runtime {
         let folder = sandbox.folder().container(id);
         blocking(move || -> Result<()> {
             cgroups.remove(&path)?;
-            state::remove_folder(&folder).map_err(Error::file("remove", &folder))
+            crate::remove_folder(&folder).map_err(Error::file("remove", &folder))
         })
         .await??;
         sandbox.forget(id);

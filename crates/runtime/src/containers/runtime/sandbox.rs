@@ -320,5 +320,5 @@ fn spawn_shim(shim: &ShimProgram, folder: &SandboxFolder) -> Result<Ready> {
 pub fn remove_folder(folder: &SandboxFolder) -> Result<()> {
     kill_shim(folder);
     state::unmount_below(folder.path());
-    state::remove_folder(folder.path()).map_err(Error::file("remove", folder.path()))
+    crate::remove_folder(folder.path()).map_err(Error::file("remove", folder.path()))
 }

@@ -1,6 +1,5 @@
 //! One container as the shim sees it: from its spec to its exit code on disk.
 
-use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -287,7 +286,7 @@ impl Container {
     }
 
     pub fn remove_folder(&self, folder: &SandboxFolder) {
-        let _ = fs::remove_dir_all(folder.container(&self.spec.id));
+        let _ = crate::remove_folder(&folder.container(&self.spec.id));
     }
 }
 

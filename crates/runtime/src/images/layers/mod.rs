@@ -148,7 +148,7 @@ impl LayerStore {
             .or_else(|e| e.map_or(Ok(()), Err))
         });
         if staging.exists() {
-            let _ = fs::remove_dir_all(&staging);
+            let _ = crate::remove_folder(&staging);
         }
         result.map(|()| chain)
     }
@@ -240,13 +240,9 @@ pub(super) fn discard(trash: &Path, path: &Path) -> io::Result<()> {
 pub(super) fn empty_trash(trash: &Path) {
     let Ok(entries) = fs::read_dir(trash) else { return };
     for entry in entries.flatten() {
-        match fs::remove_dir_all(entry.path()) {
-            // Somebody else is emptying it too.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => {
-                tracing::warn!(path = %entry.path().display(), %error, "cannot remove discarded files");
-            }
-            Ok(()) => {}
+        // Somebody else may be emptying it too.
+        if let Err(error) = crate::remove_folder(&entry.path()) {
+            tracing::warn!(path = %entry.path().display(), %error, "cannot remove discarded files");
         }
     }
 }

@@ -147,7 +147,7 @@ impl Unpacker {
             if directory {
                 return Ok(false);
             }
-            fs::remove_dir_all(place).map_err(LayerError::io("replace", place))?;
+            crate::remove_folder(place).map_err(LayerError::io("replace", place))?;
             self.parents.clear();
             self.dir_times.retain(|(dir, _)| !dir.starts_with(place));
             let root = &self.root;
