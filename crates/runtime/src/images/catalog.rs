@@ -13,6 +13,9 @@ use super::oci::{self, Descriptor, Document, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTE
 use super::reference::Reference;
 use super::refs::{self, Refs, Stamp, Target};
 
+/// Configurations kept in memory; others are read when they are asked for.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+
 /// An image as users see it: everything that shares one configuration.
 #[derive(Debug, Clone)]
 pub struct Image {
@@ -26,7 +29,7 @@ pub struct Image {
     pub size: u64,
     /// RFC 3339, as the builder wrote it; empty if it did not.
     pub created: String,
-    pub config: ImageConfig,
+    pub config: Arc<ImageConfig>,
     /// Chain ids, bottom first.
     pub layers: Vec<Digest>,
     /// The manifest of this platform.
@@ -40,10 +43,51 @@ pub struct Image {
 pub struct Content {
     pub id: Digest,
     pub manifest: Digest,
-    pub config: ConfigBlob,
+    pub config: Arc<ImageConfig>,
+    /// As the configuration has it.
+    pub created: String,
     pub layers: Vec<Descriptor>,
+    /// Of the uncompressed layers.
+    pub diff_ids: Vec<Digest>,
     pub chain_ids: Vec<Digest>,
     pub size: u64,
+    /// Bytes of the configuration.
+    config_bytes: usize,
+}
+
+impl Image {
+    fn of(content: &Content) -> Image {
+        Image {
+            id: content.id,
+            repo_tags: Vec::new(),
+            repo_digests: Vec::new(),
+            size: content.size,
+            created: content.created.clone(),
+            config: content.config.clone(),
+            layers: content.chain_ids.clone(),
+            manifest: content.manifest,
+            inputs: None,
+        }
+    }
+
+    fn add(&mut self, name: &Reference, target: Target) {
+        match name.digest() {
+            Some(_) => self.repo_digests.push(name.to_string()),
+            None => self.repo_tags.push(name.to_string()),
+        }
+        self.inputs = self.inputs.take().or(target.inputs);
+    }
+}
+
+/// Puts a content among those that are kept; others go where all together would take too much memory.
+fn keep(contents: &mut BTreeMap<Digest, Arc<Content>>, content: Arc<Content>) {
+    let mut bytes = content.config_bytes + contents.values().map(|c| c.config_bytes).sum::<usize>();
+    while bytes > MAX_KEPT_BYTES
+        && let Some((_, gone)) = contents.pop_first()
+    {
+        bytes -= gone.config_bytes;
+    }
+    contents.insert(content.manifest, content);
 }
 
 /// All methods block.
@@ -113,7 +157,8 @@ impl Catalog {
         })
     }
 
-    /// Reads and checks the documents behind a manifest; they are kept in memory while a name leads there.
+    /// Reads and checks the documents behind a manifest; they are kept in memory while a name leads there, as long as
+    /// there is room.
     pub fn content(&self, manifest: &Digest) -> Result<Arc<Content>, ImageError> {
         let cached = {
             let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +170,7 @@ impl Catalog {
         let content = Arc::new(self.read_content(manifest)?);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.refs.values().any(|t| t.manifest == *manifest) {
-            state.contents.insert(*manifest, content.clone());
+            keep(&mut state.contents, content.clone());
         }
         Ok(content)
     }
@@ -137,18 +182,26 @@ impl Catalog {
         };
         let id = manifest.config.digest;
         let json = self.content.read(&id, MAX_CONFIG_BYTES)?;
-        let config: ConfigBlob =
-            serde_json::from_slice(&json).map_err(|source| ImageError::Config { digest: id, source })?;
-        if config.rootfs.diff_ids.len() != manifest.layers.len() {
+        let blob = ConfigBlob::parse(&json).map_err(|source| ImageError::Config { digest: id, source })?;
+        if blob.rootfs.diff_ids.len() != manifest.layers.len() {
             return Err(ImageError::LayerCount {
                 layers: manifest.layers.len(),
-                diff_ids: config.rootfs.diff_ids.len(),
+                diff_ids: blob.rootfs.diff_ids.len(),
             });
         }
         let layers: u64 = manifest.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size));
         let size = layers.saturating_add((bytes.len() + json.len()) as u64);
-        let chain_ids = config.chain_ids();
-        Ok(Content { id, manifest: *digest, config, layers: manifest.layers, chain_ids, size })
+        Ok(Content {
+            id,
+            manifest: *digest,
+            chain_ids: blob.chain_ids(),
+            config: Arc::new(blob.config),
+            created: blob.created.unwrap_or_default(),
+            layers: manifest.layers,
+            diff_ids: blob.rootfs.diff_ids,
+            size,
+            config_bytes: json.len(),
+        })
     }
 
     /// All images by id. Names whose content is damaged or gone are left out: a pull mends them.
@@ -162,22 +215,7 @@ impl Catalog {
                     continue;
                 }
             };
-            let image = images.entry(content.id).or_insert_with(|| Image {
-                id: content.id,
-                repo_tags: Vec::new(),
-                repo_digests: Vec::new(),
-                size: content.size,
-                created: content.config.created.clone().unwrap_or_default(),
-                config: content.config.config.clone(),
-                layers: content.chain_ids.clone(),
-                manifest: content.manifest,
-                inputs: None,
-            });
-            match name.digest() {
-                Some(_) => image.repo_digests.push(name.to_string()),
-                None => image.repo_tags.push(name.to_string()),
-            }
-            image.inputs = image.inputs.take().or(target.inputs);
+            images.entry(content.id).or_insert_with(|| Image::of(&content)).add(&name, target);
         }
         Ok(images.into_values().collect())
     }
@@ -189,7 +227,15 @@ impl Catalog {
             Some(id) => id,
             None => return Ok(None),
         };
-        Ok(self.list()?.into_iter().find(|image| image.id == id))
+        let mut image: Option<Image> = None;
+        for (name, target) in self.refs()? {
+            if let Ok(content) = self.content(&target.manifest)
+                && content.id == id
+            {
+                image.get_or_insert_with(|| Image::of(&content)).add(&name, target);
+            }
+        }
+        Ok(image)
     }
 
     fn resolve(&self, name: &str) -> Result<Option<Digest>, ImageError> {
@@ -261,5 +307,33 @@ impl Catalog {
             }
             gone
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_configurations_have_a_limit() {
+        let content = |number: u8, config_bytes| {
+            Arc::new(Content {
+                id: Digest::of(&[number]),
+                manifest: Digest::of(&[number, number]),
+                config: Arc::default(),
+                created: String::new(),
+                layers: Vec::new(),
+                diff_ids: Vec::new(),
+                chain_ids: Vec::new(),
+                size: 0,
+                config_bytes,
+            })
+        };
+        let mut contents = BTreeMap::new();
+        for number in 0..=255 {
+            keep(&mut contents, content(number, 1 << 20));
+            assert!(contents.contains_key(&Digest::of(&[number, number])));
+        }
+        assert_eq!(contents.len(), MAX_KEPT_BYTES >> 20);
     }
 }

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 
+/// Variables, words of commands, labels, ports and volumes together.
+const MAX_ENTRIES: usize = 4096;
+
 /// The configuration blob as stored; its digest is the image's id.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ConfigBlob {
@@ -86,6 +89,22 @@ impl ImageConfig {
 }
 
 impl ConfigBlob {
+    /// Reads a configuration. Each of millions of empty entries would take more memory than text: too many are refused.
+    pub fn parse(json: &[u8]) -> serde_json::Result<ConfigBlob> {
+        use serde::de::Error;
+        let blob: ConfigBlob = serde_json::from_slice(json)?;
+        let config = &blob.config;
+        let lists = config.env.len() + config.entrypoint.len() + config.cmd.len();
+        let maps = config.labels.len() + config.exposed_ports.len() + config.volumes.len();
+        if lists + maps > MAX_ENTRIES {
+            return Err(serde_json::Error::custom(format!(
+                "{} variables, words, labels, ports and volumes are more than the {MAX_ENTRIES} allowed",
+                lists + maps
+            )));
+        }
+        Ok(blob)
+    }
+
     /// The chain id of each layer, bottom first; the last one names the whole stack.
     pub fn chain_ids(&self) -> Vec<Digest> {
         let mut parent = None;
@@ -131,6 +150,17 @@ mod tests {
         assert!(blob.chain_ids().is_empty());
         let nothing: ConfigBlob = serde_json::from_str(r#"{"config":null}"#).unwrap();
         assert_eq!(nothing.config, ImageConfig::default());
+    }
+
+    #[test]
+    fn configurations_have_so_many_entries() {
+        let with = |count: usize| {
+            let env = vec!["\"\""; count].join(",");
+            ConfigBlob::parse(format!(r#"{{"config":{{"Env":[{env}],"Cmd":["/x"]}}}}"#).as_bytes())
+        };
+        assert_eq!(with(MAX_ENTRIES - 1).unwrap().config.env.len(), MAX_ENTRIES - 1);
+        let error = with(MAX_ENTRIES).unwrap_err().to_string();
+        assert_eq!(error, "4097 variables, words, labels, ports and volumes are more than the 4096 allowed");
     }
 
     #[test]

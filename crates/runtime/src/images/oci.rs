@@ -19,8 +19,8 @@ pub const REF_NAME_ANNOTATION: &str = "org.opencontainers.image.ref.name";
 
 /// Largest manifest or index read, from anywhere (the distribution specification asks for at least 4 MiB).
 pub const MAX_MANIFEST_BYTES: u64 = 4 << 20;
-/// Largest image configuration read.
-pub const MAX_CONFIG_BYTES: u64 = 8 << 20;
+/// Largest image configuration read: a hundred times what most have.
+pub const MAX_CONFIG_BYTES: u64 = 1 << 20;
 /// overlayfs stacks no more than this many lower directories.
 pub const MAX_LAYERS: usize = 500;
 

@@ -239,7 +239,7 @@ impl Inner {
         let layer = content.layers[at].digest;
         let blob = self.content.open_blob(&layer)?;
         self.layers
-            .unpack(&content.chain_ids[..at], content.config.rootfs.diff_ids[at], blob, self.limits)
+            .unpack(&content.chain_ids[..at], content.diff_ids[at], blob, self.limits)
             .map(drop)
             .map_err(|source| ImageError::Layer { layer, source })
     }

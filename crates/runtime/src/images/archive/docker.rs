@@ -34,7 +34,7 @@ pub(super) fn understand(
     for image in saved {
         let (id, size) = contents.file(&image.config)?;
         let json = content.read(&id, MAX_CONFIG_BYTES)?;
-        let config: ConfigBlob = serde_json::from_slice(&json)
+        let config = ConfigBlob::parse(&json)
             .map_err(|source| ArchiveError::Json { name: image.config.clone(), source })?;
         let wanted = config.rootfs.diff_ids.len();
         if image.layers.len() != wanted || wanted > MAX_LAYERS {
