@@ -50,7 +50,8 @@ fn write_now(
 ) -> Result<()> {
     empty_dir::prepare_dir(dir, 0o777)?;
     if medium == Medium::Memory {
-        empty_dir::prepare_tmpfs(dir, None)?;
+        // Whatever comes later has to fit as well: it is mounted once.
+        empty_dir::prepare_tmpfs(dir, Some(payload::TMPFS_BYTES))?;
     }
     for path in nested {
         let path = dir.join(path);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret};
 use sha2::{Digest, Sha256};
@@ -17,13 +18,52 @@ const MAX_NAME_BYTES: usize = 255;
 /// A file to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileProjection {
-    pub data: Vec<u8>,
+    /// Shared by all files that show the same key.
+    pub data: Bytes,
     pub mode: u32,
     pub uid: Option<u32>,
 }
 
 /// Files by their path relative to the volume.
 pub type Payload = BTreeMap<String, FileProjection>;
+
+/// More than the objects of a volume can sensibly hold: `items` may show one key many times.
+const MAX_BYTES: usize = 32 << 20;
+const MAX_FILES: usize = 10_000;
+/// The size of the tmpfs of a volume in memory: for two payloads, as the old files go after the new ones have come, with
+/// a page of each file that is not full, and folders.
+pub const TMPFS_BYTES: u64 = 2 * (MAX_BYTES + MAX_FILES * (4 << 10)) as u64 + (4 << 20);
+
+/// What of a payload's limits is left. Upstream has none.
+pub struct Room {
+    bytes: usize,
+    files: usize,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { bytes: MAX_BYTES, files: MAX_FILES }
+    }
+}
+
+impl Room {
+    fn take(&mut self, file: &FileProjection) -> Result<()> {
+        match (self.bytes.checked_sub(file.data.len()), self.files.checked_sub(1)) {
+            (Some(bytes), Some(files)) => {
+                *self = Self { bytes, files };
+                Ok(())
+            }
+            _ => Err(Error::failed(format!(
+                "the volume would have more than {MAX_FILES} files or {MAX_BYTES} bytes"
+            ))),
+        }
+    }
+
+    /// Takes it for all files of one of several sources.
+    pub fn take_all(&mut self, payload: &Payload) -> Result<()> {
+        payload.values().try_for_each(|file| self.take(file))
+    }
+}
 
 /// Tells payloads apart.
 pub type Fingerprint = [u8; 32];
@@ -52,13 +92,14 @@ fn key_values<'a>(
     default_mode: i32,
     missing: impl Fn(&str) -> Option<Error>,
 ) -> Result<Payload> {
-    let all: BTreeMap<&str, &[u8]> = all.map(|(k, v)| (k.as_str(), v)).collect();
-    let file = |data: &[u8], mode| FileProjection { data: data.to_vec(), mode, uid: None };
+    let all = all.map(|(k, v)| (k.as_str(), Bytes::copy_from_slice(v)));
+    let all: BTreeMap<&str, Bytes> = all.collect();
+    let file = |data: &Bytes, mode| FileProjection { data: data.clone(), mode, uid: None };
     let mut payload = Payload::new();
     match items.filter(|items| !items.is_empty()) {
         None => {
             for (key, data) in all {
-                payload.insert(key.to_owned(), file(data, mode_bits(None, default_mode)));
+                payload.insert(key.to_owned(), file(&data, mode_bits(None, default_mode)));
             }
         }
         Some(items) => {
@@ -115,6 +156,7 @@ pub fn downward_api(
 ) -> Result<Payload> {
     let mut payload = Payload::new();
     let mut causes = Vec::new();
+    let mut room = Room::default();
     for item in items {
         let value = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => field_ref::metadata_field(pod, &field.field_path),
@@ -127,7 +169,8 @@ pub fn downward_api(
         match value {
             Ok(text) => {
                 let mode = mode_bits(item.mode, default_mode);
-                let file = FileProjection { data: text.into_bytes(), mode, uid: None };
+                let file = FileProjection { data: text.into(), mode, uid: None };
+                room.take(&file)?;
                 payload.insert(clean(&item.path), file);
             }
             Err(error) => causes.push(error.to_string()),
@@ -143,9 +186,11 @@ fn clean(path: &str) -> String {
     format!("{absolute}{}", parts.join("/"))
 }
 
-/// The payload with clean paths; refuses paths that would lead out of the volume or clash with its inner files.
+/// The payload with clean paths; refuses paths that would lead out of the volume or clash with its inner files, and
+/// more files and bytes than a volume may have.
 pub fn validated(payload: Payload) -> Result<Payload> {
     let mut checked = Payload::new();
+    Room::default().take_all(&payload)?;
     for (path, file) in payload {
         if let Some(fault) = path_fault(&path) {
             return Err(Error::failed(fault));
@@ -187,6 +232,7 @@ fn path_fault(path: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::ObjectFieldSelector;
 
     fn item(key: &str, path: &str, mode: Option<i32>) -> KeyToPath {
         KeyToPath { key: key.into(), path: path.into(), mode, ..KeyToPath::default() }
@@ -201,7 +247,7 @@ mod tests {
     }
 
     fn shape(payload: &Payload) -> Vec<(&str, &[u8], u32)> {
-        payload.iter().map(|(p, f)| (p.as_str(), f.data.as_slice(), f.mode)).collect()
+        payload.iter().map(|(p, f)| (p.as_str(), &f.data[..], f.mode)).collect()
     }
 
     #[test]
@@ -211,6 +257,43 @@ mod tests {
         let items = [item("a", "x/y", Some(0o400)), item("c", "z", None)];
         let some = config_map(&map(), Some(&items), 0o440, false).unwrap();
         assert_eq!(shape(&some), [("x/y", &b"1"[..], 0o400), ("z", &[0, 255][..], 0o440)]);
+    }
+
+    #[test]
+    fn one_key_is_not_multiplied() {
+        let mut object = map();
+        object.data.get_or_insert_default().insert("big".into(), "x".repeat(1 << 20));
+        let shown = |key: &str, count: usize| {
+            let items: Vec<KeyToPath> = (0..count).map(|n| item(key, &format!("d/{n}"), None)).collect();
+            config_map(&object, Some(&items), 0o644, false).unwrap()
+        };
+        let fits = shown("big", 32);
+        assert!(fits.values().all(|file| file.data.as_ptr() == fits["d/0"].data.as_ptr()), "copied");
+        assert_eq!(validated(fits).unwrap().len(), 32);
+        let refused = "the volume would have more than 10000 files or 33554432 bytes";
+        assert_eq!(validated(shown("big", 33)).unwrap_err().to_string(), refused);
+        assert_eq!(validated(shown("a", 10_000)).unwrap().len(), 10_000);
+        assert_eq!(validated(shown("a", 10_001)).unwrap_err().to_string(), refused);
+    }
+
+    #[test]
+    fn fields_of_the_pod_are_not_multiplied() {
+        let mut pod = Pod::default();
+        pod.metadata.annotations = Some([("big".to_owned(), "x".repeat(200 << 10))].into());
+        let shown = |count: usize| {
+            let item = |n: usize| DownwardAPIVolumeFile {
+                path: n.to_string(),
+                field_ref: Some(ObjectFieldSelector {
+                    field_path: "metadata.annotations['big']".into(),
+                    ..ObjectFieldSelector::default()
+                }),
+                ..DownwardAPIVolumeFile::default()
+            };
+            let items: Vec<DownwardAPIVolumeFile> = (0..count).map(item).collect();
+            downward_api(&pod, &items, 0o644, &field_ref::Allocatable::default()).map(|files| files.len())
+        };
+        assert_eq!(shown(100).unwrap(), 100);
+        assert!(shown(1000).is_err());
     }
 
     #[test]
@@ -252,7 +335,7 @@ mod tests {
         let one = |path: &str, data: &[u8], mode, uid| {
             fingerprint(&Payload::from([(
                 path.to_owned(),
-                FileProjection { data: data.to_vec(), mode, uid },
+                FileProjection { data: Bytes::copy_from_slice(data), mode, uid },
             )]))
         };
         let base = one("a", b"b", 1, None);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, ConfigMap, ConfigMapProjection, Container, Pod, PodCertificateProjection,
     Secret, SecretProjection, ServiceAccountTokenProjection, Volume, VolumeProjection,
@@ -40,9 +41,11 @@ impl VolumePlugin for ProjectedPlugin {
         };
         let mode = projected.default_mode.unwrap_or(DEFAULT_MODE);
         let (mut files, mut causes, mut renew_after) = (Payload::new(), Vec::new(), None);
+        let mut room = payload::Room::default();
         for (at, source) in projected.sources.as_deref().unwrap_or_default().iter().enumerate() {
             match collect(task, at, source, mode).await {
                 Ok((more, renew)) => {
+                    room.take_all(&more)?;
                     files.extend(more);
                     renew_after = earlier(renew_after, renew);
                 }
@@ -166,11 +169,11 @@ async fn from_pod_certificate(
 }
 
 /// A file that belongs to the user of the pod's containers alone, where that is one user, or to the pod's group.
-fn private(task: &SetUp<'_>, data: Vec<u8>, mode: i32) -> FileProjection {
+fn private(task: &SetUp<'_>, data: impl Into<Bytes>, mode: i32) -> FileProjection {
     let uid = common_user(task.pod);
     let private = uid.is_some() || task.fs_group().is_some();
     let mode = if private { PRIVATE_MODE } else { (mode as u32) & 0o777 };
-    FileProjection { data, mode, uid }
+    FileProjection { data: data.into(), mode, uid }
 }
 
 /// The user that all containers run as, if the pod says so for each of them.
