@@ -1,7 +1,7 @@
 //! The mounts of a container: its volumes, /etc/hosts, the termination message file.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -136,7 +136,6 @@ fn resolved_expression(
 fn write_hosts(path: &Path, pod: &Pod, pod_ips: &[String], cluster_domain: &str) -> io::Result<()> {
     let node = match crate::pod::is_host_network(pod) {
         true => {
-            use std::io::Read;
             let mut text = String::new();
             fs::File::open(HOSTS)?.take(MAX_HOSTS_BYTES).read_to_string(&mut text)?;
             text
@@ -145,11 +144,17 @@ fn write_hosts(path: &Path, pod: &Pod, pod_ips: &[String], cluster_domain: &str)
     };
     let content = hosts_file(pod, pod_ips, cluster_domain, &node);
     // In place: running containers have this very file mounted.
-    if fs::read_to_string(path).is_ok_and(|now| now == content) {
+    if fs::File::open(path).is_ok_and(|now| holds(now, &content)) {
         return Ok(());
     }
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
     file.write_all(content.as_bytes())
+}
+
+/// Whether that is what there is to read. Containers may have made it as long as they like.
+fn holds(now: impl Read, content: &str) -> bool {
+    let mut found = Vec::with_capacity(content.len() + 1);
+    now.take(content.len() as u64 + 1).read_to_end(&mut found).is_ok() && found == content.as_bytes()
 }
 
 fn make_message_file(folder: &Path, path: &Path) -> io::Result<()> {
@@ -157,4 +162,30 @@ fn make_message_file(folder: &Path, path: &Path) -> io::Result<()> {
     fs::OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     // Any user in the container may write it, whatever our umask.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file without an end, that tells how much of it was read.
+    struct Endless(usize);
+
+    impl Read for Endless {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0 += buffer.len();
+            assert!(self.0 < 1 << 20, "read on");
+            buffer.fill(b'x');
+            Ok(buffer.len())
+        }
+    }
+
+    #[test]
+    fn no_more_is_read_of_a_containers_file_than_it_should_have() {
+        assert!(holds("127.0.0.1 localhost\n".as_bytes(), "127.0.0.1 localhost\n"));
+        for other in ["", "127.0.0.1 localhost", "127.0.0.1 localhost\n\n"] {
+            assert!(!holds(other.as_bytes(), "127.0.0.1 localhost\n"), "{other:?}");
+        }
+        assert!(!holds(Endless(0), &"x".repeat(1000)));
+    }
 }
