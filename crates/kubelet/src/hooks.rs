@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 
 use crate::http_get;
 use crate::pod;
-use crate::runtime::ContainerRuntime;
+use crate::runtime::{ContainerRuntime, MAX_EXEC_OUTPUT};
 
 /// An HTTP hook that takes longer has failed; the grace period bounds a preStop hook besides.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -28,7 +28,8 @@ pub async fn run(
         return match runtime.exec_sync(container_id, &command, 0).await {
             Ok(output) if output.exit_code == 0 => Ok(()),
             Ok(output) => {
-                let text = [output.stdout, output.stderr].concat();
+                let mut text = [output.stdout, output.stderr].concat();
+                text.truncate(MAX_EXEC_OUTPUT);
                 let text = String::from_utf8_lossy(&text).into_owned();
                 Err(format!(
                     "Exec lifecycle hook ([{shown}]) {} command '{shown}' exited with {}: {}, message: {text:?}",
@@ -60,4 +61,26 @@ pub async fn run(
         return Ok(());
     }
     Err("Cannot run handler: invalid handler".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::core::v1::ExecAction;
+    use knarr_client::clock::SystemClock;
+
+    use super::*;
+    use crate::pod_workers::fake_runtime::FakeRuntime;
+
+    #[tokio::test]
+    async fn a_talkative_hook_is_cut() {
+        let runtime = FakeRuntime::new(Arc::new(SystemClock));
+        runtime.lock().failing_commands.insert("talk".into(), (1, "x".repeat(1 << 20)));
+        let command = Some(vec!["talk".to_owned()]);
+        let handler = LifecycleHandler { exec: Some(ExecAction { command }), ..LifecycleHandler::default() };
+        let (pod, container) = (Pod::default(), Container::default());
+        let error = run(&*runtime, "web-0", &pod, &container, "", &handler).await.unwrap_err();
+        assert!(error.contains("exited with 1: xxx") && error.len() < 3 * MAX_EXEC_OUTPUT, "{}", error.len());
+    }
 }

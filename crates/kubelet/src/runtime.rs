@@ -290,6 +290,9 @@ pub struct PulledImage {
     pub credential: Option<Credential>,
 }
 
+/// What probes and hooks show of a command's output: upstream's for a probe.
+pub const MAX_EXEC_OUTPUT: usize = 10 << 10;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecOutput {
     pub exit_code: i32,
@@ -423,7 +426,8 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     /// Opens the container's log anew, after it was renamed.
     async fn reopen_container_log(&self, id: &str) -> Result<()>;
 
-    /// Runs a command to its end. With `timeout_seconds` 0 there is no limit. Output is cut at a megabyte.
+    /// Runs a command to its end. With `timeout_seconds` 0 there is no limit. Of each stream
+    /// [`MAX_EXEC_OUTPUT`] is kept.
     async fn exec_sync(&self, id: &str, command: &[String], timeout_seconds: u64) -> Result<ExecOutput>;
     async fn exec(&self, id: &str, request: &ExecRequest) -> Result<Session>;
     async fn attach(&self, id: &str, request: &AttachRequest) -> Result<Session>;

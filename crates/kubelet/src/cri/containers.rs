@@ -23,9 +23,6 @@ const EXEC: &str = "/runtime.v1.RuntimeService/Exec";
 const ATTACH: &str = "/runtime.v1.RuntimeService/Attach";
 const PORT_FORWARD: &str = "/runtime.v1.RuntimeService/PortForward";
 
-/// Of what a command says, as upstream cuts it.
-const MAX_OUTPUT: usize = 1 << 20;
-
 fn one(id: &str) -> cri::ContainerRequest {
     cri::ContainerRequest { container_id: id.to_owned() }
 }
@@ -166,8 +163,8 @@ impl Cri {
             Code::DEADLINE_EXCEEDED => RuntimeError::ExecTimeout { command: command.join(" "), seconds },
             _ => client::error(error),
         })?;
-        output.stdout.truncate(MAX_OUTPUT);
-        output.stderr.truncate(MAX_OUTPUT);
+        output.stdout.truncate(MAX_EXEC_OUTPUT);
+        output.stderr.truncate(MAX_EXEC_OUTPUT);
         Ok(ExecOutput { exit_code: output.exit_code, stdout: output.stdout, stderr: output.stderr })
     }
 

@@ -19,8 +19,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 impl Embedded {
     pub(super) async fn run_command(&self, id: &str, command: &[String], seconds: u64) -> Result<ExecOutput> {
         let limit = (seconds > 0).then(|| Duration::from_secs(seconds));
-        let output =
-            self.inner.runtime.exec_sync(id, command.to_vec(), limit).await.map_err(errors::container)?;
+        let run = self.inner.runtime.exec_limited(id, command.to_vec(), limit, MAX_EXEC_OUTPUT);
+        let output = run.await.map_err(errors::container)?;
         Ok(ExecOutput { exit_code: output.exit_code, stdout: output.stdout, stderr: output.stderr })
     }
 

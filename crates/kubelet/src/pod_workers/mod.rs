@@ -4,7 +4,7 @@ mod mailbox;
 mod worker;
 
 #[cfg(test)]
-mod fake_runtime;
+pub(crate) mod fake_runtime;
 #[cfg(test)]
 mod tests;
 

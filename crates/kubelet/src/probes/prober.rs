@@ -7,10 +7,8 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 use super::grpc;
 use crate::container_config::expansion::expand_all;
 use crate::http_get::{self, resolve_port};
-use crate::runtime::{ContainerRuntime, RuntimeError};
+use crate::runtime::{ContainerRuntime, MAX_EXEC_OUTPUT, RuntimeError};
 
-/// What is kept of a command's output.
-const MAX_OUTPUT: usize = 10 << 10;
 /// An HTTP probe follows redirects on the same host so often.
 const MAX_REDIRECTS: usize = 10;
 
@@ -84,7 +82,7 @@ async fn command(
         Ok(output) if output.exit_code == 0 => Ok(Outcome::Success),
         Ok(output) => {
             let mut text = [output.stdout, output.stderr].concat();
-            text.truncate(MAX_OUTPUT);
+            text.truncate(MAX_EXEC_OUTPUT);
             Ok(Outcome::Failure(String::from_utf8_lossy(&text).into_owned()))
         }
         Err(error @ RuntimeError::ExecTimeout { .. }) => Ok(Outcome::Failure(error.to_string())),

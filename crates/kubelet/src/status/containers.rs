@@ -20,7 +20,7 @@ use crate::runtime::{ContainerState, ContainerStatus};
 
 const LOST: &str = "ContainerStatusUnknown";
 const LOST_EXIT_CODE: i32 = 137;
-/// All termination messages of a pod together, in bytes.
+/// All messages of a pod's containers together, in bytes.
 const MAX_MESSAGES: usize = 12 << 10;
 
 /// The statuses of `containers`, init containers in the pod's order, others by name.
@@ -256,21 +256,18 @@ fn probed(
         });
 }
 
-/// Cuts termination messages so that all together stay within the limit.
+/// Cuts messages so that all together stay within the limit. Upstream cuts those of terminated containers alone; one
+/// that waits may wait because of what a hook has printed.
 pub fn limit_messages(lists: &mut [&mut Vec<ApiStatus>]) {
     let count: usize = lists.iter().map(|list| list.len()).sum();
     let limit = MAX_MESSAGES / count.max(1);
     for status in lists.iter_mut().flat_map(|list| list.iter_mut()) {
         for state in [&mut status.state, &mut status.last_state] {
-            let message = state.as_mut().and_then(|s| s.terminated.as_mut()).and_then(|t| t.message.as_mut());
-            if let Some(message) = message
-                && message.len() > limit
-            {
-                let mut at = limit;
-                while !message.is_char_boundary(at) {
-                    at -= 1;
-                }
-                message.truncate(at);
+            let Some(state) = state else { continue };
+            let ended = state.terminated.as_mut().and_then(|t| t.message.as_mut());
+            let waiting = state.waiting.as_mut().and_then(|w| w.message.as_mut());
+            for message in ended.into_iter().chain(waiting) {
+                message.truncate(message.floor_char_boundary(limit));
             }
         }
     }

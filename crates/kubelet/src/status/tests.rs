@@ -359,3 +359,18 @@ fn at_the_end_only_containers_that_had_their_turn_are_lost() {
         assert_eq!(found, lost, "{what}");
     }
 }
+
+#[test]
+fn what_hooks_print_does_not_fill_the_status() {
+    let failure = StartFailure { reason: "PostStartHookError".into(), message: "\u{e4}".repeat(1 << 20) };
+    let case = Case {
+        failures: [("web".to_owned(), failure)].into(),
+        messages: [("web-0".to_owned(), "y".repeat(1 << 20))].into(),
+        ..Case::default()
+    };
+    let status = case.status(&one("Always"), &runtime(vec![container("web=3", 0)]));
+    let (reason, message) = waiting(first(&status));
+    assert_eq!((reason, message.len()), ("PostStartHookError", 12 << 10));
+    let last = first(&status).last_state.as_ref().unwrap().terminated.as_ref().unwrap();
+    assert_eq!(last.message.as_ref().unwrap().len(), 12 << 10);
+}

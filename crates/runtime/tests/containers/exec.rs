@@ -32,7 +32,8 @@ async fn exec_sync_gives_output_and_code() {
     let (code, size) = world.sh("c", "dd if=/dev/zero bs=1M count=20 2>/dev/null | wc -c").await;
     assert_eq!((code, size.as_str()), (0, "20971520"));
     let big = args(&["sh", "-c", "dd if=/dev/zero bs=1M count=20 2>/dev/null"]);
-    assert_eq!(world.runtime.exec_sync("c", big, None).await.unwrap().stdout.len(), 16 << 20);
+    assert_eq!(world.runtime.exec_sync("c", big.clone(), None).await.unwrap().stdout.len(), 16 << 20);
+    assert_eq!(world.runtime.exec_limited("c", big, None, 1000).await.unwrap().stdout, vec![0; 1000]);
 }
 
 #[tokio::test]

@@ -108,12 +108,24 @@ impl Runtime {
         Ok(ExecStreams { stdin, stdout, stderr, terminal, guard, exit, sandbox_id })
     }
 
-    /// Runs a command to its end. After `timeout` it is killed and an [`Error::ExecTimeout`] returned.
+    /// [`Self::exec_limited`] with the CRI's limit on the output.
     pub async fn exec_sync(
         &self,
         container_id: &str,
         args: Vec<String>,
         timeout: Option<Duration>,
+    ) -> Result<ExecOutput> {
+        self.exec_limited(container_id, args, timeout, MAX_SYNC_OUTPUT_BYTES).await
+    }
+
+    /// Runs a command to its end. After `timeout` it is killed and an [`Error::ExecTimeout`] returned. No more than
+    /// `max_output` bytes of each stream are kept.
+    pub async fn exec_limited(
+        &self,
+        container_id: &str,
+        args: Vec<String>,
+        timeout: Option<Duration>,
+        max_output: usize,
     ) -> Result<ExecOutput> {
         let command = args.join(" ");
         let request = ExecRequest {
@@ -130,13 +142,14 @@ impl Runtime {
         };
         let Some(limit) = timeout.filter(|limit| !limit.is_zero()) else {
             let (mut streams, stdout, stderr) = run.await?;
-            return collect(&mut streams, stdout, stderr).await;
+            return collect(&mut streams, stdout, stderr, max_output).await;
         };
         let deadline = tokio::time::Instant::now() + limit;
         let late = || Error::ExecTimeout { command, seconds: limit.as_secs() };
         let Ok(started) = tokio::time::timeout_at(deadline, run).await else { return Err(late()) };
         let (mut streams, stdout, stderr) = started?;
-        match tokio::time::timeout_at(deadline, collect(&mut streams, stdout, stderr)).await {
+        let collected = collect(&mut streams, stdout, stderr, max_output);
+        match tokio::time::timeout_at(deadline, collected).await {
             Ok(output) => output,
             Err(_) => {
                 streams.kill(libc::SIGKILL).await?;
@@ -164,11 +177,14 @@ async fn collect(
     streams: &mut ExecStreams,
     stdout: Option<Reader>,
     stderr: Option<Reader>,
+    limit: usize,
 ) -> Result<ExecOutput> {
     let (mut out, mut err) = (Vec::new(), Vec::new());
     let mut exit_code = None;
     {
-        let reading = async { tokio::join!(read_limited(stdout, &mut out), read_limited(stderr, &mut err)) };
+        let reading = async {
+            tokio::join!(read_limited(stdout, &mut out, limit), read_limited(stderr, &mut err, limit))
+        };
         tokio::pin!(reading);
         let mut read_all = false;
         let drained = tokio::time::sleep(Duration::ZERO);
@@ -188,14 +204,14 @@ async fn collect(
 }
 
 /// Reads to the end, so that the command is never blocked, and keeps the first part.
-async fn read_limited(reader: Option<Reader>, out: &mut Vec<u8>) {
+async fn read_limited(reader: Option<Reader>, out: &mut Vec<u8>, limit: usize) {
     let Some(mut reader) = reader else { return };
     let mut buffer = [0; 8 << 10];
     while let Ok(count) = reader.read(&mut buffer).await {
         if count == 0 {
             return;
         }
-        let room = MAX_SYNC_OUTPUT_BYTES - out.len();
+        let room = limit - out.len();
         out.extend_from_slice(&buffer[..count.min(room)]);
     }
 }
