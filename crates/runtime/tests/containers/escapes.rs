@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use knarr_runtime::containers::{Bind, ContainerSpec, ExecRequest, Mount, MountKind, PidMode, User};
+use knarr_runtime::containers::{
+    Bind, ContainerSpec, ExecRequest, Mount, MountKind, PidMode, SeccompProfile, User,
+};
 
 use crate::world::{World, sandbox};
 
@@ -556,4 +558,78 @@ async fn starting_neighbours_bring_no_rights_along() {
         assert_eq!(world.script(spec).await.0, 0);
     }
     nothing_was_found(&world, &rootfs).await;
+}
+
+/// Stops whatever appears in its pid namespace with more rights than it has itself, and keeps it there.
+const CATCH: &str = r#"
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+static unsigned long long permitted(int pid) {
+    char path[64], line[256];
+    unsigned long long found = 0;
+    snprintf(path, sizeof path, "/proc/%d/status", pid);
+    FILE *status = fopen(path, "r");
+    while (status && fgets(line, sizeof line, status)) sscanf(line, "CapPrm: %llx", &found);
+    if (status) fclose(status);
+    return found;
+}
+int main() {
+    int next = 2;
+    unsigned long long own = permitted(getpid());
+    setbuf(stdout, 0);
+    for (;;) {
+        for (int pid = next; pid < next + 40; pid++) {
+            if (pid == getpid() || kill(pid, 0) != 0) continue;
+            kill(pid, SIGSTOP);
+            next = pid + 1;
+            usleep(300);
+            if (permitted(pid) & ~own) { printf("caught\n"); for (;;) pause(); }
+            kill(pid, SIGCONT);
+        }
+    }
+}
+"#;
+
+/// A command that a container has stopped on its way is gone when somebody comes who could take it over.
+#[tokio::test]
+async fn a_debugger_finds_no_command_with_the_host_s_rights() {
+    let world = World::new().await;
+    let mut spec = world.spec("catches", &["/catch"]);
+    let source = world.folder.join("catch.c");
+    fs::write(&source, CATCH).unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-w", "-O2", "-static", "-o"]).arg(spec.rootfs.join("catch")).arg(&source);
+    assert!(compiler.status().unwrap().success(), "these tests need a C compiler");
+    spec.seccomp = SeccompProfile::RuntimeDefault;
+    world.run(spec).await;
+    let mut commands = tokio::task::JoinSet::new();
+    for _ in 0..2000 {
+        if !world.log("catches").is_empty() {
+            break;
+        }
+        let runtime = world.runtime.clone();
+        let limit = Some(std::time::Duration::from_secs(60));
+        commands.spawn(async move { runtime.exec_sync("catches", vec!["true".into()], limit).await });
+        // Each ends before the next one, but for the one that is caught.
+        let ended = tokio::time::timeout(std::time::Duration::from_millis(500), commands.join_next()).await;
+        if ended.is_err() {
+            break;
+        }
+    }
+    crate::world::eventually("a command on its way", || world.log("catches") == "caught").await;
+
+    let mut debugger = world.spec("debugs", &["sh", "-c", "grep -h CapPrm /proc/[0-9]*/status"]);
+    debugger.capabilities.add = vec!["SYS_PTRACE".into()];
+    debugger.pid_mode = PidMode::Target("catches".into());
+    let (code, found) = world.script(debugger).await;
+    assert_eq!(code, 0, "{found}");
+    let permitted =
+        found.lines().filter_map(|line| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok());
+    let permitted: Vec<u64> = permitted.collect();
+    // The debugger's own and its neighbour's.
+    let most = permitted.iter().fold(0, |most: u32, mask| most.max(mask.count_ones()));
+    assert!(permitted.len() >= 2 && most < 20, "{found}");
+    let ended = commands.join_next().await.unwrap().unwrap();
+    assert_eq!(ended.map(|output| output.exit_code).unwrap(), 137);
 }

@@ -31,6 +31,8 @@ pub struct Container {
     pub pidfd: Option<OwnedFd>,
     /// While starting: where the process reports, and who waits for the answer.
     pub report: Option<Report>,
+    /// Whether it was started among others of whom none could look into it.
+    pub unguarded: bool,
     pub waiting: Option<Caller>,
     /// Why the program does not run, until the process that said so is reaped.
     pub failure: Option<String>,
@@ -77,6 +79,7 @@ impl Container {
             pid: 0,
             pidfd: None,
             report: None,
+            unguarded: false,
             waiting: None,
             failure: None,
             output: Output::default(),
@@ -140,6 +143,7 @@ impl Container {
             }
             (PidMode::Container | PidMode::Host, _) => (None, Procfs::Own),
         };
+        self.unguarded = joined.is_some() && !around.traced;
         let shared = Shared { shm: around.shm, procfs };
         let plan = RootfsPlan::of(spec, shared, devices, around.cgroups.v1_hierarchies());
         let user_namespace = around.user_namespace.map(|namespace| init::UserNamespace {

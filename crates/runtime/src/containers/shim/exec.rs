@@ -23,6 +23,10 @@ pub struct Exec {
     pub pidfd: OwnedFd,
     /// While starting.
     pub report: Option<Report>,
+    /// The container it runs in.
+    pub container_id: String,
+    /// Whether it was started where nobody could look into it.
+    pub unguarded: bool,
     pub waiting: Option<Caller>,
 }
 
@@ -82,8 +86,7 @@ impl Exec {
             let command = ContainerSpec { args: process.args, tty: process.tty, ..container.spec.clone() };
             let at = Where { runtime: oci, folder: around.folder, hostname: around.hostname };
             let launched = start_by_runtime(&at, &command, spec.size, stdio)?;
-            let Launched { pid, pidfd, report } = launched;
-            return Ok(Self { id: spec.exec_id, pid, pidfd, report: Some(report), waiting: None });
+            return Ok(Self::launched(spec.exec_id, spec.container_id, launched, false));
         }
         let target = Target {
             surroundings: Surroundings::Join { init: init.as_fd() },
@@ -98,8 +101,12 @@ impl Exec {
         let join = around.cgroups.join_handles(&container.cgroup).map_err(super::chain)?;
         let terminal = spec.tty.then_some(spec.size);
         let launched = launch(target, &process, stdio, terminal, join)?;
+        Ok(Self::launched(spec.exec_id, spec.container_id, launched, !around.traced))
+    }
+
+    fn launched(id: String, container_id: String, launched: Launched, unguarded: bool) -> Self {
         let Launched { pid, pidfd, report } = launched;
-        Ok(Self { id: spec.exec_id, pid, pidfd, report: Some(report), waiting: None })
+        Self { id, pid, pidfd, report: Some(report), container_id, unguarded, waiting: None }
     }
 
     /// Another process goes on in place of the one that was launched.

@@ -49,6 +49,11 @@ impl Report {
         self.socket.as_fd()
     }
 
+    /// Whether the process is on its way among others of the pod.
+    pub fn has_joined(&self) -> bool {
+        self.joined
+    }
+
     /// Takes one message.
     pub fn read(&mut self) -> Progress {
         let (mut buffer, mut fds) = ([0; MAX_REPORT_BYTES], Vec::new());

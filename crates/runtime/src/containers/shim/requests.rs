@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use super::container::{Container, Surrounding};
 use super::exec::{self, Exec};
+use super::launch::Report;
 use super::serve::{Caller, Shim};
 use crate::containers::protocol::{ErrorKind, ExecSpec, Push, Request, Response, StreamSet};
 use crate::containers::spec::{ContainerSpec, PidMode};
@@ -19,6 +20,16 @@ type Refusal = (ErrorKind, String);
 
 fn not_found(id: &str) -> Refusal {
     (ErrorKind::NotFound, format!("container {id:?} not found"))
+}
+
+/// Whether two containers see each other's processes.
+fn share_processes(one: &ContainerSpec, other: &ContainerSpec) -> bool {
+    match (&one.pid_mode, &other.pid_mode) {
+        (PidMode::Target(a), PidMode::Target(b)) => a == b || *a == other.id || *b == one.id,
+        (PidMode::Target(target), _) => *target == other.id,
+        (_, PidMode::Target(target)) => *target == one.id,
+        (a, b) => *a == PidMode::Pod && *b == PidMode::Pod,
+    }
 }
 
 impl Shim {
@@ -119,6 +130,7 @@ impl Shim {
     fn start(&mut self, caller: Caller, id: &str) -> Result<(), Refusal> {
         self.refuse_when_stopping()?;
         let key = self.key_of(id).ok_or_else(|| not_found(id))?;
+        self.guard_newcomers(key)?;
         let target = self.target_of(key)?;
         let (procfs, traced) = (self.folder.procfs(), self.is_traced(key));
         let around = Surrounding {
@@ -163,13 +175,40 @@ impl Shim {
     /// Whether processes that the container sees, and that see it, may look into it. Those that will be started count.
     fn is_traced(&self, key: u64) -> bool {
         let own = &self.containers[&key].spec;
-        let shares = |other: &ContainerSpec| match (&own.pid_mode, &other.pid_mode) {
-            (PidMode::Target(a), PidMode::Target(b)) => a == b || *a == other.id || *b == own.id,
-            (PidMode::Target(target), _) => *target == other.id,
-            (_, PidMode::Target(target)) => *target == own.id,
-            (a, b) => *a == PidMode::Pod && *b == PidMode::Pod,
-        };
-        self.containers.values().any(|c| (c.spec.id == own.id || shares(&c.spec)) && c.traces())
+        let seen = |other: &ContainerSpec| own.id == other.id || share_processes(own, other);
+        self.containers.values().any(|c| seen(&c.spec) && c.traces())
+    }
+
+    /// Before a container starts that may look into others. What began before it was there may still be on its way to
+    /// its program, with rights that only nobody's looking makes safe: whoever shares its processes can have stopped it.
+    /// Such a process is killed.
+    fn guard_newcomers(&mut self, key: u64) -> Result<(), Refusal> {
+        let own = &self.containers[&key];
+        if !own.traces() || !own.is_startable() {
+            return Ok(());
+        }
+        self.drain_reports();
+        let own = &self.containers[&key].spec;
+        let seen = || self.containers.values().filter(|c| share_processes(own, &c.spec));
+        let starting = |report: &Option<Report>, unguarded: bool| unguarded && report.is_some();
+        let containers = seen().filter(|c| starting(&c.report, c.unguarded));
+        let execs = self.execs.values().filter(|exec| {
+            starting(&exec.report, exec.unguarded) && seen().any(|c| c.spec.id == exec.container_id)
+        });
+        let (containers, execs): (Vec<_>, Vec<_>) = (containers.collect(), execs.collect());
+        let reports = containers.iter().map(|c| &c.report).chain(execs.iter().map(|exec| &exec.report));
+        if reports.flatten().any(|report| !report.has_joined()) {
+            // It may have a successor that is not known yet.
+            let message = "a process is being started among those that the container would see";
+            return Err((ErrorKind::State, message.to_owned()));
+        }
+        for container in containers {
+            let _ = container.signal(libc::SIGKILL);
+        }
+        for exec in execs {
+            exec.signal(libc::SIGKILL);
+        }
+        Ok(())
     }
 
     fn exec(&mut self, caller: Caller, spec: ExecSpec, fds: Vec<OwnedFd>) -> Result<(), Refusal> {

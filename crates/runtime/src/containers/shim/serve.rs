@@ -286,7 +286,7 @@ impl Shim {
         true
     }
 
-    fn drain_reports(&mut self) {
+    pub(super) fn drain_reports(&mut self) {
         for key in self.containers.keys().copied().collect::<Vec<_>>() {
             self.drain_report(key);
         }
