@@ -10,6 +10,7 @@ mod api_flags;
 mod backup;
 mod certificate;
 mod certificates;
+mod check;
 mod component;
 mod control_plane;
 mod controller_flags;
@@ -91,6 +92,8 @@ enum Command {
     Backup(backup::BackupArgs),
     /// Bring back a cluster from such a file
     Restore(backup::restore::RestoreArgs),
+    /// Look for damage in the cluster's data, and repair it
+    Check(check::CheckArgs),
     /// Remove every trace of a node
     Reset(reset::ResetArgs),
     /// Serve files and greet with the host name: the examples' web server
@@ -156,6 +159,7 @@ fn run(command: Command) -> Result<()> {
         Command::Simulate(args) => simulate::run(args),
         Command::Backup(args) => backup::run(args),
         Command::Restore(args) => backup::restore::run(args),
+        Command::Check(args) => check::run(args),
         Command::Reset(args) => reset::run(args),
         Command::Web(web) => web::run(web),
         Command::Completion { shell } => {

@@ -19,7 +19,7 @@ use tokio::io::AsyncReadExt;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::archive::{Manifest, Reader, Writer};
+use super::archive::{ArchiveError, Manifest, Reader, Writer};
 use super::contents::{self, Source};
 use super::seal::Passphrase;
 use crate::layout::Layout;
@@ -147,12 +147,8 @@ pub fn connect(layout: &Layout) -> Result<Option<UnixStream>> {
     }
 }
 
-/// Fetches a backup, and writes it as it comes; what comes is checked.
-pub fn receive<W: Write>(
-    mut stream: UnixStream,
-    passphrase: Option<&Passphrase>,
-    output: W,
-) -> Result<(Manifest, W)> {
+/// Asks for a backup; what comes is to be read, and whole if it can be read to its end.
+pub fn ask(mut stream: UnixStream) -> Result<Result<Reader<impl Read>, ArchiveError>> {
     let failed = "the server broke off";
     stream.set_read_timeout(Some(FIRST))?;
     stream.write_all(BACKUP).context(failed)?;
@@ -164,8 +160,16 @@ pub fn receive<W: Write>(
         stream.take(ANSWER_BYTES).read_to_end(&mut reason).context(failed)?;
         bail!("the server answered: {}", String::from_utf8_lossy(&reason).trim());
     }
-    let mut reader = Reader::new(std::io::BufReader::with_capacity(super::BUFFER_BYTES, stream), None)
-        .context("what the server sends is no backup")?;
+    Ok(Reader::new(std::io::BufReader::with_capacity(super::BUFFER_BYTES, stream), None))
+}
+
+/// Fetches a backup, and writes it as it comes; what comes is checked.
+pub fn receive<W: Write>(
+    stream: UnixStream,
+    passphrase: Option<&Passphrase>,
+    output: W,
+) -> Result<(Manifest, W)> {
+    let mut reader = ask(stream)?.context("what the server sends is no backup")?;
     let manifest = reader.manifest().clone();
     let in_words = "cannot write the backup";
     let mut writer = Writer::new(output, passphrase, &manifest).context(in_words)?;

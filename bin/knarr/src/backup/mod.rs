@@ -1,8 +1,8 @@
 //! `knarr backup`: everything that a cluster cannot be made anew from nothing without, in one file.
 
-mod admin;
-mod archive;
-mod contents;
+pub mod admin;
+pub mod archive;
+pub mod contents;
 mod into_etcd;
 mod output_file;
 pub mod restore;
@@ -29,7 +29,7 @@ use crate::store::{EtcdArgs, IDENTITY, OFFSET, RESTORING};
 use crate::{pki, preflight};
 
 /// How much is gathered before it is written.
-const BUFFER_BYTES: usize = 256 * 1024;
+pub const BUFFER_BYTES: usize = 256 * 1024;
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr backup -o cluster.knarr\n  \
@@ -160,7 +160,8 @@ fn warn_of_encrypted(snapshot: &Snapshot, config: Option<&Path>) {
     }
 }
 
-fn passphrase(file: Option<&Path>) -> Result<Option<Passphrase>> {
+/// The passphrase in a file, if one is named.
+pub fn passphrase(file: Option<&Path>) -> Result<Option<Passphrase>> {
     let Some(file) = file else { return Ok(None) };
     let content = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     match Passphrase::of_file(&content) {

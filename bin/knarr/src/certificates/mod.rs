@@ -1,7 +1,7 @@
 //! `knarr certificates`: what certificates a server or agent has, when they expire, and how they are rotated.
 
 pub mod expiry;
-mod facts;
+pub mod facts;
 pub mod folder_watch;
 pub mod inventory;
 pub mod issued;

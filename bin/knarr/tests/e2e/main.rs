@@ -9,6 +9,7 @@ mod autoscaling;
 mod backups;
 mod bad_input;
 mod certificates;
+mod checks;
 mod choices;
 mod cluster;
 mod cni;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 pub use config::EncryptionConfig;
 pub use health::KeyServices;
-pub use provider::RESERVED;
+pub use provider::{KMS, RESERVED};
 pub use store::EncryptedStore;
 
 /// `--encryption-provider-config` and its automatic reload.

@@ -15,6 +15,9 @@ const SECRETBOX_NONCE: usize = 24;
 /// Everything encrypted begins so.
 pub const RESERVED: &[u8] = b"k8s:enc:";
 
+/// The name of providers behind which a key service stands.
+pub const KMS: &str = "kms";
+
 /// One key of one provider.
 #[allow(clippy::large_enum_variant, reason = "few, and made when the configuration is read")]
 pub enum Cipher {
@@ -83,7 +86,7 @@ impl Provider {
 
     pub fn kms(kms: Kms) -> Self {
         let prefix = format!("k8s:enc:kms:v2:{}:", kms.name()).into_bytes();
-        Self { name: "kms", prefix, cipher: Cipher::Kms(kms) }
+        Self { name: KMS, prefix, cipher: Cipher::Kms(kms) }
     }
 
     /// The service behind it, if there is one.

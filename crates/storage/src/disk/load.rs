@@ -2,7 +2,7 @@
 //! compaction, then forwards again as if it happened now. What is damaged is set aside: a key gets a placeholder, and
 //! the history begins after a record of the log that cannot be read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -42,25 +42,61 @@ from_redb!(redb::TransactionError, redb::TableError, redb::StorageError, redb::C
 
 type Keys = BTreeMap<Bytes, KeyValue>;
 
+/// The state as it is in a database that may be written to; what cannot be relied on is an error.
 pub(super) fn load(database: &Database) -> Result<State, LoadError> {
     prepare(database)?;
+    let Loaded { state, mut damage, compacted } = read(database)?;
+    if let Some((_, error)) = damage.unreadable.pop() {
+        return Err(error.into());
+    }
+    // Going on from an older revision would take what was acknowledged for never written.
+    if let Some((found, newest)) = damage.ahead {
+        return Err(LoadError::Ahead { found, newest });
+    }
+    damage.report(state.revision(), compacted);
+    Ok(state)
+}
+
+/// What a database holds, and all that is wrong with it.
+pub(super) struct Loaded {
+    pub(super) state: State,
+    pub(super) damage: Damage,
+    /// Up to where history was dropped before, whatever damage has cost since.
+    pub(super) compacted: u64,
+}
+
+/// Reads as much of a prepared database as can be read.
+pub(super) fn read(database: &Database) -> Result<Loaded, LoadError> {
     let txn = database.begin_read()?;
     let meta = txn.open_table(META)?;
     let number = |name| -> Result<u64, LoadError> {
         meta.get(name)?.map(|number| number.value()).ok_or(LoadError::Foreign)
     };
-    let (revision, compacted) = (number(META_REVISION)?, number(META_COMPACTED)?);
+    let (mut revision, compacted) = (number(META_REVISION)?, number(META_COMPACTED)?);
     let last_lease = number(META_LAST_LEASE)?;
 
-    let mut leases = Vec::new();
-    for row in txn.open_table(LEASES)?.iter()? {
-        let (id, ttl_seconds) = row?;
-        leases.push((LeaseId::new(id.value()).ok_or(LoadError::Lease)?, ttl_seconds.value()));
-    }
     let base = compacted.max(FIRST_REVISION);
     let mut found = Found { keys: Keys::new(), damage: Damage::default() };
+    let mut leases = Vec::new();
+    for row in txn.open_table(LEASES)?.iter()? {
+        match row {
+            Ok((id, ttl_seconds)) => {
+                leases.push((LeaseId::new(id.value()).ok_or(LoadError::Lease)?, ttl_seconds.value()));
+            }
+            Err(error) => {
+                found.damage.unreadable.push(("leases", error.into()));
+                break;
+            }
+        }
+    }
     for row in txn.open_table(KEYS)?.iter()? {
-        let (key, row) = row?;
+        let (key, row) = match row {
+            Ok(row) => row,
+            Err(error) => {
+                found.damage.unreadable.push(("keys", error.into()));
+                break;
+            }
+        };
         let key = Bytes::copy_from_slice(key.value());
         match codec::decode_key_value(&key, row.value()) {
             Ok(kv) => drop(found.keys.insert(key, kv)),
@@ -68,19 +104,19 @@ pub(super) fn load(database: &Database) -> Result<State, LoadError> {
         }
     }
     let log = txn.open_table(LOG)?;
-    // Going on from an older revision would take what was acknowledged for never written.
     let newest = log.last()?.map_or(base, |(at, _)| at.value().max(base));
     if newest > revision {
-        return Err(LoadError::Ahead { found: newest, newest: revision });
+        found.damage.ahead = Some((newest, revision));
+        revision = newest;
     }
-    let (base, commits) = found.walk_back(&log, base, revision)?;
-    found.damage.report(revision, compacted);
-    let compacted = compacted.max(found.damage.history_lost.unwrap_or(0));
-    let mut state = State::restore(base, compacted, last_lease, leases, found.keys.into_values());
+    let (base, commits) = found.walk_back(&log, base, revision);
+    let Found { keys, damage } = found;
+    let history = compacted.max(damage.history_lost.unwrap_or(0));
+    let mut state = State::restore(base, history, last_lease, leases, keys.into_values());
     for commit in commits.into_iter().rev() {
         state.apply_commit(&Arc::new(commit));
     }
-    Ok(state)
+    Ok(Loaded { state, damage, compacted })
 }
 
 /// What a file holds, as far as it can be read.
@@ -92,9 +128,8 @@ struct Found {
 impl Found {
     /// Puts a placeholder in place of a key that cannot be read, so that it is seen and can be deleted.
     fn set_aside(&mut self, key: &Bytes, revision: u64, reason: &str) {
-        tracing::error!(key = %String::from_utf8_lossy(key), reason, "a key of the store is damaged and set aside");
         self.keys.insert(key.clone(), placeholder(key, revision, reason));
-        self.damage.keys.insert(key.clone());
+        self.damage.keys.insert(key.clone(), reason.to_owned());
     }
 
     /// Takes revision after revision out of the keys, down to `base` or to the first record that cannot be read: what
@@ -104,34 +139,39 @@ impl Found {
         log: &impl ReadableTable<u64, &'static [u8]>,
         base: u64,
         revision: u64,
-    ) -> Result<(u64, Vec<Commit>), LoadError> {
+    ) -> (u64, Vec<Commit>) {
         let mut commits = Vec::new();
         for at in (base.saturating_add(1)..=revision).rev() {
-            let undo = match log.get(at)? {
-                Some(row) => codec::decode_undo(at, row.value()).map_err(|error| error.to_string()),
-                None => Err("it is missing".to_owned()),
+            let undo = match log.get(at) {
+                Ok(Some(row)) => codec::decode_undo(at, row.value()).map_err(|error| error.to_string()),
+                Ok(None) => Err("it is missing".to_owned()),
+                Err(error) => {
+                    let reason = error.to_string();
+                    self.damage.unreadable.push(("log", error.into()));
+                    Err(reason)
+                }
             };
             match undo {
                 Ok(undo) if self.fits(at, &undo) => commits.push(go_back(&mut self.keys, at, undo)),
                 Ok(undo) => {
                     self.mark_misfits(at, &undo);
                     self.damage.lose_history(at, "it does not fit the keys".to_owned());
-                    return Ok((at, commits));
+                    return (at, commits);
                 }
                 Err(reason) => {
                     self.damage.lose_history(at, reason);
-                    return Ok((at, commits));
+                    return (at, commits);
                 }
             }
         }
-        Ok((base, commits))
+        (base, commits)
     }
 
     fn fits(&mut self, revision: u64, undo: &[Undo]) -> bool {
         for event in undo {
             // Nobody can say any more which revision a damaged key is of: of the last one that wrote it.
             if event.kind == EventKind::Put
-                && self.damage.keys.contains(&event.key)
+                && self.damage.keys.contains_key(&event.key)
                 && let Some(kv) = self.keys.get_mut(&event.key)
                 && kv.mod_revision != revision
                 && crate::types::damage(&kv.value).is_some()
@@ -176,11 +216,16 @@ fn placeholder(key: &Bytes, revision: u64, reason: &str) -> KeyValue {
 
 /// What could not be read.
 #[derive(Debug, Default)]
-struct Damage {
-    keys: BTreeSet<Bytes>,
+pub(super) struct Damage {
+    /// Keys that were set aside, and why.
+    pub(super) keys: BTreeMap<Bytes, String>,
     /// The revision whose record is damaged, after which the history begins anew, and why.
-    history_lost: Option<u64>,
-    reason: String,
+    pub(super) history_lost: Option<u64>,
+    pub(super) reason: String,
+    /// The newest revision of the log, where the newest one is said to be the second.
+    pub(super) ahead: Option<(u64, u64)>,
+    /// Tables of which not all rows can be reached.
+    pub(super) unreadable: Vec<(&'static str, redb::Error)>,
 }
 
 impl Damage {
@@ -201,6 +246,10 @@ impl Damage {
                  up to this revision is dropped"
             );
         }
+        for (key, reason) in &self.keys {
+            let key = String::from_utf8_lossy(key);
+            tracing::error!(%key, reason, "a key of the store is damaged and set aside");
+        }
         if !self.keys.is_empty() {
             let keys = self.keys.len();
             tracing::error!(keys, "damaged keys were set aside; delete or restore what they are named after");
@@ -209,12 +258,12 @@ impl Damage {
 }
 
 /// The newest record is what a crash could have cut; any other was whole once.
-fn place(lost: u64, newest: u64) -> &'static str {
+pub(super) fn place(lost: u64, newest: u64) -> &'static str {
     if lost == newest { "tail" } else { "middle" }
 }
 
 /// Makes a new database into a store, or sees that it is one of ours.
-fn prepare(database: &Database) -> Result<(), LoadError> {
+pub(super) fn prepare(database: &Database) -> Result<(), LoadError> {
     let txn = database.begin_read()?;
     let tables: Vec<String> = txn.list_tables()?.map(|table| table.name().to_owned()).collect();
     if !tables.is_empty() {

@@ -1,12 +1,17 @@
 //! The file behind the embedded engine: a redb database with the keys as they stand and the log to
 //! go back from there.
 
+pub(crate) mod check;
 mod codec;
 mod journal;
 mod load;
+mod overlay;
 mod reserve;
 pub(crate) mod restore;
+pub(crate) mod rewrite;
 
+#[cfg(test)]
+mod check_tests;
 #[cfg(test)]
 mod tests;
 
@@ -23,9 +28,11 @@ use redb::{DatabaseError, StorageError};
 
 use crate::engine::state::State;
 use crate::options::Options;
+pub use check::{Checked, Fault, FaultKind};
 use journal::{Opener, RedbJournal};
 use reserve::{Reserve, ReservedFile};
 pub use restore::{Entry, WriteError};
+pub use rewrite::RepairError;
 
 const FILE_NAME: &str = "store.redb";
 /// Goes up when the meaning of the tables changes.

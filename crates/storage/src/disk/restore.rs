@@ -69,7 +69,7 @@ pub(crate) fn write<E>(
     seal(&database, revision, last_lease).map_err(WriteError::Database)
 }
 
-fn create(dir: &Path, path: &Path) -> Result<Database, OpenError> {
+pub(super) fn create(dir: &Path, path: &Path) -> Result<Database, OpenError> {
     let io_error = |source: io::Error| OpenError::Io { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
     let opened = open_file(dir, path).map_err(io_error)?;
@@ -77,7 +77,7 @@ fn create(dir: &Path, path: &Path) -> Result<Database, OpenError> {
 }
 
 /// An empty database would be taken for a new store; one with a revision and no format is refused.
-fn begin(database: &Database, revision: u64) -> Result<(), redb::Error> {
+pub(super) fn begin(database: &Database, revision: u64) -> Result<(), redb::Error> {
     let txn = database.begin_write()?;
     txn.open_table(META)?.insert(META_REVISION, revision)?;
     txn.commit()?;
@@ -111,7 +111,7 @@ fn put(database: &Database, revision: u64, entries: &[Entry]) -> Result<(), redb
     Ok(())
 }
 
-fn seal(database: &Database, revision: u64, last_lease: u64) -> Result<(), redb::Error> {
+pub(super) fn seal(database: &Database, revision: u64, last_lease: u64) -> Result<(), redb::Error> {
     let txn = database.begin_write()?;
     {
         txn.open_table(LOG)?;

@@ -28,7 +28,7 @@ use journal::{Journal, NoJournal};
 use state::{Scan, State};
 use thread::CommitThread;
 
-use crate::disk::{self, Entry, OpenError, WriteError};
+use crate::disk::{self, Checked, Entry, Fault, OpenError, RepairError, WriteError};
 use crate::options::Options;
 use crate::store::Store;
 use crate::types::{Compare, KeyValue, LeaseId, Op, RangeRequest, RangeResponse, Status, TxnResponse};
@@ -76,6 +76,20 @@ impl Embedded {
         entries: impl Iterator<Item = std::result::Result<Entry, E>>,
     ) -> std::result::Result<(), WriteError<E>> {
         disk::restore::write(dir.as_ref(), revision, entries)
+    }
+
+    /// Looks for damage in the store of a folder that nobody uses. Nothing is changed.
+    pub fn check(dir: impl AsRef<Path>) -> std::result::Result<Checked, OpenError> {
+        disk::check::check(dir.as_ref())
+    }
+
+    /// Repairs what can be repaired of such a store, and answers what that was. `keep` gets the path of the file before
+    /// anything is changed. Keys that are set aside stay so.
+    pub fn repair(
+        dir: impl AsRef<Path>,
+        keep: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> std::result::Result<Vec<Fault>, RepairError> {
+        disk::rewrite::repair(dir.as_ref(), keep)
     }
 
     /// A store that is gone with its last owner. Deterministic: it has no thread of its own.

@@ -1,0 +1,242 @@
+//! The files of `pki/`: whether keys belong to certificates, certificates to authorities, and when they end.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use rcgen::KeyPair;
+
+use super::finding::Finding;
+use crate::certificate;
+use crate::certificates::facts::{self, Facts};
+use crate::signer::TokenKey;
+
+/// The files by their paths below the data folder, such as `pki/ca.crt`.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+const AREA: &str = "certificate";
+/// What `knarr kubeconfig` has issued, without keys: others hold them.
+const ISSUED: &str = "pki/issued/";
+/// Days before its end from which on an authority is warned of.
+const AUTHORITY_DAYS: i64 = 180;
+/// What is done about certificates that a server makes by itself.
+const MADE_ANEW: &str = "it is removed; the server makes a new one at its next start";
+
+/// Looks at the files of a server's or an agent's folder.
+pub fn check(files: &Files, now: Timestamp) -> Vec<Finding> {
+    let is_server =
+        ["ca.crt", "ca.key", "sa.key"].iter().any(|name| files.contains_key(&format!("pki/{name}")));
+    let mut findings = Vec::new();
+    if is_server {
+        for name in
+            ["pki/ca.crt", "pki/ca.key", "pki/sa.key"].iter().filter(|name| !files.contains_key(**name))
+        {
+            findings.push(Finding::error("file", *name, "it is missing: bring it back from a backup"));
+        }
+    }
+    for (path, content) in files {
+        if path == "pki/sa.key" {
+            let key = std::str::from_utf8(content).ok().map(TokenKey::new);
+            if !key.is_some_and(|key| key.is_ok()) {
+                let problem = "it is no key to sign tokens with: bring it back from a backup";
+                findings.push(Finding::error("file", path, problem));
+            }
+        } else if path.starts_with("pki/") && path.ends_with(".crt") && !path.starts_with(ISSUED) {
+            findings.extend(certificate(files, path, content, is_server, now));
+        } else if path.ends_with("/ca.key") && !files.contains_key(&path.replace(".key", ".crt")) {
+            let certificate = path.replace(".key", ".crt");
+            if certificate != "pki/ca.crt" {
+                findings.push(Finding::error("file", certificate, "it is missing, and its key is there"));
+            }
+        }
+    }
+    findings
+}
+
+fn certificate(
+    files: &Files,
+    path: &str,
+    content: &[u8],
+    is_server: bool,
+    now: Timestamp,
+) -> Option<Finding> {
+    let stem = path.trim_end_matches(".crt");
+    let is_authority = stem.ends_with("/ca");
+    let remade = (is_server && !is_authority).then_some(MADE_ANEW);
+    let wrong = |problem: String| Some(Finding::error(AREA, path, problem).repair(remade));
+    let chain = match facts::chain(content) {
+        Ok(chain) => chain,
+        Err(error) => return wrong(format!("it cannot be read: {error:#}")),
+    };
+    let first = chain.first()?;
+    let facts = match Facts::of(first) {
+        Ok(facts) => facts,
+        Err(error) => return wrong(format!("it cannot be read: {error:#}")),
+    };
+    match (files.get(&format!("{stem}.key")), is_authority) {
+        // Nothing is signed without it: kept elsewhere, or lost.
+        (None, true) if path == "pki/ca.crt" => {}
+        (None, _) => return wrong("its key is missing".to_owned()),
+        (Some(key), _) => {
+            if let Some(problem) = misfit(content, key) {
+                return wrong(problem.to_owned());
+            }
+        }
+    }
+    if facts.expires <= now {
+        return wrong(format!("it expired at {}", facts.expires));
+    }
+    if is_authority {
+        let left = (facts.expires.as_second() - now.as_second()).div_euclid(86_400);
+        let soon =
+            || Finding::warning(AREA, path, format!("it expires at {}, in {left} days", facts.expires));
+        return (left < AUTHORITY_DAYS).then(soon);
+    }
+    if !is_server {
+        // An agent does not hold the authorities of its certificates.
+        return None;
+    }
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let authority = format!("{folder}/ca.crt");
+    let authorities = files.get(&authority).and_then(|pem| facts::chain(pem).ok()).unwrap_or_default();
+    if authorities.iter().any(|authority| facts::is_signed_by(first, authority)) {
+        return None;
+    }
+    wrong(format!("{authority} has not signed it"))
+}
+
+/// Why a key (PEM) is not that of a certificate.
+fn misfit(certificate: &[u8], key: &[u8]) -> Option<&'static str> {
+    let text = |bytes| std::str::from_utf8(bytes).unwrap_or_default();
+    match KeyPair::from_pem(text(key)) {
+        Err(_) => Some("its key cannot be read"),
+        Ok(key) if certificate::check_pair(text(certificate), &key).is_err() => {
+            Some("its key belongs to another certificate")
+        }
+        Ok(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::pki::{Pki, Subject};
+
+    /// The files of a server with three authorities and a certificate of each.
+    fn server() -> Files {
+        let folder = std::env::temp_dir().join(format!("knarr-check-pki-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        let pki = Pki::open(folder.join("pki")).unwrap();
+        pki.service_account_key().unwrap();
+        let subject = Subject {
+            common_name: "x",
+            organizations: &[],
+            names: &["x".to_owned()],
+            addresses: &[],
+            server: true,
+            client: true,
+        };
+        pki.credentials("apiserver", &subject).unwrap();
+        pki.front_proxy().unwrap().credentials("front-proxy-client", &subject).unwrap();
+        pki.kubelet_serving().unwrap().credentials("kubelet", &subject).unwrap();
+        let mut files = Files::new();
+        collect(&folder, &folder, &mut files);
+        std::fs::remove_dir_all(&folder).unwrap();
+        files
+    }
+
+    fn collect(root: &PathBuf, folder: &PathBuf, files: &mut Files) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(root, &path, files);
+            } else {
+                let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+                files.insert(name, std::fs::read(path).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn every_way_to_be_wrong_is_named() {
+        let sound = server();
+        let (now, day) = (Timestamp::now(), std::time::Duration::from_secs(86_400));
+        assert_eq!(check(&sound, now), []);
+        type Damage = fn(&mut Files, &Files);
+        let remove: fn(&mut Files, &str) = |files, name| drop(files.remove(name).unwrap());
+        let cases: [(&str, Damage, &str, bool); 9] = [
+            ("pki/ca.key", |f, _| drop(f.remove("pki/ca.key")), "it is missing", false),
+            ("pki/sa.key", |f, _| drop(f.remove("pki/sa.key")), "it is missing", false),
+            ("pki/sa.key", |f, _| f.get_mut("pki/sa.key").unwrap().truncate(40), "no key to sign", false),
+            (
+                "pki/ca.crt",
+                |f, o| drop(f.insert("pki/ca.key".into(), o["pki/apiserver.key"].clone())),
+                "belongs to another",
+                false,
+            ),
+            (
+                "pki/kubelet-serving/ca.crt",
+                |f, _| drop(f.remove("pki/kubelet-serving/ca.key")),
+                "its key is missing",
+                false,
+            ),
+            ("pki/apiserver.crt", |f, _| drop(f.remove("pki/apiserver.key")), "its key is missing", true),
+            (
+                "pki/apiserver.crt",
+                |f, _| drop(f.insert("pki/apiserver.key".into(), b"x".to_vec())),
+                "cannot be read",
+                true,
+            ),
+            (
+                "pki/apiserver.crt",
+                |f, _| drop(f.insert("pki/apiserver.crt".into(), b"x".to_vec())),
+                "cannot be read",
+                true,
+            ),
+            (
+                "pki/front-proxy/front-proxy-client.crt",
+                |f, o| {
+                    for end in ["crt", "key"] {
+                        let other = o[&format!("pki/apiserver.{end}")].clone();
+                        f.insert(format!("pki/front-proxy/front-proxy-client.{end}"), other);
+                    }
+                },
+                "pki/front-proxy/ca.crt has not signed it",
+                true,
+            ),
+        ];
+        for (name, damage, problem, repaired) in cases {
+            let mut files = sound.clone();
+            damage(&mut files, &sound);
+            let found = check(&files, now);
+            assert_eq!(found.len(), 1, "{name}: {found:?}");
+            assert_eq!((found[0].name.as_str(), found[0].repair.is_some()), (name, repaired), "{found:?}");
+            assert!(found[0].problem.contains(problem), "{name}: {found:?}");
+        }
+        let mut files = sound.clone();
+        remove(&mut files, "pki/front-proxy/ca.crt");
+        let found = check(&files, now);
+        assert!(found.iter().any(|f| f.name == "pki/front-proxy/ca.crt" && f.is_left()), "{found:?}");
+
+        let later = check(&sound, now + 366 * day);
+        assert_eq!(later.len(), 3, "{later:?}");
+        assert!(later.iter().all(|f| f.problem.contains("it expired at") && f.repair.is_some()));
+        let soon = check(&sound, now + 3500 * day);
+        assert!(soon.iter().any(|f| f.name == "pki/ca.crt" && f.problem.contains(", in 1") && !f.is_left()));
+        assert!(check(&Files::new(), now).is_empty());
+    }
+
+    #[test]
+    fn agents_have_certificates_without_authorities() {
+        let sound = server();
+        let agent = |key: &str| -> Files {
+            let of = |name: &str, from: &str| (name.to_owned(), sound[from].clone());
+            [of("pki/kubelet-client.crt", "pki/apiserver.crt"), of("pki/kubelet-client.key", key)].into()
+        };
+        let now = Timestamp::now();
+        assert_eq!(check(&agent("pki/apiserver.key"), now), []);
+        let found = check(&agent("pki/ca.key"), now);
+        assert_eq!((found.len(), found[0].repair), (1, None), "only the cluster can give it another one");
+    }
+}

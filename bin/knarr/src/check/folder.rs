@@ -1,0 +1,187 @@
+//! A data folder that no server uses: its store, its files and their modes, and what can be repaired of them.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use knarr_storage::{Embedded, Fault, FaultKind, OpenError, damage};
+
+use super::certificates::Files;
+use super::finding::Finding;
+use crate::layout::Layout;
+
+const CLOSED: &str = "it is closed to others";
+/// Folders within folders of `pki/`.
+const DEPTH: usize = 4;
+/// The largest file of `pki/`.
+const FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What the store of a folder holds, and what is wrong with it.
+pub struct Store {
+    pub findings: Vec<Finding>,
+    pub revision: u64,
+    pub kvs: Vec<(Bytes, Bytes)>,
+}
+
+/// Looks into the store. Keys that are set aside are among the findings already, and not among `kvs`.
+pub fn store(layout: &Layout) -> Result<Store> {
+    let checked = match Embedded::check(layout.store()) {
+        Ok(checked) => checked,
+        Err(OpenError::Format { found, supported, .. }) => {
+            let problem = format!("it has format {found}, this knarr reads {supported}: use a newer one");
+            let findings = vec![Finding::error("store", "store.redb", problem)];
+            return Ok(Store { findings, revision: 0, kvs: Vec::new() });
+        }
+        Err(OpenError::Locked(path)) => anyhow::bail!(
+            "{} is in use, but no server answers at {}: is it still starting?",
+            path.display(),
+            layout.admin_socket().display()
+        ),
+        Err(error) => return Err(error.into()),
+    };
+    let readable = checked.kvs.iter().filter(|kv| damage(&kv.value).is_none());
+    Ok(Store {
+        findings: checked.faults.iter().map(finding).collect(),
+        revision: checked.revision,
+        kvs: readable.map(|kv| (kv.key.clone(), kv.value.clone())).collect(),
+    })
+}
+
+fn finding(fault: &Fault) -> Finding {
+    let name = fault.key.as_ref().map_or("store.redb".into(), |key| String::from_utf8_lossy(key));
+    let advice = match fault.kind {
+        FaultKind::Unreadable => ": bring back a backup with `knarr restore`",
+        FaultKind::Key => ": it is set aside; delete it, or bring it back from a backup",
+        _ => "",
+    };
+    Finding::error("store", name, format!("{}{advice}", fault.reason)).repair(fault.repair())
+}
+
+/// The files of `pki/`, and what cannot be read of them.
+pub fn files(layout: &Layout) -> (Files, Vec<Finding>) {
+    let (mut files, mut findings) = (Files::new(), Vec::new());
+    walk(&layout.pki(), "pki", DEPTH, &mut |path, name, is_folder| {
+        if is_folder || name.ends_with(".new") {
+            return;
+        }
+        let read = fs::metadata(path).and_then(|of| {
+            if of.len() > FILE_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { fs::read(path) }
+        });
+        match read {
+            Ok(content) => drop(files.insert(name.to_owned(), content)),
+            Err(error) => findings.push(Finding::error("file", name, format!("it cannot be read: {error}"))),
+        }
+    });
+    (files, findings)
+}
+
+/// Keys and folders that others than their owner may read or change.
+pub fn modes(layout: &Layout) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut look = |path: &Path, name: &str, is_folder: bool| {
+        // Of what is in a closed folder only changes are of interest.
+        let secret = if is_folder { !name.contains('/') } else { !name.ends_with(".crt") };
+        let Ok(of) = fs::symlink_metadata(path) else { return };
+        let open = of.mode() & if secret { 0o077 } else { 0o022 };
+        if !of.is_symlink() && open != 0 {
+            let problem = format!("others may read or change it: its mode is {:04o}", of.mode() & 0o7777);
+            findings.push(Finding::error("file", name, problem).repair(Some(CLOSED)));
+        }
+    };
+    for (path, name) in [(layout.root().to_owned(), "."), (layout.store(), "store"), (layout.pki(), "pki")] {
+        look(&path, name, true);
+    }
+    look(&layout.store().join("store.redb"), "store/store.redb", false);
+    look(&layout.admin_kubeconfig(), "admin.kubeconfig", false);
+    walk(&layout.pki(), "pki", DEPTH, &mut look);
+    findings
+}
+
+/// All files and folders in a folder; links are left alone.
+fn walk(folder: &Path, name: &str, depth: usize, look: &mut impl FnMut(&Path, &str, bool)) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    for path in paths {
+        let Ok(of) = fs::symlink_metadata(&path) else { continue };
+        let Some(last) = path.file_name().and_then(|last| last.to_str()) else { continue };
+        let name = format!("{name}/{last}");
+        if of.is_dir() || of.is_file() {
+            look(&path, &name, of.is_dir());
+        }
+        if of.is_dir() && depth > 0 {
+            walk(&path, &name, depth - 1, look);
+        }
+    }
+}
+
+/// Repairs what the findings say can be repaired, and marks them. What is there is copied to `kept` before.
+pub fn repair(layout: &Layout, findings: &mut [Finding], kept: &Path) -> Result<()> {
+    let in_words = || format!("cannot keep what is there in {}: nothing was repaired", kept.display());
+    fs::DirBuilder::new().mode(0o700).create(kept).with_context(in_words)?;
+    copy(&layout.pki(), &kept.join("pki"), DEPTH).with_context(in_words)?;
+    if findings.iter().any(|finding| finding.area == "store" && finding.repair.is_some()) {
+        let copy = |file: &Path| fs::copy(file, kept.join("store.redb")).map(|_| ());
+        Embedded::repair(layout.store(), copy)?;
+        mark(findings, |finding| finding.area == "store");
+    }
+    for finding in findings.iter_mut().filter(|finding| finding.repair.is_some()) {
+        let path = layout.root().join(&finding.name);
+        match finding.area {
+            "certificate" => {
+                for file in [path.clone(), path.with_extension("key")] {
+                    remove(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+                }
+                finding.repaired = true;
+            }
+            "file" => {
+                // It may have gone with its certificate.
+                let close = |of: fs::Metadata| {
+                    let mask = if finding.name.ends_with(".crt") { 0o755 } else { 0o700 };
+                    fs::set_permissions(&path, Permissions::from_mode(of.mode() & mask))
+                };
+                match fs::symlink_metadata(&path).and_then(close) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(error).with_context(|| format!("cannot close {}", path.display()));
+                    }
+                    _ => finding.repaired = true,
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn mark(findings: &mut [Finding], of: impl Fn(&Finding) -> bool) {
+    findings.iter_mut().filter(|f| of(f) && f.repair.is_some()).for_each(|f| f.repaired = true);
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn copy(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
+    let entries = match fs::read_dir(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    fs::DirBuilder::new().mode(0o700).create(to)?;
+    for entry in entries {
+        let entry = entry?;
+        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
+        if kind.is_dir() && depth > 0 {
+            copy(&entry.path(), &target, depth - 1)?;
+        } else if kind.is_file() {
+            fs::copy(entry.path(), &target)?;
+            fs::set_permissions(&target, Permissions::from_mode(0o600))?;
+        }
+    }
+    fs::File::open(to)?.sync_all()
+}

@@ -1,0 +1,174 @@
+//! `knarr check`: looks for damage in a data folder, in etcd or in a backup, and repairs what can be repaired.
+
+mod archive;
+mod certificates;
+mod finding;
+mod folder;
+mod objects;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::clock::SystemClock;
+use knarr_storage::{Embedded, snapshot};
+
+use finding::{Finding, Report};
+
+use crate::backup::archive::Reader;
+use crate::backup::contents::ENCRYPTION_CONFIG;
+use crate::backup::{self, admin};
+use crate::layout::{DEFAULT_DATA_DIR, Layout};
+use crate::picture::Output;
+use crate::preflight;
+use crate::store::EtcdArgs;
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  knarr check\n  knarr check --repair\n  knarr check -o json\n  \
+    knarr check cluster.knarr --passphrase-file passphrase\n  \
+    knarr check --etcd-servers http://10.0.0.5:2379\n\n\
+    Ends with code 1 where something is wrong. Nothing is changed without --repair.")]
+pub struct CheckArgs {
+    /// A backup to look into, instead of a data folder
+    #[arg(value_name = "FILE", conflicts_with_all = ["repair", "etcd_servers"])]
+    file: Option<PathBuf>,
+    /// The data folder; of a running server all is looked at but the store's file itself
+    #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Repair what can be repaired, with the server stopped; what is there is copied beforehand
+    #[arg(long, conflicts_with = "etcd_servers")]
+    repair: bool,
+    /// The server's file of that name; a running server and a backup say by themselves what is in it
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
+    /// The passphrase that the backup is encrypted with is the content of this file
+    #[arg(long, value_name = "FILE", requires = "file")]
+    passphrase_file: Option<PathBuf>,
+    #[arg(short, long, default_value = "table")]
+    output: Output,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+}
+
+pub fn run(args: CheckArgs) -> Result<()> {
+    preflight::root("look into a cluster's data")?;
+    // redb panics on some damaged files. That is a finding, which is shown as one.
+    std::panic::set_hook(Box::new(|panic| tracing::debug!("{panic}")));
+    let runtime = crate::memory::runtime()?;
+    let report = runtime.block_on(check(&args))?;
+    report.print(args.output)?;
+    match report.left() {
+        0 => Ok(()),
+        1 => bail!("one thing is wrong"),
+        left => bail!("{left} things are wrong"),
+    }
+}
+
+async fn check(args: &CheckArgs) -> Result<Report> {
+    let config = args
+        .encryption_provider_config
+        .as_deref()
+        .map(|file| std::fs::read(file).with_context(|| format!("cannot read {}", file.display())));
+    let config = config.transpose()?;
+    if let Some(file) = &args.file {
+        let passphrase = backup::passphrase(args.passphrase_file.as_deref())?;
+        let opened = File::open(file).with_context(|| format!("cannot open {}", file.display()))?;
+        let reader = Reader::new(BufReader::with_capacity(backup::BUFFER_BYTES, opened), passphrase.as_ref());
+        let contents = archive::read(&file.display().to_string(), reader);
+        return Ok(of_contents(contents, config, true).await);
+    }
+    let layout = Layout::at(&args.data_dir);
+    if args.etcd.shared() {
+        return of_etcd(args, &layout, config).await;
+    }
+    match admin::connect(&layout)? {
+        Some(_) if args.repair => bail!("a server runs on {}: stop it first", layout.root().display()),
+        Some(running) => {
+            let contents = archive::read("the running server", admin::ask(running)?);
+            let mut report = of_contents(contents, config, false).await;
+            report
+                .looked_at
+                .push("not the store's file, which the running server uses: stop it for that".into());
+            report.findings.extend(folder::modes(&layout));
+            Ok(report)
+        }
+        None => of_folder(args, &layout, config).await,
+    }
+}
+
+/// Looks at what a backup holds. Of a backup of a running server some files belong to no backup at rest.
+async fn of_contents(contents: archive::Contents, config: Option<Vec<u8>>, whole: bool) -> Report {
+    let mut report = Report::default();
+    let (keys, files) = (contents.kvs.len(), contents.files.len());
+    report.looked_at.push(format!("{keys} keys at revision {}, {files} files", contents.revision));
+    let encryption = config.as_deref().or(contents.encryption());
+    report.findings = objects::check(&contents.kvs, encryption).await;
+    // What was cut off is not missing for itself.
+    if contents.findings.is_empty() || !whole {
+        report.findings.extend(certificates::check(&contents.files, SystemClock.now()));
+        report.findings.iter_mut().for_each(|finding| finding.repair = finding.repair.filter(|_| !whole));
+    }
+    report.findings.extend(contents.findings);
+    report
+}
+
+async fn of_etcd(args: &CheckArgs, layout: &Layout, config: Option<Vec<u8>>) -> Result<Report> {
+    let store = args.etcd.connect().await?;
+    let taken = snapshot(&*store).await.context("cannot read etcd")?;
+    let kvs: Vec<_> = taken.kvs.iter().map(|kv| (kv.key.clone(), kv.value.clone())).collect();
+    let mut report = of_files(layout);
+    report.looked_at.push(format!("etcd: {} keys at revision {}", kvs.len(), taken.revision));
+    report.findings.extend(objects::check(&kvs, config.as_deref()).await);
+    Ok(report)
+}
+
+/// Keys, certificates and modes of a data folder.
+fn of_files(layout: &Layout) -> Report {
+    let mut report = Report::default();
+    let (files, unread) = folder::files(layout);
+    if !files.is_empty() {
+        report.looked_at.push(format!("{}: {} files", layout.pki().display(), files.len()));
+    }
+    report.findings = unread;
+    report.findings.extend(certificates::check(&files, SystemClock.now()));
+    report.findings.extend(folder::modes(layout));
+    report
+}
+
+async fn of_folder(args: &CheckArgs, layout: &Layout, config: Option<Vec<u8>>) -> Result<Report> {
+    let mut report = of_files(layout);
+    let is_store = Embedded::is_in(layout.store());
+    if !is_store && report.looked_at.is_empty() {
+        bail!("{} is no data folder: name one with --data-dir", layout.root().display());
+    }
+    if layout.restoring().exists() {
+        let problem = "a backup was not restored whole: empty the folder and restore it again";
+        report.findings.push(Finding::error("file", ".restoring", problem));
+    }
+    if is_store {
+        let store = folder::store(layout)?;
+        let found = format!("store: {} keys at revision {}", store.kvs.len(), store.revision);
+        report.looked_at.push(found);
+        let restored = || std::fs::read(layout.root().join(ENCRYPTION_CONFIG)).ok();
+        let config = config.or_else(restored);
+        report.findings.extend(store.findings);
+        report.findings.extend(objects::check(&store.kvs, config.as_deref()).await);
+    }
+    if args.repair && report.findings.iter().any(|finding| finding.repair.is_some()) {
+        let kept = kept(layout.root());
+        folder::repair(layout, &mut report.findings, &kept)?;
+        report.kept = Some(kept.display().to_string());
+    }
+    Ok(report)
+}
+
+/// Where things are kept as they were before a repair.
+fn kept(root: &Path) -> PathBuf {
+    root.join(format!("before-repair-{}", SystemClock.now().strftime("%Y%m%dT%H%M%S")))
+}

@@ -1,0 +1,170 @@
+//! Data folders and backups that something is wrong with, from end to end.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use knarr_storage::{Options, Precondition, Store};
+
+use super::*;
+use crate::backup::contents;
+use crate::pki::Pki;
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A data folder with keys, certificates and two objects.
+async fn cluster(name: &str) -> (Folder, Layout) {
+    let folder = Folder(std::env::temp_dir().join(format!("knarr-check-{name}-{}", std::process::id())));
+    let _ = fs::remove_dir_all(&folder.0);
+    let layout = Layout::create(&folder.0).unwrap();
+    let pki = Pki::open(layout.pki()).unwrap();
+    pki.service_account_key().unwrap();
+    crate::kubeconfig::write_admin(&layout, &pki, "https://127.0.0.1:6443").unwrap();
+    let options = Options { reserve_bytes: 0, ..Options::default() };
+    let store = Embedded::open(layout.store(), options).unwrap();
+    for name in ["a", "b"] {
+        let key = format!("/registry/core/configmaps/n/{name}");
+        let meta = format!(r#"{{"namespace":"n","name":"{name}","uid":"u"}}"#);
+        let value = format!(r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{meta}}}"#);
+        store.put(key.into(), value.into(), Precondition::Any, None).await.unwrap();
+    }
+    store.close().await.unwrap();
+    (folder, layout)
+}
+
+fn args(layout: &Layout, repair: bool) -> CheckArgs {
+    CheckArgs {
+        file: None,
+        data_dir: layout.root().to_owned(),
+        repair,
+        encryption_provider_config: None,
+        passphrase_file: None,
+        output: Output::Table,
+        etcd: EtcdArgs::none(),
+    }
+}
+
+/// Everything in a folder with its content, but what the lock leaves.
+fn image(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            if path.is_dir() {
+                folders.push(path.clone());
+                found.push((path, mode, Vec::new()));
+            } else {
+                let content = fs::read(&path).unwrap();
+                found.push((path, mode, content));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn names(report: &Report) -> Vec<(&str, &str)> {
+    report.findings.iter().map(|finding| (finding.area, finding.name.as_str())).collect()
+}
+
+#[tokio::test]
+async fn a_sound_folder_is_found_sound_and_not_touched() {
+    let (_folder, layout) = cluster("sound").await;
+    let before = image(layout.root());
+    let report = check(&args(&layout, false)).await.unwrap();
+    assert_eq!(names(&report), []);
+    assert!(report.looked_at.contains(&"store: 2 keys at revision 3".to_owned()), "{:?}", report.looked_at);
+    let report = check(&args(&layout, true)).await.unwrap();
+    assert_eq!((report.left(), report.kept), (0, None));
+    assert!(image(layout.root()) == before);
+    let nowhere = Layout::at(&layout.root().join("nowhere"));
+    assert!(check(&args(&nowhere, false)).await.is_err());
+}
+
+#[tokio::test]
+async fn damage_is_found_without_a_change_and_repaired_on_request() {
+    let (_folder, layout) = cluster("damaged").await;
+    let pki = layout.pki();
+    fs::set_permissions(pki.join("sa.key"), Permissions::from_mode(0o644)).unwrap();
+    fs::write(pki.join("admin.key"), "x").unwrap();
+    let file = layout.store().join("store.redb");
+    let mut bytes = fs::read(&file).unwrap();
+    // In the value of an object, with the checksums of its page and row.
+    let at = bytes.windows(16).position(|window| window == br#""kind":"ConfigMa"#).unwrap();
+    bytes[at] ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let before = image(layout.root());
+    let report = check(&args(&layout, false)).await.unwrap();
+    let found = names(&report);
+    assert!(
+        found.contains(&("file", "pki/sa.key")) && found.contains(&("certificate", "pki/admin.crt")),
+        "{found:?}"
+    );
+    assert!(found.contains(&("store", "store.redb")), "{found:?}");
+    assert!(
+        found.iter().any(|(area, name)| *area == "store" && name.starts_with("/registry/core/")),
+        "{found:?}"
+    );
+    assert!(image(layout.root()) == before, "nothing is changed without --repair");
+
+    let report = check(&args(&layout, true)).await.unwrap();
+    // The object itself cannot be brought back.
+    assert_eq!(report.left(), 1, "{:?}", report.findings);
+    let kept = PathBuf::from(report.kept.unwrap());
+    assert_eq!(fs::read(kept.join("store.redb")).unwrap(), bytes);
+    assert_eq!(fs::read(kept.join("pki/admin.key")).unwrap(), b"x");
+    assert!(!pki.join("admin.crt").exists() && !pki.join("admin.key").exists());
+    let again = check(&args(&layout, false)).await.unwrap();
+    assert!(
+        again.left() == 1 && again.findings.iter().all(|f| f.name.starts_with("/registry/")),
+        "{again:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_cannot_be_repaired_is_left_alone() {
+    let (_folder, layout) = cluster("lost").await;
+    let file = layout.store().join("store.redb");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    fs::remove_file(layout.pki().join("ca.key")).unwrap();
+    let before = image(layout.root());
+    let report = check(&args(&layout, true)).await.unwrap();
+    assert_eq!(names(&report), [("file", "pki/ca.key"), ("store", "store.redb")]);
+    assert_eq!((report.left(), report.kept), (2, None));
+    assert!(report.findings[1].problem.ends_with("bring back a backup with `knarr restore`"));
+    assert!(image(layout.root()) == before);
+}
+
+#[tokio::test]
+async fn backups_are_looked_into() {
+    let (_folder, layout) = cluster("backup").await;
+    let options = Options { reserve_bytes: 0, ..Options::default() };
+    let store = Embedded::open(layout.store(), options).unwrap();
+    let taken = snapshot(&store).await.unwrap();
+    store.close().await.unwrap();
+    let source = contents::Source {
+        layout: layout.clone(),
+        node: "n".to_owned(),
+        shared_store: false,
+        encryption_config: None,
+    };
+    let contents = contents::prepare(&source, taken, jiff::Timestamp::UNIX_EPOCH).unwrap();
+    let (_, bytes) = contents.write(None, Vec::new()).unwrap();
+    let file = layout.root().join("b.knarr");
+    fs::write(&file, &bytes).unwrap();
+    let of_file = CheckArgs { file: Some(file.clone()), ..args(&layout, false) };
+    let report = check(&of_file).await.unwrap();
+    assert_eq!(names(&report), []);
+    assert!(report.looked_at[0].starts_with("2 keys at revision 3"), "{:?}", report.looked_at);
+    fs::write(&file, &bytes[..bytes.len() - 20]).unwrap();
+    let report = check(&of_file).await.unwrap();
+    assert_eq!((names(&report).len(), report.findings[0].area), (1, "backup"));
+}

@@ -1,0 +1,299 @@
+//! Looks into the file of a store that nobody uses: what is damaged in it, and what of that a rewrite would mend.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use bytes::Bytes;
+use redb::backends::FileBackend;
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+
+use super::journal::{KEYS, LEASES};
+use super::load::{self, Damage, LoadError, Loaded};
+use super::overlay::Overlay;
+use super::{OpenError, database_error, file, guarded};
+use crate::engine::state::{Scan, State};
+use crate::types::{KeyRange, KeyValue, LeaseId, damage};
+
+/// What kind of thing is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The file, or rows of it, cannot be read.
+    Unreadable,
+    /// Its pages do not match their checksums, or what is known of free ones is wrong. All rows can be read.
+    Pages,
+    /// A key whose row cannot be read, or whose acknowledged write is missing.
+    Key,
+    /// The log does not lead from the last compaction to the newest revision.
+    History,
+    /// Numbers that contradict each other.
+    Numbers,
+    /// A key under a lease that does not exist.
+    Lease,
+}
+
+/// One thing that is wrong with a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: FaultKind,
+    /// The key that it is about.
+    pub key: Option<Bytes>,
+    pub reason: String,
+}
+
+impl Fault {
+    fn of(kind: FaultKind, reason: String) -> Self {
+        Self { kind, key: None, reason }
+    }
+
+    fn about(kind: FaultKind, key: &Bytes, reason: String) -> Self {
+        Self { kind, key: Some(key.clone()), reason }
+    }
+
+    /// What a repair does about it; `None`: nothing.
+    pub fn repair(&self) -> Option<&'static str> {
+        match self.kind {
+            FaultKind::Pages => Some("the file is written anew"),
+            FaultKind::History => Some("the history is dropped; watches from before start anew"),
+            FaultKind::Numbers => Some("the numbers are set from what is there"),
+            FaultKind::Lease => Some("the lease is made anew for an hour, after which the key goes"),
+            FaultKind::Unreadable | FaultKind::Key => None,
+        }
+    }
+}
+
+/// What a look into a store found.
+#[derive(Debug, Default)]
+pub struct Checked {
+    pub faults: Vec<Fault>,
+    pub revision: u64,
+    /// The keys as they stand, those that are set aside with placeholders; as far as anything could be read.
+    pub kvs: Vec<KeyValue>,
+    pub(super) leases: BTreeMap<LeaseId, u64>,
+    pub(super) last_lease: u64,
+}
+
+impl Checked {
+    /// Whether nothing of the file can be relied on.
+    pub fn is_unreadable(&self) -> bool {
+        self.faults.iter().any(|fault| fault.kind == FaultKind::Unreadable)
+    }
+}
+
+/// Looks into the store of a folder. Nothing is changed; no server may use it meanwhile.
+pub(crate) fn check(dir: &Path) -> Result<Checked, OpenError> {
+    check_file(&file(dir))
+}
+
+pub(super) fn check_file(path: &Path) -> Result<Checked, OpenError> {
+    let mut faults = Vec::new();
+    // With the file as it is: a failed check of the pages leaves a database that cannot be read from.
+    match with_database(path, |database| pages(database, path)) {
+        Ok((true, true)) => {}
+        Ok(_) => {
+            let reason = "pages do not match their checksums, or free pages are not known for what they are";
+            faults.push(Fault::of(FaultKind::Pages, reason.to_owned()));
+        }
+        Err(error) => faults.push(Fault::of(FaultKind::Pages, corruption(error)?)),
+    }
+    match with_database(path, |database| rows(database, path)) {
+        Ok((checked, _)) => Ok(Checked { faults: [faults, checked.faults].concat(), ..checked }),
+        Err(error) => {
+            let reason = corruption(error)?;
+            Ok(Checked { faults: vec![Fault::of(FaultKind::Unreadable, reason)], ..Checked::default() })
+        }
+    }
+}
+
+/// Damage is what is looked for; that the file cannot be used at all is an error.
+fn corruption(error: OpenError) -> Result<String, OpenError> {
+    match error {
+        OpenError::Corrupt { reason, .. } => Ok(reason),
+        error => Err(error),
+    }
+}
+
+/// Takes a step on the database; answers what that came to, and whether the database could be closed: redb panics on
+/// some damaged files.
+fn with_database<T>(
+    path: &Path,
+    step: impl FnOnce(&mut Database) -> Result<T, OpenError>,
+) -> Result<(T, bool), OpenError> {
+    let mut database = open(path)?;
+    let result = guarded(path, || step(&mut database));
+    let closed = close(database, path).is_ok();
+    Ok((result?, closed))
+}
+
+pub(super) fn close(database: Database, path: &Path) -> Result<(), OpenError> {
+    guarded(path, || {
+        drop(database);
+        Ok(())
+    })
+}
+
+/// The database, with its lock, in which nothing that is written reaches the disk.
+pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
+    let io_error = |source| OpenError::Io { path: path.to_owned(), source };
+    // Locks need a file that could be written to.
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error)?;
+    if file.metadata().map_err(io_error)?.len() == 0 {
+        return Err(OpenError::Corrupt { path: path.to_owned(), reason: "the file is empty".to_owned() });
+    }
+    guarded(path, || {
+        let failed = |error| database_error(path, error);
+        let overlay = Overlay::new(FileBackend::new(file).map_err(failed)?).map_err(io_error)?;
+        redb::Builder::new().create_with_backend(overlay).map_err(failed)
+    })
+}
+
+fn pages(database: &mut Database, path: &Path) -> Result<bool, OpenError> {
+    database.check_integrity().map_err(|error| database_error(path, error))
+}
+
+pub(super) fn rows(database: &Database, path: &Path) -> Result<Checked, OpenError> {
+    let corrupt = |error: LoadError| match error {
+        LoadError::Format(found) => {
+            OpenError::Format { path: path.to_owned(), found, supported: super::FORMAT }
+        }
+        error => OpenError::Corrupt { path: path.to_owned(), reason: error.to_string() },
+    };
+    load::prepare(database).map_err(corrupt)?;
+    let Loaded { state, damage, .. } = load::read(database).map_err(corrupt)?;
+    let missing = missing(database, &state, &damage).map_err(corrupt)?;
+    let mut checked = Checked {
+        faults: missing,
+        revision: state.revision(),
+        kvs: kvs(&state),
+        leases: state.leases().iter().map(|(id, lease)| (*id, lease.ttl_seconds)).collect(),
+        last_lease: state.last_lease(),
+    };
+    checked.faults.extend(of_damage(&damage, checked.revision));
+    checked.faults.extend(contradictions(&checked));
+    Ok(checked)
+}
+
+fn kvs(state: &State) -> Vec<KeyValue> {
+    let mut scan = Scan::new(KeyRange::all(), state.revision(), usize::MAX, false);
+    state.scan(&mut scan, usize::MAX);
+    scan.kvs
+}
+
+/// Rows that the tables count and that are not reached.
+fn missing(database: &Database, state: &State, damage: &Damage) -> Result<Vec<Fault>, LoadError> {
+    let txn = database.begin_read()?;
+    let (keys, leases) = (txn.open_table(KEYS)?, txn.open_table(LEASES)?);
+    let mut faults = Vec::new();
+    for (table, error) in &damage.unreadable {
+        let kind = if *table == "log" { FaultKind::History } else { FaultKind::Unreadable };
+        faults.push(Fault::of(kind, format!("rows of the table {table} cannot be reached: {error}")));
+    }
+    let is_whole = |table: &str| damage.unreadable.iter().all(|(other, _)| *other != table);
+    let reached = keys.iter()?.take_while(Result::is_ok).count() as u64;
+    for (table, said, reached) in
+        [("keys", keys.len()?, reached), ("leases", leases.len()?, state.leases().len() as u64)]
+    {
+        if is_whole(table) && said != reached {
+            let reason = format!("{reached} of the {said} rows of the table {table} are reached");
+            faults.push(Fault::of(FaultKind::Unreadable, reason));
+        }
+    }
+    Ok(faults)
+}
+
+fn of_damage(damage: &Damage, revision: u64) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if let Some((found, newest)) = damage.ahead {
+        let reason = format!("the log holds revision {found}, but the newest one is said to be {newest}");
+        faults.push(Fault::of(FaultKind::Numbers, reason));
+    }
+    if let Some(lost) = damage.history_lost {
+        let place = load::place(lost, revision);
+        let reason =
+            format!("the record of revision {lost} in the {place} of the log is damaged: {}", damage.reason);
+        faults.push(Fault::of(FaultKind::History, reason));
+    }
+    let keys = damage.keys.iter();
+    faults.extend(keys.map(|(key, reason)| Fault::about(FaultKind::Key, key, reason.clone())));
+    faults
+}
+
+/// What each key says of itself, held against the store's numbers and leases.
+fn contradictions(checked: &Checked) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if let Some((highest, _)) = checked.leases.last_key_value()
+        && highest.get() > checked.last_lease
+    {
+        let reason = format!("lease {highest} exists, but the last one is said to be {}", checked.last_lease);
+        faults.push(Fault::of(FaultKind::Numbers, reason));
+    }
+    for kv in &checked.kvs {
+        if let Some(reason) = damage(&kv.value) {
+            let is_known = |f: &Fault| f.kind == FaultKind::Key && f.key.as_ref() == Some(&kv.key);
+            if !checked.faults.iter().any(is_known) {
+                faults.push(Fault::about(FaultKind::Key, &kv.key, reason.to_owned()));
+            }
+            continue;
+        }
+        let number = |reason| Fault::about(FaultKind::Numbers, &kv.key, reason);
+        let (created, written) = (kv.create_revision, kv.mod_revision);
+        if written > checked.revision {
+            let newest = checked.revision;
+            faults.push(number(format!("it is of revision {written}, and the newest one is {newest}")));
+        } else if created > written || created == 0 {
+            faults.push(number(format!("it was created by revision {created} and written by {written}")));
+        } else if kv.version == 0 || kv.version > written - created + 1 {
+            let version = kv.version;
+            faults.push(number(format!("it is version {version} between revisions {created} and {written}")));
+        }
+        if let Some(lease) = kv.lease.filter(|lease| !checked.leases.contains_key(lease)) {
+            let reason = format!("it is under lease {lease}, which does not exist: it would stay for good");
+            faults.push(Fault::about(FaultKind::Lease, &kv.key, reason));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kv(key: &'static str, created: u64, written: u64, version: u64, lease: u64) -> KeyValue {
+        KeyValue {
+            key: key.into(),
+            value: "v".into(),
+            create_revision: created,
+            mod_revision: written,
+            version,
+            lease: LeaseId::new(lease),
+        }
+    }
+
+    #[test]
+    fn keys_are_held_against_the_numbers() {
+        let lease = LeaseId::new(4).unwrap();
+        for (kv, expected) in [
+            (kv("a", 2, 9, 8, 4), None),
+            (kv("a", 2, 2, 1, 0), None),
+            (kv("a", 2, 11, 1, 0), Some((FaultKind::Numbers, "newest one is 10"))),
+            (kv("a", 9, 2, 1, 0), Some((FaultKind::Numbers, "created by revision 9"))),
+            (kv("a", 0, 2, 1, 0), Some((FaultKind::Numbers, "created by revision 0"))),
+            (kv("a", 2, 3, 3, 0), Some((FaultKind::Numbers, "version 3"))),
+            (kv("a", 2, 3, 0, 0), Some((FaultKind::Numbers, "version 0"))),
+            (kv("a", 2, 3, 1, 5), Some((FaultKind::Lease, "under lease 5"))),
+        ] {
+            let shown = format!("{kv:?}");
+            let leases = BTreeMap::from([(lease, 60)]);
+            let checked = Checked { revision: 10, kvs: vec![kv], leases, last_lease: 4, faults: Vec::new() };
+            let found = contradictions(&checked);
+            assert_eq!(found.len(), usize::from(expected.is_some()), "{shown}: {found:?}");
+            if let Some((kind, reason)) = expected {
+                assert_eq!(found[0].kind, kind, "{shown}");
+                assert!(found[0].reason.contains(reason), "{shown}: {}", found[0].reason);
+            }
+        }
+        let leases = BTreeMap::from([(lease, 60)]);
+        let behind = Checked { leases, last_lease: 3, ..Checked::default() };
+        assert_eq!(contradictions(&behind)[0].kind, FaultKind::Numbers);
+    }
+}

@@ -1,0 +1,230 @@
+//! Stores that are damaged in one way or another: what a look into them finds, and what a repair makes of them.
+
+use std::io;
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use redb::{Database, ReadableTable};
+
+use super::check::{Checked, FaultKind, check};
+use super::journal::{KEYS, LEASES, LOG, META, META_LAST_LEASE, META_REVISION};
+use super::rewrite::{RepairError, repair};
+use super::tests::TempDir;
+use super::{OpenError, codec};
+use crate::{Embedded, KeyValue, LeaseId, Options, Precondition, Store, damage};
+
+fn options() -> Options {
+    Options { reserve_bytes: 0, ..Options::default() }
+}
+
+fn file(dir: &TempDir) -> PathBuf {
+    super::file(&dir.0)
+}
+
+/// A store with some keys, one of them under a lease, and a history.
+async fn filled(keys: usize) -> TempDir {
+    let dir = TempDir::new();
+    let store = Embedded::open(&dir.0, options()).unwrap();
+    let lease = store.grant_lease(60).await.unwrap();
+    for n in 0..keys {
+        let (key, value) = (format!("k{n:03}"), vec![n as u8; 700]);
+        let lease = (n == 1).then_some(lease);
+        store.put(key.into(), value.into(), Precondition::Any, lease).await.unwrap();
+    }
+    store.put("k000".into(), "again".into(), Precondition::Exists, None).await.unwrap();
+    store.delete("k002".into(), Precondition::Exists).await.unwrap();
+    store.close().await.unwrap();
+    dir
+}
+
+/// Changes the file of a closed store behind its back.
+fn edit(dir: &TempDir, change: impl FnOnce(&redb::WriteTransaction)) {
+    let database = Database::open(file(dir)).unwrap();
+    let txn = database.begin_write().unwrap();
+    change(&txn);
+    txn.commit().unwrap();
+}
+
+fn only(found: &Checked) -> (FaultKind, Option<&[u8]>, &str) {
+    assert_eq!(found.faults.len(), 1, "{:?}", found.faults);
+    let fault = &found.faults[0];
+    (fault.kind, fault.key.as_deref(), fault.reason.as_str())
+}
+
+fn without(kvs: &[KeyValue], key: &str) -> Vec<KeyValue> {
+    kvs.iter().filter(|kv| kv.key != key).cloned().collect()
+}
+
+fn kept(_: &std::path::Path) -> io::Result<()> {
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_sound_store_has_no_faults_and_stays_as_it_is() {
+    let dir = filled(20).await;
+    let before = std::fs::read(file(&dir)).unwrap();
+    let found = check(&dir.0).unwrap();
+    assert_eq!(found.faults, []);
+    assert_eq!((found.kvs.len(), found.revision), (19, 23));
+    assert!(repair(&dir.0, |_| panic!("nothing is to be repaired")).unwrap().is_empty());
+    assert!(std::fs::read(file(&dir)).unwrap() == before);
+}
+
+#[tokio::test]
+async fn a_store_that_was_killed_is_sound_too() {
+    let dir = filled(20).await;
+    let store = Embedded::open(&dir.0, options()).unwrap();
+    store.put("late".into(), "1".into(), Precondition::Any, None).await.unwrap();
+    assert!(matches!(check(&dir.0), Err(OpenError::Locked(_))));
+    // As it is on the disk while the store is in use.
+    let copy = TempDir::new();
+    std::fs::create_dir_all(&copy.0).unwrap();
+    std::fs::copy(file(&dir), file(&copy)).unwrap();
+    let before = std::fs::read(file(&copy)).unwrap();
+    let found = check(&copy.0).unwrap();
+    assert_eq!(found.faults, []);
+    assert!(found.kvs.iter().any(|kv| &kv.key[..] == b"late"));
+    assert!(std::fs::read(file(&copy)).unwrap() == before, "nothing is written, not even redb's own repair");
+}
+
+#[tokio::test]
+async fn flipped_bytes_are_found_or_meant_nothing() {
+    let dir = filled(60).await;
+    let whole = std::fs::read(file(&dir)).unwrap();
+    let sound = check(&dir.0).unwrap();
+    let (mut harmless, mut repaired, mut lost) = (0, 0, 0);
+    let page = 4096;
+    for at in (0..whole.len()).step_by(page).flat_map(|start| [start + 1, start + 130, start + 2500]) {
+        let mut damaged = whole.clone();
+        let Some(byte) = damaged.get_mut(at) else { continue };
+        *byte ^= 0x55;
+        std::fs::write(file(&dir), &damaged).unwrap();
+        let found = match check(&dir.0) {
+            Ok(found) => found,
+            // The number of the format is in one of these bytes.
+            Err(error) => {
+                assert!(matches!(error, OpenError::Format { .. }), "byte {at}: {error}");
+                continue;
+            }
+        };
+        assert!(std::fs::read(file(&dir)).unwrap() == damaged, "byte {at}: the file was changed");
+        if found.faults.is_empty() {
+            assert_eq!(found.kvs, sound.kvs, "byte {at}: not noticed");
+            harmless += 1;
+            continue;
+        }
+        match repair(&dir.0, kept) {
+            Err(RepairError::Unreadable(_)) => lost += 1,
+            Err(error) => panic!("byte {at}: {error}"),
+            Ok(_) => {
+                let after = check(&dir.0).unwrap();
+                assert!(after.faults.iter().all(|f| f.kind == FaultKind::Key), "{at}: {:?}", after.faults);
+                for (was, is) in sound.kvs.iter().zip(&after.kvs) {
+                    assert!(was == is || was.key == is.key && damage(&is.value).is_some(), "byte {at}");
+                }
+                assert_eq!(after.kvs.len(), sound.kvs.len(), "byte {at}: no key is lost in silence");
+                repaired += 1;
+            }
+        }
+    }
+    assert!(harmless > 0 && repaired > 0 && lost > 0, "{harmless} {repaired} {lost}");
+}
+
+#[tokio::test]
+async fn a_file_that_was_cut_off_is_unreadable() {
+    let dir = filled(60).await;
+    let whole = std::fs::read(file(&dir)).unwrap();
+    for len in [0, 10, 4096, whole.len() / 2, whole.len() - 4096] {
+        std::fs::write(file(&dir), &whole[..len]).unwrap();
+        let found = check(&dir.0).unwrap();
+        assert!(found.is_unreadable(), "{len}: {:?}", found.faults);
+        assert!(matches!(repair(&dir.0, kept), Err(RepairError::Unreadable(_))), "{len}");
+        assert_eq!(std::fs::read(file(&dir)).unwrap().len(), len);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_row_is_named_and_stays_set_aside() {
+    let dir = filled(20).await;
+    let sound = check(&dir.0).unwrap();
+    edit(&dir, |txn| {
+        let mut keys = txn.open_table(KEYS).unwrap();
+        let mut row = keys.get(&b"k005"[..]).unwrap().unwrap().value().to_vec();
+        row[40] ^= 1;
+        keys.insert(&b"k005"[..], &row[..]).unwrap();
+    });
+    let found = check(&dir.0).unwrap();
+    let of_row = (FaultKind::Key, Some(&b"k005"[..]), "a row does not match its checksum");
+    assert_eq!(only(&found), of_row);
+    // Nothing can be done about the row alone; something else is repaired around it.
+    assert!(repair(&dir.0, kept).unwrap().is_empty());
+    edit(&dir, |txn| drop(txn.open_table(LOG).unwrap().remove(12).unwrap()));
+    assert_eq!(repair(&dir.0, kept).unwrap().len(), 1);
+    let after = check(&dir.0).unwrap();
+    assert_eq!(only(&after), of_row);
+    assert_eq!(without(&after.kvs, "k005"), without(&sound.kvs, "k005"));
+    let store = Embedded::open(&dir.0, options()).unwrap();
+    let kv = store.get(b"k005").await.unwrap().unwrap();
+    assert_eq!(damage(&kv.value), Some("a row does not match its checksum"));
+    store.delete("k005".into(), Precondition::Exists).await.unwrap();
+    store.close().await.unwrap();
+    assert_eq!(check(&dir.0).unwrap().faults, []);
+}
+
+#[tokio::test]
+async fn what_contradicts_itself_is_found_and_repaired() {
+    type Edit = fn(&redb::WriteTransaction);
+    let cases: [(&str, FaultKind, Edit); 5] = [
+        ("of revision 12 in the middle of the log is damaged: it is missing", FaultKind::History, |txn| {
+            drop(txn.open_table(LOG).unwrap().remove(12).unwrap());
+        }),
+        ("the log holds revision 23, but the newest one is said to be 20", FaultKind::Numbers, |txn| {
+            txn.open_table(META).unwrap().insert(META_REVISION, 20).unwrap();
+        }),
+        ("under lease 1, which does not exist", FaultKind::Lease, |txn| {
+            drop(txn.open_table(LEASES).unwrap().remove(1).unwrap());
+        }),
+        ("lease 1 exists, but the last one is said to be 0", FaultKind::Numbers, |txn| {
+            txn.open_table(META).unwrap().insert(META_LAST_LEASE, 0).unwrap();
+        }),
+        ("it was created by revision 99", FaultKind::Numbers, |txn| {
+            let mut keys = txn.open_table(KEYS).unwrap();
+            let row = keys.get(&b"k007"[..]).unwrap().unwrap().value().to_vec();
+            let mut kv = codec::decode_key_value(b"k007", &row).unwrap();
+            kv.create_revision = 99;
+            let mut row = Vec::new();
+            codec::encode_key_value(&mut row, &kv);
+            keys.insert(&b"k007"[..], &row[..]).unwrap();
+        }),
+    ];
+    for (reason, kind, change) in cases {
+        let dir = filled(20).await;
+        let sound = check(&dir.0).unwrap();
+        edit(&dir, change);
+        let found = check(&dir.0).unwrap();
+        let fault = found.faults.iter().find(|f| f.reason.contains(reason));
+        assert_eq!(fault.map(|f| f.kind), Some(kind), "{reason}: {:?}", found.faults);
+        let before = std::fs::read(file(&dir)).unwrap();
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        assert!(matches!(repair(&dir.0, |_| Err(full())), Err(RepairError::Keep(_))), "{reason}");
+        assert!(std::fs::read(file(&dir)).unwrap() == before, "{reason}: changed without a copy");
+        let mut copied = false;
+        let mended = repair(&dir.0, |path| {
+            assert!(std::fs::read(path)? == before);
+            copied = true;
+            Ok(())
+        });
+        assert!(!mended.unwrap().is_empty() && copied, "{reason}");
+        let after = check(&dir.0).unwrap();
+        assert_eq!(after.faults, [], "{reason}");
+        assert!(after.revision >= sound.revision, "{reason}");
+        let values = |kvs: &[KeyValue]| -> Vec<(Bytes, Bytes, u64, Option<LeaseId>)> {
+            kvs.iter().map(|kv| (kv.key.clone(), kv.value.clone(), kv.mod_revision, kv.lease)).collect()
+        };
+        assert_eq!(values(&after.kvs), values(&sound.kvs), "{reason}");
+        let store = Embedded::open(&dir.0, options()).unwrap();
+        let next = store.put("k000".into(), "x".into(), Precondition::Exists, None).await.unwrap();
+        assert!(next.kv.mod_revision > sound.revision, "{reason}");
+        assert!(store.grant_lease(5).await.unwrap().get() > 1, "{reason}");
+    }
+}
