@@ -8,9 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableHandle};
 
-use super::FORMAT;
 use super::codec::{self, Undo};
 use super::journal::{KEYS, LEASES, LOG, META, META_COMPACTED, META_FORMAT, META_LAST_LEASE, META_REVISION};
+use super::{FORMAT, migrate};
 use crate::engine::batch::tombstone;
 use crate::engine::state::{Commit, FIRST_REVISION, State};
 use crate::types::{Event, EventKind, KeyValue, LeaseId, damaged_value};
@@ -262,7 +262,7 @@ pub(super) fn place(lost: u64, newest: u64) -> &'static str {
     if lost == newest { "tail" } else { "middle" }
 }
 
-/// Makes a new database into a store, or sees that it is one of ours.
+/// Makes a new database into a store, or sees that it is one of ours and of today's format.
 pub(super) fn prepare(database: &Database) -> Result<(), LoadError> {
     let txn = database.begin_read()?;
     let tables: Vec<String> = txn.list_tables()?.map(|table| table.name().to_owned()).collect();
@@ -270,12 +270,8 @@ pub(super) fn prepare(database: &Database) -> Result<(), LoadError> {
         if !tables.iter().any(|table| table == META.name()) {
             return Err(LoadError::Foreign);
         }
-        let format = txn.open_table(META)?.get(META_FORMAT)?.map(|format| format.value());
-        return match format {
-            Some(FORMAT) => Ok(()),
-            Some(other) => Err(LoadError::Format(other)),
-            None => Err(LoadError::Foreign),
-        };
+        drop(txn);
+        return migrate::migrate(database, migrate::STEPS);
     }
     drop(txn);
     let txn = database.begin_write()?;

@@ -5,6 +5,7 @@ pub(crate) mod check;
 mod codec;
 mod journal;
 mod load;
+mod migrate;
 mod overlay;
 mod reserve;
 pub(crate) mod restore;
@@ -12,6 +13,8 @@ pub(crate) mod rewrite;
 
 #[cfg(test)]
 mod check_tests;
+#[cfg(test)]
+mod migrate_tests;
 #[cfg(test)]
 mod tests;
 
@@ -35,8 +38,8 @@ pub use restore::{Entry, WriteError};
 pub use rewrite::RepairError;
 
 const FILE_NAME: &str = "store.redb";
-/// Goes up when the meaning of the tables changes.
-const FORMAT: u64 = 1;
+/// Goes up with each step of migration.
+const FORMAT: u64 = migrate::newest(migrate::STEPS);
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +48,11 @@ pub enum OpenError {
     Locked(PathBuf),
     #[error("{} is damaged: {reason}", path.display())]
     Corrupt { path: PathBuf, reason: String },
-    #[error("{} has format {found}, this version reads {supported}", path.display())]
+    #[error(
+        "{} has format {found}, this version of knarr reads formats up to {supported}: start one that is at least as new \
+         as the last one that used it, or restore a backup",
+        path.display()
+    )]
     Format { path: PathBuf, found: u64, supported: u64 },
     #[error("cannot open {}", path.display())]
     Io { path: PathBuf, source: io::Error },

@@ -1,0 +1,44 @@
+//! Brings a database of an older format to today's: step after step, all in one transaction.
+//!
+//! A change of what rows mean is a step here, and at the end of [`STEPS`]. The files of `fixtures/` are of the formats
+//! that there have been; tests open each of them.
+
+use redb::{Database, ReadableDatabase, WriteTransaction};
+
+use super::journal::{META, META_FORMAT};
+use super::load::LoadError;
+
+/// The oldest format that can be read.
+pub(super) const OLDEST: u64 = 1;
+/// The steps from each format since to the next.
+pub(super) const STEPS: &[Step] = &[];
+
+/// Brings everything from one format to the next. What it writes is kept only if all steps succeed.
+pub(super) type Step = fn(&WriteTransaction) -> Result<(), redb::Error>;
+
+/// The format that these steps lead to.
+pub(super) const fn newest(steps: &[Step]) -> u64 {
+    OLDEST + steps.len() as u64
+}
+
+/// Makes sure that a database has the format that the steps lead to. A newer one is refused: what it holds would be
+/// taken for something else.
+pub(super) fn migrate(database: &Database, steps: &[Step]) -> Result<(), LoadError> {
+    let found = database.begin_read()?.open_table(META)?.get(META_FORMAT)?.map(|format| format.value());
+    let found = found.ok_or(LoadError::Foreign)?;
+    let newest = newest(steps);
+    if !(OLDEST..=newest).contains(&found) {
+        return Err(LoadError::Format(found));
+    }
+    let done = usize::try_from(found - OLDEST).unwrap_or(usize::MAX);
+    let due = steps.get(done..).unwrap_or_default();
+    if due.is_empty() {
+        return Ok(());
+    }
+    let txn = database.begin_write()?;
+    due.iter().try_for_each(|step| step(&txn))?;
+    txn.open_table(META)?.insert(META_FORMAT, newest)?;
+    txn.commit()?;
+    tracing::info!(from = found, to = newest, "the store was brought to a newer format");
+    Ok(())
+}
