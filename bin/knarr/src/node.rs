@@ -246,8 +246,8 @@ pub struct NodeAccess {
     pub network: Client,
     /// What the kubelet shows; whoever renews it keeps a reference.
     pub serving: Arc<kubelet_server::ServingCertificate>,
-    /// Signs the certificates of those who may talk to the kubelet.
-    pub client_ca: String,
+    /// Who signs the certificates of those who may talk to the kubelet; whoever follows changes keeps a reference.
+    pub clients: Arc<kubelet_server::ClientAuthorities>,
     /// Runs the node's long-running tasks.
     pub supervisor: Supervisor,
 }
@@ -493,7 +493,7 @@ async fn bind_kubelet_server(
     let server_options = kubelet_server::Options {
         address,
         serving: Arc::clone(&access.serving),
-        client_ca_pem: access.client_ca.clone(),
+        clients: Arc::clone(&access.clients),
         node_name: options.name.clone(),
         configz: kubelet_config(options).configz(),
         folders: kubelet_server::Folders {

@@ -16,7 +16,7 @@ use knarr_apiserver::{AdmissionConfig, ApiServer, Features, TolerationSeconds};
 use knarr_client::Supervisor;
 use knarr_client::clock::SystemClock;
 use knarr_client::events::EventRecorder;
-use knarr_kubelet::server::ServingCertificate;
+use knarr_kubelet::server::{ClientAuthorities, ServingCertificate};
 use knarr_scheduler::config::Configuration;
 use knarr_storage::Store;
 use tokio::task::JoinHandle;
@@ -453,7 +453,7 @@ fn node_access(
         kubelet: client(&node_user, &["system:nodes"], "kubelet"),
         network: client("system:kube-proxy", &[], "kube-proxy"),
         serving,
-        client_ca: pki.ca_pem().to_owned(),
+        clients: ClientAuthorities::new(pki.ca_pem()).context("the cluster's authorities cannot be used")?,
         supervisor: options.supervisor.clone(),
     })
 }

@@ -18,7 +18,7 @@ use rustls::pki_types::pem::PemObject;
 use x509_parser::extensions::GeneralName;
 
 use super::request::{Approval, Obtained, Request};
-use super::with_credentials;
+use super::{trust, with_credentials};
 use crate::access;
 use crate::pki::{Credentials, write_private};
 
@@ -28,6 +28,8 @@ pub const CLIENT: &str = "kubelet-client";
 pub const SERVING: &str = "kubelet";
 /// Beside the serving certificate: a digest of the cluster's authority, as of the time it was issued.
 const CLUSTER: &str = "kubelet.cluster";
+/// The digest of a kubeconfig's authorities on a line, then those that took their place.
+const TRUSTED: &str = "cluster-ca.pem";
 
 /// Files of the data folder, readable by root alone.
 #[derive(Debug, Clone)]
@@ -69,6 +71,28 @@ impl Store {
 
     fn write_cluster(&self, digest: &str) -> Result<()> {
         write_private(&self.folder.join(CLUSTER), digest.as_bytes())
+    }
+
+    /// The authorities that the cluster has published to whoever has the kubeconfig of this digest.
+    pub fn trusted(&self, kubeconfig: &str) -> Option<String> {
+        let kept = fs::read_to_string(self.folder.join(TRUSTED)).ok()?;
+        let (of, bundle) = kept.split_once('\n')?;
+        (of == kubeconfig).then(|| bundle.to_owned())
+    }
+
+    /// Keeps them.
+    pub fn trust(&self, kubeconfig: &str, bundle: &str) -> Result<()> {
+        write_private(&self.folder.join(TRUSTED), format!("{kubeconfig}\n{bundle}").as_bytes())
+    }
+
+    /// Whether no serving certificate is kept: that of the kubeconfig serves.
+    pub fn has_no_serving(&self) -> bool {
+        self.read(SERVING).is_none()
+    }
+
+    /// Whether the serving certificate was issued when the cluster had these authorities.
+    pub fn serving_is_of(&self, authorities: &[u8]) -> bool {
+        self.cluster().is_none_or(|cluster| cluster == trust::digest(authorities))
     }
 
     fn write(&self, name: &str, credentials: &Credentials) -> Result<()> {
@@ -148,7 +172,7 @@ pub struct Applicant<'a> {
 impl Applicant<'_> {
     /// The node's own access to the API server, and in words where it comes from.
     pub async fn client_identity(&self) -> Result<(Access, String)> {
-        if self.is_node() && self.is_fresh(self.given) {
+        if self.is_node() && self.is_fresh(self.given) && !trust::is_superseded(self.given) {
             return Ok((self.given.clone(), format!("{}{}", NODE_USER_PREFIX, self.node)));
         }
         if let Some(kept) = self.kept_identity().await {
@@ -270,6 +294,9 @@ impl Applicant<'_> {
             return None;
         }
         let access = with_credentials(self.given, &kept);
+        if trust::is_superseded(&access) {
+            return None;
+        }
         let client = access::client(&access, self.clock, "knarr-agent").ok()?;
         let user = access::who_am_i(&client).await.ok()?;
         (user.node() == Some(self.node)).then_some(access)
@@ -301,8 +328,7 @@ impl Applicant<'_> {
     /// A digest of the kubeconfig's authority.
     fn cluster(&self) -> String {
         let authorities = self.given.certificate_authority.as_deref().unwrap_or_default();
-        let digest = ring::digest::digest(&ring::digest::SHA256, authorities.trim_ascii());
-        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        trust::digest(authorities)
     }
 
     fn is_signed_by_cluster(&self, kept: &Credentials) -> bool {

@@ -4,6 +4,7 @@ mod certificates;
 mod request;
 mod rotation;
 mod simulate;
+mod trust;
 
 pub use certificates::{CLIENT, SERVING};
 
@@ -17,7 +18,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::{Client, Supervisor};
-use knarr_kubelet::server::ServingCertificate;
+use knarr_kubelet::server::{ClientAuthorities, ServingCertificate};
 use knarr_network::cidr::Ipv4Cidr;
 use tokio_util::sync::CancellationToken;
 
@@ -83,6 +84,8 @@ async fn run_async(args: AgentArgs) -> Result<()> {
     })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let progress = Progress::start();
+    let kubeconfig = trust::digest(given.certificate_authority.as_deref().unwrap_or_default());
+    let given = trust::kept(&certificates::Store::at(Layout::at(&args.data_dir).pki()), given);
     let (given, user) = progress
         .step("API server", async {
             let (access, user) = first_contact(&args, given, &clock).await?;
@@ -92,7 +95,7 @@ async fn run_async(args: AgentArgs) -> Result<()> {
         .await?;
     match args.simulate {
         Some(count) => simulate::run(&args, &given, &clock, &progress, count).await,
-        None => run_node(&args, &given, &user, clock, &progress).await,
+        None => run_node(&args, &given, kubeconfig, &user, clock, &progress).await,
     }
 }
 
@@ -121,13 +124,15 @@ async fn first_contact(
 async fn run_node(
     args: &AgentArgs,
     given: &Access,
+    kubeconfig: String,
     user: &access::User,
     clock: Arc<dyn Clock>,
     progress: &Progress,
 ) -> Result<()> {
     let stop = CancellationToken::new();
     let options = node_options(args, user)?;
-    let client_ca = client_ca(args, given)?;
+    let clients = ClientAuthorities::new(&client_ca(args, given)?)
+        .context("the authorities of the kubelet's clients cannot be used")?;
     let name = options.name.clone();
     let store = certificates::Store::create(options.layout.pki())?;
     let applicant = certificates::Applicant { node: &name, given, user, clock: &clock, store: &store };
@@ -154,6 +159,8 @@ async fn run_node(
         ip: options.ip,
         transport: Arc::clone(&transport),
         serving: Arc::clone(&serving),
+        kubeconfig,
+        clients: args.client_ca_file.is_none().then(|| Arc::clone(&clients)),
     };
     let renewal = Arc::new(tokio::sync::Mutex::new(renewal));
     supervisor.spawn("certificate-renewal", stop.clone(), move |stop| {
@@ -161,7 +168,7 @@ async fn run_node(
         async move { renewal.lock().await.run(stop).await }
     });
     let (kubelet, network) = (of("kubelet"), of("kube-proxy"));
-    let access = NodeAccess { kubelet, network, serving, client_ca, supervisor };
+    let access = NodeAccess { kubelet, network, serving, clients, supervisor };
     let node = node::start(options, access, progress, stop.clone()).await?;
     progress.ready(&[format!("node        {name}, in the cluster of {}", given.server)]);
 

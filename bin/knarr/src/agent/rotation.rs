@@ -8,19 +8,20 @@ use anyhow::{Result, bail};
 use async_trait::async_trait;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Client;
 use knarr_client::http::HttpTransport;
 use knarr_client::kubeconfig::Access;
 use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
-use knarr_kubelet::server::ServingCertificate;
+use knarr_kubelet::server::{ClientAuthorities, ServingCertificate};
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::{Applicant, CLIENT, SERVING, Store, renew_at};
-use super::{access, with_credentials};
+use super::{access, trust, with_credentials};
 use crate::certificates::folder_watch::{self, FolderWatch};
 use crate::certificates::rotate;
 
-/// Longest sleep: a machine's clock may be set, or the machine be asleep, in between.
-const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+/// How often the cluster's authorities are looked at. A machine's clock may be set, or the machine be asleep, in between.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_secs(3600);
 
 /// A transport whose identity can be exchanged. Watches under way keep the old one until they end.
@@ -85,6 +86,10 @@ pub struct Renewal {
     pub transport: Arc<Rotating>,
     /// What the kubelet shows.
     pub serving: Arc<ServingCertificate>,
+    /// The digest of the kubeconfig's authorities.
+    pub kubeconfig: String,
+    /// Whom the kubelet's clients are checked against, unless by a file.
+    pub clients: Option<Arc<ClientAuthorities>>,
 }
 
 impl Renewal {
@@ -110,6 +115,9 @@ impl Renewal {
 
     /// Renews what is due; returns for how long nothing is.
     async fn step(&mut self) -> Result<Duration> {
+        if let Err(error) = self.follow().await {
+            tracing::warn!("the cluster's authorities cannot be followed: {error:#}");
+        }
         // An access by token has no certificate to renew.
         let due = self.identity.client_certificate.as_deref().and_then(renew_at);
         let now = self.clock.now();
@@ -117,7 +125,12 @@ impl Renewal {
             Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO)
         });
         let folder = self.store.folder().to_owned();
-        if left.is_zero() || rotate::is_requested(&folder, CLIENT) {
+        let superseded = trust::is_superseded(&self.identity);
+        if superseded && self.store.has_no_serving() {
+            // The certificate served too, and the next one will not.
+            rotate::request(&folder, SERVING)?;
+        }
+        if left.is_zero() || superseded || rotate::is_requested(&folder, CLIENT) {
             let node = access::User {
                 name: format!("{}{}", knarr_api::certificates::signers::NODE_USER_PREFIX, self.node),
                 groups: vec![knarr_api::certificates::signers::NODES_GROUP.to_owned()],
@@ -130,7 +143,8 @@ impl Renewal {
         }
         // A request that nobody approves must not keep the client certificate from being renewed.
         let applicant = self.applicant(&self.user);
-        let now = rotate::is_requested(&folder, SERVING);
+        let authorities = self.given.certificate_authority.as_deref().unwrap_or_default();
+        let now = rotate::is_requested(&folder, SERVING) || !self.store.serving_is_of(authorities);
         let renewed = tokio::select! {
             renewed = applicant.renew_serving(&self.identity, self.ip, now) => renewed?,
             () = self.clock.sleep(RETRY) => bail!("nobody approved the serving certificate"),
@@ -141,6 +155,22 @@ impl Renewal {
             tracing::info!("the node's serving certificate was renewed");
         }
         Ok(left.clamp(Duration::from_secs(60), LONGEST_WAIT))
+    }
+
+    /// Takes up the authorities that the cluster publishes.
+    async fn follow(&mut self) -> Result<()> {
+        let client = Client::new(Arc::clone(&self.transport) as _, Arc::clone(&self.clock), "knarr-agent");
+        let Some(bundle) = trust::news(&client, &self.given).await? else { return Ok(()) };
+        self.store.trust(&self.kubeconfig, &bundle)?;
+        if let Some(clients) = &self.clients {
+            clients.exchange(&bundle)?;
+        }
+        for access in [&mut self.given, &mut self.identity] {
+            access.certificate_authority = Some(bundle.clone().into_bytes());
+        }
+        self.transport.exchange(&self.identity)?;
+        tracing::info!("the cluster's authorities have changed");
+        Ok(())
     }
 
     fn applicant<'a>(&'a self, user: &'a access::User) -> Applicant<'a> {

@@ -20,7 +20,7 @@ pub const REQUESTED: &str = "rotate";
     after_help = "Examples:\n  knarr certificates rotate --all\n  knarr certificates rotate apiserver admin\n  \
     knarr certificates rotate --all --data-dir /var/lib/knarr-agent\n\n\
     A running server shows the new certificates within seconds; one that is stopped at its next start. An agent requests \
-    its certificates from the cluster, at once or at its next start. Authorities are not rotated."
+    its certificates from the cluster, at once or at its next start. `rotate-ca` is for authorities."
 )]
 pub struct RotateArgs {
     /// Names as `knarr certificates` shows them
@@ -36,7 +36,7 @@ pub fn run(layout: &Layout, args: &RotateArgs) -> Result<()> {
     if !layout.pki().join("ca.key").exists() {
         let chosen = choose(&[CLIENT, SERVING], args)?;
         for name in chosen {
-            write_private(&layout.pki().join(&name).with_extension(REQUESTED), b"")?;
+            request(&layout.pki(), &name)?;
             println!("{name}: the agent requests a new one");
         }
         return Ok(());
@@ -78,6 +78,11 @@ fn choose(known: &[&str], args: &RotateArgs) -> Result<Vec<String>> {
         }
     }
     Ok(chosen)
+}
+
+/// Asks for a new certificate of this name, in the folder of an agent's certificates.
+pub fn request(pki: &Path, name: &str) -> Result<()> {
+    write_private(&pki.join(name).with_extension(REQUESTED), b"")
 }
 
 /// Whether a new certificate of this name was asked for, in the folder of an agent's certificates.

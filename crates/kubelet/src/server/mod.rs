@@ -7,6 +7,7 @@
 mod answer;
 mod auth;
 mod channels;
+mod client_authorities;
 mod exec;
 mod exec_result;
 mod handler;
@@ -31,6 +32,7 @@ pub(crate) mod fake_runtime;
 #[cfg(test)]
 mod tests;
 
+pub use client_authorities::ClientAuthorities;
 pub use handler::Folders;
 pub use serve::{BoundServer, Options, ServerError, bind};
 pub use serving_certificate::ServingCertificate;

@@ -10,15 +10,13 @@ use hyper::body::Incoming;
 use knarr_client::Client;
 use knarr_client::reviews::CertifiedUser;
 use knarr_serving::{CloseConnection, KnownSender, Limits, Service};
-use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::server::WebPkiClientVerifier;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Body};
+use super::client_authorities::ClientAuthorities;
 use super::handler::{Folders, Handler};
 use super::serving_certificate::ServingCertificate;
 use crate::pod_lookup::PodLookup;
@@ -37,8 +35,8 @@ pub struct Options {
     pub address: SocketAddr,
     /// What handshakes show; whoever renews it keeps a reference.
     pub serving: Arc<ServingCertificate>,
-    /// Signs the certificates of clients.
-    pub client_ca_pem: String,
+    /// Who signs the certificates of clients; whoever follows changes keeps a reference.
+    pub clients: Arc<ClientAuthorities>,
     pub node_name: String,
     /// What /configz shows.
     pub configz: Value,
@@ -85,18 +83,12 @@ pub async fn bind(
 
 fn tls_config(options: &Options) -> Result<rustls::ServerConfig, ServerError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(options.client_ca_pem.as_bytes()) {
-        roots.add(certificate?)?;
-    }
-    // Clients without a certificate come with a token.
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-        .allow_unauthenticated()
-        .build()?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(Arc::clone(&options.clients) as _)
         .with_cert_resolver(Arc::clone(&options.serving) as _);
+    // A session that is taken up again would go by authorities of before.
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

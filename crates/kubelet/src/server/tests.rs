@@ -573,10 +573,11 @@ async fn certificates_over_tls() {
     let lab = Lab::new();
     let (cert_pem, key_pem) = pki.issue("system:node:n1", ServerAuth);
     let serving = super::ServingCertificate::new(&cert_pem, &key_pem).unwrap();
+    let clients = super::ClientAuthorities::new(&pki.ca.pem()).unwrap();
     let options = super::Options {
         address: "127.0.0.1:0".parse().unwrap(),
         serving: Arc::clone(&serving),
-        client_ca_pem: pki.ca.pem(),
+        clients: Arc::clone(&clients),
         node_name: "n1".into(),
         configz: json!({}),
         folders: folders(),
@@ -624,6 +625,17 @@ async fn certificates_over_tls() {
     assert_eq!(ask(None).await, Some(401));
     assert_eq!(ask(Some(foreign.issue("kube-apiserver-kubelet-client", ClientAuth))).await, None);
     assert_eq!(ask(Some(pki.issue("kube-apiserver-kubelet-client", ServerAuth))).await, None);
+    // Authorities are exchanged: both for a while, then the new one alone.
+    let ours = || pki.issue_in("kube-apiserver-kubelet-client", "system:masters", ClientAuth);
+    let theirs = || foreign.issue_in("kube-apiserver-kubelet-client", "system:masters", ClientAuth);
+    for (trusted, expected) in [
+        (format!("{}{}", pki.ca.pem(), foreign.ca.pem()), [Some(200), Some(200)]),
+        (foreign.ca.pem(), [None, Some(200)]),
+    ] {
+        clients.exchange(&trusted).unwrap();
+        assert!(clients.exchange("").is_err(), "nobody could come any more");
+        assert_eq!([ask(Some(ours())).await, ask(Some(theirs())).await], expected);
+    }
     // Whoever checks the server sees that the certificate is another one.
     let (chain, key) = foreign.issue("system:node:n1", ServerAuth);
     assert!(serving.exchange(&chain, &key_pem).is_err(), "of another key");

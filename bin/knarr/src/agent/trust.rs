@@ -1,0 +1,186 @@
+//! By what an agent knows its cluster: the kubeconfig's authorities, until the cluster has published others.
+//!
+//! The cluster publishes its authorities as the ClusterTrustBundle of `kubernetes.io/kube-apiserver-serving`, the one
+//! that signs first. What was read over a connection that is trusted is kept, for as long as the kubeconfig is the same.
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::certificates::v1::ClusterTrustBundle;
+use knarr_client::Client;
+use knarr_client::kubeconfig::Access;
+use knarr_client::transport::ListOptions;
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use super::certificates::Store;
+use crate::certificates::facts;
+
+const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
+
+/// The access given, with the authorities that the cluster has published since.
+pub fn kept(store: &Store, given: Access) -> Access {
+    let own = given.certificate_authority.as_deref().unwrap_or_default();
+    match store.trusted(&digest(own)) {
+        Some(bundle) if roots(&bundle).is_ok() => {
+            Access { certificate_authority: Some(bundle.into_bytes()), ..given }
+        }
+        _ => given,
+    }
+}
+
+/// The authorities that the cluster publishes now, where they are others than those of `access`.
+pub async fn news(client: &Client, access: &Access) -> Result<Option<String>> {
+    let options =
+        ListOptions { field_selector: Some(format!("spec.signerName={SIGNER}")), ..ListOptions::default() };
+    let (listed, _) = match client.list::<ClusterTrustBundle>(None, &options).await {
+        // A cluster that does not publish any.
+        Err(error) if error.status().is_some_and(|s| matches!(s.code(), 403 | 404)) => return Ok(None),
+        listed => listed.context("cannot read the cluster's authorities")?,
+    };
+    let bundles: Vec<&str> = listed.iter().map(|bundle| bundle.spec.trust_bundle.as_str()).collect();
+    changed(&bundles, access.certificate_authority.as_deref().unwrap_or_default())
+}
+
+/// What is to be trusted from now on, if that is another thing than before. While there are two the publisher is about
+/// to remove one of them.
+fn changed(bundles: &[&str], known: &[u8]) -> Result<Option<String>> {
+    let [bundle] = bundles else { return Ok(None) };
+    if bundle.trim().as_bytes() == known.trim_ascii() {
+        return Ok(None);
+    }
+    let before = facts::chain(known)?;
+    let now = facts::chain(bundle.as_bytes()).context("the cluster's authorities cannot be read")?;
+    // One phase of a rotation leads to the next by an authority that both have.
+    if !now.iter().any(|authority| before.contains(authority)) {
+        bail!(
+            "the cluster publishes authorities of which none is known: a kubeconfig of this cluster is needed"
+        );
+    }
+    roots(bundle)?;
+    Ok(Some((*bundle).to_owned()))
+}
+
+fn roots(pem: &str) -> Result<()> {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        roots.add(authority.context("not PEM")?)?;
+    }
+    if roots.is_empty() {
+        bail!("no authority in it");
+    }
+    Ok(())
+}
+
+/// Whether a certificate is signed by an authority that still is trusted, and no longer is the one that signs.
+pub fn is_superseded(access: &Access) -> bool {
+    let (Some(certificate), Some(authorities)) = (&access.client_certificate, &access.certificate_authority)
+    else {
+        return false;
+    };
+    let (Ok(chain), Ok(authorities)) = (facts::chain(certificate), facts::chain(authorities)) else {
+        return false;
+    };
+    let Some((leaf, (first, others))) = chain.first().zip(authorities.split_first()) else { return false };
+    !facts::is_signed_by(leaf, first) && others.iter().any(|other| facts::is_signed_by(leaf, other))
+}
+
+/// By what a kubeconfig's authorities are known again.
+pub fn digest(authorities: &[u8]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, authorities.trim_ascii());
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::pki::{Pki, Subject};
+
+    struct Folder(PathBuf);
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn folder(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("knarr-trust-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        Folder(path)
+    }
+
+    fn access(authorities: &str, certificate: &str) -> Access {
+        Access {
+            certificate_authority: Some(authorities.as_bytes().to_vec()),
+            client_certificate: Some(certificate.as_bytes().to_vec()),
+            ..Access::default()
+        }
+    }
+
+    #[test]
+    fn authorities_are_followed_from_one_to_the_next() {
+        let folder = folder("follow");
+        let pki = |name: &str| Pki::open(folder.0.join(name)).unwrap();
+        let (old, new, foreign) = (pki("old"), pki("new"), pki("foreign"));
+        let (old, new, foreign) = (old.ca_pem(), new.ca_pem(), foreign.ca_pem());
+        let (first, second) = (format!("{old}{new}"), format!("{new}{old}"));
+        for (bundles, known, expected) in [
+            (vec![old], old, None),
+            (vec![], old, None),
+            (vec![first.as_str()], old, Some(&first)),
+            (vec![first.as_str(), old], old, None),
+            (vec![second.as_str()], first.as_str(), Some(&second)),
+            (vec![new], second.as_str(), Some(&new.to_owned())),
+        ] {
+            assert_eq!(changed(&bundles, known.as_bytes()).unwrap().as_ref(), expected);
+        }
+        for (bundle, known) in [(foreign, old), (new, old), ("nonsense", old)] {
+            assert!(changed(&[bundle], known.as_bytes()).is_err());
+        }
+    }
+
+    #[test]
+    fn certificates_of_an_authority_that_goes_are_superseded() {
+        let folder = folder("superseded");
+        let (old, new) = (Pki::open(folder.0.join("old")).unwrap(), Pki::open(folder.0.join("new")).unwrap());
+        let subject = Subject {
+            common_name: "system:node:n",
+            organizations: &[],
+            names: &[],
+            addresses: &[],
+            server: false,
+            client: true,
+        };
+        let leaf = old.sign(&subject).unwrap().certificate;
+        let (old, new) = (old.ca_pem(), new.ca_pem());
+        for (authorities, expected) in [
+            (old.to_owned(), false),
+            (format!("{old}{new}"), false),
+            (format!("{new}{old}"), true),
+            // Clusters whose servers and clients have authorities of their own.
+            (new.to_owned(), false),
+        ] {
+            assert_eq!(is_superseded(&access(&authorities, &leaf)), expected);
+        }
+        assert!(!is_superseded(&Access::default()));
+    }
+
+    #[test]
+    fn what_is_kept_belongs_to_a_kubeconfig() {
+        let folder = folder("kept");
+        let store = Store::create(folder.0.join("pki")).unwrap();
+        let (old, new) = (Pki::open(folder.0.join("a")).unwrap(), Pki::open(folder.0.join("b")).unwrap());
+        let given = || access(old.ca_pem(), "x");
+        let authorities = |access: Access| String::from_utf8(access.certificate_authority.unwrap()).unwrap();
+        assert_eq!(authorities(kept(&store, given())), old.ca_pem());
+        store.trust(&digest(old.ca_pem().as_bytes()), new.ca_pem()).unwrap();
+        assert_eq!(authorities(kept(&store, given())), new.ca_pem());
+        let other = access(new.ca_pem(), "x");
+        store.trust("another kubeconfig", old.ca_pem()).unwrap();
+        assert_eq!(authorities(kept(&store, other)), new.ca_pem());
+        store.trust(&digest(old.ca_pem().as_bytes()), "damaged").unwrap();
+        assert_eq!(authorities(kept(&store, given())), old.ca_pem());
+    }
+}

@@ -1,0 +1,88 @@
+//! Who signs the certificates of those that may talk to the kubelet, which can be exchanged while it runs.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+
+use super::ServerError;
+
+/// Authorities of clients. Handshakes after an exchange go by the new ones.
+#[derive(Debug)]
+pub struct ClientAuthorities(RwLock<Arc<dyn ClientCertVerifier>>);
+
+impl ClientAuthorities {
+    /// From PEM.
+    pub fn new(pem: &str) -> Result<Arc<Self>, ServerError> {
+        Ok(Arc::new(Self(RwLock::new(verifier(pem)?))))
+    }
+
+    /// From now on goes by these; what cannot be used leaves the old ones in place.
+    pub fn exchange(&self, pem: &str) -> Result<(), ServerError> {
+        let next = verifier(pem)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
+
+    fn current(&self) -> Arc<dyn ClientCertVerifier> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn verifier(pem: &str) -> Result<Arc<dyn ClientCertVerifier>, ServerError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        roots.add(certificate?)?;
+    }
+    // Clients without a certificate come with a token.
+    Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .allow_unauthenticated()
+        .build()?)
+}
+
+impl ClientCertVerifier for ClientAuthorities {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    /// None: they may change, and clients of the kubelet have one certificate.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.current().verify_client_cert(certificate, intermediates, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.current().verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.current().verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.current().supported_verify_schemes()
+    }
+}
