@@ -16,6 +16,7 @@ use x509_parser::cri_attributes::ParsedCriAttribute;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
+use crate::certificates::facts;
 use crate::pki::Subject;
 
 /// Clocks of other machines may be this far behind. Kube-controller-manager's.
@@ -105,6 +106,15 @@ pub fn check_pair(certificate_pem: &str, key: &KeyPair) -> Result<()> {
         bail!("certificate and key do not belong together");
     }
     Ok(())
+}
+
+/// Whether the first certificate of one PEM text is signed by the first of another.
+pub fn is_signed_by(certificate_pem: &str, authority_pem: &str) -> bool {
+    let first = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes());
+    let (Ok(certificate), Ok(authority)) = (first(certificate_pem), first(authority_pem)) else {
+        return false;
+    };
+    facts::is_signed_by(&certificate, &authority)
 }
 
 /// Signs for a key of our own. Returns PEM.

@@ -91,6 +91,7 @@ pub async fn api_server(
     config.serving_files = Some(pki.files(SERVING));
     config.client_ca_pem = pki.ca_pem().to_owned();
     config.service_account_key_pem = pki.service_account_key()?;
+    config.service_account_public_keys_pem = pki.further_token_keys()?;
     config.service_account_issuer = format!("https://kubernetes.default.svc.{}", options.cluster_domain);
     config.kubelet_client = Some(keypair(kubelet_client));
     config.kubelet_client_files = Some(pki.files(KUBELET_CLIENT));

@@ -16,8 +16,15 @@ use nix::fcntl::{Flock, FlockArg};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
 use crate::certificate::{self, Authority, Validity};
+use crate::certificates::authorities::{self, plan::Pair};
 use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
+/// The common names of the authorities.
+const CLUSTER: &str = "kubernetes";
+const FRONT_PROXY: &str = "kubernetes-front-proxy";
+const KUBELET_SERVING: &str = "kubernetes-kubelet-serving";
+/// The file that keeps the identity of a cluster whose authorities have been rotated.
+const IDENTITY: &str = "identity";
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
 /// A certificate with less than this left is made anew: at a start, and once a day while the server runs.
@@ -56,7 +63,7 @@ impl Pki {
 
     /// As `open`, with the clock by which certificates are made and judged.
     pub fn open_at(folder: PathBuf, clock: Arc<dyn Clock>) -> Result<Self> {
-        Self::open_as(folder, "kubernetes", clock)
+        Self::open_as(folder, CLUSTER, clock)
     }
 
     /// As `open`, with the common name of a CA that is made now.
@@ -87,14 +94,14 @@ impl Pki {
 
     /// The authority that vouches for proxies which tell who a user is; it signs nothing else.
     pub fn front_proxy(&self) -> Result<Self> {
-        Self::open_as(self.folder.join("front-proxy"), "kubernetes-front-proxy", Arc::clone(&self.clock))
+        Self::open_as(self.folder.join("front-proxy"), FRONT_PROXY, Arc::clone(&self.clock))
     }
 
     /// The authority of kubelets' serving certificates. API servers alone trust it, so that no node, whatever it manages
     /// to get a certificate for, is taken for the API server.
     pub fn kubelet_serving(&self) -> Result<Self> {
         let folder = self.folder.join("kubelet-serving");
-        Self::open_as(folder, "kubernetes-kubelet-serving", Arc::clone(&self.clock))
+        Self::open_as(folder, KUBELET_SERVING, Arc::clone(&self.clock))
     }
 
     /// What API servers check kubelets against: that authority, and the cluster's own, which signed for kubelets in
@@ -112,7 +119,9 @@ impl Pki {
         let (cert_path, key_path) = self.files(name);
         if cert_path.exists() && key_path.exists() {
             let kept = Credentials { certificate: read(&cert_path)?, key: read(&key_path)? };
-            if still_good(&kept.certificate, subject, self.clock.now()) && is_pair(&kept) {
+            let good = still_good(&kept.certificate, subject, self.clock.now()) && is_pair(&kept);
+            // Not where another authority signs now, even if the one that did is still trusted.
+            if good && certificate::is_signed_by(&kept.certificate, &self.ca_pem) {
                 return Ok(kept);
             }
         }
@@ -146,11 +155,30 @@ impl Pki {
         Self::open_at(self.folder.clone(), Arc::clone(&self.clock))
     }
 
-    /// Keeps other processes from changing the folder until it is dropped; fails while one of them does.
+    /// As [`lock`].
     pub fn lock(&self) -> Result<Flock<fs::File>> {
-        Flock::lock(lock_file(&self.folder)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
-            anyhow::Error::new(error).context("another process changes the certificates just now; try again")
-        })
+        lock(&self.folder)
+    }
+
+    /// Makes what is missing of the other authorities and the token key.
+    pub fn authorities(&self) -> Result<()> {
+        self.front_proxy()?;
+        self.kubelet_serving()?;
+        self.service_account_key().map(|_| ())
+    }
+
+    /// A new authority to take the place of one of `knarr certificates`, kept nowhere yet. Its name has its time in it,
+    /// by which it is told from the others.
+    pub fn new_authority(&self, name: &str) -> Result<Pair> {
+        let base = match name {
+            "front-proxy/ca" => FRONT_PROXY,
+            "kubelet-serving/ca" => KUBELET_SERVING,
+            _ => CLUSTER,
+        };
+        let key = KeyPair::generate()?;
+        let name = format!("{base}@{}", self.clock.now().as_second());
+        let certificates = ca_params(&name)?.self_signed(&key)?.pem();
+        Ok(Pair { certificates, key: key.serialize_pem() })
     }
 
     /// Where credentials of this name are: certificate and key.
@@ -171,9 +199,22 @@ impl Pki {
         Authority { certificate_pem: &self.ca_pem, key: &self.ca_key }
     }
 
-    /// What servers of one cluster have in common: a digest of the authority and of the token key.
+    /// What servers of one cluster have in common: a digest of the first authority and token key that it had.
     pub fn identity(&self) -> Result<String> {
-        Ok(digest_of(&self.ca_pem, &self.service_account_key()?))
+        match kept_identity(&self.folder)? {
+            Some(kept) => Ok(kept),
+            None => Ok(digest_of(&self.ca_pem, &self.service_account_key()?)),
+        }
+    }
+
+    /// Keeps the identity, whatever becomes of the authorities.
+    pub fn keep_identity(&self) -> Result<()> {
+        write_private(&self.folder.join(IDENTITY), self.identity()?.as_bytes())
+    }
+
+    /// Keys (PEM) of tokens that are good beside those that are signed now.
+    pub fn further_token_keys(&self) -> Result<Vec<String>> {
+        authorities::further_token_keys(&self.folder)
     }
 
     /// The key that signs service-account tokens (P-256, PKCS#8 PEM), made on first use.
@@ -208,7 +249,19 @@ impl Pki {
 
 /// [`Pki::identity`] of a folder that is left as it is; an error where a file is missing.
 pub fn identity_in(folder: &Path) -> Result<String> {
-    Ok(digest_of(&read(&folder.join("ca.crt"))?, &read(&folder.join("sa.key"))?))
+    match kept_identity(folder)? {
+        Some(kept) => Ok(kept),
+        None => Ok(digest_of(&read(&folder.join("ca.crt"))?, &read(&folder.join("sa.key"))?)),
+    }
+}
+
+/// The identity of a cluster whose authorities have been rotated.
+fn kept_identity(folder: &Path) -> Result<Option<String>> {
+    let kept = folder.join(IDENTITY);
+    if !kept.exists() {
+        return Ok(None);
+    }
+    Ok(Some(read(&kept)?.trim().to_owned()))
 }
 
 /// Waits for other processes to be done with the folder, and keeps them from changing it until it is dropped.
@@ -268,7 +321,17 @@ fn in_folder(folder: &Path) -> String {
 }
 
 fn unreadable(path: &Path) -> String {
-    format!("{} is damaged; remove it and its companion to have new ones made", path.display())
+    format!(
+        "{} is damaged; start the server if a rotation of authorities was broken off, or bring it back from a backup",
+        path.display()
+    )
+}
+
+/// Keeps other processes from changing a folder of certificates until it is dropped; fails while one of them does.
+pub fn lock(folder: &Path) -> Result<Flock<fs::File>> {
+    Flock::lock(lock_file(folder)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
+        anyhow::Error::new(error).context("another process changes the certificates just now; try again")
+    })
 }
 
 /// A text file, with its name in the error.

@@ -26,6 +26,7 @@ use crate::api_flags::{
     API_SERVER_IDENTITY, ApiArgs, COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD, STORAGE_VERSION_API,
 };
 use crate::backup::schedule::{ScheduleArgs, Scheduled};
+use crate::certificates::authorities;
 use crate::control_plane::IdentitySteps;
 use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
@@ -140,6 +141,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
 
     let pki = progress
         .step("certificates", async {
+            authorities::resume(&layout.pki()).context("the rotation of authorities does not go on")?;
             Ok((Arc::new(Pki::open_at(layout.pki(), Arc::clone(&clock))?), String::new()))
         })
         .await?;

@@ -1,5 +1,6 @@
 //! `knarr certificates`: what certificates a server or agent has, when they expire, and how they are rotated.
 
+pub mod authorities;
 pub mod expiry;
 pub mod facts;
 pub mod folder_watch;
@@ -24,7 +25,7 @@ use crate::preflight;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr certificates\n  knarr certificates -o json\n  \
     knarr certificates --data-dir /var/lib/knarr-agent\n  \
-    knarr certificates rotate --all\n\n\
+    knarr certificates rotate --all\n  knarr certificates rotate-ca status\n\n\
     Reads the files of the data folder, whether or not the server or agent runs. Ends with code 1 where a certificate \
     has expired or cannot be read.")]
 pub struct CertificatesArgs {
@@ -43,6 +44,8 @@ enum Action {
     List,
     /// Renew certificates now
     Rotate(rotate::RotateArgs),
+    /// Replace the authorities, step by step
+    RotateCa(authorities::RotateCaArgs),
 }
 
 pub fn run(args: CertificatesArgs) -> Result<()> {
@@ -51,6 +54,7 @@ pub fn run(args: CertificatesArgs) -> Result<()> {
     match args.action {
         None | Some(Action::List) => list(&layout, args.output),
         Some(Action::Rotate(rotate)) => rotate::run(&layout, &rotate),
+        Some(Action::RotateCa(rotate)) => authorities::run(&layout, &rotate),
     }
 }
 

@@ -5,6 +5,7 @@
 //! built with them, or the one that `KNARR_BIN` names.
 
 mod access;
+mod authorities;
 mod autoscaling;
 mod backups;
 mod bad_input;

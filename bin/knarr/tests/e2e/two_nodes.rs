@@ -11,17 +11,17 @@ use crate::kubectl::Kubectl;
 use crate::objects::{SLEEP, service, sleeper, web};
 use crate::sandbox::{NODE_IP, Sandbox, log_to, only_child, succeeded, wait_for};
 
-const WORKER: &str = "knarr-worker";
+pub const WORKER: &str = "knarr-worker";
 const WORKER_IP: &str = "10.99.0.3";
 
 /// A second machine, at the other end of the server's uplink.
-struct Worker {
-    sandbox: Sandbox,
+pub struct Worker {
+    pub sandbox: Sandbox,
     agent: Option<Child>,
 }
 
 impl Worker {
-    fn beside(cluster: &Cluster) -> Self {
+    pub fn beside(cluster: &Cluster) -> Self {
         let sandbox = Sandbox::new("worker");
         sandbox.sh(&format!("ip link del uplink && hostname {WORKER}"));
         let mut give = Command::new("nsenter");
@@ -36,7 +36,7 @@ impl Worker {
     }
 
     /// Starts the agent with this kubeconfig and waits for its last line; returns what it printed.
-    fn start(&mut self, kubeconfig: &PathBuf) -> String {
+    pub fn start(&mut self, kubeconfig: &PathBuf) -> String {
         let log = self.sandbox.path("agent.log");
         let _ = std::fs::remove_file(&log);
         let mut command = self.sandbox.command(knarr());
@@ -57,7 +57,7 @@ impl Worker {
         text
     }
 
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let Some(mut nsenter) = self.agent.take() else { return };
         let agent = only_child(nsenter.id()).expect("the agent below nsenter");
         let agent = nix::unistd::Pid::from_raw(i32::try_from(agent).expect("a process id"));
@@ -84,7 +84,7 @@ impl Drop for Worker {
 }
 
 /// What `knarr kubeconfig --node` writes on the server.
-fn node_kubeconfig(cluster: &Cluster) -> PathBuf {
+pub fn node_kubeconfig(cluster: &Cluster) -> PathBuf {
     let url = format!("https://{NODE_IP}:6443");
     let output = cluster.knarr(&["kubeconfig", "--node", WORKER, "--server", &url]).output();
     let text = succeeded("knarr kubeconfig", &output.expect("nsenter(1) of util-linux"));

@@ -1,0 +1,168 @@
+//! A rotation on the disk: a folder of `pki/` with both authorities of each kind, and the phase. The phase is written
+//! first; the files of `pki/` follow from it, now or at the server's next start.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::KeyPair;
+
+use super::plan::{self, NAMES, Pair, Phase, Rotation, SERVICE_ACCOUNTS};
+use crate::pki::{self, Pki, read, write_private};
+
+const FOLDER: &str = "rotation";
+const STATE: &str = "state.json";
+/// Public keys of service accounts' tokens that were signed before.
+const FORMER: &str = "sa.former.pub";
+
+/// The rotation of the folder `pki`, if one is under way.
+pub fn load(pki: &Path) -> Result<Option<Rotation>> {
+    let path = pki.join(FOLDER).join(STATE);
+    if !path.try_exists().with_context(|| format!("cannot read {}", path.display()))? {
+        return Ok(None);
+    }
+    let rotation = serde_json::from_str(&read(&path)?);
+    rotation.map(Some).with_context(|| format!("{} is damaged: bring it back from a backup", path.display()))
+}
+
+/// Makes the new authorities and keeps the old ones beside them. Nothing changes yet.
+pub fn prepare(pki: &Pki, folder: &Path, names: &[String]) -> Result<()> {
+    pki.keep_identity()?;
+    for name in names {
+        let (certificate, key) = paths(folder, name);
+        let old = Pair { certificates: read_certificates(&certificate)?, key: read(&key)? };
+        let new = match certificate {
+            Some(_) => pki.new_authority(name)?,
+            None => Pair { certificates: String::new(), key: KeyPair::generate()?.serialize_pem() },
+        };
+        write_pair(folder, name, "old", &old)?;
+        write_pair(folder, name, "new", &new)?;
+    }
+    Ok(())
+}
+
+/// Enters a phase.
+pub fn enter(folder: &Path, rotation: &Rotation) -> Result<()> {
+    let text = serde_json::to_vec_pretty(rotation)?;
+    write_private(&folder.join(FOLDER).join(STATE), &text)?;
+    apply(folder, rotation)
+}
+
+/// Brings the files of `pki/` in line with the phase of a rotation, if one is under way. A process that died on its
+/// way leaves this to the next.
+pub fn resume(folder: &Path) -> Result<()> {
+    match load(folder)? {
+        Some(rotation) => apply(folder, &rotation),
+        None => Ok(()),
+    }
+}
+
+fn apply(folder: &Path, rotation: &Rotation) -> Result<()> {
+    for name in &rotation.names {
+        // What was finished before a process died has no folder any more.
+        let Some((old, new)) = pairs(folder, name)? else { continue };
+        let wanted = plan::files(rotation.phase, &old, &new);
+        let (certificate, key) = paths(folder, name);
+        if name == SERVICE_ACCOUNTS && rotation.phase == Phase::Finish {
+            keep_former(folder, &old.key)?;
+        }
+        write_private(&key, wanted.key.as_bytes())?;
+        if let Some(certificate) = certificate {
+            write_private(&certificate, wanted.certificates.as_bytes())?;
+        }
+        if rotation.phase.is_last() {
+            remove(&folder_of(folder, name))?;
+        }
+    }
+    if rotation.phase.is_last() {
+        remove(&folder.join(FOLDER))?;
+    }
+    Ok(())
+}
+
+/// Keys (PEM) with which tokens are verified beside the one that signs: of the rotation under way, and of former ones.
+pub fn further_token_keys(folder: &Path) -> Result<Vec<String>> {
+    let mut keys = Vec::new();
+    if let Some(rotation) = load(folder)?
+        && rotation.names.iter().any(|name| name == SERVICE_ACCOUNTS)
+        && let Some((old, new)) = pairs(folder, SERVICE_ACCOUNTS)?
+    {
+        keys.push(public(&if rotation.phase == Phase::Sign { old.key } else { new.key })?);
+    }
+    let former = folder.join(FORMER);
+    if former.exists() {
+        keys.push(read(&former)?);
+    }
+    Ok(keys)
+}
+
+fn keep_former(folder: &Path, key: &str) -> Result<()> {
+    let path = folder.join(FORMER);
+    let before = if path.exists() { read(&path)? } else { String::new() };
+    let key = public(key)?;
+    if before.contains(key.trim()) {
+        return Ok(());
+    }
+    write_private(&path, format!("{before}{key}").as_bytes())
+}
+
+fn public(key: &str) -> Result<String> {
+    Ok(KeyPair::from_pem(key).context("a key of service accounts is damaged")?.public_key_pem())
+}
+
+/// Where the files of an authority are: certificate, if it has one, and key.
+fn paths(folder: &Path, name: &str) -> (Option<PathBuf>, PathBuf) {
+    match name {
+        SERVICE_ACCOUNTS => (None, folder.join("sa.key")),
+        name => (Some(folder.join(format!("{name}.crt"))), folder.join(format!("{name}.key"))),
+    }
+}
+
+/// Where both authorities of a name are kept.
+fn folder_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(FOLDER).join(name.replace('/', "-"))
+}
+
+fn read_certificates(path: &Option<PathBuf>) -> Result<String> {
+    path.as_deref().map_or(Ok(String::new()), pki::read)
+}
+
+fn write_pair(folder: &Path, name: &str, which: &str, pair: &Pair) -> Result<()> {
+    let to = folder_of(folder, name);
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&to);
+    made.with_context(|| format!("cannot create the folder {}", to.display()))?;
+    write_private(&to.join(format!("{which}.key")), pair.key.as_bytes())?;
+    write_private(&to.join(format!("{which}.pem")), pair.certificates.as_bytes())
+}
+
+fn pairs(folder: &Path, name: &str) -> Result<Option<(Pair, Pair)>> {
+    if !NAMES.contains(&name) {
+        anyhow::bail!("a rotation is under way of {name:?}, which this version of knarr does not know");
+    }
+    let from = folder_of(folder, name);
+    if !from.exists() {
+        return Ok(None);
+    }
+    let pair = |which: &str| -> Result<Pair> {
+        let file = |extension: &str| read(&from.join(format!("{which}.{extension}")));
+        Ok(Pair { certificates: file("pem")?, key: file("key")? })
+    };
+    Ok(Some((pair("old")?, pair("new")?)))
+}
+
+/// Removes a folder whole: out of its place first, so that half of it is never taken for all.
+fn remove(folder: &Path) -> Result<()> {
+    let gone = folder.with_extension("gone");
+    let remove = || -> std::io::Result<()> {
+        if gone.exists() {
+            fs::remove_dir_all(&gone)?;
+        }
+        if folder.exists() {
+            fs::rename(folder, &gone)?;
+            fs::remove_dir_all(&gone)?;
+        }
+        folder.parent().map_or(Ok(()), |parent| fs::File::open(parent)?.sync_all())
+    };
+    remove().with_context(|| format!("cannot remove {}", folder.display()))
+}

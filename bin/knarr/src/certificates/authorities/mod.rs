@@ -1,0 +1,123 @@
+//! `knarr certificates rotate-ca`: new authorities in place of the old ones, in three steps, while pods go on.
+
+mod disk;
+pub mod plan;
+mod waiting;
+
+#[cfg(test)]
+mod tests;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use knarr_apimachinery::clock::Clock;
+use knarr_client::clock::SystemClock;
+
+pub use disk::{further_token_keys, load, resume};
+use plan::{Phase, Rotation, Step, Waiting};
+
+use crate::layout::Layout;
+use crate::pki::{self, Pki};
+
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  knarr certificates rotate-ca begin\n  knarr certificates rotate-ca status\n  \
+    knarr certificates rotate-ca sign\n  knarr certificates rotate-ca finish\n\n\
+    After each step the server has to be restarted; pods go on meanwhile. docs/certificates.md says what happens and \
+    what to wait for."
+)]
+pub struct RotateCaArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Show how far a rotation is, and what it waits for
+    Status,
+    /// Make new authorities, and have them trusted beside the old ones
+    Begin {
+        /// The authorities [default: all]
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+    },
+    /// Have the new authorities sign
+    Sign {
+        /// Although somebody may not trust them yet
+        #[arg(long)]
+        force: bool,
+    },
+    /// Trust the new authorities alone
+    Finish {
+        /// Although somebody may still have what the old ones signed
+        #[arg(long)]
+        force: bool,
+    },
+    /// Give up a rotation before its new authorities sign
+    Cancel,
+}
+
+pub fn run(layout: &Layout, args: &RotateCaArgs) -> Result<()> {
+    let folder = layout.pki();
+    if !folder.join("ca.key").exists() {
+        bail!(
+            "{} holds no authorities: name a server's data folder with --data-dir",
+            layout.root().display()
+        );
+    }
+    let _lock = pki::lock(&folder)?;
+    // What a process that died has left comes first.
+    resume(&folder)?;
+    let current = load(&folder)?;
+    let (step, forced) = match &args.action {
+        Action::Status => return status(layout, current.as_ref()),
+        Action::Begin { names } => (Step::Begin(names.clone()), false),
+        Action::Sign { force } => (Step::Sign, *force),
+        Action::Finish { force } => (Step::Finish, *force),
+        Action::Cancel => (Step::Cancel, false),
+    };
+    let now = SystemClock.now();
+    let on = match &current {
+        Some(rotation) => waiting::on(layout, rotation, now)?,
+        None => Vec::new(),
+    };
+    let next = plan::take(current.as_ref(), &step, &Waiting { on, forced }, now)?;
+    if let Step::Begin(_) = step {
+        let pki = Pki::open(folder.clone())?;
+        pki.authorities()?;
+        disk::prepare(&pki, &folder, &next.names).context("the new authorities were not made")?;
+    }
+    disk::enter(&folder, &next)?;
+    println!("{}: {}", next.names.join(", "), next.phase.words());
+    println!("restart the server now; pods go on meanwhile");
+    if let Some(then) = then(next.phase) {
+        println!("then {then}");
+    }
+    Ok(())
+}
+
+fn then(phase: Phase) -> Option<&'static str> {
+    match phase {
+        Phase::Distribute => {
+            Some("`knarr certificates rotate-ca sign`, once `rotate-ca status` waits for nothing")
+        }
+        Phase::Sign => {
+            Some("`knarr certificates rotate-ca finish`, once `rotate-ca status` waits for nothing")
+        }
+        Phase::Finish | Phase::Cancel => None,
+    }
+}
+
+fn status(layout: &Layout, current: Option<&Rotation>) -> Result<()> {
+    let Some(rotation) = current else {
+        println!("no rotation is under way");
+        return Ok(());
+    };
+    println!("{}: {}", rotation.names.join(", "), rotation.phase.words());
+    println!("begun {}, in this phase since {}", rotation.begun, rotation.since);
+    let on = waiting::on(layout, rotation, SystemClock.now())?;
+    on.iter().for_each(|on| println!("waits for {on}"));
+    if let (true, Some(then)) = (on.is_empty(), then(rotation.phase)) {
+        println!("go on with {then}");
+    }
+    Ok(())
+}

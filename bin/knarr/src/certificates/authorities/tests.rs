@@ -1,0 +1,191 @@
+//! Rotations from end to end on a folder, also of processes that die on their way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::plan::{NAMES, SERVICE_ACCOUNTS};
+use super::*;
+use crate::certificates::facts;
+use crate::certificates::inventory;
+use crate::pki::{Subject, read};
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn cluster(name: &str) -> (Folder, Layout) {
+    let folder = Folder(std::env::temp_dir().join(format!("knarr-rotate-ca-{name}-{}", std::process::id())));
+    let _ = fs::remove_dir_all(&folder.0);
+    let layout = Layout::create(&folder.0).unwrap();
+    let pki = Pki::open(layout.pki()).unwrap();
+    pki.authorities().unwrap();
+    leaf(&layout);
+    (folder, layout)
+}
+
+/// The serving certificate, as a server makes or keeps it at its start.
+fn leaf(layout: &Layout) -> String {
+    let subject = Subject {
+        common_name: "x",
+        organizations: &[],
+        names: &["x".to_owned()],
+        addresses: &[],
+        server: true,
+        client: true,
+    };
+    let pki = Pki::open(layout.pki()).unwrap();
+    pki.front_proxy().unwrap().credentials("front-proxy-client", &subject).unwrap();
+    pki.credentials("apiserver", &subject).unwrap().certificate
+}
+
+fn step(layout: &Layout, action: Action) -> Result<()> {
+    run(layout, &RotateCaArgs { action })
+}
+
+fn all() -> Action {
+    Action::Begin { names: Vec::new() }
+}
+
+fn bundle(layout: &Layout, name: &str) -> Vec<String> {
+    let pem = read(&layout.pki().join(format!("{name}.crt"))).unwrap();
+    let chain = facts::chain(pem.as_bytes()).unwrap();
+    chain.iter().map(|der| facts::Facts::of(der).unwrap().subject).collect()
+}
+
+fn is_trusted(leaf: &str, bundle: &str) -> bool {
+    let leaf = facts::chain(leaf.as_bytes()).unwrap();
+    let bundle = facts::chain(bundle.as_bytes()).unwrap();
+    bundle.iter().any(|authority| facts::is_signed_by(&leaf[0], authority))
+}
+
+#[test]
+fn all_authorities_are_rotated_in_three_steps() {
+    let (_folder, layout) = cluster("whole");
+    let pki = || Pki::open(layout.pki()).unwrap();
+    let trust = || pki().ca_pem().to_owned();
+    let (identity, trust_before, leaf_before) = (pki().identity().unwrap(), trust(), leaf(&layout));
+    let token_key = pki().service_account_key().unwrap();
+    assert!(further_token_keys(&layout.pki()).unwrap().is_empty());
+
+    step(&layout, all()).unwrap();
+    assert!(bundle(&layout, "ca").len() == 2 && bundle(&layout, "ca")[0] == "kubernetes");
+    assert_eq!(leaf(&layout), leaf_before, "the old one signs");
+    assert_eq!(pki().service_account_key().unwrap(), token_key);
+    assert_eq!(further_token_keys(&layout.pki()).unwrap().len(), 1, "and the next one is known");
+    let trust_between = trust();
+    let error = step(&layout, Action::Sign { force: false }).unwrap_err().to_string();
+    assert!(error.starts_with("not yet: everybody to have read"), "{error}");
+
+    step(&layout, Action::Sign { force: true }).unwrap();
+    for name in &NAMES[..3] {
+        let bundle = bundle(&layout, name);
+        assert!(bundle.len() == 2 && bundle[0].contains('@') && !bundle[1].contains('@'), "{bundle:?}");
+    }
+    let waits = waiting::on(&layout, &load(&layout.pki()).unwrap().unwrap(), SystemClock.now()).unwrap();
+    assert!(waits.iter().any(|on| on.starts_with("apiserver: the server signs it anew")), "{waits:?}");
+    let leaf_after = leaf(&layout);
+    assert_ne!(leaf_after, leaf_before, "the server signs anew");
+    assert!(is_trusted(&leaf_after, &trust_between) && !is_trusted(&leaf_after, &trust_before));
+    assert!(is_trusted(&leaf_before, &trust()), "old certificates are good until the end");
+    assert_ne!(pki().service_account_key().unwrap(), token_key);
+    let waits = waiting::on(&layout, &load(&layout.pki()).unwrap().unwrap(), SystemClock.now()).unwrap();
+    assert!(!waits.iter().any(|on| on.contains("signs it anew")), "{waits:?}");
+
+    step(&layout, Action::Finish { force: true }).unwrap();
+    for name in &NAMES[..3] {
+        assert_eq!(bundle(&layout, name).len(), 1, "{name}");
+    }
+    assert_eq!(leaf(&layout), leaf_after);
+    assert!(!is_trusted(&leaf_before, &trust()) && is_trusted(&leaf_after, &trust_between));
+    assert!(!layout.pki().join("rotation").exists() && load(&layout.pki()).unwrap().is_none());
+    let former = further_token_keys(&layout.pki()).unwrap();
+    let public = rcgen::KeyPair::from_pem(&token_key).unwrap().public_key_pem();
+    assert_eq!(former, [public.clone()], "tokens of before are still verified");
+    assert_eq!(pki().identity().unwrap(), identity, "it is the same cluster");
+    assert!(inventory::read(&layout).unwrap().iter().all(|entry| entry.facts.is_ok()));
+
+    // And once more.
+    step(&layout, Action::Begin { names: vec![SERVICE_ACCOUNTS.to_owned()] }).unwrap();
+    assert_eq!(bundle(&layout, "ca").len(), 1, "that one alone");
+    step(&layout, Action::Sign { force: true }).unwrap();
+    step(&layout, Action::Finish { force: true }).unwrap();
+    let former = further_token_keys(&layout.pki()).unwrap().concat();
+    assert!(former.matches("BEGIN PUBLIC KEY").count() == 2 && former.contains(public.trim()));
+}
+
+#[test]
+fn a_rotation_is_given_up_before_anything_is_signed() {
+    let (_folder, layout) = cluster("cancel");
+    let before = read(&layout.pki().join("ca.crt")).unwrap();
+    assert!(step(&layout, Action::Cancel).is_err());
+    step(&layout, all()).unwrap();
+    assert!(step(&layout, all()).is_err());
+    step(&layout, Action::Cancel).unwrap();
+    assert_eq!(read(&layout.pki().join("ca.crt")).unwrap(), before);
+    assert!(further_token_keys(&layout.pki()).unwrap().is_empty());
+    assert!(!layout.pki().join("rotation").exists());
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+/// Each file of `pki/` as it was before a step and as it is after it: whichever of them a process that died had written
+/// after the phase, a start finishes the step.
+#[test]
+fn a_process_that_dies_within_a_step_leaves_it_to_the_next_start() {
+    let (_folder, layout) = cluster("killed");
+    let steps = [all(), Action::Sign { force: true }, Action::Finish { force: true }];
+    for action in steps {
+        let before = layout.root().join("before");
+        copy(&layout.pki(), &before);
+        step(&layout, action).unwrap();
+        let after = layout.root().join("after");
+        copy(&layout.pki(), &after);
+        let changed: Vec<String> = ["ca.crt", "ca.key", "sa.key", "front-proxy/ca.crt", "front-proxy/ca.key"]
+            .into_iter()
+            .filter(|name| fs::read(before.join(name)).unwrap() != fs::read(after.join(name)).unwrap())
+            .map(str::to_owned)
+            .collect();
+        assert!(!changed.is_empty());
+        // Of a last phase the folder of the rotation goes at the end.
+        let rotation = load(&after).unwrap();
+        for written in 0..changed.len() {
+            let pki = layout.root().join("killed");
+            copy(&after, &pki);
+            for name in &changed[written..] {
+                fs::copy(before.join(name), pki.join(name)).unwrap();
+            }
+            if rotation.is_none() {
+                copy(&before.join("rotation"), &pki.join("rotation"));
+                let mut last = load(&before).unwrap().unwrap();
+                last.phase = Phase::Finish;
+                let text = serde_json::to_vec(&last).unwrap();
+                fs::write(pki.join("rotation/state.json"), text).unwrap();
+            }
+            resume(&pki).unwrap();
+            resume(&pki).unwrap();
+            assert_eq!(load(&pki).unwrap(), rotation);
+            for name in &changed {
+                assert!(fs::read(pki.join(name)).unwrap() == fs::read(after.join(name)).unwrap(), "{name}");
+            }
+            Pki::open(pki.clone()).unwrap().front_proxy().unwrap();
+            fs::remove_dir_all(&pki).unwrap();
+        }
+        fs::remove_dir_all(&before).unwrap();
+        fs::remove_dir_all(&after).unwrap();
+    }
+}
