@@ -36,6 +36,7 @@ mod renewal;
 mod reset;
 mod scheduler;
 mod scheduling_questions;
+mod scrub;
 mod server;
 mod serving;
 mod signals;

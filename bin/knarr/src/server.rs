@@ -34,6 +34,7 @@ use crate::node::{NodeAccess, NodeOptions};
 use crate::pki::{Credentials, Pki, Subject};
 use crate::progress::Progress;
 use crate::renewal::Renewal;
+use crate::scrub::Scrub;
 use crate::store::StoreArgs;
 use crate::{addons, backup, control_plane, kubeconfig, leading, node, preflight, scheduler, signals};
 
@@ -178,6 +179,9 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     });
     let backups = Backups { source: &source, server: &server, store: &store, clock: &clock };
     let admin = backups.start(scheduled, &options.supervisor, &stop)?;
+    if !options.shared_store {
+        start_scrub(&server, &store, &options, &clock, &stop);
+    }
     start_components(&args, &server, &clock, &pki, &options, &stop);
     let identity = steps.map(|steps| {
         let client = control_plane::own_client(&server, &clock, &options.supervisor);
@@ -286,6 +290,24 @@ impl Backups<'_> {
             Arc::clone(&socket).serve(Arc::clone(&store), source.clone(), Arc::clone(&clock), stop)
         }))
     }
+}
+
+/// Starts what looks for damage in the file of the store.
+fn start_scrub(
+    server: &ApiServer,
+    store: &Arc<dyn Store>,
+    options: &control_plane::Options,
+    clock: &Arc<dyn Clock>,
+    stop: &CancellationToken,
+) {
+    let scrub = Scrub::default();
+    server.show_metrics("scrub", scrub.metrics());
+    let client = control_plane::own_client(server, clock, &options.supervisor);
+    let (node, store, clock) = (options.node_name.clone(), Arc::clone(store), Arc::clone(clock));
+    options.supervisor.spawn("store-scrub", stop.clone(), move |stop| {
+        let events = EventRecorder::new(client.clone(), "knarr", &node, stop.clone());
+        scrub.clone().run(Arc::clone(&store), node.clone(), events, Arc::clone(&clock), stop)
+    });
 }
 
 /// Starts what works on the cluster in the background, as far as it is not left to others.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::types::{
     Compare, DeleteResponse, KeyValue, LeaseId, Op, OpResult, Precondition, PutResponse, RangeRequest,
-    RangeResponse, Status, TxnResponse,
+    RangeResponse, ScrubStep, Status, TxnResponse,
 };
 use crate::watch::{Watch, WatchRequest};
 use crate::{Error, Result};
@@ -81,6 +81,12 @@ pub trait Store: Send + Sync + 'static {
     async fn expire_leases(&self) -> Result<Option<Duration>>;
 
     async fn status(&self) -> Result<Status>;
+
+    /// Reads the next part of what is on the disk, after a key, and holds it against what is in memory. `None` where there
+    /// is nothing to hold against each other.
+    async fn scrub(&self, _after: Option<Bytes>) -> Result<Option<ScrubStep>> {
+        Ok(None)
+    }
 
     /// Finishes the writes under way, ends all watches and releases the files.
     async fn close(&self) -> Result<()>;

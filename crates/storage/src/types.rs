@@ -266,6 +266,18 @@ pub enum NoSpace {
     Backend,
 }
 
+/// What a look at a part of a store's file has found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScrubStep {
+    /// The key after which to go on; `None` at the end.
+    pub next: Option<Bytes>,
+    /// The rows that were read, and their bytes.
+    pub keys: u64,
+    pub bytes: u64,
+    /// Keys that are not on the disk as they were written, and what is wrong.
+    pub faults: Vec<(Bytes, String)>,
+}
+
 /// How a store is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {

@@ -1,6 +1,7 @@
 //! Stores that are damaged in one way or another: what a look into them finds, and what a repair makes of them.
 
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -227,4 +228,47 @@ async fn what_contradicts_itself_is_found_and_repaired() {
         assert!(next.kv.mod_revision > sound.revision, "{reason}");
         assert!(store.grant_lease(5).await.unwrap().get() > 1, "{reason}");
     }
+}
+
+/// What a look at the whole file finds while it is in use.
+async fn scrubbed(store: &Embedded) -> (u64, Vec<(Bytes, String)>) {
+    let (mut keys, mut faults, mut after) = (0, Vec::new(), None);
+    loop {
+        let step = store.scrub(after).await.unwrap().unwrap();
+        keys += step.keys;
+        faults.extend(step.faults);
+        match step.next {
+            Some(next) => after = Some(next),
+            None => return (keys, faults),
+        }
+    }
+}
+
+#[tokio::test]
+async fn damage_shows_while_the_store_is_in_use() {
+    let dir = filled(20).await;
+    // Without a cache every look goes to the file.
+    let store = Embedded::open(&dir.0, Options { cache_bytes: 0, ..options() }).unwrap();
+    for n in 0..5u8 {
+        // More than one step reads.
+        store
+            .put(format!("large{n}").into(), vec![n; 700_000].into(), Precondition::Any, None)
+            .await
+            .unwrap();
+    }
+    assert_eq!(scrubbed(&store).await, (24, Vec::new()));
+    // Where the file holds the value of a key, behind the store's back.
+    let bytes = std::fs::read(file(&dir)).unwrap();
+    let value = [9; 700];
+    let places: Vec<usize> = (0..bytes.len() - 700).filter(|at| bytes[*at..at + 700] == value).collect();
+    assert!(!places.is_empty());
+    let on_disk = std::fs::File::options().write(true).open(file(&dir)).unwrap();
+    for at in places {
+        on_disk.write_all_at(&[1], at as u64 + 300).unwrap();
+    }
+    let (keys, faults) = scrubbed(&store).await;
+    assert_eq!((keys, faults.len(), &faults[0].0[..]), (24, 1, &b"k009"[..]));
+    assert_eq!(faults[0].1, "a row does not match its checksum");
+    assert_eq!(store.get(b"k009").await.unwrap().unwrap().value, &value[..], "memory is sound");
+    assert_eq!(Embedded::memory(options()).scrub(None).await.unwrap(), None);
 }

@@ -1,15 +1,18 @@
 //! Writes batches: one database transaction, one fsync each.
 
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use redb::{Database, ReadableDatabase, TableDefinition};
 
 use super::reserve::{Reserve, is_full};
 use super::{OpenError, codec};
 use crate::engine::batch::Batch;
-use crate::engine::journal::{CommitError, Fate, Journal, Room};
+use crate::engine::journal::{CommitError, Fate, Journal, Room, Rows};
+use crate::engine::scrub::bound;
 
 /// The keys as they stand.
 pub(super) const KEYS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("keys");
@@ -158,6 +161,31 @@ impl Journal for RedbJournal {
         guarded(|| match database.compact() {
             Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
+        })
+    }
+
+    fn read_rows(&mut self, after: Option<&[u8]>, most: usize) -> Result<Rows, CommitError> {
+        let Some(database) = &self.database else { return Ok(Rows { ended: true, ..Rows::default() }) };
+        if after.is_none() {
+            // The rows are to come from the disk, not from what the kernel remembers of it.
+            let file = std::fs::File::open(&self.path).map_err(|e| CommitError::Failed(e.to_string()))?;
+            let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+        }
+        guarded(|| {
+            let keys = database.begin_read()?.open_table(KEYS)?;
+            let mut read = Rows { ended: true, ..Rows::default() };
+            for row in keys.range::<&[u8]>((bound(after), Bound::Unbounded))? {
+                if read.bytes >= most as u64 {
+                    read.ended = false;
+                    break;
+                }
+                let (key, row) = row?;
+                let (key, row) = (key.value(), row.value());
+                read.bytes += (key.len() + row.len()) as u64;
+                let decoded = codec::decode_key_value(key, row).map_err(|error| error.to_string());
+                read.rows.push((bytes::Bytes::copy_from_slice(key), decoded));
+            }
+            Ok(read)
         })
     }
 

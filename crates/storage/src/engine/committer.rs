@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::batch::Batch;
@@ -13,7 +14,7 @@ use super::journal::{Journal, Room};
 use super::quota::Present;
 use super::recovery::Broken;
 use super::state::State;
-use crate::types::{Compare, LeaseId, NoSpace, Op, TxnResponse};
+use crate::types::{Compare, LeaseId, NoSpace, Op, ScrubStep, TxnResponse};
 use crate::{Error, Result};
 
 /// How long a store has to be at rest before its file is shrunk.
@@ -49,6 +50,11 @@ pub(super) enum Request {
         revision: u64,
         answer: Answer<()>,
     },
+    /// Looks at the file after a key.
+    Scrub {
+        after: Option<Bytes>,
+        answer: Answer<ScrubStep>,
+    },
     Close {
         answer: Answer<()>,
     },
@@ -76,6 +82,7 @@ impl Request {
             Self::Revoke { answer, .. } | Self::Expire { answer, .. } | Self::Compact { answer, .. } => {
                 drop(answer.send(Err(error)));
             }
+            Self::Scrub { answer, .. } => drop(answer.send(Err(error))),
             Self::Close { answer } => closes.push(answer),
         }
     }
@@ -137,12 +144,25 @@ impl<J: Journal> Committer<J> {
             requests.into_iter().for_each(|request| request.refuse(error.clone(), &mut closes));
             return closes;
         }
+        let requests = self.scrub_first(requests);
         let mut decided = Vec::with_capacity(requests.len());
         let outcome = self.run_inner(requests, &mut decided, &mut closes);
         for request in decided {
             request.answer(outcome.as_ref().err());
         }
         closes
+    }
+
+    /// Looks at the file while it holds what memory does: before the rest of a batch. Answers that rest.
+    fn scrub_first(&mut self, requests: Vec<Request>) -> Vec<Request> {
+        let mut rest = Vec::with_capacity(requests.len());
+        for request in requests {
+            match request {
+                Request::Scrub { after, answer } => drop(answer.send(self.scrub(after.as_deref()))),
+                other => rest.push(other),
+            }
+        }
+        rest
     }
 
     /// Sees to the file before the next batch; an error while nothing can be written.
@@ -302,6 +322,8 @@ impl<J: Journal> Committer<J> {
                 Decided::Unit(answer, result)
             }
             Request::Compact { revision, answer } => Decided::Unit(answer, batch.compact(revision)),
+            // Answered before.
+            Request::Scrub { .. } => return,
             Request::Close { answer } => {
                 closes.push(answer);
                 return;

@@ -1,6 +1,9 @@
 //! What makes batches survive the process, as the engine sees it.
 
+use bytes::Bytes;
+
 use super::batch::Batch;
+use crate::types::KeyValue;
 
 /// Why a batch was not made durable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +37,15 @@ pub(crate) enum Room {
     Last,
 }
 
+/// Rows of keys as they are on the disk, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) rows: Vec<(Bytes, Result<KeyValue, String>)>,
+    pub(crate) bytes: u64,
+    /// Whether these were the last ones.
+    pub(crate) ended: bool,
+}
+
 pub(crate) trait Journal: Send {
     /// Returns once the batch is durable. After an error the next call is to [`Journal::reopen`].
     fn commit(&mut self, batch: &Batch) -> Result<(), CommitError>;
@@ -50,6 +62,11 @@ pub(crate) trait Journal: Send {
     /// Gives the disk back what the file does not need. After an error the next call is to [`Journal::reopen`].
     fn shrink(&mut self) -> Result<(), CommitError> {
         Ok(())
+    }
+
+    /// Reads rows after a key from the disk, until they have so many bytes.
+    fn read_rows(&mut self, _after: Option<&[u8]>, _bytes: usize) -> Result<Rows, CommitError> {
+        Ok(Rows { ended: true, ..Rows::default() })
     }
 
     /// How much room there is, after trying to fill up the reserve.

@@ -8,6 +8,7 @@ mod hub;
 pub(crate) mod journal;
 pub(crate) mod quota;
 mod recovery;
+pub(crate) mod scrub;
 pub(crate) mod state;
 mod thread;
 mod watcher;
@@ -20,6 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use committer::{Committer, Request};
@@ -31,7 +33,9 @@ use thread::CommitThread;
 use crate::disk::{self, Checked, Entry, Fault, OpenError, RepairError, WriteError};
 use crate::options::Options;
 use crate::store::Store;
-use crate::types::{Compare, KeyValue, LeaseId, Op, RangeRequest, RangeResponse, Status, TxnResponse};
+use crate::types::{
+    Compare, KeyValue, LeaseId, Op, RangeRequest, RangeResponse, ScrubStep, Status, TxnResponse,
+};
 use crate::watch::{Watch, WatchRequest};
 use crate::{Error, Result};
 
@@ -263,6 +267,13 @@ impl Store for Embedded {
             failure: health.failure.map(|reason| reason.to_string()),
             no_space: health.no_space,
         })
+    }
+
+    async fn scrub(&self, after: Option<Bytes>) -> Result<Option<ScrubStep>> {
+        if self.core.file.is_none() {
+            return Ok(None);
+        }
+        self.submit(|answer| Request::Scrub { after, answer }).await.map(Some)
     }
 
     async fn close(&self) -> Result<()> {

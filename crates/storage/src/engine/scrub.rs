@@ -1,0 +1,106 @@
+//! Reads the file bit by bit and holds it against memory: what is never read again may be damaged unnoticed.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+use super::committer::Committer;
+use super::journal::{Journal, Rows};
+use super::state::{Scan, State};
+use crate::Result;
+use crate::types::{KeyRange, KeyValue, ScrubStep};
+
+/// Bytes of rows that one step reads: it holds up writers for about as long as a write does.
+const STEP_BYTES: usize = 1024 * 1024;
+
+impl<J: Journal> Committer<J> {
+    /// Reads the rows after a key, between two batches: the file holds what memory does.
+    pub(super) fn scrub(&mut self, after: Option<&[u8]>) -> Result<ScrubStep> {
+        let read = self.journal.read_rows(after, STEP_BYTES);
+        let state = self.core.read()?;
+        match read {
+            Ok(rows) => Ok(compare(&state, after, rows)),
+            // Where it ends nobody can say, so the look ends here, too.
+            Err(error) => {
+                let fault = (after.map(Bytes::copy_from_slice).unwrap_or_default(), error.to_string());
+                Ok(ScrubStep { next: None, keys: 0, bytes: 0, faults: vec![fault] })
+            }
+        }
+    }
+}
+
+/// What the rows after a key say otherwise than memory.
+fn compare(state: &State, after: Option<&[u8]>, rows: Rows) -> ScrubStep {
+    let next = if rows.ended { None } else { rows.rows.last().map(|(key, _)| key.clone()) };
+    let range = KeyRange { start: start_after(after), end: next.as_ref().map(|key| start_after(Some(key))) };
+    let mut scan = Scan::new(range, state.revision(), usize::MAX, false);
+    state.scan(&mut scan, usize::MAX);
+    let mut held: BTreeMap<Bytes, KeyValue> = scan.kvs.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
+    let (keys, bytes) = (rows.rows.len() as u64, rows.bytes);
+    let mut faults = Vec::new();
+    for (key, row) in rows.rows {
+        let problem = match (row, held.remove(&key)) {
+            (Err(reason), _) => reason,
+            (Ok(row), Some(held)) if row == held => continue,
+            (Ok(_), Some(_)) => "the file holds it otherwise than it was written".to_owned(),
+            (Ok(_), None) => "the file holds it, and it was deleted".to_owned(),
+        };
+        faults.push((key, problem));
+    }
+    faults.extend(held.into_keys().map(|key| (key, "the file does not hold it".to_owned())));
+    ScrubStep { next, keys, bytes, faults }
+}
+
+/// The first key that may come after another one.
+fn start_after(key: Option<&[u8]>) -> Bytes {
+    key.map(|key| Bytes::from([key, &[0]].concat())).unwrap_or_default()
+}
+
+/// The bound of rows after a key.
+pub(crate) fn bound(after: Option<&[u8]>) -> Bound<&[u8]> {
+    after.map_or(Bound::Unbounded, Bound::Excluded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kv(key: &'static str, value: &'static str) -> KeyValue {
+        let (key, value) = (key.into(), value.into());
+        KeyValue { key, value, create_revision: 2, mod_revision: 3, version: 1, lease: None }
+    }
+
+    #[test]
+    fn the_file_is_held_against_memory() {
+        let state = State::restore(9, 9, 0, [], [kv("a", "1"), kv("b", "1"), kv("d", "1")]);
+        let rows = |rows: &[(&'static str, Result<&'static str, &str>)], ended| Rows {
+            rows: rows
+                .iter()
+                .map(|(key, row)| (Bytes::from(*key), row.map(|value| kv(key, value)).map_err(str::to_owned)))
+                .collect(),
+            bytes: 7,
+            ended,
+        };
+        type Faults = [(&'static str, &'static str)];
+        type Case = (Option<&'static [u8]>, Rows, Option<&'static str>, &'static Faults);
+        let cases: [Case; 7] = [
+            (None, rows(&[("a", Ok("1")), ("b", Ok("1")), ("d", Ok("1"))], true), None, &[]),
+            (None, rows(&[("a", Ok("1"))], false), Some("a"), &[]),
+            (Some(b"a"), rows(&[("b", Ok("1"))], false), Some("b"), &[]),
+            (Some(b"a"), rows(&[("b", Ok("2")), ("d", Ok("1"))], true), None, &[("b", "otherwise")]),
+            (Some(b"a"), rows(&[("b", Err("torn")), ("d", Ok("1"))], true), None, &[("b", "torn")]),
+            (Some(b"b"), rows(&[("c", Ok("1")), ("d", Ok("1"))], true), None, &[("c", "deleted")]),
+            (Some(b"b"), rows(&[], true), None, &[("d", "does not hold")]),
+        ];
+        for (after, rows, next, expected) in cases {
+            let shown = format!("{after:?} {rows:?}");
+            let step = compare(&state, after, rows);
+            assert_eq!(step.next.as_deref(), next.map(str::as_bytes), "{shown}");
+            assert_eq!(step.faults.len(), expected.len(), "{shown}: {:?}", step.faults);
+            for ((key, reason), (expected, part)) in step.faults.iter().zip(expected) {
+                assert!(key == expected && reason.contains(part), "{shown}: {:?}", step.faults);
+            }
+        }
+    }
+}
