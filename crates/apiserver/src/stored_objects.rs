@@ -177,7 +177,7 @@ mod tests {
 
     const CONFIG: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n\
         - resources: [secrets]\n  providers:\n  - secretbox:\n      keys:\n      - name: key1\n        \
-        secret: ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopq=\n";
+        secret: ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo=\n";
 
     fn object(api_version: &str, kind: &str, namespace: &str, name: &str, more: &str) -> Bytes {
         let namespace =

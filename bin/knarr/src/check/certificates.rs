@@ -36,7 +36,7 @@ pub fn check(files: &Files, now: Timestamp) -> Vec<Finding> {
     for (path, content) in files {
         if path == "pki/sa.key" {
             let key = std::str::from_utf8(content).ok().map(TokenKey::new);
-            if !key.is_some_and(|key| key.is_ok()) {
+            if key.is_none_or(|key| key.is_err()) {
                 let problem = "it is no key to sign tokens with: bring it back from a backup";
                 findings.push(Finding::error("file", path, problem));
             }

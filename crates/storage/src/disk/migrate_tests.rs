@@ -102,7 +102,8 @@ async fn files_of_every_format_open_with_everything_in_them() {
                     (&kv.key[..], &kv.value[..], kv.create_revision, kv.mod_revision, kv.version, kv.lease)
                 })
                 .collect();
-            let expected: [(&[u8], &[u8], u64, u64, u64, Option<LeaseId>); 2] = [
+            type Row = (&'static [u8], &'static [u8], u64, u64, u64, Option<LeaseId>);
+            let expected: [Row; 2] = [
                 (b"/registry/core/configmaps/default/a", b"two", 2, 5, 2, None),
                 (b"/registry/core/events/default/e", b"event", 3, 3, 1, LeaseId::new(1)),
             ];

@@ -624,7 +624,9 @@ async fn power_loss_takes_nothing_that_was_acknowledged() {
             task.abort();
         }
         let (_, state) = start(on(&left), no_reserve(), path).unwrap();
-        for (writer, (count, revision)) in acknowledged {
+        // On a slow machine a writer may have had no answer yet.
+        for (writer, (count, revision)) in acknowledged.into_iter().filter(|(_, (_, revision))| *revision > 0)
+        {
             let kv = state.get(format!("w{writer}").as_bytes()).unwrap();
             let found = u32::from_le_bytes(kv.value[..].try_into().unwrap());
             assert!(found >= count && kv.mod_revision >= revision, "seed {seed}: {found} of {count}");
