@@ -8,7 +8,10 @@ use std::path::PathBuf;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Status};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    APIGroupList, APIResourceList, APIVersions, DeleteOptions, Status,
+};
+use k8s_openapi::apimachinery::pkg::version::Info;
 use k8s_openapi::schemars::SchemaGenerator;
 use serde_json::Value;
 
@@ -30,6 +33,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     describe_all(&mut generator);
     let _ = generator.subschema_for::<DeleteOptions>();
     let _ = generator.subschema_for::<Status>();
+    let _ = generator.subschema_for::<APIGroupList>();
+    let _ = generator.subschema_for::<APIResourceList>();
+    let _ = generator.subschema_for::<APIVersions>();
+    let _ = generator.subschema_for::<Info>();
     let definitions: BTreeMap<String, Value> = generator
         .take_definitions(true)
         .into_iter()

@@ -9,13 +9,13 @@ const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 /// Kinds whose fields for kind, version and metadata are described as those of custom resources and lists are.
 const OBJECT: &str = "io.k8s.api.core.v1.ConfigMap";
-const LIST: &str = "io.k8s.api.core.v1.PodList";
+const LIST: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList";
 
 /// Whether documents of custom resources say something of this built-in definition.
 pub fn mentions(name: &str) -> bool {
     name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.")
         || name.starts_with("io.k8s.api.autoscaling.v1.Scale")
-        || [OBJECT, LIST].contains(&name)
+        || name == OBJECT
 }
 
 /// `com.example.stable.v1.CronTab`.
@@ -62,7 +62,7 @@ fn leave_out_media_types(part: &mut Value) {
         Value::Object(map) => {
             if let Some(Value::Object(content)) = map.get_mut("content") {
                 content.remove("application/strategic-merge-patch+json");
-                content.remove("application/vnd.kubernetes.protobuf");
+                content.retain(|media, _| !media.starts_with("application/vnd.kubernetes.protobuf"));
             }
             map.values_mut().for_each(leave_out_media_types);
         }

@@ -1,16 +1,15 @@
 //! OpenAPI v3: one document per group version, made when first asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderValue};
 use knarr_api::custom::CustomResource;
-use knarr_apimachinery::schema::openapi::{self, Resource, Subresource, group_version_path, hash};
+use knarr_apimachinery::schema::openapi::{self, Resource, Subresource, group_version_path};
 use serde_json::Value;
 
 use super::{Document, custom_openapi};
-use crate::http::output::{Answer, to_json};
+use crate::http::output::Answer;
 use crate::registry::Request;
 use crate::registry::table::Table;
 use crate::server::Inner;
@@ -89,10 +88,14 @@ fn build(table: &Table) -> ByPath {
     };
     for (group, versions) in super::legacy::group_versions(table) {
         for version in versions.into_iter().filter(|v| built_in(group, v)) {
-            let body: Bytes = to_json(&document_of(table, group, version, &descriptions));
-            let etag = format!("\"{}\"", hash(&body));
-            documents.insert(group_version_path(group, version), Arc::new(Document { body, etag }));
+            let document = Document::new(&document_of(table, group, version, &descriptions));
+            documents.insert(group_version_path(group, version), Arc::new(document));
         }
+    }
+    let own = table.iter().map(|s| &s.resource).filter(|r| r.custom().is_none()).map(|r| r.types.group);
+    let groups: Vec<&str> = own.collect::<BTreeSet<_>>().into_iter().collect();
+    for (path, document) in openapi::general_documents(&groups, &|name| descriptions.get(name).cloned()) {
+        documents.insert(path, Arc::new(Document::new(&document)));
     }
     documents
 }
@@ -126,7 +129,7 @@ fn document_of(table: &Table, group: &str, version: &str, descriptions: &BTreeMa
             subresources,
         })
         .collect();
-    openapi::document(group, version, &resources, &|name| descriptions.get(name).cloned())
+    openapi::built_in_document(group, version, &resources, &|name| descriptions.get(name).cloned())
 }
 
 /// `/openapi/v3/apis/apps/v1`.

@@ -118,6 +118,13 @@ async fn discovery_lists_the_table() {
     let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap();
     let document = u.get(url).await.expect(200);
     assert!(document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"].is_object());
+    let group = index["paths"]["apis/apps"]["serverRelativeURL"].as_str().unwrap();
+    let group = u.get(group).await.expect(200);
+    assert_eq!(group["paths"]["/apis/apps/"]["get"]["operationId"], "getAppsAPIGroup");
+    let whole = u.get("/openapi/v2").await.expect(200);
+    let exec = &whole["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/exec"]["get"];
+    assert_eq!(exec["operationId"], "connectCoreV1GetNamespacedPodExec");
+    assert_eq!(exec["x-kubernetes-action"], "connect");
     u.until_ready().await;
     assert_eq!(u.get("/readyz").await.expect(200), "ok");
     assert!(u.get("/livez?verbose").await.expect(200).as_str().unwrap().ends_with("livez check passed\n"));

@@ -1,11 +1,14 @@
 //! OpenAPI documents made from the schema table: v3, one per group version, and their index; v2 made from these.
 
+mod general;
 pub mod gnostic;
 mod paths;
 mod schemas;
 pub mod v2;
 
 use serde_json::{Map, Value, json};
+
+pub use general::documents as general_documents;
 
 use super::for_kind;
 use crate::gvk::{GroupVersionKind, api_version};
@@ -40,7 +43,24 @@ pub fn group_version_path(group: &str, version: &str) -> String {
     format!("{prefix}/{}", api_version(group, version))
 }
 
-/// The document that `/openapi/v3/{group_version_path}` serves.
+/// The document that `/openapi/v3/{group_version_path}` serves of built-in resources: that of [`document`], with the
+/// path that lists the resources and the paths of watches, which upstream's documents of custom resources leave out.
+pub fn built_in_document(
+    group: &str,
+    version: &str,
+    resources: &[Resource<'_>],
+    describe: Describe<'_>,
+) -> Value {
+    let mut document = document(group, version, resources, describe);
+    if let Some(all) = document["paths"].as_object_mut() {
+        let list = format!("/{}/", group_version_path(group, version));
+        all.insert(list, general::resources(group, version).into());
+        all.extend(paths::watches(group, version, resources));
+    }
+    document
+}
+
+/// The document of a group version with the paths of its resources.
 pub fn document(group: &str, version: &str, resources: &[Resource<'_>], describe: Describe<'_>) -> Value {
     let mut roots = vec![
         GroupVersionKind::new("", "v1", "APIResourceList"),
@@ -51,18 +71,23 @@ pub fn document(group: &str, version: &str, resources: &[Resource<'_>], describe
     for resource in resources {
         roots.push(GroupVersionKind::new(group, version, resource.kind));
         roots.push(GroupVersionKind::new(group, version, &format!("{}List", resource.kind)));
-        for sub in resource.subresources {
+        for sub in resource.subresources.iter().filter(|sub| !paths::is_connection(sub)) {
             let (group, version, kind) = sub.kind;
             roots.push(GroupVersionKind::new(group, version, kind));
         }
     }
     let roots: Vec<_> = roots.iter().filter_map(for_kind).collect();
+    with(paths::paths(group, version, resources), schemas::schemas(&roots, describe))
+}
+
+/// A document with these paths and schemas.
+fn with(paths: Map<String, Value>, schemas: Map<String, Value>) -> Value {
     json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "1.37"},
-        "paths": paths::paths(group, version, resources),
+        "paths": paths,
         "components": {
-            "schemas": schemas::schemas(&roots, describe),
+            "schemas": schemas,
             "securitySchemes": {"BearerToken": {
                 "description": "Bearer Token authentication",
                 "in": "header", "name": "authorization", "type": "apiKey",

@@ -15,7 +15,11 @@ pub fn schemas(roots: &[&'static Struct], describe: Describe<'_>) -> Map<String,
         if found.contains_key(schema.name) {
             continue;
         }
-        found.insert(schema.name, structure(schema, describe));
+        let body = match list_words(schema, describe) {
+            Some(words) => structure(schema, &|_| Some(words.clone())),
+            None => structure(schema, describe),
+        };
+        found.insert(schema.name, body);
         for field in schema.fields {
             reach(field.ty, field.go_name, &mut waiting, &mut found, describe);
         }
@@ -116,6 +120,25 @@ fn structure(schema: &'static Struct, describe: Describe<'_>) -> Value {
         body["x-kubernetes-group-version-kind"] = Value::Array(gvks);
     }
     described(schema.name, body, describe)
+}
+
+/// A list whose kind and version are described; those of all lists mean the same.
+const MODEL: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIGroupList";
+
+/// The descriptions of a kind of lists; `None` for other structs.
+fn list_words(schema: &'static Struct, describe: Describe<'_>) -> Option<Value> {
+    let of = |name: &str| schema.fields.iter().find(|field| field.name == name);
+    let kind = schema.name.rsplit('.').next().filter(|kind| kind.ends_with("List"))?;
+    let (Some(items), Some(_)) = (of("items"), of("metadata")) else { return None };
+    let Type::List(list) = items.ty else { return None };
+    let Type::Struct(element) = list.element else { return None };
+    let element = element.name.rsplit('.').next().unwrap_or_default();
+    let mut words = describe(MODEL).unwrap_or_else(|| json!({}));
+    words["description"] = format!("{kind} is a list of {element} objects.").into();
+    words["properties"]["metadata"] =
+        json!({"description": "The version of the list, and how the next page of it is asked for."});
+    words["properties"]["items"] = json!({"description": format!("The {element} objects.")});
+    Some(words)
 }
 
 /// The schema with the descriptions that `describe` knows.

@@ -34,6 +34,18 @@ fn apps() -> Value {
     })
 }
 
+fn pods() -> Value {
+    let sub = |name, kind: &'static str, verbs| Subresource { name, kind: ("", "v1", kind), verbs };
+    let subresources = [
+        sub("exec", "PodExecOptions", &["create", "get"]),
+        sub("log", "Pod", &["get"]),
+        sub("proxy", "PodProxyOptions", &["create", "delete", "get", "patch", "update"]),
+    ];
+    let pods =
+        Resource { plural: "pods", kind: "Pod", namespaced: true, verbs: ALL, subresources: &subresources };
+    built_in_document("", "v1", &[pods], &|_| None)
+}
+
 fn references(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -103,6 +115,87 @@ fn clients_find_what_they_look_for() {
         at("/paths/~1apis~1apps~1v1~1deployments/get/operationId"),
         "listAppsV1DeploymentForAllNamespaces"
     );
+}
+
+/// Operation ids, actions and tags as in upstream's api/openapi-spec.
+#[test]
+fn operations_are_named_as_upstream_names_them() {
+    let document = pods();
+    check_references(&document);
+    let pod = "/api/v1/namespaces/{namespace}/pods/{name}";
+    let proxy = format!("{pod}/proxy");
+    let below = format!("{proxy}/{{path}}");
+    for (path, method, id, action) in [
+        (format!("{pod}/exec"), "get", "connectCoreV1GetNamespacedPodExec", "connect"),
+        (format!("{pod}/exec"), "post", "connectCoreV1PostNamespacedPodExec", "connect"),
+        (proxy.clone(), "head", "connectCoreV1HeadNamespacedPodProxy", "connect"),
+        (proxy.clone(), "put", "connectCoreV1PutNamespacedPodProxy", "connect"),
+        (below.clone(), "options", "connectCoreV1OptionsNamespacedPodProxyWithPath", "connect"),
+        (format!("{pod}/log"), "get", "readCoreV1NamespacedPodLog", "get"),
+        ("/api/v1/watch/pods".into(), "get", "watchCoreV1PodListForAllNamespaces", "watchlist"),
+        (
+            "/api/v1/watch/namespaces/{namespace}/pods".into(),
+            "get",
+            "watchCoreV1NamespacedPodList",
+            "watchlist",
+        ),
+        (
+            "/api/v1/watch/namespaces/{namespace}/pods/{name}".into(),
+            "get",
+            "watchCoreV1NamespacedPod",
+            "watch",
+        ),
+    ] {
+        let operation = &document["paths"][&path][method];
+        assert_eq!(operation["operationId"], id, "{method} {path}");
+        assert_eq!(operation["x-kubernetes-action"], action, "{method} {path}");
+        assert_eq!(operation["tags"], json!(["core_v1"]));
+    }
+    assert_eq!(document["paths"]["/api/v1/"]["get"]["operationId"], "getCoreV1APIResources");
+    let exec = &document["paths"][format!("{pod}/exec")];
+    assert!(exec.get("head").is_none(), "streams are opened by GET and POST");
+    assert!(exec["post"].get("requestBody").is_none());
+    let codes: Vec<_> = exec["post"]["responses"].as_object().unwrap().keys().collect();
+    assert_eq!(codes, ["200", "401"]);
+    let names = |path: &str| -> Vec<String> {
+        let list = document["paths"][path]["parameters"].as_array().unwrap();
+        list.iter()
+            .map(|p| format!("{} {}", p["in"].as_str().unwrap(), p["name"].as_str().unwrap()))
+            .collect()
+    };
+    assert_eq!(names(&below), ["path name", "path namespace", "path path", "query path"]);
+    assert!(names(&format!("{pod}/exec")).contains(&"query command".to_owned()));
+    assert!(document.pointer("/components/schemas/io.k8s.api.core.v1.PodExecOptions").is_none());
+    let words = paths::group_version_words("flowcontrol.apiserver.k8s.io", "v1");
+    assert_eq!(
+        (words.tag.as_str(), words.id.as_str()),
+        ("flowcontrolApiserver_v1", "FlowcontrolApiserverV1")
+    );
+}
+
+#[test]
+fn paths_without_resources_have_documents() {
+    let all: std::collections::BTreeMap<String, Value> =
+        general_documents(&["", "apps"], &|_| None).into_iter().collect();
+    let paths: Vec<&str> = all.keys().map(String::as_str).collect();
+    assert_eq!(
+        paths,
+        [".well-known/openid-configuration", "api", "apis", "apis/apps", "openid/v1/jwks", "version"]
+    );
+    let group = &all["apis/apps"];
+    check_references(group);
+    assert_eq!(group["paths"]["/apis/apps/"]["get"]["operationId"], "getAppsAPIGroup");
+    assert!(group.pointer("/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.APIGroup").is_some());
+    let keys = &all["openid/v1/jwks"]["paths"]["/openid/v1/jwks/"]["get"]["responses"]["200"]["content"];
+    assert_eq!(keys, &json!({"application/jwk-set+json": {"schema": {"type": "string"}}}));
+}
+
+#[test]
+fn lists_say_what_is_in_them() {
+    let document = apps();
+    let list = &document["components"]["schemas"]["io.k8s.api.apps.v1.DeploymentList"];
+    assert_eq!(list["description"], "DeploymentList is a list of Deployment objects.");
+    assert_eq!(list["properties"]["items"]["description"], "The Deployment objects.");
 }
 
 #[test]

@@ -160,9 +160,6 @@ fn parameter(value: Value) -> Value {
 }
 
 const ANY: &str = "*/*";
-const WATCHES: [&str; 2] =
-    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
-
 fn operation(value: Value) -> Value {
     let Value::Object(mut map) = value else { return value };
     let mut all: Vec<Value> = Vec::new();
@@ -196,9 +193,6 @@ fn operation(value: Value) -> Value {
                 response["schema"] = schema(one["schema"].clone());
             }
         }
-    }
-    if map.get("x-kubernetes-action").is_some_and(|a| a == "list" || a == "watchlist") {
-        produces.extend(WATCHES.map(Value::from));
     }
     if produces.is_empty() {
         produces.push(ANY.into());

@@ -1,5 +1,9 @@
 //! `paths`: the operations of a group version's resources, with what clients look for in them.
 
+mod connect;
+mod parameters;
+mod watches;
+
 use serde_json::{Map, Value, json};
 
 use super::{Resource, Subresource, group_version_path};
@@ -17,29 +21,6 @@ const PATCH_TYPES: [&str; 4] = [
     "application/strategic-merge-patch+json",
 ];
 
-const LIST_PARAMETERS: [(&str, &str); 11] = [
-    ("allowWatchBookmarks", "boolean"),
-    ("continue", "string"),
-    ("fieldSelector", "string"),
-    ("labelSelector", "string"),
-    ("limit", "integer"),
-    ("resourceVersion", "string"),
-    ("resourceVersionMatch", "string"),
-    ("sendInitialEvents", "boolean"),
-    ("shardSelector", "string"),
-    ("timeoutSeconds", "integer"),
-    ("watch", "boolean"),
-];
-const WRITE_PARAMETERS: [(&str, &str); 3] =
-    [("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string")];
-const DELETE_PARAMETERS: [(&str, &str); 5] = [
-    ("dryRun", "string"),
-    ("gracePeriodSeconds", "integer"),
-    ("ignoreStoreReadErrorWithClusterBreakingPotential", "boolean"),
-    ("orphanDependents", "boolean"),
-    ("propagationPolicy", "string"),
-];
-
 /// What the operations of one resource or subresource share.
 struct Scope<'a> {
     gvk: GroupVersionKind,
@@ -52,6 +33,20 @@ struct Scope<'a> {
     verbs: &'a [&'a str],
 }
 
+impl<'a> Scope<'a> {
+    fn of(group: &str, version: &str, resource: &Resource<'a>) -> Self {
+        let words = group_version_words(group, version);
+        Self {
+            gvk: GroupVersionKind::new(group, version, resource.kind),
+            tag: words.tag,
+            group_version: words.id,
+            namespaced: resource.namespaced,
+            subject: resource.kind.to_owned(),
+            verbs: resource.verbs,
+        }
+    }
+}
+
 pub fn paths(group: &str, version: &str, resources: &[Resource<'_>]) -> Map<String, Value> {
     let base = format!("/{}", group_version_path(group, version));
     let mut paths = Map::new();
@@ -61,14 +56,7 @@ pub fn paths(group: &str, version: &str, resources: &[Resource<'_>]) -> Map<Stri
         }
     };
     for resource in resources {
-        let scope = Scope {
-            gvk: GroupVersionKind::new(group, version, resource.kind),
-            tag: format!("{}_{version}", group_word(group).to_lowercase()),
-            group_version: format!("{}{}", group_word(group), capitalize(version)),
-            namespaced: resource.namespaced,
-            subject: resource.kind.to_owned(),
-            verbs: resource.verbs,
-        };
+        let scope = Scope::of(group, version, resource);
         let place = if resource.namespaced { "/namespaces/{namespace}" } else { "" };
         let collection = format!("{base}{place}/{}", resource.plural);
         add(&mut paths, collection.clone(), scope.collection());
@@ -78,18 +66,53 @@ pub fn paths(group: &str, version: &str, resources: &[Resource<'_>]) -> Map<Stri
         let object = format!("{collection}/{{name}}");
         add(&mut paths, object.clone(), scope.object());
         for sub in resource.subresources {
-            add(&mut paths, format!("{object}/{}", sub.name), scope.subresource(sub));
+            for (path, item) in scope.subresource(sub, &format!("{object}/{}", sub.name)) {
+                add(&mut paths, path, item);
+            }
         }
     }
     paths
 }
 
+/// Whether a subresource hands a connection on: its kind is never a body.
+pub fn is_connection(sub: &Subresource<'_>) -> bool {
+    parameters::of_connection(sub.kind.2).is_some()
+}
+
+/// The paths below `/watch/` of these resources.
+pub fn watches(group: &str, version: &str, resources: &[Resource<'_>]) -> Map<String, Value> {
+    let base = format!("/{}", group_version_path(group, version));
+    let items = |resource: &Resource<'_>| {
+        watches::items(&Scope::of(group, version, resource), &base, resource.plural)
+    };
+    resources.iter().flat_map(items).map(|(path, item)| (path, Value::Object(item))).collect()
+}
+
+/// How a group version is called in operation ids and tags.
+pub struct Words {
+    /// `FlowcontrolApiserverV1`.
+    pub id: String,
+    /// `flowcontrolApiserver_v1`.
+    pub tag: String,
+}
+
+pub fn group_version_words(group: &str, version: &str) -> Words {
+    let word = group_word(group);
+    Words { id: format!("{word}{}", capitalize(version)), tag: format!("{}_{version}", lower_first(&word)) }
+}
+
 /// `Core`, `Apps`, `RbacAuthorization`.
-fn group_word(group: &str) -> String {
+pub fn group_word(group: &str) -> String {
     if group.is_empty() {
         return "Core".to_owned();
     }
     group.strip_suffix(".k8s.io").unwrap_or(group).split('.').map(capitalize).collect()
+}
+
+/// `flowcontrolApiserver`, as tags have it.
+pub fn lower_first(word: &str) -> String {
+    let mut chars = word.chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
 fn capitalize(word: &str) -> String {
@@ -97,10 +120,8 @@ fn capitalize(word: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-fn parameters(list: &[(&str, &str)]) -> Vec<Value> {
-    list.iter()
-        .map(|(name, ty)| json!({"name": name, "in": "query", "schema": {"type": ty, "uniqueItems": true}}))
-        .collect()
+fn article(kind: &str) -> &'static str {
+    if kind.starts_with(['A', 'E', 'I', 'O', 'U']) { "an" } else { "a" }
 }
 
 fn content(definition: &str, types: &[&str]) -> Value {
@@ -108,8 +129,23 @@ fn content(definition: &str, types: &[&str]) -> Value {
     Value::Object(types.iter().map(|ty| ((*ty).to_owned(), schema.clone())).collect())
 }
 
+const OBJECTS: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const STREAMS: [&str; 2] =
+    ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+
+/// The answers of what may be a watch.
+fn answers_or_watch(definition: &str) -> Value {
+    let types: Vec<&str> = OBJECTS.into_iter().chain(STREAMS).collect();
+    let mut responses = answers(definition, &["200"]);
+    responses["200"]["content"] = content(definition, &types);
+    responses
+}
+
+fn answers_watch() -> Value {
+    answers_or_watch("io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent")
+}
+
 fn answers(definition: &str, codes: &[&str]) -> Value {
-    let types = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
     let mut responses: Map<String, Value> = codes
         .iter()
         .map(|code| {
@@ -118,7 +154,10 @@ fn answers(definition: &str, codes: &[&str]) -> Value {
                 "202" => "Accepted",
                 _ => "OK",
             };
-            ((*code).to_owned(), json!({"description": description, "content": content(definition, &types)}))
+            (
+                (*code).to_owned(),
+                json!({"description": description, "content": content(definition, &OBJECTS)}),
+            )
         })
         .collect();
     responses.insert("401".to_owned(), json!({"description": "Unauthorized"}));
@@ -144,7 +183,17 @@ impl Scope<'_> {
     fn operation(&self, verb: &str, action: &str, query: Vec<Value>, responses: Value) -> Value {
         let place = if self.namespaced { "Namespaced" } else { "" };
         let id = format!("{verb}{}{place}{}", self.group_version, self.subject);
+        let kind = &self.gvk.kind;
         let mut body = json!({
+            "description": match action {
+                "list" => format!("list or watch objects of kind {kind}"),
+                "post" => format!("create {} {kind}", article(kind)),
+                "put" => format!("replace the specified {kind}"),
+                "patch" => format!("partially update the specified {kind}"),
+                "delete" => format!("delete {} {kind}", article(kind)),
+                "deletecollection" => format!("delete collection of {kind}"),
+                _ => format!("read the specified {kind}"),
+            },
             "operationId": id,
             "tags": [self.tag],
             "responses": responses,
@@ -158,23 +207,21 @@ impl Scope<'_> {
         body
     }
 
-    fn path_parameters(&self, object: bool) -> Value {
-        let mut names = Vec::new();
-        if object {
-            names.push("name");
-        }
-        if self.namespaced {
-            names.push("namespace");
-        }
-        let mut list: Vec<Value> = names
-            .into_iter()
-            .map(|name| {
-                json!({"name": name, "in": "path", "required": true,
-                       "schema": {"type": "string", "uniqueItems": true}})
-            })
-            .collect();
-        list.extend(parameters(&[("pretty", "string")]));
-        Value::Array(list)
+    /// What of the path says which object.
+    fn object_parameters(&self) -> Vec<Value> {
+        let name = parameters::in_path("name", &format!("name of the {}", self.gvk.kind));
+        std::iter::once(name).chain(self.place_parameters()).collect()
+    }
+
+    /// What of the path says where.
+    fn place_parameters(&self) -> Vec<Value> {
+        let namespace = || parameters::in_path("namespace", "namespace of the objects");
+        self.namespaced.then(namespace).into_iter().collect()
+    }
+
+    fn with_pretty(mut in_path: Vec<Value>) -> Value {
+        in_path.extend(parameters::query([&parameters::PRETTY]));
+        Value::Array(in_path)
     }
 
     fn collection(&self) -> Map<String, Value> {
@@ -186,9 +233,9 @@ impl Scope<'_> {
             item.insert("post".to_owned(), self.create());
         }
         if self.has("deletecollection") {
-            let mut query = parameters(&LIST_PARAMETERS);
+            let mut query = parameters::query(parameters::LIST);
             query.retain(|p| !matches!(p["name"].as_str(), Some("watch" | "allowWatchBookmarks")));
-            query.extend(parameters(&DELETE_PARAMETERS));
+            query.extend(parameters::query(parameters::DELETE));
             let mut operation =
                 self.operation("delete", "deletecollection", query, answers(STATUS, &["200"]));
             let place = if self.namespaced { "Namespaced" } else { "" };
@@ -197,7 +244,7 @@ impl Scope<'_> {
             operation["requestBody"] = json!({ "content": content(DELETE_OPTIONS, &["*/*"]) });
             item.insert("delete".to_owned(), operation);
         }
-        item.insert("parameters".to_owned(), self.path_parameters(false));
+        item.insert("parameters".to_owned(), Self::with_pretty(self.place_parameters()));
         item
     }
 
@@ -209,17 +256,22 @@ impl Scope<'_> {
                 json!(format!("list{}{}ForAllNamespaces", self.group_version, self.subject));
             item.insert("get".to_owned(), operation);
         }
-        item.insert("parameters".to_owned(), Value::Array(parameters(&[("pretty", "string")])));
+        item.insert("parameters".to_owned(), Self::with_pretty(Vec::new()));
         item
     }
 
     fn list(&self, verb: &str) -> Value {
-        self.operation(verb, "list", parameters(&LIST_PARAMETERS), answers(self.list_definition(), &["200"]))
+        self.operation(
+            verb,
+            "list",
+            parameters::query(parameters::LIST),
+            answers_or_watch(self.list_definition()),
+        )
     }
 
     fn create(&self) -> Value {
         let responses = answers(self.definition(), &["200", "201", "202"]);
-        let mut operation = self.operation("create", "post", parameters(&WRITE_PARAMETERS), responses);
+        let mut operation = self.operation("create", "post", parameters::query(parameters::WRITE), responses);
         operation["requestBody"] = json!({"required": true, "content": content(self.definition(), &["*/*"])});
         operation
     }
@@ -233,13 +285,14 @@ impl Scope<'_> {
         }
         if self.has("update") {
             let responses = answers(definition, &["200", "201"]);
-            let mut operation = self.operation("replace", "put", parameters(&WRITE_PARAMETERS), responses);
+            let mut operation =
+                self.operation("replace", "put", parameters::query(parameters::WRITE), responses);
             operation["requestBody"] = json!({"required": true, "content": content(definition, &["*/*"])});
             item.insert("put".to_owned(), operation);
         }
         if self.has("patch") {
-            let mut query = parameters(&WRITE_PARAMETERS);
-            query.extend(parameters(&[("force", "boolean")]));
+            let mut query = parameters::query(parameters::WRITE);
+            query.extend(parameters::query([&parameters::FORCE]));
             let responses = answers(definition, &["200", "201"]);
             let mut operation = self.operation("patch", "patch", query, responses);
             operation["requestBody"] = json!({"required": true, "content": content(PATCH, &PATCH_TYPES)});
@@ -247,15 +300,17 @@ impl Scope<'_> {
         }
         if self.has("delete") {
             let responses = answers(STATUS, &["200", "202"]);
-            let mut operation = self.operation("delete", "delete", parameters(&DELETE_PARAMETERS), responses);
+            let mut operation =
+                self.operation("delete", "delete", parameters::query(parameters::DELETE), responses);
             operation["requestBody"] = json!({ "content": content(DELETE_OPTIONS, &["*/*"]) });
             item.insert("delete".to_owned(), operation);
         }
-        item.insert("parameters".to_owned(), self.path_parameters(true));
+        item.insert("parameters".to_owned(), Self::with_pretty(self.object_parameters()));
         item
     }
 
-    fn subresource(&self, sub: &Subresource<'_>) -> Map<String, Value> {
+    /// The paths of a subresource.
+    fn subresource(&self, sub: &Subresource<'_>, path: &str) -> Vec<(String, Map<String, Value>)> {
         let (group, version, kind) = sub.kind;
         let scope = Scope {
             gvk: GroupVersionKind::new(group, version, kind),
@@ -265,10 +320,36 @@ impl Scope<'_> {
             subject: format!("{}{}", self.subject, capitalize(sub.name)),
             verbs: sub.verbs,
         };
+        if is_connection(sub) {
+            return connect::items(&scope, path, sub.name, &self.gvk.kind);
+        }
         let mut item = scope.object();
         if scope.has("create") {
-            item.insert("post".to_owned(), scope.create());
+            let mut operation = scope.create();
+            operation["description"] = format!("create {} of a {}", sub.name, self.gvk.kind).into();
+            item.insert("post".to_owned(), operation);
         }
-        item
+        for (method, words) in [("get", "read"), ("put", "replace"), ("patch", "partially update")] {
+            if let Some(operation) = item.get_mut(method) {
+                operation["description"] =
+                    format!("{words} {} of the specified {}", sub.name, self.gvk.kind).into();
+            }
+        }
+        if (self.gvk.kind.as_str(), sub.name) == ("Pod", "log") {
+            scope.log(&mut item);
+        }
+        vec![(path.to_owned(), item)]
+    }
+
+    /// A log is text.
+    fn log(&self, item: &mut Map<String, Value>) {
+        let Some(operation) = item.get_mut("get") else { return };
+        let text = json!({"schema": {"type": "string"}});
+        let types = ["text/plain"].into_iter().chain(OBJECTS);
+        let content: Map<String, Value> = types.map(|ty| (ty.to_owned(), text.clone())).collect();
+        operation["responses"]["200"]["content"] = content.into();
+        let mut all = self.object_parameters();
+        all.extend(parameters::query(parameters::LOG.iter().chain([&parameters::PRETTY])));
+        item.insert("parameters".to_owned(), all.into());
     }
 }
