@@ -4,6 +4,7 @@ pub mod certificatesigningrequest;
 pub mod clustertrustbundle;
 pub mod podcertificaterequest;
 pub mod request;
+pub mod signature;
 pub mod signers;
 #[cfg(test)]
 mod testing;

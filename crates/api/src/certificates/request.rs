@@ -92,11 +92,7 @@ impl CertificateRequest {
 
     /// Whether the requestor holds the private key.
     pub fn check_signature(&self) -> Result<(), RequestError> {
-        use x509_parser::error::X509Error;
-        whole(&self.der)?.verify_signature().map_err(|error| match error {
-            X509Error::SignatureUnsupportedAlgorithm => RequestError::Algorithm,
-            _ => RequestError::Signature,
-        })
+        super::signature::check(&whole(&self.der)?)
     }
 }
 
