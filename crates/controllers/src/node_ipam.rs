@@ -81,6 +81,9 @@ fn part_of(node: &Node) -> Option<&str> {
     node.spec.as_ref()?.pod_cidr.as_deref().filter(|c| !c.is_empty())
 }
 
+/// A node is told that it gets no addresses when it was tried so often in a row. Source: upstream's range allocator.
+const ATTEMPTS: usize = 3;
+
 async fn run(cx: Arc<Context>) {
     let Some(parts) = Parts::new(&cx.options.cluster_cidr, cx.options.node_cidr_mask_size) else {
         let (cidr, mask) = (&cx.options.cluster_cidr, cx.options.node_cidr_mask_size);
@@ -123,10 +126,19 @@ async fn assign(cx: &Context, nodes: &Lister<Node>, parts: &Mutex<Parts>, name: 
         return Err(knarr_client::Error::Protocol(format!("no pod addresses are left for node {name}")));
     };
     let patch = json!({"metadata": {"uid": node.uid()}, "spec": {"podCIDR": part, "podCIDRs": [part]}});
-    let result = cx.client.patch::<Node>("", name, None, &Patch::Strategic(patch)).await;
+    let patch = Patch::Strategic(patch);
+    let (mut result, mut refused) = (Ok(()), true);
+    for _ in 0..ATTEMPTS {
+        result = cx.client.patch::<Node>("", name, None, &patch).await.map(|_| ());
+        let Err(error) = &result else { break };
+        refused &= error.status().is_some_and(|status| status.code() < 500);
+        if error.is_not_found() {
+            break;
+        }
+    }
     if let Err(error) = result {
         // An answer that was lost may have been a yes: then the part stays taken, and shows with the node.
-        if error.status().is_some_and(|status| status.code() < 500) {
+        if refused {
             lock().give_back(&part);
         }
         let text = format!("Node {name} status is now: CIDRAssignmentFailed");
@@ -139,6 +151,31 @@ async fn assign(cx: &Context, nodes: &Lister<Node>, parts: &Mutex<Parts>, name: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::World;
+    use knarr_apimachinery::status::StatusError;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_told_after_three_attempts() {
+        for (failures, event) in
+            [(2, None), (3, Some("n CIDRAssignmentFailed Node n status is now: CIDRAssignmentFailed"))]
+        {
+            let world = World::new(&[Node::RESOURCE, k8s_openapi::api::core::v1::Event::RESOURCE]);
+            let left = AtomicUsize::new(failures);
+            world.api.guard(move |request, _| {
+                let fails = request.method == http::Method::PATCH
+                    && request.path.contains("/nodes/")
+                    && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+                fails.then(|| StatusError::new(403, "Forbidden", "not yet"))
+            });
+            world.start(&DESCRIPTOR);
+            world.pass(1.0).await;
+            world.api.add(&Node::decode(br#"{"metadata": {"name": "n"}}"#).unwrap());
+            world.pass(60.0).await;
+            assert_eq!(part_of(&world.api.get::<Node>("", "n").unwrap()), Some("10.42.0.0/24"));
+            assert_eq!(world.events(), event.map(str::to_owned).into_iter().collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn parts_are_given_once_and_reused_last() {
