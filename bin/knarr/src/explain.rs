@@ -86,12 +86,19 @@ fn asked(picture: &PictureArgs, objects: &[Value]) -> Result<Option<Vec<Explanat
 }
 
 fn show(said: &Explanation) {
-    let place = said.node.as_deref().map_or_else(|| "not bound".to_owned(), |n| format!("on {n}"));
+    let place = match said.node.as_deref() {
+        Some(node) if said.node_is_missing => format!("bound to {node:?}, which is no node of the cluster"),
+        Some(node) => format!("on {node}"),
+        None => "not bound".to_owned(),
+    };
     println!(
         "Pod {}/{}, {place}, priority {}, of scheduler {}",
         said.namespace, said.pod, said.priority, said.scheduler_name
     );
     println!("{}", said.message);
+    if let Some(node) = said.node.as_deref().filter(|_| said.node_is_missing) {
+        println!("It runs once there is a node {node:?}, or if it is made anew without spec.nodeName");
+    }
     for what in &said.unknown {
         println!("Not known here: {what}");
     }

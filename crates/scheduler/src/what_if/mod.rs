@@ -148,6 +148,7 @@ impl WhatIf {
         let (_, profile) = self.profile(&info)?;
         let snapshot = self.cache.snapshot();
         let mut said = Explanation::about(&info, bound, snapshot.len());
+        said.node_is_missing = said.node.as_ref().is_some_and(|name| !self.nodes.contains_key(name));
         if !self.health_known {
             said.unknown = self.unknown(&info);
         }

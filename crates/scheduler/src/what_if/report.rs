@@ -164,6 +164,9 @@ pub struct Explanation {
     /// The node it is on already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// The pod names a node, and there is none of that name.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub node_is_missing: bool,
     /// Nodes that fit, of so many.
     pub fits: usize,
     pub of: usize,
@@ -196,6 +199,7 @@ impl Explanation {
             scheduler_name: pod.scheduler_name().to_owned(),
             priority: pod.priority(),
             node,
+            node_is_missing: false,
             fits: 0,
             of,
             message: String::new(),

@@ -68,6 +68,14 @@ fn a_pending_pod_learns_everything_against_every_node() {
     assert_eq!(said.changes[0].objections[0].words(), "NodeResourcesFit: Insufficient cpu");
 }
 
+#[test]
+fn a_node_that_does_not_exist_is_told() {
+    let objects = [node("a", "4"), pod("lost", "1", Some("gone"), 0), pod("fine", "1", Some("a"), 0)];
+    let mut cluster = cluster(&objects);
+    assert!(cluster.explain_pod("default", "lost").unwrap().node_is_missing);
+    assert!(!cluster.explain_pod("default", "fine").unwrap().node_is_missing);
+}
+
 /// What would have to change, on the nearest node first.
 fn remedies(objects: &[Value]) -> Vec<(String, Vec<String>)> {
     let said = cluster(objects).explain_pod("default", "waits").unwrap();
