@@ -28,7 +28,9 @@ use crate::server::Inner;
 use crate::webhook::io_words;
 
 const WHAT: &str = "the kubelet client certificate";
+/// The limits of upstream's transport. Source: client-go, transport/cache.go.
 const CONNECT_WITHIN: Duration = Duration::from_secs(30);
+const TLS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The TLS with which kubelets are called: they see our certificate, and theirs must be signed by the cluster's CA and
 /// name the node.
@@ -73,18 +75,24 @@ impl Kubelets {
     }
 }
 
-/// A connection ready for one request, and the authority to name in it. Errors are worded as by Go's dialer.
-pub async fn connect_plainly(
+/// What Go says of a TLS handshake that takes too long.
+const TLS_TOO_LONG: &str = "net/http: TLS handshake timeout";
+
+/// What the step ends with, or that it takes too long.
+async fn within<T>(
     server: &Inner,
-    backend: &Backend,
-) -> Result<(SendRequest<Full<Bytes>>, String), String> {
+    limit: Duration,
+    too_long: impl FnOnce() -> String,
+    step: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
     tokio::select! {
-        connected = connect_now(server, backend) => connected,
-        () = server.clock.sleep(CONNECT_WITHIN) => Err("i/o timeout".to_owned()),
+        done = step => done,
+        () = server.clock.sleep(limit) => Err(too_long()),
     }
 }
 
-async fn connect_now(
+/// A connection ready for one request, and the authority to name in it. Errors are worded as by Go's dialer.
+pub async fn connect_plainly(
     server: &Inner,
     backend: &Backend,
 ) -> Result<(SendRequest<Full<Bytes>>, String), String> {
@@ -92,21 +100,28 @@ async fn connect_now(
     | Backend::Plain { address, port }
     | Backend::Tls { address, port, .. }) = backend;
     let authority = backend.authority();
-    let stream = dial(address, *port).await?;
+    let too_long = || format!("dial tcp {authority}: i/o timeout");
+    let stream = within(server, CONNECT_WITHIN, too_long, dial(address, *port)).await?;
     let _ = stream.set_nodelay(true);
     match backend {
         Backend::Plain { .. } => Ok((speak(stream).await?, authority)),
         Backend::Tls { server_name, tls, .. } => {
             let name = ServerName::try_from(server_name.clone()).map_err(|e| e.to_string())?;
-            let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
-            let stream = stream.map_err(|e| tls_words(&e, server_name))?;
+            let connected = async {
+                let stream = TlsConnector::from(Arc::clone(tls)).connect(name, stream).await;
+                stream.map_err(|e| tls_words(&e, server_name))
+            };
+            let stream = within(server, TLS_WITHIN, || TLS_TOO_LONG.to_owned(), connected).await?;
             Ok((speak(stream).await?, authority))
         }
         Backend::Kubelet { node, .. } => {
             let kubelets = server.kubelets.as_ref().ok_or("no kubelet client certificate is configured")?;
             let kubelets = kubelets.get(&*server.clock);
-            let stream = kubelets.connect(node, address, stream).await;
-            let stream = stream.map_err(|e| tls_words(&e, address))?;
+            let connected = async {
+                let stream = kubelets.connect(node, address, stream).await;
+                stream.map_err(|e| tls_words(&e, address))
+            };
+            let stream = within(server, TLS_WITHIN, || TLS_TOO_LONG.to_owned(), connected).await?;
             Ok((speak(stream).await?, authority))
         }
     }

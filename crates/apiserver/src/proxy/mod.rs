@@ -109,13 +109,7 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         }
     };
     let response = send(server, request, &location, switching, told).await;
-    let response = response.map_err(|failure| match (failure, proxied) {
-        (Failure::Connecting(why) | Failure::Sending(why), true) => {
-            StatusError::unavailable(format!("error trying to reach service: {why}"))
-        }
-        (Failure::Connecting(why), false) => StatusError::internal(format!("error dialing backend: {why}")),
-        (Failure::Sending(why), false) => StatusError::internal(format!("error sending request: {why}")),
-    })?;
+    let response = response.map_err(|failure| unreachable(failure, &request.info.subresource, &location))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return tunnel(server, upgrade, response).map(Answer::Raw);
     }
@@ -141,6 +135,22 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
     }
     parts.headers.remove(TRANSFER_ENCODING);
     Ok(Answer::Raw(Response::from_parts(parts, stream(body))))
+}
+
+/// What is said of a backend that does not answer, in upstream's words. Their reason is empty, save that of proxies.
+fn unreachable(failure: Failure, subresource: &str, location: &Location) -> StatusError {
+    let plain = |message: String| StatusError::new(500, "", message);
+    match (subresource, failure) {
+        ("proxy", Failure::Connecting(why) | Failure::Sending(why)) => {
+            StatusError::unavailable(format!("error trying to reach service: {why}"))
+        }
+        ("log", Failure::Connecting(why) | Failure::Sending(why)) => {
+            let url = format!("https://{}{}", location.to.authority(), location.path);
+            plain(format!("Get {url:?}: {why}"))
+        }
+        (_, Failure::Connecting(why)) => plain(format!("error dialing backend: {why}")),
+        (_, Failure::Sending(why)) => plain(format!("error sending request: {why}")),
+    }
 }
 
 /// A WebSocket is opened by a GET, which is authorized as `get`: what it does needs `create`, whatever the method.

@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use knarr_apiserver::{Config, RequestHeader};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -197,16 +197,66 @@ async fn kubelets_out_of_reach_are_an_error() {
     let status = json!({"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}});
     user.patch("/api/v1/nodes/n/status", "merge-patch+json", &status).await.expect(200);
     let (code, status) = s.ask(Some(&admin), false, get1(&format!("{PODS}/p/log")), "").await;
-    assert_eq!(code, 500);
-    assert!(
-        status["message"].as_str().unwrap().starts_with("Internal error occurred: error dialing backend: "),
-        "{status}"
-    );
+    assert_eq!((code, &status["reason"]), (500, &Value::Null));
+    let why = r#"Get "https://127.0.0.1:1/containerLogs/default/p/c": dial tcp 127.0.0.1:1: connect: connection refused"#;
+    assert_eq!(status["message"], why);
+    let exec = get1(&format!("{PODS}/p/exec?command=true&stdout=true"));
+    let exec = exec.header("connection", "Upgrade").header("upgrade", "websocket");
+    let (code, status) = s.ask(Some(&admin), false, exec, "").await;
+    let why = "error dialing backend: dial tcp 127.0.0.1:1: connect: connection refused";
+    assert_eq!((code, status["message"].as_str()), (500, Some(why)));
     let (code, status) = s.ask(Some(&admin), false, get1("/api/v1/nodes/n:1/proxy/x"), "").await;
     let why = "error trying to reach service: dial tcp 127.0.0.1:1: connect: connection refused";
     assert_eq!((code, status["message"].as_str()), (503, Some(why)));
     let frame = s.open(Some(&admin), false, get1("/livez"), "").await;
     assert_eq!(frame.into_body().collect().await.unwrap().to_bytes(), "ok");
+}
+
+/// A clock whose waits are a hundredth of what they should be.
+struct Hurried(knarr_client::clock::SystemClock);
+
+impl knarr_apimachinery::clock::Clock for Hurried {
+    fn now(&self) -> jiff::Timestamp {
+        self.0.now()
+    }
+
+    fn monotonic(&self) -> std::time::Duration {
+        self.0.monotonic()
+    }
+
+    fn sleep(&self, duration: std::time::Duration) -> knarr_apimachinery::clock::Sleep {
+        self.0.sleep(duration / 100)
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_that_hangs_is_given_up_at_its_handshake() {
+    let s = serve_with(|config, _| config.clock = Arc::new(Hurried(knarr_client::clock::SystemClock))).await;
+    let admin = s.authority.sign("admin", &["system:masters"], &[], false);
+    let user = User(s.server.transport(knarr_apiserver::UserInfo::new("admin", &["system:masters"])));
+    default_account(&user).await;
+    // It takes connections, and says nothing.
+    let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = hanging.local_addr().unwrap().port();
+    user.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.expect(201);
+    let status = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
+    user.patch("/api/v1/nodes/n/status", "merge-patch+json", &status).await.expect(200);
+    user.post(PODS, &pod("p")).await.expect(201);
+    bind(&user).await;
+    let (code, status) = s.ask(Some(&admin), false, get1(&format!("{PODS}/p/log")), "").await;
+    let why = "net/http: TLS handshake timeout";
+    let log = format!("Get \"https://127.0.0.1:{port}/containerLogs/default/p/c\": {why}");
+    assert_eq!((code, status["message"].as_str()), (500, Some(log.as_str())));
+    let exec = get1(&format!("{PODS}/p/exec?command=true&stdout=true"));
+    let exec = exec.header("connection", "Upgrade").header("upgrade", "websocket");
+    let (code, status) = s.ask(Some(&admin), false, exec, "").await;
+    assert_eq!(
+        (code, status["message"].as_str()),
+        (500, Some(format!("error dialing backend: {why}").as_str()))
+    );
+    drop(hanging);
 }
 
 #[tokio::test]
