@@ -382,6 +382,26 @@ async fn probes_make_ready_and_restart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_container_that_is_starting_is_asked_again_after_a_second() {
+    let lab = Lab::new().await;
+    // Probes of a kubelet that has just started are spread over their period.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let probe = json!({"exec": {"command": ["ready"]}, "periodSeconds": 10, "failureThreshold": 3,
+        "successThreshold": 1, "timeoutSeconds": 1});
+    lab.runtime.lock().failing_commands.insert("ready".into(), (1, "not yet".into()));
+    lab.add(web(json!({"readinessProbe": probe})));
+    lab.until_state("main", "Running").await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(lab.runtime.calls().contains(&"exec main: ready".to_owned()), "{:?}", lab.runtime.calls());
+    assert!(!lab.container("main").ready);
+    lab.runtime.lock().failing_commands.clear();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(lab.container("main").ready, "long before the period is over");
+    let told = lab.events().await;
+    assert!(!told.iter().any(|event| event.starts_with("Unhealthy")), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_terminating_pod_becomes_unready() {
     let lab = Lab::new().await;
     lab.runtime.lock().stubborn.insert("main".into());

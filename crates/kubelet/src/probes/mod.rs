@@ -186,8 +186,8 @@ impl Worker {
         {
             return;
         }
-        while self.tick().await {
-            if !self.wait(period).await {
+        while let Some(next) = self.tick(period).await {
+            if !self.wait(next).await {
                 break;
             }
         }
@@ -213,16 +213,17 @@ impl Worker {
         }
     }
 
-    /// Returns false when the worker is to end.
-    async fn tick(&mut self) -> bool {
-        let Some(status) = self.manager.status.get(self.pod.uid()) else { return true };
+    /// In how long the next tick is; `None` when the worker is to end.
+    async fn tick(&mut self, period: Duration) -> Option<Duration> {
+        let Some(status) = self.manager.status.get(self.pod.uid()) else { return Some(period) };
+        let now = self.manager.clock.now();
         let step = self.state.tick(&View {
             pod: &self.pod,
             container: &self.container,
             kind: self.kind,
             status: &status,
             kubelet_started: self.manager.started,
-            now: self.manager.clock.now(),
+            now,
         });
         if let Some(old) = &step.forget {
             self.manager.of(self.kind).remove(old);
@@ -231,25 +232,29 @@ impl Worker {
             self.set(result);
         }
         match step.tick {
-            Tick::Wait => return true,
-            Tick::Stop => return false,
+            Tick::Wait => return Some(period),
+            Tick::Stop => return None,
             Tick::Probe => {}
         }
         let pod_ip = status.pod_ip.unwrap_or_default();
+        let starting = self.state.starting_for(self.kind, now).filter(|left| *left < period);
         let result = tokio::select! {
-            () = self.stop.cancelled() => return false,
-            result = self.probe(&pod_ip) => result,
+            () = self.stop.cancelled() => return None,
+            result = self.probe(&pod_ip, starting.is_some()) => result,
         };
+        if let Some(again) = starting.filter(|_| result != Some(ProbeResult::Success)) {
+            return Some(again);
+        }
         if let Some(result) = result
             && let Some(verdict) = self.state.observe(self.kind, &self.probe, result)
         {
             self.set(verdict);
         }
-        true
+        Some(period)
     }
 
-    /// `None` if nothing could be found out.
-    async fn probe(&self, pod_ip: &str) -> Option<ProbeResult> {
+    /// `None` if nothing could be found out. Of a starting container only success is news.
+    async fn probe(&self, pod_ip: &str, starting: bool) -> Option<ProbeResult> {
         let events = self.manager.events.of(&self.pod, self.container_kind, &self.container.name);
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
@@ -261,6 +266,8 @@ impl Worker {
                     events.warning("ProbeWarning", format!("{} probe warning: {output}", self.kind));
                     return Some(ProbeResult::Success);
                 }
+                Ok(Outcome::Failure(_)) if starting => return Some(ProbeResult::Failure),
+                Err(_) if starting => return None,
                 Ok(Outcome::Failure(output)) => {
                     events.warning("Unhealthy", format!("{} probe failed: {output}", self.kind));
                     return Some(ProbeResult::Failure);

@@ -2,11 +2,19 @@
 //!
 //! Source: the behaviour of upstream's probe workers.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
 
 use super::results::ProbeResult;
 use crate::pod;
+
+/// For so long after its start a container that is not ready yet is starting: what it answers says nothing.
+///
+/// Upstream's kubelet comes to know of a start when it lists its containers anew, once a second, and looks at readiness
+/// then. This one knows at once, and would find nobody listening yet.
+const STARTING: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProbeKind {
@@ -64,6 +72,8 @@ pub type Verdict = Option<ProbeResult>;
 pub struct ProbeState {
     /// As the status names it, `knarr://…`.
     container_id: String,
+    /// When it was first seen.
+    seen: Option<Timestamp>,
     last: Option<ProbeResult>,
     /// How often in a row `last` came.
     run: i32,
@@ -122,6 +132,7 @@ impl ProbeState {
             self.last = None;
             self.run = 0;
             let from_before = started_at.is_some_and(|at| at < view.kubelet_started);
+            self.seen = (!from_before).then_some(view.now);
             if !from_before {
                 step.set = Some(view.kind.initial());
             } else if view.kind == ProbeKind::Startup && status.started == Some(true) {
@@ -151,6 +162,14 @@ impl ProbeState {
             step.tick = Tick::Probe;
         }
         step
+    }
+
+    /// How long the container is still starting: a failure until then does not count, and the probe is repeated after it.
+    /// Only readiness is asked for that early.
+    pub fn starting_for(&self, kind: ProbeKind, now: Timestamp) -> Option<Duration> {
+        let seen = self.seen.filter(|_| kind == ProbeKind::Readiness && self.last.is_none())?;
+        let age = Duration::try_from(now.duration_since(seen)).unwrap_or_default();
+        STARTING.checked_sub(age).filter(|left| !left.is_zero())
     }
 
     /// After a probe: a new value once the same result came often enough.
@@ -260,6 +279,28 @@ mod tests {
         let s = status("a", false, ContainerState { terminated: Some(end), ..ContainerState::default() });
         let step = tick(&mut ProbeState::default(), ProbeKind::Readiness, &s, 20);
         assert_eq!((step.set, step.tick), (Some(ProbeResult::Failure), Tick::Stop));
+    }
+
+    #[test]
+    fn a_container_is_starting_for_a_second() {
+        let s = status("a", true, running(10));
+        let mut state = ProbeState::default();
+        tick(&mut state, ProbeKind::Readiness, &s, 10);
+        let left = |state: &ProbeState, kind, milliseconds| {
+            state.starting_for(kind, at(10) + jiff::SignedDuration::from_millis(milliseconds))
+        };
+        assert_eq!(left(&state, ProbeKind::Readiness, 100), Some(Duration::from_millis(900)));
+        assert_eq!(left(&state, ProbeKind::Readiness, 1000), None);
+        assert_eq!(left(&state, ProbeKind::Liveness, 100), None);
+        state.observe(ProbeKind::Readiness, &Probe::default(), ProbeResult::Success);
+        assert_eq!(
+            left(&state, ProbeKind::Readiness, 100),
+            None,
+            "what has been ready does not start any more"
+        );
+        let mut old = ProbeState::default();
+        tick(&mut old, ProbeKind::Readiness, &status("b", true, running(-100)), 10);
+        assert_eq!(left(&old, ProbeKind::Readiness, 0), None, "it started before the kubelet");
     }
 
     #[test]
