@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use knarr_kubelet::pod_cgroups;
 use knarr_network::cleanup::{CleanupConfig, cleanup};
-use knarr_runtime::containers::purge;
+use knarr_runtime::containers::{PurgeCgroups, purge};
 use knarr_runtime::remove_folder;
 
 use crate::layout::{DEFAULT_CGROUP_ROOT, DEFAULT_DATA_DIR, Layout, shim_cgroup};
@@ -38,7 +39,10 @@ pub fn run(args: ResetArgs) -> Result<()> {
 
     let kept = std::fs::read_to_string(layout.cgroup_root_file()).unwrap_or_default();
     let cgroup_root = if kept.trim().is_empty() { DEFAULT_CGROUP_ROOT } else { kept.trim() };
-    let report = purge(&layout.runtime(), &[cgroup_root, &shim_cgroup(cgroup_root)])?;
+    let kubelet = kubelet_dir(&layout);
+    let (shims, pods) = (shim_cgroup(cgroup_root), pod_cgroups_of(&kubelet));
+    let cgroups = PurgeCgroups { root: cgroup_root, shims: &shims, pods: &pods };
+    let report = purge(&layout.runtime(), cgroups)?;
     println!("removed {} pod sandboxes, {} processes", report.sandboxes, report.processes);
 
     // The folder that the runtime folders of all data folders share goes with the last of them.
@@ -49,12 +53,10 @@ pub fn run(args: ResetArgs) -> Result<()> {
     let (removed, errors) = cleanup(&CleanupConfig::new(layout.network()));
     removed.iter().for_each(|line| println!("removed {line}"));
 
-    let kubelet = kubelet_dir(&layout);
     let mounts = unmount_below(&[layout.root(), &kubelet])?;
     println!("removed {} mounts", mounts + report.mounts);
     empty_kubelet_dir(&kubelet)?;
-    remove_folder(layout.root()).with_context(|| format!("cannot remove {}", layout.root().display()))?;
-    println!("removed {}", layout.root().display());
+    remove_root(layout.root())?;
     if let Some(error) = errors.into_iter().next() {
         return Err(anyhow::Error::new(error).context("some of the network could not be removed"));
     }
@@ -109,6 +111,35 @@ fn kubelet_dir(layout: &Layout) -> PathBuf {
     }
 }
 
+/// The cgroups of the pods that this kubelet knew. Other data folders may have theirs beside them.
+fn pod_cgroups_of(kubelet: &Path) -> Vec<String> {
+    let pods = std::fs::read_dir(kubelet.join("pods")).into_iter().flatten().flatten();
+    let uids = pods.filter_map(|pod| pod.file_name().into_string().ok());
+    uids.flat_map(|uid| pod_cgroups::possible(&uid)).collect()
+}
+
+/// Removes the data folder; only what is in it where something is mounted there.
+fn remove_root(root: &Path) -> Result<()> {
+    let in_words = || format!("cannot remove {}", root.display());
+    for entry in std::fs::read_dir(root).with_context(in_words)? {
+        let path = entry.with_context(in_words)?.path();
+        let is_folder = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        let removed = if is_folder { remove_folder(&path) } else { std::fs::remove_file(&path) };
+        removed.with_context(|| format!("cannot remove {}", path.display()))?;
+    }
+    match std::fs::remove_dir(root) {
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            println!("emptied {}, on which a file system is mounted", root.display());
+            Ok(())
+        }
+        other => {
+            other.with_context(in_words)?;
+            println!("removed {}", root.display());
+            Ok(())
+        }
+    }
+}
+
 /// A folder that users chose is left to them, with what others keep there.
 fn empty_kubelet_dir(kubelet: &Path) -> Result<()> {
     for name in ["pods", "logs", "plugins/kubernetes.io"] {
@@ -133,4 +164,48 @@ fn unmount_below(folders: &[&Path]) -> Result<usize> {
             .with_context(|| format!("cannot unmount {}", target.display()))?;
     }
     Ok(targets.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_emptied_where_something_is_mounted() {
+        // In a mount namespace of this thread's own.
+        let none = None::<&str>;
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
+        nix::mount::mount(none, "/", none, private, none).unwrap();
+        let root = std::env::temp_dir().join(format!("knarr-reset-{}", std::process::id()));
+        let (plain, mounted) = (root.join("plain"), root.join("mounted"));
+        for folder in [&plain, &mounted] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let tmpfs = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("tmpfs"), &mounted, Some("tmpfs"), tmpfs, none).unwrap();
+        for folder in [&plain, &mounted] {
+            std::fs::create_dir_all(folder.join("store/x")).unwrap();
+            std::fs::write(folder.join("file"), "").unwrap();
+            std::os::unix::fs::symlink("/", folder.join("link")).unwrap();
+        }
+        remove_root(&plain).unwrap();
+        assert!(!plain.exists());
+        let result = remove_root(&mounted);
+        let left = std::fs::read_dir(&mounted).unwrap().count();
+        nix::mount::umount(&mounted).unwrap();
+        std::fs::remove_dir_all(&root).unwrap();
+        result.unwrap();
+        assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn a_pods_cgroups_are_those_of_all_classes() {
+        let root = std::env::temp_dir().join(format!("knarr-reset-pods-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("pods/u1")).unwrap();
+        let found = pod_cgroups_of(&root);
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, ["podu1", "burstable/podu1", "besteffort/podu1"]);
+        assert!(pod_cgroups_of(Path::new("/nonexistent")).is_empty());
+    }
 }

@@ -65,8 +65,7 @@ impl PodCgroups {
     /// Kills what is left in the pod's cgroup and removes it, whatever its class was.
     pub fn remove(&self, uid: &str) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
-        for class in [qos::GUARANTEED, qos::BURSTABLE, qos::BEST_EFFORT] {
-            let path = pod_cgroup(class, uid);
+        for path in possible(uid) {
             if cgroups.exists(&path) {
                 cgroups.remove(&path).map_err(text)?;
             }
@@ -88,20 +87,11 @@ impl PodCgroups {
             Err(error) => tracing::debug!(%error, "cannot weigh the burstable class"),
         }
     }
+}
 
-    /// Uids of pods that have a cgroup.
-    pub fn uids(&self) -> Vec<String> {
-        let Some(cgroups) = &self.cgroups else { return Vec::new() };
-        let folders = ["", "burstable", "besteffort"];
-        let mut uids: Vec<String> = folders
-            .iter()
-            .flat_map(|folder| cgroups.children(folder))
-            .filter_map(|name| name.strip_prefix("pod").map(str::to_owned))
-            .collect();
-        uids.sort_unstable();
-        uids.dedup();
-        uids
-    }
+/// The cgroups that a pod may have, below the kubelet's root: which one, its class says.
+pub fn possible(uid: &str) -> [String; 3] {
+    [qos::GUARANTEED, qos::BURSTABLE, qos::BEST_EFFORT].map(|class| pod_cgroup(class, uid))
 }
 
 fn text(error: impl std::error::Error) -> String {

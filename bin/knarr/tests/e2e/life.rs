@@ -231,6 +231,27 @@ fn h1_reset_removes_every_trace() {
 }
 
 #[test]
+fn h1_data_folders_may_share_a_cgroup_root() {
+    let first = Cluster::start();
+    let kubectl = filled(&first);
+    let before = containers(&kubectl);
+    let mut second = Cluster::new();
+    second.sandbox.cgroup_root.clone_from(&first.sandbox.cgroup_root);
+    second.start_server();
+    let others = second.namespace("life");
+    others.apply(&sleeper("other"));
+    others.ready("other");
+    std::mem::forget(others);
+    assert_eq!(containers(&kubectl), before, "the start of another server ends nothing");
+    assert!(second.interrupt_server());
+    let output = second.knarr(&["reset", "--yes"]).output().expect("nsenter");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(containers(&kubectl), before, "nor does the reset of another data folder");
+    kubectl.apply(&sleeper("after"));
+    kubectl.ready("after");
+}
+
+#[test]
 fn h1_every_command_has_help_with_examples() {
     let commands = ["server", "agent", "reset", "image", "web", "kubeconfig", "certificates", "completion"];
     for command in commands.map(|command| [command]) {

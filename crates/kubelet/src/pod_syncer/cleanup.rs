@@ -35,13 +35,14 @@ impl PodSyncer {
         Ok(())
     }
 
-    /// Uids of pods that left something here, in the runtime, on disk or as a cgroup.
+    /// Uids of pods that left something here, in the runtime or on disk. A cgroup alone may be another kubelet's: a
+    /// pod's folder is there before its cgroup is, and goes after it.
     pub async fn uids_here(&self) -> Result<BTreeSet<String>, String> {
         let mut uids = BTreeSet::new();
         let sandboxes = self.runtime.list_pod_sandboxes().await.map_err(|e| e.to_string())?;
         uids.extend(sandboxes.into_iter().map(|s| s.uid));
-        let (cgroups, dirs) = (self.cgroups.clone(), self.config.dirs());
-        uids.extend(blocking(move || [cgroups.uids(), on_disk(&dirs)].concat()).await?);
+        let dirs = self.config.dirs();
+        uids.extend(blocking(move || on_disk(&dirs)).await?);
         uids.remove("");
         Ok(uids)
     }

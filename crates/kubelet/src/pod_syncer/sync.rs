@@ -99,14 +99,19 @@ impl PodSyncer {
 
     /// The pod's cgroup, folders and volumes.
     async fn prepare(&self, pod: &Arc<Pod>) -> Option<MountedVolumes> {
-        let (cgroups, for_cgroup) = (self.cgroups.clone(), Arc::clone(pod));
-        let made = blocking(move || cgroups.ensure(&for_cgroup)).await.and_then(|r| r);
+        let dirs = self.config.dirs();
+        let (cgroups, for_cgroup, own) = (self.cgroups.clone(), Arc::clone(pod), dirs.pod_dir(pod.uid()));
+        let made = blocking(move || {
+            // The folder says that the cgroup is ours: other kubelets may have theirs beside it.
+            folders::make(&own).map_err(|e| format!("{}: {e}", own.display()))?;
+            cgroups.ensure(&for_cgroup)
+        });
+        let made = made.await.and_then(|r| r);
         if let Err(error) = made {
             let message = format!("unable to ensure pod container exists: {error}");
             self.events.warning(pod, "FailedCreatePodContainer", message);
             return None;
         }
-        let dirs = self.config.dirs();
         let (pod_dir, volumes_dir) = (dirs.pod_dir(pod.uid()), dirs.volumes_dir(pod.uid()));
         let logs = dirs.pod_logs_dir(pod.namespace(), pod.name(), pod.uid());
         let made = blocking(move || {

@@ -25,7 +25,7 @@ use knarr_kubelet::host_security::HostSecurity;
 use knarr_kubelet::kubelet::{Dependencies, Kubelet};
 use knarr_kubelet::pod_network::{NetworkError, PodNetwork, PodRef, PortMapping};
 use knarr_kubelet::volumes::{Csi, ObjectSource, Options, VolumeManager};
-use knarr_runtime::containers::{Runtime, RuntimeOptions, purge};
+use knarr_runtime::containers::{Cgroups, PurgeCgroups, Runtime, RuntimeOptions, purge};
 use knarr_runtime::images::{ImageBuild, ImageStore, PullOptions, find_busybox};
 use knarr_testing::FakeApi;
 use serde_json::{Value, json};
@@ -214,13 +214,15 @@ async fn open(folder: &Path, options: &RuntimeOptions, handlers: &[OciHandler]) 
 impl Drop for World {
     fn drop(&mut self) {
         self.stop.cancel();
-        let root = self.options.cgroup_root.trim_end_matches("/pods");
-        let result = purge(&self.options.state_dir, &[root]);
+        let (root, shims) = (&self.options.cgroup_root, &self.options.shim_cgroup);
+        let result = purge(&self.options.state_dir, PurgeCgroups { root, shims, pods: &[] });
+        let left = Cgroups::detect(root.trim_end_matches("/pods")).and_then(|cgroups| cgroups.remove(""));
         for path in knarr_kubelet::volumes::mounts::mounted_below(&self.folder).unwrap_or_default() {
             let _ = knarr_kubelet::volumes::mounts::unmount(&path);
         }
         if !std::thread::panicking() {
             result.unwrap();
+            left.unwrap();
         }
         let _ = fs::remove_dir_all(&self.folder);
     }

@@ -32,7 +32,7 @@ pub use cgroups::{Cgroups, Resources, Stats};
 pub use error::{Error, Result};
 pub use init::{MASKED as MASKED_PATHS, READ_ONLY as READONLY_PATHS};
 pub use oci::OciProgram;
-pub use purge::{PurgeReport, purge};
+pub use purge::{PurgeCgroups, PurgeReport, purge};
 pub use runtime::{AttachRequest, Container, ExecOutput, ExecRequest, Runtime, RuntimeOptions};
 pub use shim::shim_main;
 pub use signal::signal_number;

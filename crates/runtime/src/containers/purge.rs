@@ -1,4 +1,5 @@
-//! Removes every trace of sandboxes and containers, whether or not their shims still live.
+//! Removes every trace of sandboxes and containers, whether or not their shims still live, and of nobody else's: the
+//! cgroups above them may be shared with another data folder.
 
 use std::fs;
 use std::io;
@@ -6,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::cgroups::Cgroups;
-use super::state::{self, SandboxFolder};
+use super::state::{self, SandboxFolder, SandboxRecord};
 use super::{Error, Result, sys};
 
 const DEATH_ATTEMPTS: u32 = 400;
@@ -20,34 +21,62 @@ pub struct PurgeReport {
     pub mounts: usize,
 }
 
-/// Kills shims and containers, removes cgroups, mounts and the state folder. Blocks for up to seconds.
-/// `cgroup_roots` are those given to the runtime, such as `/kubepods` and `/knarr-shims`.
-pub fn purge(state_dir: &Path, cgroup_roots: &[&str]) -> Result<PurgeReport> {
+/// Where a runtime had its cgroups.
+#[derive(Debug, Clone, Copy)]
+pub struct PurgeCgroups<'a> {
+    /// As given to the runtime, such as `/kubepods`.
+    pub root: &'a str,
+    pub shims: &'a str,
+    /// Cgroups of pods below `root` that may have no sandbox, such as `burstable/podUID`.
+    pub pods: &'a [String],
+}
+
+/// Kills the shims and containers of the state folder, removes their cgroups, mounts and the folder. Blocks for up to
+/// seconds.
+pub fn purge(state_dir: &Path, of: PurgeCgroups<'_>) -> Result<PurgeReport> {
     let mut report = PurgeReport::default();
     let state_dir = match fs::canonicalize(state_dir) {
         Ok(path) => Some(path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(Error::file("open", state_dir)(error)),
     };
+    let (cgroups, shims) = (Cgroups::detect(of.root)?, Cgroups::detect(of.shims)?);
+    let mut own: Vec<(Cgroups, String)> =
+        of.pods.iter().map(|path| (cgroups.clone(), path.clone())).collect();
     if let Some(state_dir) = &state_dir {
         // Shims first: containers die with them, and nothing is started any more.
         for id in state::folder_names(&state::sandboxes(state_dir)) {
             report.sandboxes += 1;
             let folder = SandboxFolder::new(state::sandboxes(state_dir).join(id));
             report.processes += usize::from(kill_shim(&folder));
+            own.extend(cgroups_of(&folder));
         }
     }
-    for root in cgroup_roots {
-        let cgroups = Cgroups::detect(root)?;
-        report.processes += cgroups.processes("").len();
-        cgroups.kill_all("");
-        cgroups.remove("")?;
+    for (cgroups, path) in own {
+        report.processes += cgroups.processes(&path).len();
+        cgroups.kill_all(&path);
+        cgroups.remove(&path)?;
     }
+    for folder in ["besteffort", "burstable", ""] {
+        cgroups.remove_if_unused(folder);
+    }
+    shims.remove_if_unused("");
     if let Some(state_dir) = &state_dir {
         report.mounts = state::unmount_below(state_dir);
         crate::remove_folder(state_dir).map_err(Error::file("remove", state_dir))?;
     }
     Ok(report)
+}
+
+/// The cgroups of a sandbox: its pod's, or those of its containers where the pod has none.
+fn cgroups_of(folder: &SandboxFolder) -> Vec<(Cgroups, String)> {
+    let Some(record) = state::read_json::<SandboxRecord>(&folder.record()) else { return Vec::new() };
+    let parent = record.config.cgroup_parent.as_str();
+    let paths = match parent.trim_matches('/') {
+        "" => state::folder_names(&folder.containers()),
+        parent => vec![parent.to_owned()],
+    };
+    paths.into_iter().map(|path| (record.cgroups.clone(), path)).collect()
 }
 
 /// Kills the shim whose pid the folder names, if that pid still is this sandbox's shim, and waits for

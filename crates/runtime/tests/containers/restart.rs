@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use knarr_runtime::containers::{ContainerState, Event, SandboxState, purge};
+use knarr_runtime::containers::{ContainerState, Event, PurgeCgroups, SandboxState, purge};
 
 use crate::world::{World, eventually};
 
@@ -114,15 +114,38 @@ async fn purge_leaves_nothing() {
     let world = World::new().await;
     world.run(world.spec("c", &["sh", "-c", "setsid sleep 1000 & sleep 1000"])).await;
     let pid = world.runtime.container("c").unwrap().status.pid;
-    let root = world.options.cgroup_root.trim_end_matches("/pods").to_owned();
-    let state = world.options.state_dir.clone();
-    let report = tokio::task::spawn_blocking(move || purge(&state, &[&root]).unwrap()).await.unwrap();
+    let (world, report) = tokio::task::spawn_blocking(move || {
+        let report = world.purge().unwrap();
+        (world, report)
+    })
+    .await
+    .unwrap();
     assert_eq!(report.sandboxes, 1);
     assert!(!world.options.state_dir.exists());
     eventually("the container's end", || !std::path::Path::new(&format!("/proc/{pid}")).exists()).await;
     assert!(!world.runtime.cgroups().exists(""));
-    let again = purge(&world.options.state_dir, &[&world.options.cgroup_root]).unwrap();
-    assert_eq!(again, Default::default());
+    assert_eq!(world.purge().unwrap(), Default::default());
+}
+
+#[tokio::test]
+async fn purge_leaves_what_another_state_folder_has_in_the_same_cgroups() {
+    let world = World::new().await;
+    world.run(world.spec("c", &["sleep", "1000"])).await;
+    let pid = world.runtime.container("c").unwrap().status.pid;
+    let mut options = world.options.clone();
+    options.state_dir = world.folder.join("other");
+    let other = knarr_runtime::containers::Runtime::open(options.clone()).await.unwrap();
+    other.run_sandbox(crate::world::sandbox("t")).await.unwrap();
+    let pods = ["burstable/podgone".to_owned()];
+    other.cgroups().create(&pods[0], &Default::default()).unwrap();
+    let cgroups = PurgeCgroups { root: &options.cgroup_root, shims: &options.shim_cgroup, pods: &pods };
+    let report = purge(&options.state_dir, cgroups).unwrap();
+    assert_eq!(report.sandboxes, 1);
+    assert!(!options.state_dir.exists());
+    let there = world.runtime.cgroups();
+    assert!(!there.exists("besteffort/podt") && !there.exists(&pods[0]) && !there.exists("burstable"));
+    assert!(there.processes("besteffort/pods").contains(&pid), "the other one's container runs on");
+    assert_eq!(world.sh("c", "echo still").await.1, "still");
 }
 
 #[tokio::test]

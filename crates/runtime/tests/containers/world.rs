@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use knarr_runtime::containers::{ContainerSpec, Runtime, RuntimeOptions, SandboxConfig, purge};
+use knarr_runtime::containers::{
+    Cgroups, ContainerSpec, Error, PurgeCgroups, PurgeReport, Runtime, RuntimeOptions, SandboxConfig, purge,
+};
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
@@ -55,6 +57,12 @@ impl World {
         };
         let runtime = Runtime::open(options.clone()).await.unwrap();
         Self { folder, options, runtime }
+    }
+
+    pub fn purge(&self) -> Result<PurgeReport, Error> {
+        let cgroups =
+            PurgeCgroups { root: &self.options.cgroup_root, shims: &self.options.shim_cgroup, pods: &[] };
+        purge(&self.options.state_dir, cgroups)
     }
 
     /// What a restarted server has: a new handle on the same state.
@@ -145,10 +153,12 @@ pub fn sandbox(id: &str) -> SandboxConfig {
 
 impl Drop for World {
     fn drop(&mut self) {
+        let result = self.purge();
         let root = self.options.cgroup_root.trim_end_matches("/pods");
-        let result = purge(&self.options.state_dir, &[root]);
+        let left = Cgroups::detect(root).and_then(|cgroups| cgroups.remove(""));
         if !std::thread::panicking() {
             result.unwrap();
+            left.unwrap();
             let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
             assert!(!mounts.contains(&*self.folder.to_string_lossy()), "mounts are left");
         }

@@ -267,6 +267,28 @@ impl Cgroups {
         gone
     }
 
+    /// Removes the cgroup itself if nothing is in it; what others have in it or below it stays. Blocks up to a second
+    /// for the end of processes that were killed.
+    pub fn remove_if_unused(&self, path: &str) {
+        let full = self.full_path(path);
+        let mut folders = self.folders(path);
+        if let Layout::V1 { others, .. } = &self.layout {
+            folders.extend(others.iter().map(|mount| mount.join(&full)));
+        }
+        for attempt in 0..REMOVE_ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(REMOVE_PAUSE);
+            }
+            for folder in &folders {
+                // The kernel refuses to remove one that is in use.
+                let _ = fs::remove_dir(folder);
+            }
+            if !self.exists(path) || !self.children(path).is_empty() {
+                return;
+            }
+        }
+    }
+
     /// Kills what is left in the cgroup and removes it and everything below it. Blocks up to a second.
     pub fn remove(&self, path: &str) -> Result<()> {
         check_path(path)?;
