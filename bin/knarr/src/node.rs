@@ -490,12 +490,15 @@ async fn bind_kubelet_server(
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.kubelet_port);
     // Only to say in plain words what is wrong with the port.
     drop(preflight::listen(address, "--kubelet-port")?);
+    let mut configz = kubelet_config(options).configz();
+    configz["kubeletconfig"]["address"] = address.ip().to_string().into();
+    configz["kubeletconfig"]["port"] = address.port().into();
     let server_options = kubelet_server::Options {
         address,
         serving: Arc::clone(&access.serving),
         clients: Arc::clone(&access.clients),
         node_name: options.name.clone(),
-        configz: kubelet_config(options).configz(),
+        configz,
         folders: kubelet_server::Folders {
             local_path: options.layout.local_path(),
             system_logs: "/var/log".into(),

@@ -139,10 +139,10 @@ impl Question {
         let bounds = Bounds { pods: MOST_PODS, bytes: MOST_BYTES, stop };
         match self {
             Self::Pod(name) => what_if.explain_pod(namespace, name).map(|said| json!(said)),
-            Self::Written(manifest) => {
-                what_if.explain_manifest(namespace, manifest).map(|said| json!(said))
+            Self::Written(manifest) => what_if.explain_manifest(namespace, manifest).map(|said| json!(said)),
+            Self::Simulation(manifests) => {
+                what_if.simulate_within(namespace, manifests, &bounds).map(|said| json!(said))
             }
-            Self::Simulation(manifests) => what_if.simulate_within(namespace, manifests, &bounds).map(|said| json!(said)),
         }
         .map_err(|error| match error {
             WhatIfError::NoPod(name) => {

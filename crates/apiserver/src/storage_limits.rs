@@ -64,10 +64,12 @@ fn share_of(key: &[u8]) -> Option<&[u8]> {
         return None;
     }
     let mut slashes = key.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-    let resource = key.get(..{
-        slashes.next()?;
-        slashes.next()?
-    })?;
+    let resource = key.get(
+        ..{
+            slashes.next()?;
+            slashes.next()?
+        },
+    )?;
     let is_one_of = |names: &[&str]| names.iter().any(|name| name.as_bytes() == resource);
     let Some(end) = slashes.next() else {
         return is_one_of(&NODES_CREATE_IN_CLUSTER).then_some(resource);
@@ -99,7 +101,8 @@ pub fn exceeded(
     share: &str,
     (requested, used, limit): (u64, u64, u64),
 ) -> StatusError {
-    let (of, whose) = (described(share), if share.contains('/') { "of this kind" } else { "of the namespace" });
+    let (of, whose) =
+        (described(share), if share.contains('/') { "of this kind" } else { "of the namespace" });
     let why = format!(
         "exceeded storage limit of {of}, requested: {requested} bytes, used: {used} bytes, limited: {limit} bytes: \
          delete objects {whose}, or have the server's --namespace-storage-limit-bytes raised"
@@ -153,7 +156,10 @@ mod tests {
     fn refusals_say_what_is_full() {
         for (share, said) in [
             ("a", "exceeded storage limit of namespace a, requested: 1 bytes"),
-            ("core/events/kube-system", "exceeded storage limit of events in namespace kube-system, requested"),
+            (
+                "core/events/kube-system",
+                "exceeded storage limit of events in namespace kube-system, requested",
+            ),
             ("resource.k8s.io/resourceslices", "exceeded storage limit of resourceslices, requested"),
         ] {
             let error = exceeded(&GroupResource::new("", "things"), "b", share, (1, 2, 3));

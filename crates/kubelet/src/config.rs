@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::node_status::{Enforce, Reserved};
+use crate::node_status::{Enforce, Reserved, lease};
 use crate::pulled_images::VerificationPolicy;
 use crate::sysctls::SysctlPattern;
 
@@ -102,6 +102,27 @@ impl Config {
             "seccompDefault": self.seccomp_default,
             "imagePullCredentialsVerificationPolicy": self.image_verification.name().to_string(),
             "preloadedImagesVerificationAllowlist": self.image_verification.allowlist(),
+            // What is so whatever the settings are; checks of managed clusters read it.
+            "authentication": {
+                "anonymous": {"enabled": false},
+                "webhook": {"enabled": true, "cacheTTL": "2m0s"},
+                "x509": {},
+            },
+            "authorization": {
+                "mode": "Webhook",
+                "webhook": {"cacheAuthorizedTTL": "5m0s", "cacheUnauthorizedTTL": "30s"},
+            },
+            "readOnlyPort": 0,
+            "healthzPort": 0,
+            "rotateCertificates": true,
+            "streamingConnectionIdleTimeout": "4h0m0s",
+            "tlsMinVersion": "VersionTLS12",
+            "cgroupDriver": "cgroupfs",
+            "cgroupsPerQOS": true,
+            "failSwapOn": false,
+            "nodeLeaseDurationSeconds": lease::DURATION_SECONDS,
+            "nodeStatusReportFrequency": "5m0s",
+            "nodeStatusUpdateFrequency": "10s",
         }})
     }
 
@@ -174,6 +195,16 @@ impl PodDirs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn configz_says_who_may_ask() {
+        let shown = Config::new("n", [192, 0, 2, 1].into(), "/k").configz();
+        let shown = &shown["kubeletconfig"];
+        assert_eq!(shown["authentication"]["anonymous"]["enabled"], false);
+        assert_eq!(shown["authorization"]["mode"], "Webhook");
+        assert_eq!((shown["readOnlyPort"].as_u64(), shown["maxPods"].as_u64()), (Some(0), Some(110)));
+        assert_eq!(shown["nodeLeaseDurationSeconds"], 40);
+    }
 
     #[test]
     fn sizes_are_shown_as_quantities() {

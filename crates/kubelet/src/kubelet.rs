@@ -20,6 +20,7 @@ use crate::events::Events;
 use crate::folders;
 use crate::host_security::HostSecurity;
 use crate::image_manager::ImageManager;
+use crate::kubelet_metrics::KubeletMetrics;
 use crate::log_rotation;
 use crate::node_allocatable;
 use crate::node_status::machine::Machine;
@@ -136,6 +137,7 @@ impl Kubelet {
             clock,
             taken: std::sync::Mutex::default(),
             crash_back_off: std::sync::Mutex::new(BackOff::default()),
+            metrics: KubeletMetrics::default(),
         });
         Arc::new(Self { config, supervisor, syncer, pods, nodes, services, workers, stop })
     }
@@ -327,6 +329,14 @@ impl PodLookup for Kubelet {
     fn pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>> {
         let pod = self.pods.lister().get(namespace, name)?;
         uid.is_none_or(|uid| uid == pod.uid()).then(|| self.with_status(pod))
+    }
+
+    fn probe_metrics(&self) -> String {
+        self.syncer.probes.metrics()
+    }
+
+    fn metrics(&self) -> String {
+        self.syncer.metrics.render()
     }
 
     async fn container(

@@ -18,6 +18,7 @@ pub mod http_get;
 pub mod image_manager;
 mod inotify;
 pub mod kubelet;
+mod kubelet_metrics;
 pub mod labels;
 pub mod log_rotation;
 mod node_allocatable;

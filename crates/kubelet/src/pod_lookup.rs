@@ -59,6 +59,16 @@ pub trait PodLookup: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// How often the pods' probes ended how, as text for Prometheus.
+    fn probe_metrics(&self) -> String {
+        String::new()
+    }
+
+    /// What has been counted about pods, as text for Prometheus.
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
     /// The ready sandbox of the pod, for port-forward.
     async fn sandbox_id(&self, pod: &Pod) -> Result<String, LookupError>;
 }

@@ -8,9 +8,10 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+pub use knarr_runtime::containers::cgroups::Details;
 pub use knarr_runtime::containers::{
-    CapabilityChange, ContainerState, Device, IdRange, PidMode, Propagation, Resources, SandboxState,
-    SeccompProfile, Stats, TerminalSize,
+    CapabilityChange, ContainerState, Device, IdRange, InterfaceStats, PidMode, Propagation, Resources,
+    SandboxState, SeccompProfile, Stats, TerminalSize,
 };
 pub use knarr_runtime::images::{Credential, FsInfo, ImageUser, Keyring};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -382,6 +383,18 @@ pub struct SandboxStats {
     pub usage: Stats,
 }
 
+/// Further figures of a container or of a pod, for metrics.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct UsageDetails {
+    /// Of the container, or of the pod's sandbox.
+    pub id: String,
+    /// `/kubepods/burstable/podUID`, from the hierarchy's root.
+    pub cgroup: String,
+    pub figures: Details,
+    /// The network of a sandbox that has its own.
+    pub interfaces: Vec<InterfaceStats>,
+}
+
 /// A container runtime. Sandboxes and containers outlive the caller.
 #[async_trait]
 pub trait ContainerRuntime: Send + Sync + 'static {
@@ -437,6 +450,10 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     async fn container_stats(&self, id: &str) -> Result<ContainerStats>;
     async fn list_container_stats(&self) -> Result<Vec<ContainerStats>>;
     async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>>;
+    /// Of containers and ready sandboxes, as far as it is known.
+    async fn usage_details(&self) -> Result<Vec<UsageDetails>> {
+        Ok(Vec::new())
+    }
 
     async fn image_status(&self, name: &str) -> Result<Option<Image>>;
     async fn list_images(&self) -> Result<Vec<Image>>;

@@ -166,11 +166,7 @@ impl Service for Component {
         user.is_some()
     }
 
-    async fn answer(
-        &self,
-        peer: Option<CertifiedUser>,
-        request: Request<Incoming>,
-    ) -> Response<Full<Bytes>> {
+    async fn answer(&self, peer: Option<CertifiedUser>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let user = peer.as_ref().and_then(|peer| peer.user(self.auth.now())).cloned();
         let mut response = answer(&request, user, &self.auth, &self.pages).await;
         if !matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {

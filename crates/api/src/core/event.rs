@@ -228,7 +228,10 @@ mod tests {
             (json!({"involvedObject": {"namespace": "a", "uid": long}}), "involvedObject.uid"),
         ] {
             let found = problems(change);
-            assert!(found.len() == 1 && found[0].starts_with(&format!("{field}: Invalid value")), "{found:?}");
+            assert!(
+                found.len() == 1 && found[0].starts_with(&format!("{field}: Invalid value")),
+                "{found:?}"
+            );
         }
     }
 }

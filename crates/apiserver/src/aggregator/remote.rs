@@ -117,7 +117,9 @@ pub fn user_headers(user: &UserInfo) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut add = |name: &str, value: &str| {
         let pair = (HeaderName::try_from(name), HeaderValue::from_bytes(value.as_bytes()));
-        let (Ok(name), Ok(value)) = pair else { return Err(format!("{name}: {value:?} cannot stand in a header")) };
+        let (Ok(name), Ok(value)) = pair else {
+            return Err(format!("{name}: {value:?} cannot stand in a header"));
+        };
         headers.append(name, value);
         Ok(())
     };

@@ -83,7 +83,8 @@ mod tests {
         assert_eq!(take(&mut headers), Ok(Some("abc".into())));
         assert_eq!(headers[SEC_WEBSOCKET_PROTOCOL], "v4.channel.k8s.io");
         // Whatever becomes of them, none is left.
-        for (protocols, token) in [(format!("v4, {protocol}, {protocol}"), None), (format!("v4, {protocol}"), Some("x"))]
+        for (protocols, token) in
+            [(format!("v4, {protocol}, {protocol}"), None), (format!("v4, {protocol}"), Some("x"))]
         {
             headers.insert(SEC_WEBSOCKET_PROTOCOL, protocols.parse().unwrap());
             if let Some(token) = token {

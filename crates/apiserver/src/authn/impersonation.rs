@@ -350,7 +350,10 @@ mod tests {
                 }
                 headers.append(HeaderName::from_static(name), bytes(value));
                 let error = requested(&mut headers).unwrap_err();
-                assert_eq!((error.code(), error.message()), (400, &*format!("header {name} is not valid UTF-8")));
+                assert_eq!(
+                    (error.code(), error.message()),
+                    (400, &*format!("header {name} is not valid UTF-8"))
+                );
             }
         }
         let mut headers = HeaderMap::new();

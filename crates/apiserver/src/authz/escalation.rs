@@ -150,7 +150,10 @@ mod tests {
         let why = beyond(&ann, &[], &[cube(400)]).unwrap();
         assert!(why.starts_with("the rules come to too many to compare"), "{why}");
         let why = beyond(&ann, &[], &[cube(10)]).unwrap();
-        assert!(why.contains("not currently held:\n{APIGroups:[\"w0\"]") && why.ends_with("\nand more"), "{why}");
+        assert!(
+            why.contains("not currently held:\n{APIGroups:[\"w0\"]") && why.ends_with("\nand more"),
+            "{why}"
+        );
         assert_eq!(beyond(&ann, &everything(), &[cube(400)]), None);
         assert_eq!(beyond(&ann, &[cube(10)], &[cube(9)]), None);
         let why = beyond(&ann, &[cube(3)], &[cube(4)]).unwrap();

@@ -67,8 +67,7 @@ pub fn comparable<'r>(
     if held_words.saturating_mul(wanted_words) > MOST_COMPARISONS {
         return None;
     }
-    let left: Vec<&PolicyRule> =
-        wanted.iter().filter(|w| !held.iter().any(|h| covers_whole(h, w))).collect();
+    let left: Vec<&PolicyRule> = wanted.iter().filter(|w| !held.iter().any(|h| covers_whole(h, w))).collect();
     let rules = left.iter().fold(0_u64, |sum, rule| sum.saturating_add(breadth(rule)));
     let fits = rules <= MOST_RULES && rules.saturating_mul(held_words) <= MOST_COMPARISONS;
     fits.then(|| left.into_iter())

@@ -27,7 +27,12 @@ pub struct Peer {
 }
 
 impl Peer {
-    fn new(address: IpAddr, chain: Option<&[CertificateDer<'_>]>, settings: Arc<Tls>, now: Timestamp) -> Self {
+    fn new(
+        address: IpAddr,
+        chain: Option<&[CertificateDer<'_>]>,
+        settings: Arc<Tls>,
+        now: Timestamp,
+    ) -> Self {
         let certificate = Certificate { peer: Some(address), ..settings.identify(chain, now) };
         let chain = chain.map(|chain| chain.iter().map(|der| der.clone().into_owned()).collect());
         Self { address, chain, judged: Mutex::new((settings, certificate)) }

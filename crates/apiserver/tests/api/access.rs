@@ -244,7 +244,8 @@ async fn a_right_in_one_namespace_is_not_enough_for_questions_about_the_cluster(
     let h = Harness::on(store, |config| config.local_apis = vec![Arc::new(Echo)]).await;
     let (admin, jane) = (h.admin(), h.user("jane", &[]));
     let uri = "/apis/echo.example.com/v1/namespaces/default/echoes";
-    let question = json!({"apiVersion": "echo.example.com/v1", "kind": "Echo", "metadata": {}, "spec": {"a": 1}});
+    let question =
+        json!({"apiVersion": "echo.example.com/v1", "kind": "Echo", "metadata": {}, "spec": {"a": 1}});
     assert_eq!(admin.post(uri, &question).await.expect(201)["status"], json!({"a": 1}));
     let role = json!({"metadata": {"name": "all"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
     let rbac = "/apis/rbac.authorization.k8s.io/v1";

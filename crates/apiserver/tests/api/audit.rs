@@ -107,7 +107,8 @@ async fn writing_all_down(name: &str) -> (Served, impl AsyncFn(&str) -> Value) {
         for _ in 0..1500 {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            let of_path = |event: &Value| event["requestURI"].as_str().is_some_and(|uri| uri.starts_with(path));
+            let of_path =
+                |event: &Value| event["requestURI"].as_str().is_some_and(|uri| uri.starts_with(path));
             if let Some(event) = events.into_iter().find(of_path) {
                 return event;
             }
@@ -126,7 +127,8 @@ async fn deletions_of_what_cannot_be_read_are_marked() {
         "ignoreStoreReadErrorWithClusterBreakingPotential": true});
     for (name, body) in [("marked", options), ("plain", json!({}))] {
         let path = format!("{CONFIG_MAPS}/{name}");
-        let delete = http::Request::builder().method("DELETE").uri(&path).header("content-type", "application/json");
+        let delete =
+            http::Request::builder().method("DELETE").uri(&path).header("content-type", "application/json");
         assert_eq!(s.ask(Some(&ann), false, delete, &body.to_string()).await.0, 404);
         let event = written(&path).await;
         let mark = event["annotations"].get("apiserver.k8s.io/unsafe-delete-ignore-read-error");

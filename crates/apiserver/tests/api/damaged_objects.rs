@@ -114,7 +114,11 @@ async fn what_may_be_against_a_write_is_not_taken_for_absent() {
         let user = h.admin();
         let pod = crate::harness::pod(&format!("p{at}"));
         let refused = user.post(crate::harness::PODS, &pod).await;
-        assert!(refused.message().contains(&format!("{named} cannot be read from the store")), "{}", refused.body);
+        assert!(
+            refused.message().contains(&format!("{named} cannot be read from the store")),
+            "{}",
+            refused.body
+        );
         refused.expect(500);
         // Other namespaces' quotas and limits are not about it; the rest is about everything.
         let uri = "/api/v1/namespaces/kube-public/configmaps";

@@ -217,7 +217,8 @@ async fn a_page_of_an_old_state_reads_little_more_than_it_shows() {
     let h = Harness::new().await;
     let u = h.admin();
     five(&u).await;
-    let old = u.get(CONFIG_MAPS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let old =
+        u.get(CONFIG_MAPS).await.expect(200)["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     u.delete(&format!("{CONFIG_MAPS}/c")).await.expect(200);
     let page = format!("{CONFIG_MAPS}?limit=1&resourceVersion={old}&resourceVersionMatch=Exact");
     let first = u.get(&page).await.expect(200);
@@ -231,7 +232,8 @@ async fn a_page_of_an_old_state_reads_little_more_than_it_shows() {
     let odd = u.get(&format!("{page}&labelSelector=odd%3Dtrue")).await.expect(200);
     assert_eq!(names(&odd), ["a"]);
     let token = odd["metadata"]["continue"].as_str().unwrap();
-    let next = u.get(&format!("{CONFIG_MAPS}?limit=2&labelSelector=odd%3Dtrue&continue={token}")).await.expect(200);
+    let next =
+        u.get(&format!("{CONFIG_MAPS}?limit=2&labelSelector=odd%3Dtrue&continue={token}")).await.expect(200);
     assert_eq!(names(&next), ["c", "e"]);
     assert!(next["metadata"].get("continue").is_none_or(|token| token == ""));
 }

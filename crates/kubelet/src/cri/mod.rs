@@ -237,6 +237,10 @@ impl ContainerRuntime for Cri {
         self.pod_stats().await
     }
 
+    async fn usage_details(&self) -> Result<Vec<UsageDetails>> {
+        self.pod_details().await
+    }
+
     async fn image_status(&self, name: &str) -> Result<Option<Image>> {
         self.find_image(name).await
     }

@@ -7,9 +7,8 @@ use jiff::Timestamp;
 use super::messages as cri;
 use super::{Cri, client, status};
 use crate::labels;
-use crate::qos;
-use crate::resources::pod_cgroup;
-use crate::runtime::{ContainerStats, Result, RuntimeError, SandboxState, SandboxStats, Stats};
+use crate::pod_cgroups;
+use crate::runtime::{ContainerStats, Result, RuntimeError, SandboxState, SandboxStats, Stats, UsageDetails};
 
 const ONE: &str = "/runtime.v1.RuntimeService/ContainerStats";
 const LIST: &str = "/runtime.v1.RuntimeService/ListContainerStats";
@@ -76,13 +75,30 @@ impl Cri {
         Ok(found)
     }
 
+    fn pod_cgroup_of(&self, uid: &str) -> Option<String> {
+        pod_cgroups::possible(uid).into_iter().find(|path| self.inner.cgroups.exists(path))
+    }
+
+    /// Of pods; where the cgroups of containers are is the runtime's own affair.
+    pub(super) async fn pod_details(&self) -> Result<Vec<UsageDetails>> {
+        let cgroups = &self.inner.cgroups;
+        let details = self.ready_sandboxes().await?.into_iter().filter_map(|sandbox| {
+            let path = self.pod_cgroup_of(&sandbox.uid)?;
+            Some(UsageDetails {
+                id: sandbox.id,
+                cgroup: format!("/{}", cgroups.full_path(&path)),
+                figures: cgroups.details(&path),
+                interfaces: Vec::new(),
+            })
+        });
+        Ok(details.collect())
+    }
+
     pub(super) async fn pod_stats(&self) -> Result<Vec<SandboxStats>> {
         let at = self.inner.clock.now();
         let cgroups = &self.inner.cgroups;
         let stats = self.ready_sandboxes().await?.into_iter().filter_map(|sandbox| {
-            let paths = [qos::GUARANTEED, qos::BURSTABLE, qos::BEST_EFFORT]
-                .map(|class| pod_cgroup(class, &sandbox.uid));
-            let path = paths.into_iter().find(|path| cgroups.exists(path))?;
+            let path = self.pod_cgroup_of(&sandbox.uid)?;
             let usage = cgroups.stats(&path);
             Some(SandboxStats { sandbox_id: sandbox.id, pod_uid: sandbox.uid, at, usage })
         });

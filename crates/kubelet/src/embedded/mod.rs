@@ -344,6 +344,10 @@ impl ContainerRuntime for Embedded {
         Ok(self.all_sandbox_stats())
     }
 
+    async fn usage_details(&self) -> Result<Vec<UsageDetails>> {
+        Ok(self.all_details())
+    }
+
     async fn image_status(&self, name: &str) -> Result<Option<Image>> {
         self.find_image(name).await
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use knarr_runtime::containers::{SandboxConfig, SandboxStatus};
+use knarr_runtime::containers::{SandboxConfig, SandboxStatus, interfaces_of};
 
 use super::{ATTEMPT, CGROUP_PARENT, Embedded, HANDLER, OciHandler, errors, lock};
 use crate::container_config::dns::resolv_conf;
@@ -187,6 +187,35 @@ impl Embedded {
             Some(SandboxStats { sandbox_id: s.id, pod_uid: s.uid, at, usage })
         });
         stats.collect()
+    }
+
+    /// Of running containers and ready sandboxes.
+    pub(super) fn all_details(&self) -> Vec<UsageDetails> {
+        let (runtime, cgroups) = (&self.inner.runtime, self.inner.runtime.cgroups());
+        let details = |id: &str, path: &str, interfaces| UsageDetails {
+            id: id.to_owned(),
+            cgroup: format!("/{}", cgroups.full_path(path)),
+            figures: cgroups.details(path),
+            interfaces,
+        };
+        let mut all = Vec::new();
+        let mut parents: BTreeMap<String, String> = BTreeMap::new();
+        for sandbox in runtime.list_sandboxes().into_iter().filter(|s| s.state == SandboxState::Ready) {
+            let Some(parent) = sandbox.annotations.get(CGROUP_PARENT) else { continue };
+            let own_network = sandbox.netns_path.is_some();
+            let interfaces = if own_network { interfaces_of(sandbox.pid) } else { Vec::new() };
+            all.push(details(&sandbox.id, parent, interfaces));
+            parents.insert(sandbox.id, parent.clone());
+        }
+        for container in runtime.list_containers() {
+            if container.status.state == ContainerState::Running
+                && let Some(parent) = parents.get(&container.sandbox_id)
+            {
+                let id = &container.spec.id;
+                all.push(details(id, &format!("{parent}/{id}"), Vec::new()));
+            }
+        }
+        all
     }
 }
 

@@ -11,6 +11,7 @@ mod terminate;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus, Service};
@@ -25,6 +26,7 @@ use crate::confinement;
 use crate::events::Events;
 use crate::host_security::HostSecurity;
 use crate::image_manager::ImageManager;
+use crate::kubelet_metrics::KubeletMetrics;
 use crate::pod;
 use crate::pod_cgroups::PodCgroups;
 use crate::probes::ProbeManager;
@@ -42,6 +44,8 @@ pub use sync::{SyncOutcome, pause_after};
 /// What a worker remembers of its pod between passes.
 #[derive(Debug, Default)]
 pub struct PodMemory {
+    /// When the pod was first seen here, by the clock that never goes back; `None` of one that ran before.
+    pub first_seen: Option<Duration>,
     /// Why containers could not be started, by name.
     failures: BTreeMap<String, StartFailure>,
     messages: Messages,
@@ -76,6 +80,7 @@ pub struct PodSyncer {
     pub user_namespaces: Arc<UserNamespaces>,
     pub taken: Mutex<Taken>,
     pub crash_back_off: Mutex<BackOff>,
+    pub metrics: KubeletMetrics,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -49,6 +49,17 @@ impl PodSyncer {
         cancel: &CancellationToken,
     ) -> Result<(), Failed> {
         self.check_back_off(start, memory)?;
+        self.metrics.starts_container(start.kind);
+        let started = self.start_now(start, memory, cancel).await;
+        started.inspect_err(|error| self.metrics.failed_container(start.kind, &error.failure.reason))
+    }
+
+    async fn start_now(
+        &self,
+        start: &Start<'_>,
+        memory: &mut PodMemory,
+        cancel: &CancellationToken,
+    ) -> Result<(), Failed> {
         let events = self.events.of(start.pod, start.kind, &start.container.name);
         let images = async {
             let volumes = self.image_volumes(start).await?;

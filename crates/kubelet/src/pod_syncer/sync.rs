@@ -57,6 +57,11 @@ impl PodSyncer {
             }
         };
         let status = self.publish(pod, memory, &runtime, false, true).await;
+        if status.phase.as_deref() == Some("Running")
+            && let Some(first_seen) = memory.first_seen.take()
+        {
+            self.metrics.pod_runs_after(self.clock.monotonic().saturating_sub(first_seen));
+        }
         if pod::is_terminal_phase(status.phase.as_deref().unwrap_or("")) {
             if status.reason.as_deref() == Some(DEADLINE_EXCEEDED.0) {
                 self.events.normal(pod, DEADLINE_EXCEEDED.0, DEADLINE_EXCEEDED.1);
@@ -202,7 +207,11 @@ impl PodSyncer {
         for (reason, message) in warnings.into_iter().chain(se_linux::warning(pod, self.host_security)) {
             self.events.warning(pod, reason, message);
         }
-        self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| told(e.to_string()))
+        self.metrics.starts_pod();
+        self.runtime.run_pod_sandbox(&config).await.map(drop).map_err(|e| {
+            self.metrics.failed_pod();
+            told(e.to_string())
+        })
     }
 
     /// The ids of the pod's user namespace, on disk for as long as the pod's folder.

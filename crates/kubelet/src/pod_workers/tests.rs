@@ -26,6 +26,7 @@ use super::fake_runtime::FakeRuntime;
 use crate::config::Config;
 use crate::host_security::HostSecurity;
 use crate::kubelet::{Dependencies, Kubelet};
+use crate::pod_lookup::PodLookup;
 use crate::volume_manager::{MountedVolumes, VolumeError, Volumes};
 use crate::volumes::ObjectSource;
 
@@ -58,6 +59,7 @@ struct Lab {
     volumes: Arc<FakeVolumes>,
     supervisor: Supervisor,
     stop: CancellationToken,
+    kubelet: Option<Arc<Kubelet>>,
 }
 
 impl Drop for Lab {
@@ -88,7 +90,8 @@ impl Lab {
         let root = std::env::temp_dir().join(format!("knarr-kubelet-{:016x}", fastrand::u64(..)));
         let supervisor = Supervisor::new(clock.clone());
         let (runtime, volumes) = (FakeRuntime::new(clock), Arc::default());
-        let mut lab = Self { root, api, runtime, volumes, supervisor, stop: CancellationToken::new() };
+        let stop = CancellationToken::new();
+        let mut lab = Self { root, api, runtime, volumes, supervisor, stop, kubelet: None };
         lab.start().await;
         lab
     }
@@ -110,11 +113,16 @@ impl Lab {
             host_security: HostSecurity::default(),
         };
         let kubelet = Kubelet::new(config, with, stop.clone());
+        self.kubelet = Some(Arc::clone(&kubelet));
         self.supervisor.spawn("kubelet", stop, move |_| {
             let running = Arc::clone(&kubelet).run();
             async move { running.await.unwrap() }
         });
         tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
+    fn kubelet(&self) -> &Kubelet {
+        self.kubelet.as_deref().unwrap()
     }
 
     fn add(&self, spec: Value) {
@@ -399,6 +407,22 @@ async fn a_container_that_is_starting_is_asked_again_after_a_second() {
     assert!(lab.container("main").ready, "long before the period is over");
     let told = lab.events().await;
     assert!(!told.iter().any(|event| event.starts_with("Unhealthy")), "{told:?}");
+    let probes = lab.kubelet().probe_metrics();
+    for end in ["failed", "successful"] {
+        assert!(
+            probes.contains(&format!("pod_uid=\"u1\",probe_type=\"Readiness\",result=\"{end}\"}} ")),
+            "{probes}"
+        );
+    }
+    let counted = lab.kubelet().metrics();
+    for line in [
+        "kubelet_started_pods_total 1",
+        "kubelet_started_containers_total{container_type=\"container\"} 1",
+        "kubelet_pod_start_duration_seconds_count 1",
+        "kubelet_pod_worker_duration_seconds_count{operation_type=\"create\"} 1",
+    ] {
+        assert!(counted.lines().any(|l| l == line), "no {line} in\n{counted}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -76,18 +76,22 @@ pub struct Worker {
     reached: Reached,
     memory: PodMemory,
     failures: u32,
+    /// Not synced yet.
+    fresh: bool,
 }
 
 impl Worker {
     pub fn new(syncer: Arc<PodSyncer>, mailbox: Arc<Mailbox>, reached: Reached) -> Self {
-        Self { syncer, mailbox, reached, memory: PodMemory::default(), failures: 0 }
+        Self { syncer, mailbox, reached, memory: PodMemory::default(), failures: 0, fresh: true }
     }
 
     /// Runs to the end of the pod.
     pub async fn run(mut self) {
+        self.memory.first_seen =
+            (self.reached.phase() == Phase::Admit).then(|| self.syncer.clock.monotonic());
         loop {
             let phase = self.reached.phase();
-            let next = self.pass(phase).await;
+            let next = self.timed_pass(phase).await;
             let until = match next {
                 Next::End => return,
                 Next::Go(next) => {
@@ -134,6 +138,21 @@ impl Worker {
     async fn sleep_until(&self, until: Timestamp) {
         let left = until.duration_since(self.syncer.clock.now());
         self.syncer.clock.sleep(Duration::try_from(left).unwrap_or(Duration::ZERO)).await;
+    }
+
+    async fn timed_pass(&mut self, phase: Phase) -> Next {
+        let began = self.syncer.clock.monotonic();
+        let next = self.pass(phase).await;
+        let operation = match phase {
+            Phase::Admit | Phase::Finished => return next,
+            Phase::Sync if std::mem::take(&mut self.fresh) => "create",
+            Phase::Sync => "sync",
+            Phase::Terminating => "kill",
+            Phase::Terminated => "terminated",
+        };
+        let took = self.syncer.clock.monotonic().saturating_sub(began);
+        self.syncer.metrics.passed(operation, took);
+        next
     }
 
     async fn pass(&mut self, phase: Phase) -> Next {

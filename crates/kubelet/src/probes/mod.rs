@@ -1,5 +1,6 @@
 //! Probes: who is alive, ready, started. One worker per probe and container.
 
+mod counts;
 mod grpc;
 mod prober;
 mod results;
@@ -17,6 +18,7 @@ use knarr_client::Supervisor;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use counts::{ProbeCounts, Probed};
 use prober::Outcome;
 pub use results::{ProbeResult, ProbeResults, Results};
 pub use state::ProbeKind;
@@ -53,6 +55,7 @@ pub struct ProbeManager {
     clock: Arc<dyn Clock>,
     started: Timestamp,
     results: ProbeResults,
+    counts: ProbeCounts,
     on_change: OnChange,
     stop: CancellationToken,
     workers: Mutex<BTreeMap<Key, Handle>>,
@@ -82,7 +85,7 @@ impl ProbeManager {
         stop: CancellationToken,
     ) -> Arc<Self> {
         let started = clock.now();
-        let (results, workers) = (ProbeResults::default(), Mutex::default());
+        let (results, counts, workers) = (ProbeResults::default(), ProbeCounts::default(), Mutex::default());
         Arc::new(Self {
             supervisor,
             runtime,
@@ -91,10 +94,16 @@ impl ProbeManager {
             clock,
             started,
             results,
+            counts,
             on_change,
             stop,
             workers,
         })
+    }
+
+    /// How often probes ended how, for Prometheus.
+    pub fn metrics(&self) -> String {
+        self.counts.render()
     }
 
     pub fn results(&self) -> &ProbeResults {
@@ -192,6 +201,7 @@ impl Worker {
             }
         }
         self.manager.of(self.kind).remove(self.state.container_id());
+        self.manager.counts.forget(&self.probed());
         if !self.stop.is_cancelled() {
             let key = (self.pod.uid().to_owned(), self.container.name.clone(), self.kind);
             self.manager.lock().remove(&key);
@@ -204,6 +214,16 @@ impl Worker {
             () = self.stop.cancelled() => false,
             () = self.now.notified() => true,
             () = self.manager.clock.sleep(time) => true,
+        }
+    }
+
+    fn probed(&self) -> Probed {
+        Probed {
+            uid: self.pod.uid().to_owned(),
+            container: self.container.name.clone(),
+            kind: self.kind,
+            namespace: self.pod.namespace().to_owned(),
+            pod: self.pod.name().to_owned(),
         }
     }
 
@@ -237,11 +257,16 @@ impl Worker {
             Tick::Probe => {}
         }
         let pod_ip = status.pod_ip.unwrap_or_default();
+        let began = self.manager.clock.monotonic();
         let starting = self.state.starting_for(self.kind, now).filter(|left| *left < period);
         let result = tokio::select! {
             () = self.stop.cancelled() => return None,
             result = self.probe(&pod_ip, starting.is_some()) => result,
         };
+        if let Some(result) = result {
+            let took = self.manager.clock.monotonic().saturating_sub(began);
+            self.manager.counts.record(&self.probed(), result, took);
+        }
         if let Some(again) = starting.filter(|_| result != Some(ProbeResult::Success)) {
             return Some(again);
         }

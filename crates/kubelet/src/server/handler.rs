@@ -14,8 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::{self, Answer};
 use super::auth::{Auth, AuthError};
+use super::request_counts::RequestCounts;
 use super::route::{self, Route, Target};
-use super::{exec, local_path, logs, metrics, port_forward, stats, system_logs};
+use super::serving_certificate::ServingCertificate;
+use super::{cadvisor, exec, local_path, logs, metrics, port_forward, stats, system_logs};
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
 
@@ -26,6 +28,9 @@ pub struct Handler {
     pub runtime: Arc<dyn ContainerRuntime>,
     pub client: Client,
     pub rates: stats::Rates,
+    pub requests: RequestCounts,
+    /// What handshakes show.
+    pub serving: Option<Arc<ServingCertificate>>,
     auth: Auth,
     configz: Value,
     folders: Folders,
@@ -51,7 +56,18 @@ impl Handler {
     ) -> Self {
         let auth = Auth::new(client.clone(), node_name);
         let rates = stats::Rates::default();
-        Self { node_name: node_name.to_owned(), pods, runtime, client, rates, auth, configz, folders }
+        Self {
+            node_name: node_name.to_owned(),
+            pods,
+            runtime,
+            client,
+            rates,
+            requests: RequestCounts::default(),
+            serving: None,
+            auth,
+            configz,
+            folders,
+        }
     }
 
     /// `certificate` is whom the connection's client certificate names; `stop` ends what upgrades.
@@ -65,6 +81,7 @@ impl Handler {
         let Some(path) = route::decoded(request.uri().path()) else {
             return answer::text(StatusCode::BAD_REQUEST, "400 Bad Request: the path is not UTF-8");
         };
+        self.requests.count(request.method(), &path);
         if let Err(error) = self.admit(&request, &path, certificate).await {
             let status = match error {
                 AuthError::Unauthorized => StatusCode::UNAUTHORIZED,
@@ -89,6 +106,8 @@ impl Handler {
             Route::StatsSummary => stats::summary(self).await,
             Route::Metrics => metrics::of_kubelet(self).await,
             Route::ResourceMetrics => metrics::of_resources(self).await,
+            Route::CadvisorMetrics => cadvisor::answer(self).await,
+            Route::ProbeMetrics => answer::prometheus(self.pods.probe_metrics()),
             Route::ContainerLogs(target) => logs::container_logs(self, &target, request.uri().query()).await,
             Route::Exec(target) => exec::exec(self, &target, request, stop).await,
             Route::Attach(target) => exec::attach(self, &target, request, stop).await,

@@ -14,9 +14,10 @@ use knarr_api::kind::Kind;
 use super::answer::{self, Answer};
 use super::handler::Handler;
 use super::stats::{self, NodeUsage, PodUsage};
+use crate::node_status::KUBELET_VERSION;
 use crate::volume_manager::Room;
 
-type Labels = Vec<(&'static str, String)>;
+pub type Labels = Vec<(&'static str, String)>;
 
 struct Line {
     labels: Labels,
@@ -25,7 +26,7 @@ struct Line {
 }
 
 /// One metric with its lines.
-struct Family {
+pub struct Family {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
@@ -33,17 +34,17 @@ struct Family {
 }
 
 impl Family {
-    fn new(name: &'static str, kind: &'static str, help: &'static str) -> Self {
+    pub fn new(name: &'static str, kind: &'static str, help: &'static str) -> Self {
         Self { name, kind, help, lines: Vec::new() }
     }
 
-    fn add(&mut self, labels: Labels, value: f64, at: Option<Timestamp>) {
+    pub fn add(&mut self, labels: Labels, value: f64, at: Option<Timestamp>) {
         self.lines.push(Line { labels, value, at });
     }
 }
 
 /// The text of all families that have lines.
-fn render(families: &[Family]) -> String {
+pub fn render(families: &[Family]) -> String {
     let mut out = String::new();
     for family in families.iter().filter(|f| !f.lines.is_empty()) {
         let Family { name, kind, help, lines } = family;
@@ -55,7 +56,10 @@ fn render(families: &[Family]) -> String {
                 let _ = write!(out, "{}{label}=\"{}\"", if i == 0 { "{" } else { "," }, escape(text));
             }
             out.push_str(if labels.is_empty() { "" } else { "}" });
-            let _ = write!(out, " {value}");
+            let _ = match value.is_infinite() {
+                true => write!(out, " +Inf"),
+                false => write!(out, " {value}"),
+            };
             if let Some(at) = at {
                 let _ = write!(out, " {}", at.as_millisecond());
             }
@@ -69,7 +73,7 @@ fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn seconds(nanos: u64) -> f64 {
+pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
@@ -228,11 +232,65 @@ pub async fn of_kubelet(handler: &Handler) -> Answer {
     for (state, count) in [("created", created), ("exited", exited), ("running", up)] {
         running_containers.add(vec![("container_state", state.to_owned())], f64::from(count), None);
     }
-    // With what the process asks of the API server, and its queues.
-    let of_process = knarr_client::metrics::render();
-    let mut families = vec![node, running_containers, running_pods];
+    let active = pods.iter().filter(|p| !crate::pod::is_terminal_phase(crate::pod::phase(p))).count();
+    let mut desired_pods = Family::new(
+        "kubelet_desired_pods",
+        "gauge",
+        "[ALPHA] Pods that the kubelet is to run. static is true if a pod is not from the API server.",
+    );
+    desired_pods.add(vec![("static", String::new())], pods.len() as f64, None);
+    let mut active_pods = Family::new(
+        "kubelet_active_pods",
+        "gauge",
+        "[ALPHA] Pods that count when another one is admitted. static is true if a pod is not from the API server.",
+    );
+    active_pods.add(vec![("static", String::new())], active as f64, None);
+    let mut families = vec![build_info(), active_pods];
+    families.extend(handler.serving.as_ref().map(|serving| {
+        let left = serving.not_after().map(|end| end.as_second() - handler.client.clock().now().as_second());
+        let mut family = Family::new(
+            "kubelet_certificate_manager_server_ttl_seconds",
+            "gauge",
+            "[ALPHA] Seconds until the serving certificate expires; +Inf if that is not known.",
+        );
+        family.add(vec![], left.map_or(f64::INFINITY, |left| left as f64), None);
+        family
+    }));
+    families.extend([desired_pods, node, running_containers, running_pods]);
     families.extend(volume_families(handler, &pods).await);
-    answer::prometheus(render(&families) + &of_process)
+    families.extend(super::process::families());
+    // With what the process asks of the API server, and its queues.
+    let rest = [handler.requests.render(), handler.pods.metrics(), knarr_client::metrics::render()];
+    answer::prometheus(render(&families) + &rest.concat())
+}
+
+/// The version of this program. What a Go program would say of its compiler is empty.
+fn build_info() -> Family {
+    let mut family = Family::new(
+        "kubernetes_build_info",
+        "gauge",
+        "[ALPHA] The version of this program, with the value 1.",
+    );
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let mut numbers = KUBELET_VERSION.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or(""), numbers.next().unwrap_or(""));
+    let labels = [
+        ("build_date", String::new()),
+        ("compiler", "rustc".to_owned()),
+        ("git_commit", String::new()),
+        ("git_tree_state", String::new()),
+        ("git_version", KUBELET_VERSION.to_owned()),
+        ("go_version", String::new()),
+        ("major", major.to_owned()),
+        ("minor", minor.to_owned()),
+        ("platform", format!("{}/{arch}", std::env::consts::OS)),
+    ];
+    family.add(labels.to_vec(), 1.0, None);
+    family
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 
 mod answer;
 mod auth;
+mod cadvisor;
 mod channels;
 mod client_authorities;
 mod exec;
@@ -19,6 +20,8 @@ mod log_watch;
 mod logs;
 mod metrics;
 mod port_forward;
+mod process;
+mod request_counts;
 mod route;
 mod serve;
 mod serving_certificate;

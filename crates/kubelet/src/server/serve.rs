@@ -76,8 +76,10 @@ pub async fn bind(
     let address = options.address;
     let listener = TcpListener::bind(address).await.and_then(TcpListener::into_std);
     let listener = listener.map_err(|source| ServerError::Bind { address, source })?;
-    let handler =
-        Arc::new(Handler::new(&options.node_name, options.configz, pods, runtime, client, options.folders));
+    let mut handler =
+        Handler::new(&options.node_name, options.configz, pods, runtime, client, options.folders);
+    handler.serving = Some(options.serving);
+    let handler = Arc::new(handler);
     Ok(BoundServer { listener, tls, handler, limits })
 }
 

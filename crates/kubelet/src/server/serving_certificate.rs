@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use jiff::Timestamp;
+use knarr_api::certificates::request::not_after;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -11,19 +13,36 @@ use super::ServerError;
 
 /// A certificate with its chain and key. Handshakes after an exchange show the new one.
 #[derive(Debug)]
-pub struct ServingCertificate(RwLock<Arc<CertifiedKey>>);
+pub struct ServingCertificate(RwLock<Shown>);
+
+#[derive(Debug)]
+struct Shown {
+    key: Arc<CertifiedKey>,
+    not_after: Option<Timestamp>,
+}
 
 impl ServingCertificate {
     /// From PEM.
     pub fn new(chain: &str, key: &str) -> Result<Arc<Self>, ServerError> {
-        Ok(Arc::new(Self(RwLock::new(certified(chain, key)?))))
+        Ok(Arc::new(Self(RwLock::new(Shown::read(chain, key)?))))
     }
 
     /// From now on shows this one; what cannot be used leaves the old one in place.
     pub fn exchange(&self, chain: &str, key: &str) -> Result<(), ServerError> {
-        let next = certified(chain, key)?;
+        let next = Shown::read(chain, key)?;
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
+    }
+
+    /// When the certificate ends.
+    pub fn not_after(&self) -> Option<Timestamp> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).not_after
+    }
+}
+
+impl Shown {
+    fn read(chain: &str, key: &str) -> Result<Self, ServerError> {
+        Ok(Self { key: certified(chain, key)?, not_after: not_after(chain.as_bytes()) })
     }
 }
 
@@ -36,6 +55,6 @@ fn certified(chain: &str, key: &str) -> Result<Arc<CertifiedKey>, ServerError> {
 
 impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner)))
+        Some(Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner).key))
     }
 }

@@ -349,6 +349,12 @@ async fn statistics() {
     assert_eq!(pod["memory"]["workingSetBytes"], 8192);
     let (_, body) = lab.request("/metrics").await;
     assert!(body.contains("kubelet_running_containers{container_state=\"running\"} 1\n"), "{body}");
+    assert!(body.contains("kubelet_desired_pods{static=\"\"} 1\n"), "{body}");
+    assert!(body.contains("kubernetes_build_info{") && body.contains("process_cpu_seconds_total "), "{body}");
+    assert!(body.contains("path=\"stats\",server_type=\"readwrite\",long_running=\"false\"} 1\n"), "{body}");
+    let (_, body) = lab.request("/metrics/cadvisor").await;
+    assert!(body.contains("container_cpu_usage_seconds_total{container=\"c\",cpu=\"total\""), "{body}");
+    assert!(body.contains("machine_memory_bytes{"), "{body}");
     let (_, body) = lab.request("/pods").await;
     assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["items"][0]["metadata"]["name"], "p");
     let (_, body) = lab.request("/configz").await;

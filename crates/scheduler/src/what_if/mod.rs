@@ -29,8 +29,8 @@ use crate::work::Work;
 use gangs::Unit;
 use report::{Change, Explanation, NodeReport, Objection, Placement, PluginScore, Simulation, Victim};
 
-use bounds::Budget;
 pub use bounds::Bounds;
+use bounds::Budget;
 pub use objects::{READ, read};
 
 /// Chance decides between equal nodes; here it always decides alike.

@@ -231,7 +231,11 @@ fn a_cron_job_comes_to_the_pods_of_one_run() {
     let mut cluster = cluster(&[node("a", "2")]);
     let nightly = cron(json!([{"name": "c", "image": "i"}]));
     let said = cluster.explain_manifest("here", &nightly).unwrap().unwrap();
-    assert_eq!((said.namespace.as_str(), said.pod.as_str()), ("here", "nightly-0"), "the first one is explained");
+    assert_eq!(
+        (said.namespace.as_str(), said.pod.as_str()),
+        ("here", "nightly-0"),
+        "the first one is explained"
+    );
     let placed = cluster.simulate("here", &[nightly]).unwrap();
     let names: Vec<_> = placed.pods.iter().map(|p| p.pod.as_str()).collect();
     assert_eq!(names, ["nightly-0", "nightly-1"]);

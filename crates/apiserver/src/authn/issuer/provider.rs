@@ -182,7 +182,10 @@ mod tests {
         pin_mut!(asking);
         assert!(asking.as_mut().now_or_never().is_none(), "it waits for the issuer");
         let judged = provider.verify(&known, &SystemClock).now_or_never();
-        assert_eq!(judged.unwrap().unwrap_err(), "failed to verify signature: failed to verify id token signature");
+        assert_eq!(
+            judged.unwrap().unwrap_err(),
+            "failed to verify signature: failed to verify id token signature"
+        );
         // Those that wait have a limit.
         let mut waiting: Vec<_> =
             (1..MOST_WAITING).map(|_| Box::pin(provider.verify(&unknown, &SystemClock))).collect();

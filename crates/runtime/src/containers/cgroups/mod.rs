@@ -3,6 +3,7 @@
 //! Paths are relative to a root such as `/kubepods`; a controller that the machine lacks is left out
 //! without complaint, as the node's capacity reports it elsewhere.
 
+mod details;
 mod device_filter;
 mod layout;
 mod limits;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use details::{Details, DeviceIo, Throttling};
 use layout::Layout;
 pub use limits::{DeviceRule, Resources, cpu_weight_from_shares};
 pub use stats::Stats;
@@ -328,6 +330,19 @@ impl Cgroups {
                 stats::read_v1(folder("cpuacct"), folder("memory"), folder("pids"))
             }
             Layout::V2 { mount } => stats::read_v2(&mount.join(&full)),
+        }
+    }
+
+    /// Further figures than [`Cgroups::stats`].
+    pub fn details(&self, path: &str) -> Details {
+        let full = self.full_path(path);
+        match &self.layout {
+            Layout::V1 { hierarchies, .. } => {
+                let folder =
+                    |name: &str| hierarchies.iter().find(|h| h.has(name)).map(|h| h.mount.join(&full));
+                details::read_v1(folder("cpu"), folder("cpuacct"), folder("memory"))
+            }
+            Layout::V2 { mount } => details::read_v2(&mount.join(&full)),
         }
     }
 
