@@ -145,7 +145,7 @@ fn check_marks(snapshot: &Snapshot, identity: &str, prefix: &str) -> Result<()> 
     }
 }
 
-fn value_of<'a>(snapshot: &'a Snapshot, key: &[u8]) -> Option<&'a [u8]> {
+pub fn value_of<'a>(snapshot: &'a Snapshot, key: &[u8]) -> Option<&'a [u8]> {
     snapshot.kvs.iter().find(|kv| kv.key == key).map(|kv| &kv.value[..])
 }
 

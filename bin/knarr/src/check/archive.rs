@@ -100,6 +100,7 @@ mod tests {
             revision: 7,
             time: String::new(),
             keys: count(|r| matches!(r, Record::Key { .. })),
+            damaged: 0,
             leases: count(|r| matches!(r, Record::Lease { .. })),
             files: count(|r| matches!(r, Record::File { .. })),
         };

@@ -27,7 +27,7 @@ use crate::backup::{self, admin};
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::picture::Output;
 use crate::preflight;
-use crate::store::EtcdArgs;
+use crate::store::{EtcdArgs, OFFSET};
 
 #[derive(Args)]
 #[command(after_help = "Examples:\n  knarr check\n  knarr check --repair\n  knarr check -o json\n  \
@@ -119,8 +119,8 @@ async fn of_contents(contents: archive::Contents, config: Option<Vec<u8>>, whole
 }
 
 async fn of_etcd(args: &CheckArgs, layout: &Layout, config: Option<Vec<u8>>) -> Result<Report> {
-    let store = args.etcd.connect().await?;
-    let taken = snapshot(&*store).await.context("cannot read etcd")?;
+    let mut taken = snapshot(&*args.etcd.connect_plain()?).await.context("cannot read etcd")?;
+    taken.revision = taken.revision.saturating_add(args.etcd.offset(backup::value_of(&taken, OFFSET))?);
     let kvs: Vec<_> = taken.kvs.iter().map(|kv| (kv.key.clone(), kv.value.clone())).collect();
     let mut report = of_files(layout);
     report.looked_at.push(format!("etcd: {} keys at revision {}", kvs.len(), taken.revision));

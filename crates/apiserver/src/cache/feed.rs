@@ -250,10 +250,15 @@ impl Caches {
                 () = stop.cancelled() => return,
                 ended = self.load_and_watch(&*store, &mut loaded, &mut backoff) => ended,
             };
-            if matches!(ended, knarr_storage::Error::Closed) {
+            if matches!(ended, LoadError::Store(knarr_storage::Error::Closed)) {
                 return;
             }
-            tracing::warn!(error = %ended, "storage watch ended");
+            match &ended {
+                LoadError::Store(error) => tracing::warn!(%error, "storage watch ended"),
+                LoadError::Encrypted(_) => {
+                    tracing::error!(error = %ended, "cannot load the watch cache anew")
+                }
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = clock.sleep(backoff) => {}
@@ -262,7 +267,9 @@ impl Caches {
             // History that is gone, or not the one that was read (a store put back from a backup): all anew.
             if matches!(
                 ended,
-                knarr_storage::Error::Compacted { .. } | knarr_storage::Error::FutureRevision { .. }
+                LoadError::Store(
+                    knarr_storage::Error::Compacted { .. } | knarr_storage::Error::FutureRevision { .. }
+                )
             ) {
                 loaded = None;
             }
@@ -275,22 +282,19 @@ impl Caches {
         store: &dyn Store,
         loaded: &mut Option<u64>,
         backoff: &mut Duration,
-    ) -> knarr_storage::Error {
+    ) -> LoadError {
         let mut revision = match *loaded {
             Some(revision) => revision,
             None => match self.load(store).await {
                 Ok(revision) => revision,
-                Err(LoadError::Store(error)) => {
-                    tracing::error!(%error, "cannot load the watch cache anew");
-                    return error;
-                }
+                Err(error) => return error,
             },
         };
         let following = Following(&self.following);
         let ended = self.watch(store, &mut revision, backoff).await;
         drop(following);
         *loaded = Some(revision);
-        ended
+        ended.into()
     }
 
     /// Follows the store from `revision` on until the watch fails.
