@@ -157,9 +157,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_told_after_three_attempts() {
-        for (failures, event) in
-            [(2, None), (3, Some("n CIDRAssignmentFailed Node n status is now: CIDRAssignmentFailed"))]
-        {
+        // Parts are given one after the other, also after one that was given back.
+        let failed = "n CIDRAssignmentFailed Node n status is now: CIDRAssignmentFailed";
+        for (failures, part, event) in [(2, "10.42.0.0/24", None), (3, "10.42.1.0/24", Some(failed))] {
             let world = World::new(&[Node::RESOURCE, k8s_openapi::api::core::v1::Event::RESOURCE]);
             let left = AtomicUsize::new(failures);
             world.api.guard(move |request, _| {
@@ -172,7 +172,7 @@ mod tests {
             world.pass(1.0).await;
             world.api.add(&Node::decode(br#"{"metadata": {"name": "n"}}"#).unwrap());
             world.pass(60.0).await;
-            assert_eq!(part_of(&world.api.get::<Node>("", "n").unwrap()), Some("10.42.0.0/24"));
+            assert_eq!(part_of(&world.api.get::<Node>("", "n").unwrap()), Some(part));
             assert_eq!(world.events(), event.map(str::to_owned).into_iter().collect::<Vec<_>>());
         }
     }

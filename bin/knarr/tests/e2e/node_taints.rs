@@ -204,7 +204,7 @@ fn e3_a_silent_node_is_unknown_its_pods_move_and_are_not_lost_track_of() {
 #[test]
 fn e1_a_node_short_of_disk_says_so_and_gets_no_pods() {
     let mut cluster = Cluster::new();
-    cluster.start_server_with(&["--eviction-hard", "nodefs.available<1Ei"]);
+    cluster.start_server_with(&["--eviction-hard", "nodefs.available<99.9%"]);
     let line = "knarr-test, but under DiskPressure: gets no pods until more of the machine is free";
     assert!(cluster.log().contains(line), "{}", cluster.log());
     let kubectl = cluster.namespace("e1-disk");

@@ -66,7 +66,7 @@ fn is_concerned(attributes: &Attributes<'_>) -> bool {
 
 /// From the cache: a limit that is a moment old is as good as one that came a moment later.
 fn ranges(attributes: &Attributes<'_>, server: &Inner) -> Result<Vec<Value>, StatusError> {
-    lookup::list_whole(server, LIMIT_RANGES, Some(attributes.namespace))
+    lookup::list_whole((attributes.request, server), LIMIT_RANGES, Some(attributes.namespace))
 }
 
 fn limits_of<'v>(range: &'v Value, type_: &str) -> impl Iterator<Item = &'v Value> {

@@ -7,6 +7,7 @@ use knarr_apimachinery::selector::Selector;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
+use crate::registry::Request;
 use crate::registry::served::Served;
 use crate::registry::store;
 use crate::server::Inner;
@@ -56,11 +57,12 @@ pub async fn in_version(
 
 /// The objects of a namespace, or of everywhere, with such labels, in the version of this resource.
 pub async fn selected(
+    request: &Request,
     served: &Served,
     namespace: Option<&str>,
     selector: &Selector,
 ) -> Result<Vec<Value>, StatusError> {
-    check_readable(served, namespace)?;
+    check_readable(request, served, namespace)?;
     let mut objects = served.cache()?.list(namespace);
     objects.retain(|o| selector.is_everything() || selector.matches_with(|key| o.header().label(key)));
     let shown = served.show_all(objects).await?;
@@ -79,8 +81,16 @@ pub fn list(
 }
 
 /// Refuses a write while something stored that may be against it cannot be read: of a namespace, or anywhere. It is not
-/// taken for absent. What is damaged can still be deleted, as that asks no admission.
-pub fn check_readable(served: &Served, namespace: Option<&str>) -> Result<(), StatusError> {
+/// taken for absent. What is damaged can still be deleted, as that asks no admission, and does not keep a server from
+/// starting, which writes as well.
+pub fn check_readable(
+    request: &Request,
+    served: &Served,
+    namespace: Option<&str>,
+) -> Result<(), StatusError> {
+    if request.is_own() {
+        return Ok(());
+    }
     match served.cache()?.damaged(namespace).first() {
         None => Ok(()),
         Some(key) => Err(StatusError::internal(format!(
@@ -93,12 +103,12 @@ pub fn check_readable(served: &Served, namespace: Option<&str>) -> Result<(), St
 
 /// As [`list`], of which nothing may be missing.
 pub fn list_whole(
-    server: &Inner,
+    (request, server): (&Request, &Inner),
     resource: (&str, &str, &str),
     namespace: Option<&str>,
 ) -> Result<Vec<Value>, StatusError> {
     if let Some(served) = server.table.find(resource.0, resource.1, resource.2) {
-        check_readable(&served, namespace)?;
+        check_readable(request, &served, namespace)?;
     }
     list(server, resource, namespace)
 }

@@ -32,7 +32,7 @@ impl Plugin for ResourceQuota {
         }
         let Some(evaluator) = Evaluator::of(types.group, types.plural) else { return Ok(()) };
         let limited = &server.config.admission.limited_resources;
-        let quotas = lookup::list_whole(server, QUOTAS, Some(attributes.namespace))?;
+        let quotas = lookup::list_whole((attributes.request, server), QUOTAS, Some(attributes.namespace))?;
         if quotas.is_empty() && limited.is_empty() {
             return Ok(());
         }

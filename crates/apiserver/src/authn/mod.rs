@@ -67,7 +67,9 @@ impl UserInfo {
     /// As `authentication.k8s.io/v1` `UserInfo`.
     pub(crate) fn to_value(&self) -> Value {
         let mut map = Map::new();
-        map.insert("username".into(), self.name.clone().into());
+        if !self.name.is_empty() {
+            map.insert("username".into(), self.name.clone().into());
+        }
         if !self.uid.is_empty() {
             map.insert("uid".into(), self.uid.clone().into());
         }

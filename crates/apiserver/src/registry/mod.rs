@@ -57,6 +57,11 @@ pub struct RequestParts {
 pub type Request = ThreadSafe<RequestParts>;
 
 impl Request {
+    /// Whether no client sent it: the server writes what every cluster starts with.
+    pub fn is_own(&self) -> bool {
+        self.raw_path.is_empty()
+    }
+
     pub fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,7 +8,7 @@ use knarr_apiserver::LocalApi;
 use knarr_storage::{Embedded, Options};
 use serde_json::{Value, json};
 
-use crate::harness::{CONFIG_MAPS, Harness, PODS, config_map, default_account, pod};
+use crate::harness::{CONFIG_MAPS, Harness, PODS, User, config_map, default_account, pod};
 
 #[tokio::test]
 async fn every_resource_and_verb_is_checked() {
@@ -68,14 +68,7 @@ async fn roles_grant_what_they_say() {
         .post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", &binding)
         .await
         .expect(201);
-    // The index follows the watch cache.
-    for _ in 0..100 {
-        if jane.get(PODS).await.code == 200 {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    jane.get(PODS).await.expect(200);
+    until_allowed(&jane, PODS).await;
     assert_eq!(jane.get("/api/v1/namespaces/kube-system/pods").await.code, 403);
     assert_eq!(jane.get("/api/v1/pods").await.code, 403);
     assert_eq!(jane.post(CONFIG_MAPS, &config_map("a")).await.code, 403);
@@ -217,6 +210,17 @@ async fn impersonation_needs_the_right() {
 }
 
 /// Answers with the question.
+/// The index of roles follows the watch cache.
+async fn until_allowed(user: &User, uri: &str) {
+    for _ in 0..100 {
+        if user.get(uri).await.code == 200 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    user.get(uri).await.expect(200);
+}
+
 struct Echo;
 
 #[async_trait]
@@ -255,11 +259,12 @@ async fn a_right_in_one_namespace_is_not_enough_for_questions_about_the_cluster(
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
     });
     admin.post(&format!("{rbac}/namespaces/default/rolebindings"), &binding).await.expect(201);
-    jane.get(PODS).await.expect(200);
+    until_allowed(&jane, PODS).await;
     let refused = jane.post(uri, &question).await;
     let words = "User \"jane\" cannot create resource \"echoes\" in API group \"echo.example.com\" at the cluster scope";
     assert!(refused.message().contains(words), "{}", refused.body);
     refused.expect(403);
     admin.post(&format!("{rbac}/clusterrolebindings"), &binding).await.expect(201);
+    until_allowed(&jane, "/api/v1/pods").await;
     jane.post(uri, &question).await.expect(201);
 }

@@ -1,3 +1,5 @@
+//! Slots of connections: who gets one, and who has to make room.
+
 use super::*;
 
 fn address(text: &str) -> IpAddr {

@@ -11,6 +11,7 @@ use super::matching::MatchResources;
 use super::params::{ParamKind, ParamRef};
 use crate::admission::lookup;
 use crate::admission::webhooks::GROUP;
+use crate::registry::Request;
 use crate::server::Inner;
 use crate::thread_safe::ThreadSafe;
 
@@ -68,12 +69,12 @@ impl<C> Default for Policies<C> {
 
 impl<C: Compiled> Policies<C> {
     /// All policies that are bound, by their names.
-    pub fn bound(&self, server: &Inner) -> Result<Arc<Vec<Bound<C>>>, StatusError> {
+    pub fn bound(&self, request: &Request, server: &Inner) -> Result<Arc<Vec<Bound<C>>>, StatusError> {
         let (policies, bindings) =
             (server.table.find(GROUP, "v1", C::POLICIES), server.table.find(GROUP, "v1", C::BINDINGS));
         let (Some(policies), Some(bindings)) = (policies, bindings) else { return Ok(Arc::default()) };
-        lookup::check_readable(&policies, None)?;
-        lookup::check_readable(&bindings, None)?;
+        lookup::check_readable(request, &policies, None)?;
+        lookup::check_readable(request, &bindings, None)?;
         let (policies, bindings) = (policies.cache()?, bindings.cache()?);
         let generations = (policies.generation(), bindings.generation());
         let before = self.read.load_full();

@@ -121,7 +121,7 @@ impl Plugin for MutatingAdmissionPolicy {
         if is_exempt(attributes) {
             return Ok(());
         }
-        let bound = server.admission.mutating_policies.bound(server)?;
+        let bound = server.admission.mutating_policies.bound(attributes.request, server)?;
         if bound.is_empty() {
             return Ok(());
         }

@@ -96,7 +96,7 @@ pub async fn collect(
         (Some(selector), _) => {
             let selector = selector.as_ref().map_err(Clone::clone)?;
             let within = types.namespaced.then_some(namespace);
-            let selected = lookup::selected(served, within, selector).await;
+            let selected = lookup::selected(attributes.request, served, within, selector).await;
             selected.map_err(|e| e.message().to_owned())?
         }
     };

@@ -37,7 +37,7 @@ impl Plugin for ValidatingAdmissionPolicy {
         if is_exempt(attributes) {
             return Ok(());
         }
-        let bound = server.admission.validating_policies.bound(server)?;
+        let bound = server.admission.validating_policies.bound(attributes.request, server)?;
         if bound.is_empty() {
             return Ok(());
         }

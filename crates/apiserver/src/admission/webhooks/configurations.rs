@@ -15,6 +15,7 @@ use super::GROUP;
 use crate::admission::lookup;
 use crate::admission::match_conditions::MatchConditions;
 use crate::admission::policy::definitions::named;
+use crate::registry::Request;
 use crate::server::Inner;
 use crate::thread_safe::ThreadSafe;
 use crate::webhook::Target;
@@ -92,9 +93,9 @@ impl Configurations {
     ///
     /// They come from the watch cache: a configuration that was written just now may miss the next few requests, as it
     /// may upstream.
-    pub fn hooks(&self, server: &Inner) -> Result<Arc<Vec<Arc<Hook>>>, StatusError> {
+    pub fn hooks(&self, request: &Request, server: &Inner) -> Result<Arc<Vec<Arc<Hook>>>, StatusError> {
         let Some(served) = server.table.find(GROUP, "v1", self.plural) else { return Ok(Arc::default()) };
-        lookup::check_readable(&served, None)?;
+        lookup::check_readable(request, &served, None)?;
         let cache = served.cache()?;
         let generation = cache.generation();
         if let Some(read) = self.read.load().as_ref().filter(|r| r.generation == generation) {

@@ -32,7 +32,7 @@ impl Plugin for MutatingAdmissionWebhook {
         if is_exempt(attributes) {
             return Ok(());
         }
-        let hooks = server.admission.mutating.hooks(server)?;
+        let hooks = server.admission.mutating.hooks(attributes.request, server)?;
         if hooks.is_empty() {
             return Ok(());
         }

@@ -28,7 +28,7 @@ impl Plugin for ValidatingAdmissionWebhook {
         if is_exempt(attributes) {
             return Ok(());
         }
-        let hooks = server.admission.validating.hooks(server)?;
+        let hooks = server.admission.validating.hooks(attributes.request, server)?;
         if hooks.is_empty() {
             return Ok(());
         }
