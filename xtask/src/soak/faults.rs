@@ -31,6 +31,13 @@ pub enum Fault {
     Etcd,
 }
 
+impl Fault {
+    /// The history of a whole round is still there afterwards, so that every watch can go on from anywhere in it.
+    pub fn leaves_history(self) -> bool {
+        matches!(self, Self::Kill | Self::Pause)
+    }
+}
+
 /// What became of a fault.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Effect {

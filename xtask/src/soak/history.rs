@@ -1,5 +1,7 @@
 //! What clients asked, what they were answered, and what watches showed: all that the checks look at.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds since the run began, on one monotonic clock.
@@ -145,6 +147,18 @@ pub struct History {
 }
 
 impl History {
+    /// The objects that anything was asked of.
+    pub fn keys(&self) -> usize {
+        self.ops.iter().map(|op| &op.key).collect::<HashSet<_>>().len()
+    }
+
+    /// The revisions that watches showed a change at.
+    pub fn revisions(&self) -> usize {
+        let events = self.streams.iter().flat_map(|stream| &stream.events);
+        let changes = events.filter(|event| matches!(event, Event::Changed { .. }));
+        changes.map(Event::revision).collect::<HashSet<_>>().len()
+    }
+
     /// The resource of a key.
     pub fn resource_of(key: &str) -> &str {
         key.split('/').next().unwrap_or(key)

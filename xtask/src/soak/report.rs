@@ -19,6 +19,8 @@ pub struct Sums {
     reads: u64,
     refused: u64,
     unknown: u64,
+    keys: u64,
+    revisions: u64,
     events: u64,
     resumed: u64,
     expired: u64,
@@ -35,7 +37,7 @@ pub struct Report {
     pub wrong: Vec<String>,
 }
 
-const HEAD: [&str; 14] = [
+const HEAD: [&str; 16] = [
     "fault",
     "rounds",
     "kills",
@@ -44,6 +46,8 @@ const HEAD: [&str; 14] = [
     "reads",
     "refused",
     "unknown",
+    "keys",
+    "revisions",
     "events",
     "resumed",
     "expired",
@@ -61,6 +65,8 @@ impl Sums {
         self.expired += outcome.expired as u64;
         self.violations += outcome.wrong.len() as u64;
         self.reads += outcome.history.lists.len() as u64;
+        self.keys += outcome.history.keys() as u64;
+        self.revisions += outcome.history.revisions() as u64;
         for op in &outcome.history.ops {
             match (op.answer, op.request) {
                 (Answer::Wrote(_), _) => self.writes += 1,
@@ -86,6 +92,8 @@ impl Sums {
             self.reads,
             self.refused,
             self.unknown,
+            self.keys,
+            self.revisions,
             self.events,
             self.resumed,
             self.expired,
@@ -101,7 +109,7 @@ impl Sums {
         json!({
             "rounds": self.rounds, "kills": self.kills, "acknowledgedWrites": self.writes,
             "acknowledgedDeletions": self.deletions, "reads": self.reads, "refused": self.refused,
-            "unknown": self.unknown, "watchEvents": self.events, "resumedOlderThanServer": self.resumed,
+            "unknown": self.unknown, "keys": self.keys, "watchedRevisions": self.revisions, "watchEvents": self.events, "resumedOlderThanServer": self.resumed,
             "expired": self.expired, "failedStarts": self.refused_starts,
             "slowestStartSeconds": self.slowest.as_secs_f64(), "violations": self.violations,
         })

@@ -73,6 +73,11 @@ pub fn run(fault: Fault, ground: &mut Ground, shared: &Shared, rng: &mut Rng) ->
         }
         Ok(())
     })?;
+    if expired > 0 && fault.leaves_history() {
+        wrong.push(format!(
+            "{expired} watches were answered that their revision is too old, within one round"
+        ));
+    }
     wrong.extend(super::check::check(&history));
     Ok(Outcome { effect, history, wrong, expired })
 }
