@@ -46,11 +46,12 @@ impl PodCgroups {
         cgroups.create("", resources).map_err(text)
     }
 
-    /// Makes the pod's cgroup with its limits; fine if it is there.
+    /// Makes the pod's cgroup with its limits; fine if it is there. One that nothing runs in may be without some of
+    /// them, where the kernel refused a limit or this process was killed, and gets them all.
     pub fn ensure(&self, pod: &Pod) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };
         let path = pod_cgroup(qos::qos_class(pod), pod.uid());
-        if cgroups.exists(&path) {
+        if !cgroups.processes(&path).is_empty() {
             return Ok(());
         }
         cgroups.create(&path, &pod_resources(pod, self.pids_limit)).map_err(text)
@@ -177,6 +178,31 @@ mod tests {
         cgroups.limit_all_pods(&limits(256)).unwrap();
         let output = tree.hog().wait_with_output().unwrap();
         assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 48 << 20));
+    }
+
+    #[test]
+    fn a_pods_group_has_all_of_its_limits_before_anything_runs_in_it() {
+        let tree = Tree::new("whole");
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"uid": "u1"},
+            "spec": {"containers": [{"name": "c"}]},
+        }))
+        .unwrap();
+        let path = pod_cgroup(qos::BEST_EFFORT, "u1");
+        // What a server that was killed has left.
+        tree.0.create(&path, &Resources::default()).unwrap();
+        let pids = || tree.value(&format!("pids/{path}/pids.max"), &format!("{path}/pids.max"));
+        assert_eq!(pids(), "max");
+        PodCgroups::new(Some(tree.0.clone()), 77).ensure(&pod).unwrap();
+        assert_eq!(pids(), "77");
+        // A pod that runs keeps what it was given.
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        tree.0.create(&format!("{path}/c"), &Resources::default()).unwrap();
+        tree.0.add_process(&format!("{path}/c"), child.id() as i32).unwrap();
+        PodCgroups::new(Some(tree.0.clone()), 78).ensure(&pod).unwrap();
+        assert_eq!(pids(), "77");
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     /// cgroup v1 refuses what is below the use; v2 takes it, and kills.

@@ -16,6 +16,8 @@ pub type ResourceList = BTreeMap<String, ApiQuantity>;
 
 const CPU_PERIOD: u64 = 100_000;
 const MIN_QUOTA: i64 = 1000;
+/// The kernel refuses quotas of 2^44 microseconds and more (`max_bw_runtime_us`); half of it leaves room for a sum.
+const MAX_QUOTA: i64 = 1 << 43;
 const MIN_SHARES: u64 = 2;
 const MAX_SHARES: u64 = 262_144;
 const HUGEPAGES: &str = "hugepages-";
@@ -97,7 +99,7 @@ pub fn cpu_shares(milli_cpu: i64) -> u64 {
 
 /// Microseconds per period of 100 ms; `None` without a limit.
 fn cpu_quota(milli_cpu: i64) -> Option<i64> {
-    (milli_cpu > 0).then(|| (milli_cpu.saturating_mul(CPU_PERIOD as i64) / 1000).max(MIN_QUOTA))
+    (milli_cpu > 0).then(|| (milli_cpu.saturating_mul(CPU_PERIOD as i64 / 1000)).clamp(MIN_QUOTA, MAX_QUOTA))
 }
 
 /// `hugepages-2Mi` as the kernel names it: `2MB`.
@@ -212,6 +214,9 @@ mod tests {
         assert_eq!((r.cpu_shares, r.cpu_quota), (Some(2), Some(1000)));
         assert_eq!(r.hugepage_limits, BTreeMap::from([("2MB".to_owned(), 4 << 20)]));
         assert_eq!(container_resources(&Container::default()).cpu_shares, Some(2));
+        // What the kernel would refuse.
+        let huge = container_resources(&container(&[], &[("cpu", "100000000000")]));
+        assert_eq!(huge.cpu_quota, Some(1 << 43));
     }
 
     #[test]
