@@ -26,7 +26,7 @@ mod spec;
 mod state;
 mod status;
 mod streams;
-mod sys;
+pub(crate) mod sys;
 mod user;
 
 pub use cgroups::{Cgroups, Resources, Stats};

@@ -1,6 +1,7 @@
 //! Containers that an OCI runtime runs: runc, as Debian has it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -160,4 +161,50 @@ async fn containers_share_what_the_sandbox_has() {
     let lines: Vec<&str> = log.lines().collect();
     assert_eq!((code, &lines[..3]), (0, &["shared", "1", "pause"][..]), "{log}");
     assert_ne!(lines[3], of_the_host);
+}
+
+/// Whatever the runtime does at the moment, nothing of it outlives a command that is given up.
+#[tokio::test]
+async fn a_command_that_is_given_up_takes_the_runtimes_call_with_it() {
+    let world = World::new().await;
+    let slow = world.folder.join("slow-runc");
+    let script = format!(
+        "#!/bin/sh\nfor word; do [ \"$word\" = exec ] && {{ sleep 1000; exit 1; }}; done\nexec {} \"$@\"\n",
+        program("runc").display()
+    );
+    fs::write(&slow, script).unwrap();
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
+    let config = SandboxConfig { oci_runtime: Some(slow), ..config() };
+    world.runtime.run_sandbox(config).await.unwrap();
+    world.run(world.spec("c", &["sleep", "1000"])).await;
+    let shims = Cgroups::detect(&world.options.shim_cgroup).unwrap();
+    let before = shims.processes("");
+    let output = world.runtime.exec_sync("c", vec!["true".into()], Some(Duration::from_secs(1))).await;
+    assert!(output.is_err(), "{output:?}");
+    eventually("the runtime's call to be gone", || shims.processes("") == before).await;
+    let bundle = world.options.state_dir.join("sandboxes/s/containers/c");
+    eventually("its files to be gone", || {
+        let mut left = fs::read_dir(&bundle).unwrap().map(|entry| entry.unwrap().file_name());
+        !left.any(|name| name.to_string_lossy().starts_with("exec-"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_can_change_the_hosts_null_device() {
+    let world = world(config()).await;
+    world.run(world.spec("c", &["sleep", "1000"])).await;
+    // The mode that it has: where this is not refused, nothing changes.
+    let (code, output) = world.sh("c", "chmod 0666 /proc/self/fd/0 2>&1").await;
+    assert!(code != 0 && output.contains("Read-only file system"), "{code}: {output}");
+}
+
+#[tokio::test]
+async fn those_that_could_take_over_the_runtimes_process_are_refused() {
+    let world = world(config()).await;
+    let mut spec = world.spec("c", &["true"]);
+    spec.capabilities.add = vec!["SYS_PTRACE".into()];
+    world.runtime.create_container("s", spec).await.unwrap();
+    let error = world.runtime.start_container("c").await.unwrap_err().to_string();
+    assert!(error.contains("SYS_PTRACE is refused"), "{error}");
 }

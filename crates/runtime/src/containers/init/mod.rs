@@ -5,7 +5,7 @@
 //! go on; the socket closes by itself when the program takes over.
 
 mod app_armor;
-mod null_device;
+pub(super) mod null_device;
 mod process;
 mod root;
 mod rootfs;

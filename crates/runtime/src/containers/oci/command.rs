@@ -1,17 +1,18 @@
 //! Calls of an OCI runtime: those that start something, made by a clone of the shim, and those that end it.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::OciRuntime;
+use crate::child::wait_within;
 use crate::containers::exec_path::DEFAULT_PATH;
-use crate::containers::init::{self, Failure, SIBLING_REPORT, TERMINAL_REPORT};
+use crate::containers::init::{self, Failure, SIBLING_REPORT, TERMINAL_REPORT, null_device};
 use crate::containers::status::TerminalSize;
 use crate::containers::{socket, sys};
 
@@ -55,11 +56,20 @@ impl Files {
         Self { log: format!("{name}.log"), pid: format!("{name}.pid"), console: format!("{name}.sock") }
     }
 
-    fn remove(&self) {
-        for file in [&self.log, &self.pid, &self.console] {
-            let _ = std::fs::remove_file(file);
-        }
+    fn all(&self) -> [&str; 3] {
+        [&self.log, &self.pid, &self.console]
     }
+
+    fn remove(&self) {
+        self.all().into_iter().for_each(|file| drop(std::fs::remove_file(file)));
+    }
+}
+
+/// Removes what the call of a command that was killed has left in the bundle. `process` is the file of its `process`.
+pub fn forget(process: &Path) {
+    let files = Files::of(&Task::Exec(process.to_owned()));
+    files.all().into_iter().for_each(|file| drop(std::fs::remove_file(process.with_file_name(file))));
+    let _ = std::fs::remove_file(process);
 }
 
 /// The body of the shim's clone: reports as a container's first process does, with the process that the runtime started
@@ -77,11 +87,17 @@ pub fn run(job: &Job, stdio: &init::Stdio, report: OwnedFd) -> ! {
 
 fn start(job: &Job, stdio: &init::Stdio, report: BorrowedFd<'_>) -> Result<(), Failure> {
     sys::reset_signals();
+    // Whoever ends this process ends the runtime's command with it.
+    // SAFETY: plain system call.
+    sys::check(unsafe { libc::setpgid(0, 0) }).map_err(Failure::step("lead a process group"))?;
     // What ends before it is handed over waits here for that, and is the shim's when this process ends.
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0).map_err(Failure::step("become subreaper"))?;
     std::env::set_current_dir(&job.bundle).map_err(Failure::step("enter the bundle"))?;
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
-    stdio.set(&null.map_err(Failure::step("open /dev/null"))?.into())?;
+    // As for the shim's own: commands keep it, and root in a container could change the device of the whole host.
+    let mount = null_device::mount_of_host().map_err(Failure::step("mount /dev/null"))?;
+    let null = null_device::of_host(mount.as_fd()).map_err(Failure::step("open /dev/null"))?;
+    stdio.set(&null)?;
+    drop((mount, null));
     let kept = [0, 1, 2, report.as_raw_fd()];
     sys::close_all_but(&kept).map_err(Failure::step("close inherited descriptors"))?;
     let files = Files::of(&job.task);
@@ -168,36 +184,19 @@ impl Job {
 
     fn call(&self, files: &Files, command: &mut Command) -> Result<(), Failure> {
         let program = self.runtime.program.display();
+        // SAFETY: one plain system call.
+        unsafe {
+            command
+                .pre_exec(|| sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0).map(drop))
+        };
         let child = command.spawn().map_err(Failure::step(format!("run {program}")))?;
-        let status = wait(child, TIMEOUT).map_err(Failure::step(format!("run {program}")))?;
+        let status = wait_within(child, TIMEOUT).map_err(Failure::step(format!("run {program}")))?;
         if status.success() {
             return Ok(());
         }
         let log = std::fs::read_to_string(&files.log).unwrap_or_default();
         let message = last_error(&log).unwrap_or_else(|| format!("{program}: {status}"));
         Err(Failure { exit_code: exit_code(&message), message })
-    }
-}
-
-/// Kills it if it takes too long.
-pub fn wait(mut child: Child, timeout: Duration) -> io::Result<ExitStatus> {
-    let process = sys::pidfd_open(child.id() as i32)?;
-    let end = Instant::now() + timeout;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let mut polled = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid entry.
-        let ready = sys::check(unsafe { libc::poll(&raw mut polled, 1, left.as_millis() as libc::c_int) });
-        match ready {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-            Ok(0) => {
-                child.kill()?;
-                child.wait()?;
-                return Err(io::Error::other(format!("no end within {} s", timeout.as_secs())));
-            }
-            Ok(_) => return child.wait(),
-        }
     }
 }
 

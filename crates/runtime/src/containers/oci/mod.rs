@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::state::SandboxFolder;
 pub use bundle::{Around, config, process};
-pub use command::{Job, Task, delete, run, signal};
+pub use command::{Job, Task, delete, forget, run, signal};
 pub use program::OciProgram;
 
 /// Where the runtime is, and where it keeps its records of one sandbox.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::command::wait;
+use crate::child::wait_within;
 use crate::containers::exec_path::DEFAULT_PATH;
 use crate::containers::sys::errno_text;
 
@@ -92,7 +92,7 @@ fn features(program: &Path) -> Option<Features> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().ok()?;
     let stdout = child.stdout.take()?;
-    let ended = wait(child, FEATURES_TIMEOUT).ok()?;
+    let ended = wait_within(child, FEATURES_TIMEOUT).ok()?;
     let mut text = Vec::new();
     stdout.take(MOST_FEATURES).read_to_end(&mut text).ok()?;
     if ended.success() { serde_json::from_slice(&text).ok() } else { None }

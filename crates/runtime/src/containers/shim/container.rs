@@ -179,6 +179,14 @@ impl Container {
         devices: Vec<ResolvedDevice>,
         stdio: Stdio,
     ) -> Result<Launched, String> {
+        if self.traces() && !self.spec.privileged {
+            // Runtimes hold all capabilities for a moment where the container's processes see them.
+            return Err(
+                "SYS_PTRACE is refused to containers of OCI runtimes: the container could take over the \
+                        runtime's own process"
+                    .to_owned(),
+            );
+        }
         let mut rules = DeviceRule::defaults();
         rules.extend(devices.iter().map(|device| device.rule()));
         let plan = RootfsPlan::of(
@@ -243,6 +251,10 @@ impl Container {
         if let Some(oci) = self.oci.as_ref().filter(|_| self.pid != 0 && signal != libc::SIGKILL) {
             return oci::signal(oci, &self.spec.id, signal);
         }
+        if self.oci.is_some() && self.report.is_some() && self.pid != 0 {
+            // The runtime's command, which is in the group of the process that called it.
+            let _ = sys::kill(-self.pid, signal);
+        }
         match &self.pidfd {
             Some(pidfd) => sys::pidfd_send_signal(pidfd.as_fd(), signal)
                 .map_err(|error| format!("kill: {}", sys::errno_text(&error))),
@@ -271,6 +283,10 @@ impl Container {
     }
 
     pub fn start_failed(&mut self, message: &str, cgroups: &Cgroups) {
+        if self.oci.is_some() {
+            // What the runtime has made before it failed.
+            cgroups.kill_all(&self.cgroup);
+        }
         self.release();
         self.output = Output::default();
         cgroups.try_remove(&self.cgroup);

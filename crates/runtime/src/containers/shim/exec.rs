@@ -1,6 +1,7 @@
 //! One process exec'd into a container.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use jiff::Timestamp;
 
@@ -28,6 +29,8 @@ pub struct Exec {
     /// Whether it was started where nobody could look into it.
     pub unguarded: bool,
     pub waiting: Option<Caller>,
+    /// What an OCI runtime is called with, if one is; removed when the command ends.
+    pub process_file: Option<PathBuf>,
 }
 
 /// What a command needs of its sandbox.
@@ -52,7 +55,7 @@ fn start_by_runtime(
     command: &ContainerSpec,
     size: Option<TerminalSize>,
     stdio: Stdio,
-) -> Result<Launched, String> {
+) -> Result<(Launched, PathBuf), String> {
     let bundle = at.folder.container(&command.id);
     // The shim has one thread: no two are made at once.
     let file = bundle.join(format!("exec-{}.json", Timestamp::now().as_nanosecond()));
@@ -60,7 +63,8 @@ fn start_by_runtime(
         .map_err(|error| format!("write the bundle: {}", sys::errno_text(&error)))?;
     let (runtime, id) = (at.runtime.clone(), command.id.clone());
     let terminal = command.tty.then_some(size);
-    launch_by_runtime(&Job { runtime, bundle, id, task: Task::Exec(file), terminal }, stdio)
+    let job = Job { runtime, bundle, id, task: Task::Exec(file.clone()), terminal };
+    launch_by_runtime(&job, stdio).map(|launched| (launched, file))
 }
 
 impl Exec {
@@ -85,8 +89,9 @@ impl Exec {
         if let Some(oci) = &container.oci {
             let command = ContainerSpec { args: process.args, tty: process.tty, ..container.spec.clone() };
             let at = Where { runtime: oci, folder: around.folder, hostname: around.hostname };
-            let launched = start_by_runtime(&at, &command, spec.size, stdio)?;
-            return Ok(Self::launched(spec.exec_id, spec.container_id, launched, false));
+            let (launched, file) = start_by_runtime(&at, &command, spec.size, stdio)?;
+            let exec = Self::launched(spec.exec_id, spec.container_id, launched, false);
+            return Ok(Self { process_file: Some(file), ..exec });
         }
         let target = Target {
             surroundings: Surroundings::Join { init: init.as_fd() },
@@ -106,7 +111,16 @@ impl Exec {
 
     fn launched(id: String, container_id: String, launched: Launched, unguarded: bool) -> Self {
         let Launched { pid, pidfd, report } = launched;
-        Self { id, pid, pidfd, report: Some(report), container_id, unguarded, waiting: None }
+        Self {
+            id,
+            pid,
+            pidfd,
+            report: Some(report),
+            container_id,
+            unguarded,
+            waiting: None,
+            process_file: None,
+        }
     }
 
     /// Another process goes on in place of the one that was launched.
@@ -115,7 +129,12 @@ impl Exec {
         self.pidfd = pidfd;
     }
 
-    /// To the process and, as it leads a session of its own, to the group it leads.
+    /// Whether an OCI runtime is starting it.
+    pub fn is_on_its_way_by_runtime(&self) -> bool {
+        self.report.is_some() && self.process_file.is_some()
+    }
+
+    /// To the process and, as it leads a session or a group of its own, to the group it leads.
     pub fn signal(&self, signal: i32) {
         let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), signal);
         let _ = sys::kill(-self.pid, signal);

@@ -14,6 +14,8 @@ use crate::containers::sys;
 /// Far above what a pod has; keeps a confused caller from filling the machine.
 const MAX_CONTAINERS: usize = 512;
 const MAX_EXECS: usize = 512;
+/// Commands that OCI runtimes are starting: each is a process of the runtime's outside of the pod's limits.
+const MAX_EXECS_BY_RUNTIME: usize = 16;
 
 /// A refusal: kind and words.
 type Refusal = (ErrorKind, String);
@@ -221,6 +223,13 @@ impl Shim {
         }
         if self.execs.len() >= MAX_EXECS {
             return Err((ErrorKind::State, format!("{MAX_EXECS} commands run in this sandbox already")));
+        }
+        let by_runtime = self.execs.values().filter(|exec| exec.is_on_its_way_by_runtime()).count();
+        if by_runtime >= MAX_EXECS_BY_RUNTIME {
+            return Err((
+                ErrorKind::State,
+                format!("{MAX_EXECS_BY_RUNTIME} commands are being started in this sandbox already"),
+            ));
         }
         if spec.args.first().is_none_or(String::is_empty) || fds.len() != spec.streams.count() {
             return Err((ErrorKind::Invalid, "no command specified".to_owned()));

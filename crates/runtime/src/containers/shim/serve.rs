@@ -15,7 +15,7 @@ use super::output::Port;
 use super::pause::Pause;
 use super::setup;
 use super::user_namespace::UserNamespace;
-use crate::containers::oci::OciRuntime;
+use crate::containers::oci::{self, OciRuntime};
 use crate::containers::protocol::{ErrorKind, Incoming, Push, RemoteError, Response};
 use crate::containers::state::{SandboxFolder, SandboxRecord};
 use crate::containers::sys;
@@ -324,6 +324,10 @@ impl Shim {
             Progress::Failed(failure) => {
                 container.report = None;
                 container.failure = Some(failure.message);
+                if container.oci.is_some() {
+                    // One that was handed over before does not end by itself.
+                    let _ = container.signal(libc::SIGKILL);
+                }
             }
         }
     }
@@ -392,6 +396,9 @@ impl Shim {
             }
             Progress::Failed(failure) => {
                 exec.report = None;
+                if exec.process_file.is_some() {
+                    exec.signal(libc::SIGKILL);
+                }
                 if let Some(caller) = exec.waiting.take() {
                     let message =
                         format!("exec failed: unable to start container process: {}", failure.message);
@@ -421,6 +428,7 @@ impl Shim {
             self.exec_progressed(key, progress);
         }
         if let Some(exec) = self.execs.remove(&key) {
+            exec.process_file.as_deref().iter().for_each(|file| oci::forget(file));
             let (exit_code, _) = sys::decode_wait_status(wait_status);
             self.push(Push::ExecExited { exec_id: exec.id, exit_code });
         }
