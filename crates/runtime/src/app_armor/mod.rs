@@ -5,9 +5,12 @@
 mod profile;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::child::wait_within;
 
 pub use profile::DEFAULT_PROFILE;
 
@@ -15,6 +18,10 @@ pub use profile::DEFAULT_PROFILE;
 const LOADED: &str = "/sys/kernel/security/apparmor/profiles";
 /// The program that turns a profile's text into what the kernel takes.
 const PARSER: &str = "apparmor_parser";
+/// The server's start waits for it.
+const PARSER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Of what it says, more than a pipe holds.
+const MAX_SAID: u64 = 64 << 10;
 const PARSER_FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
 
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +44,18 @@ fn lists(profiles: &str, name: &str) -> bool {
     profiles.lines().filter_map(|line| line.rsplit_once(" (")).any(|(loaded, _)| loaded == name)
 }
 
+/// The profile that this process is under, if it is under one.
+fn own() -> Option<String> {
+    confined(&fs::read_to_string("/proc/self/attr/current").ok()?)
+}
+
+/// Of what the kernel says of a process: `NAME (MODE)`, or `unconfined`.
+fn confined(label: &str) -> Option<String> {
+    let (name, _) = label.trim_end_matches(['\0', '\n']).rsplit_once(" (")?;
+    // As in a quoted string of a profile.
+    (!name.contains(['"', '\\', '\n'])).then(|| name.to_owned())
+}
+
 /// Loads [`DEFAULT_PROFILE`], in place of one that an older version has loaded. Blocks.
 pub fn load_default() -> Result<(), LoadError> {
     let folders = PARSER_FOLDERS.iter().map(|folder| Path::new(folder).join(PARSER));
@@ -51,17 +70,22 @@ pub fn load_default() -> Result<(), LoadError> {
         .spawn()
         .map_err(LoadError::Run)?;
     // Far less than a pipe holds; a parser that ends early says why.
-    let written = child.stdin.take().map(|mut stdin| stdin.write_all(profile::text().as_bytes()));
-    let output = child.wait_with_output().map_err(LoadError::Run)?;
-    match (output.status.success(), written) {
+    let written =
+        child.stdin.take().map(|mut stdin| stdin.write_all(profile::text(own().as_deref()).as_bytes()));
+    let stderr = child.stderr.take();
+    let status = wait_within(child, PARSER_TIMEOUT).map_err(LoadError::Run)?;
+    match (status.success(), written) {
         (true, Some(Ok(()))) => Ok(()),
         (true, Some(Err(error))) => Err(LoadError::Run(error)),
         (true, None) => Err(LoadError::Run(io::ErrorKind::BrokenPipe.into())),
         (false, _) => {
-            let said = String::from_utf8_lossy(&output.stderr);
+            let mut said = Vec::new();
+            // What cannot be read is not said.
+            let _ = stderr.map(|stderr| stderr.take(MAX_SAID).read_to_end(&mut said));
+            let said = String::from_utf8_lossy(&said);
             let said =
                 said.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
-            Err(LoadError::Parser(if said.is_empty() { output.status.to_string() } else { said }))
+            Err(LoadError::Parser(if said.is_empty() { status.to_string() } else { said }))
         }
     }
 }
@@ -86,5 +110,18 @@ mod tests {
             assert_eq!(lists(profiles, name), loaded, "{name}");
         }
         assert!(!lists("", "web"));
+    }
+
+    #[test]
+    fn the_own_profile() {
+        for (label, name) in [
+            ("unconfined\n", None),
+            ("", None),
+            ("lxc-container-default (enforce)\n", Some("lxc-container-default")),
+            ("odd (name) (complain)", Some("odd (name)")),
+            ("a\" { } (enforce)", None),
+        ] {
+            assert_eq!(confined(label).as_deref(), name, "{label}");
+        }
     }
 }

@@ -10,8 +10,12 @@ const SYS_FOLDERS: &str = "block,bus,class,dev,devices,firmware,hypervisor,kerne
 
 /// The profile, in apparmor.d(5)'s language. In effect that of containerd and Docker: a container may do what its
 /// capabilities and mounts allow, but may not mount, not write to what of /proc and /sys is the machine's, and exchange
-/// signals and ptrace with processes under the same profile alone.
-pub fn text() -> String {
+/// signals and ptrace with processes under the same profile alone. `own`: the profile of the server itself, which ends
+/// containers and reads of them in /proc.
+pub fn text(own: Option<&str>) -> String {
+    let own = own.map_or(String::new(), |name| {
+        format!("\n  signal (receive) peer=\"{name}\",\n  ptrace (readby) peer=\"{name}\",")
+    });
     format!(
         "profile {DEFAULT_PROFILE} flags=(attach_disconnected,mediate_deleted) {{
   file,
@@ -23,7 +27,7 @@ pub fn text() -> String {
   # The host's processes, and OCI runtimes where they have profiles of their own.
   signal (receive) peer=unconfined,
   signal (receive) peer=runc,
-  signal (receive) peer=crun,
+  signal (receive) peer=crun,{own}
   signal (send, receive) peer={DEFAULT_PROFILE},
   ptrace (trace, read, tracedby, readby) peer={DEFAULT_PROFILE},
 
@@ -56,8 +60,16 @@ mod tests {
     /// The parser needs no AppArmor in the kernel to read a profile; where it is not installed, the text is all there is.
     #[test]
     fn the_profile_parses() {
-        let text = text();
-        assert!(text.starts_with("profile knarr-default flags=") && !text.contains("{{"), "{text}");
+        let plain = text(None);
+        assert!(plain.starts_with("profile knarr-default flags=") && !plain.contains("peer=\""), "{plain}");
+        parses(&plain);
+        let confined = text(Some("/usr/bin/knarr//odd name"));
+        assert!(confined.contains("signal (receive) peer=\"/usr/bin/knarr//odd name\","), "{confined}");
+        parses(&confined);
+    }
+
+    fn parses(text: &str) {
+        assert!(!text.contains("{{"), "{text}");
         assert_eq!(text.matches('{').count(), text.matches('}').count());
         let parser = Command::new("apparmor_parser")
             .args(["--skip-kernel-load", "--skip-cache", "--debug"])
