@@ -52,7 +52,7 @@ pub struct Content {
     pub chain_ids: Vec<Digest>,
     pub size: u64,
     /// Bytes of the configuration.
-    config_bytes: usize,
+    kept_bytes: usize,
 }
 
 impl Image {
@@ -81,13 +81,18 @@ impl Image {
 
 /// Puts a content among those that are kept; others go where all together would take too much memory.
 fn keep(contents: &mut BTreeMap<Digest, Arc<Content>>, content: Arc<Content>) {
-    let mut bytes = content.config_bytes + contents.values().map(|c| c.config_bytes).sum::<usize>();
+    let mut bytes = content.kept_bytes + contents.values().map(|c| c.kept_bytes).sum::<usize>();
     while bytes > MAX_KEPT_BYTES
         && let Some((_, gone)) = contents.pop_first()
     {
-        bytes -= gone.config_bytes;
+        bytes -= gone.kept_bytes;
     }
     contents.insert(content.manifest, content);
+}
+
+/// What is kept of a layer's descriptor: a manifest may have any number of annotations, of which nothing is needed.
+fn bare(layer: &Descriptor) -> Descriptor {
+    Descriptor::new(&layer.media_type, layer.digest, layer.size)
 }
 
 /// All methods block.
@@ -189,18 +194,20 @@ impl Catalog {
                 diff_ids: blob.rootfs.diff_ids.len(),
             });
         }
-        let layers: u64 = manifest.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size));
-        let size = layers.saturating_add((bytes.len() + json.len()) as u64);
+        let total: u64 = manifest.layers.iter().fold(0, |sum, layer| sum.saturating_add(layer.size));
+        let size = total.saturating_add((bytes.len() + json.len()) as u64);
+        let layers: Vec<Descriptor> = manifest.layers.iter().map(bare).collect();
+        let kept_bytes = json.len() + layers.iter().map(|layer| layer.media_type.len()).sum::<usize>();
         Ok(Content {
             id,
             manifest: *digest,
             chain_ids: blob.chain_ids(),
             config: Arc::new(blob.config),
             created: blob.created.unwrap_or_default(),
-            layers: manifest.layers,
+            layers,
             diff_ids: blob.rootfs.diff_ids,
             size,
-            config_bytes: json.len(),
+            kept_bytes,
         })
     }
 
@@ -315,8 +322,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn annotations_are_not_kept() {
+        let mut layer = Descriptor::new("application/x", Digest::of(b"layer"), 7);
+        layer.annotations.insert("a".into(), "b".into());
+        assert_eq!(bare(&layer), Descriptor::new("application/x", Digest::of(b"layer"), 7));
+    }
+
+    #[test]
     fn kept_configurations_have_a_limit() {
-        let content = |number: u8, config_bytes| {
+        let content = |number: u8, kept_bytes| {
             Arc::new(Content {
                 id: Digest::of(&[number]),
                 manifest: Digest::of(&[number, number]),
@@ -326,7 +340,7 @@ mod tests {
                 diff_ids: Vec::new(),
                 chain_ids: Vec::new(),
                 size: 0,
-                config_bytes,
+                kept_bytes,
             })
         };
         let mut contents = BTreeMap::new();
