@@ -28,7 +28,7 @@ pub fn remove_folder(path: &Path) -> io::Result<()> {
         Err(Errno::ENOTDIR | Errno::ELOOP) => return fine_if_gone(fs::remove_file(path)),
         Err(error) => return Err(error.into()),
     };
-    let mut removal = Removal { device: fstat(&opened)?.st_dev, levels: Vec::new(), again: 0 };
+    let mut removal = Removal { levels: Vec::new(), again: 0 };
     removal.push(opened, CString::default())?;
     removal.empty()?;
     fine_if_gone(fs::remove_dir(path))
@@ -49,13 +49,13 @@ fn folder_flags() -> OFlag {
 struct Level {
     /// `None` where it was closed on the way down.
     entries: Option<OwningIter>,
-    inode: u64,
+    /// Device and inode: a subvolume of btrfs has a device of its own and is no mount.
+    identity: (u64, u64),
     /// In the folder above.
     name: CString,
 }
 
 struct Removal {
-    device: u64,
     levels: Vec<Level>,
     again: u32,
 }
@@ -67,12 +67,13 @@ fn descriptor(entries: &OwningIter) -> BorrowedFd<'_> {
 
 impl Removal {
     fn push(&mut self, folder: OwnedFd, name: CString) -> io::Result<()> {
-        let inode = fstat(&folder)?.st_ino;
+        let found = fstat(&folder)?;
+        let identity = (found.st_dev, found.st_ino);
         let entries = Some(Dir::from_fd(folder)?.into_iter());
         if let Some(at) = self.levels.len().checked_sub(KEPT_OPEN) {
             self.levels[at].entries = None;
         }
-        self.levels.push(Level { entries, inode, name });
+        self.levels.push(Level { entries, identity, name });
         Ok(())
     }
 
@@ -114,14 +115,13 @@ impl Removal {
 
     /// Removes the folder that was emptied, and goes on in the one above; not from the first one.
     fn go_up(&mut self) -> io::Result<bool> {
-        let device = self.device;
         let [.., above, Level { entries: Some(entries), name, .. }] = self.levels.as_mut_slice() else {
             return Ok(false);
         };
         if above.entries.is_none() {
             let parent = openat(descriptor(entries), "..", folder_flags(), Mode::empty())?;
             let found = fstat(&parent)?;
-            if (found.st_dev, found.st_ino) != (device, above.inode) {
+            if (found.st_dev, found.st_ino) != above.identity {
                 return Err(io::Error::other("a folder was moved while it was removed"));
             }
             above.entries = Some(Dir::from_fd(parent)?.into_iter());

@@ -44,7 +44,16 @@ pub enum Left {
 
 impl Left {
     pub fn read(folder: &SandboxFolder) -> Self {
-        let Some(record) = read_json::<Value>(&folder.record()) else { return Self::Nothing };
+        let foreign = |why: String| Self::Foreign { why, cgroup_parent: None };
+        let record = match fs::read(folder.record()) {
+            Ok(bytes) => match serde_json::from_slice::<Value>(&bytes) {
+                Ok(record) => record,
+                Err(error) => return foreign(format!("its record is damaged: {error}")),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::Nothing,
+            // Whether something runs in it is not known.
+            Err(error) => return foreign(format!("its record cannot be read: {error}")),
+        };
         let version =
             record["version"].as_u64().map_or(0, |version| u32::try_from(version).unwrap_or(u32::MAX));
         let cgroup_parent = record["config"]["cgroup_parent"].as_str().map(str::to_owned);
@@ -196,6 +205,21 @@ mod tests {
     fn mount_points() {
         let info = "1 0 1:1 / / rw - ext4 a rw\n2 1 1:2 / /s/a\\040b rw - tmpfs t rw\n3 1 1:2 / /sx rw - tmpfs t rw\n";
         assert_eq!(mount_points_below(info, Path::new("/s")), [PathBuf::from("/s/a b")]);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_not_one_that_was_never_written() {
+        let path = std::env::temp_dir().join(format!("knarr-left-{}", std::process::id()));
+        let folder = SandboxFolder::new(&path);
+        fs::create_dir_all(&path).unwrap();
+        assert!(matches!(Left::read(&folder), Left::Nothing));
+        fs::write(folder.record(), "{").unwrap();
+        assert!(matches!(Left::read(&folder), Left::Foreign { .. }));
+        fs::remove_file(folder.record()).unwrap();
+        // Reading it fails otherwise than because it is not there.
+        fs::create_dir(folder.record()).unwrap();
+        assert!(matches!(Left::read(&folder), Left::Foreign { .. }));
+        fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]

@@ -116,7 +116,11 @@ impl Runtime {
                 }
                 Left::Nothing => {
                     tracing::warn!(sandbox = %id, "removing a sandbox folder without a record");
-                    let _ = fs::remove_dir_all(folder.path());
+                    if let Ok(Err(error)) | Err(error) =
+                        blocking(move || sandbox::remove_folder(&folder)).await
+                    {
+                        tracing::error!(sandbox = %id, %error, "the sandbox left something behind");
+                    }
                 }
             }
         }
