@@ -390,6 +390,7 @@ async fn start_kubelet(
     status.labels = node_labels(options);
     status.kubelet_port = i32::from(options.kubelet_port);
     status.thresholds = options.thresholds;
+    status.watch_pods(&config, &runtime.cgroups);
     if let Some(fault) = status.reservation_fault() {
         bail!("{fault}");
     }

@@ -35,6 +35,8 @@ pub struct FileSystem {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     pub memory_available_bytes: u64,
+    /// What all pods together may still take, if they have a limit.
+    pub pods_memory_left_bytes: Option<u64>,
     /// Where the kubelet keeps its files.
     pub node_fs: FileSystem,
     /// Processes and threads.
@@ -65,6 +67,7 @@ impl Usage {
         let limit = |path: &str| text(path).trim().parse::<u64>().unwrap_or(u64::MAX);
         Ok(Self {
             memory_available_bytes: meminfo_bytes(&text("/proc/meminfo"), "MemAvailable"),
+            pods_memory_left_bytes: None,
             node_fs: FileSystem::read(data_dir)?,
             pids: threads(&text("/proc/loadavg")),
             max_pids: limit("/proc/sys/kernel/pid_max").min(limit("/proc/sys/kernel/threads-max")),

@@ -11,15 +11,17 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus, ObjectReference, Taint};
 use knarr_api::kind::Kind;
 use knarr_client::events::{EventRecorder, EventType};
 use knarr_client::{Client, Informer, Informers, ListOptions, Patch};
+use knarr_runtime::containers::Cgroups;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::machine::{Machine, Usage};
-use super::reserved::{Reserved, fault};
+use super::reserved::{Enforce, Reserved, fault};
 use super::status::{self, Facts};
 use super::thresholds::{Pressure, Thresholds};
 use super::{KUBELET_PORT, KUBELET_VERSION, lease, registration};
 use crate::config::Config;
+use crate::node_allocatable;
 use crate::runtime::ContainerRuntime;
 
 /// How often the machine is measured.
@@ -57,6 +59,8 @@ pub struct Options {
     pub kubelet_version: String,
     pub thresholds: Thresholds,
     pub reserved: Reserved,
+    /// The group above all pods, and its limit in bytes, if they have one together.
+    pub pods: Option<(Cgroups, u64)>,
 }
 
 impl Options {
@@ -73,6 +77,7 @@ impl Options {
             kubelet_version: KUBELET_VERSION.to_owned(),
             thresholds: Thresholds::default(),
             reserved: config.kube_reserved.plus(config.system_reserved),
+            pods: None,
         }
     }
 
@@ -84,6 +89,23 @@ impl Options {
     /// Why the node cannot keep as much as it is told to; `None` if it can.
     pub fn reservation_fault(&self) -> Option<String> {
         fault(&self.capacity(), &self.thresholds, &self.reserved)
+    }
+
+    /// Watches what all pods together use, where they have a limit together.
+    pub fn watch_pods(&mut self, config: &Config, cgroups: &Cgroups) {
+        if config.enforce_node_allocatable == Enforce::Pods {
+            let limit = node_allocatable::limits(config, &Machine::read(), u64::MAX).memory_limit;
+            let limit = limit.and_then(|bytes| u64::try_from(bytes).ok());
+            self.pods = limit.map(|bytes| (cgroups.clone(), bytes));
+        }
+    }
+
+    fn usage(&self) -> std::io::Result<Usage> {
+        let left = |(cgroups, limit): &(Cgroups, u64)| {
+            limit.saturating_sub(cgroups.stats("").memory_working_set_bytes)
+        };
+        let usage = Usage::read(&self.data_dir)?;
+        Ok(Usage { pods_memory_left_bytes: self.pods.as_ref().map(left), ..usage })
     }
 
     fn capacity(&self) -> status::ResourceList {
@@ -310,7 +332,7 @@ impl NodeStatusManager {
                  message:Network plugin returns error: {why}"
             ));
         }
-        let usage = match Usage::read(&self.options.data_dir) {
+        let usage = match self.options.usage() {
             Ok(usage) => usage,
             Err(error) => {
                 not_ready.push(format!("cannot read {}: {error}", self.options.data_dir.display()));

@@ -120,7 +120,7 @@ impl FromStr for Reserved {
 /// What the pods' cgroup is limited to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Enforce {
-    /// Allocatable, without what eviction keeps free: pods are evicted before the kernel kills in all of them.
+    /// Allocatable, with what eviction keeps free: the node is under pressure before the kernel kills in all of them.
     #[default]
     Pods,
     /// The machine.

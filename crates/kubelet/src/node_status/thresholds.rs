@@ -67,12 +67,17 @@ pub struct Pressure {
 }
 
 impl Thresholds {
+    /// `memory.available` is held against the machine and against what all pods together may have, as upstream does
+    /// with `allocatableMemory.available`: what is reserved beside them is not theirs to use up.
     pub fn pressure(&self, machine: &Machine, usage: &Usage) -> Pressure {
         let below = |left: u64, whole: u64, kept: Amount| whole > 0 && left < kept.of(whole);
         let fs = &usage.node_fs;
         let pids_left = usage.max_pids.saturating_sub(usage.pids);
         Pressure {
-            memory: below(usage.memory_available_bytes, machine.memory_bytes, self.memory_available),
+            memory: below(usage.memory_available_bytes, machine.memory_bytes, self.memory_available)
+                || usage
+                    .pods_memory_left_bytes
+                    .is_some_and(|left| below(left, machine.memory_bytes, self.memory_available)),
             disk: below(fs.available_bytes, fs.capacity_bytes, self.node_fs_available)
                 || below(fs.inodes_free, fs.inodes, self.node_fs_inodes_free),
             pids: below(pids_left, usage.max_pids, self.pid_available),
@@ -144,6 +149,7 @@ mod tests {
         let machine = Machine { memory_bytes: 1 << 30, ..Machine::default() };
         let usage = |memory: u64, disk: u64, inodes: u64, pids: u64| Usage {
             memory_available_bytes: memory << 20,
+            pods_memory_left_bytes: None,
             node_fs: FileSystem {
                 capacity_bytes: 100,
                 available_bytes: disk,
@@ -161,6 +167,11 @@ mod tests {
         ];
         for (usage, want) in table {
             assert_eq!(Thresholds::default().pressure(&machine, &usage), want, "{usage:?}");
+        }
+        // The machine has more, but nothing that pods may take.
+        let pods = |left: u64| Usage { pods_memory_left_bytes: Some(left << 20), ..usage(900, 10, 5, 0) };
+        for (left, memory) in [(100, false), (99, true)] {
+            assert_eq!(Thresholds::default().pressure(&machine, &pods(left)).memory, memory);
         }
         let pids: Thresholds = "pid.available<10%".parse().unwrap();
         let short = Pressure { pids: true, ..Pressure::default() };
