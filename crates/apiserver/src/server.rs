@@ -29,7 +29,7 @@ use crate::cache::{Caches, LoadError};
 use crate::cluster_ips;
 use crate::config::{Config, ConfigError};
 use crate::custom_resources::{self, CustomResources};
-use crate::discovery::{Discovery, LogCheck};
+use crate::discovery::{Discovery, HealthPace, LogCheck};
 use crate::encryption::{EncryptedStore, EncryptionConfig, KeyServices};
 use crate::flowcontrol::{self, Fairness};
 use crate::http::listener;
@@ -100,6 +100,7 @@ pub struct State {
     /// What has been done of the start.
     pub steps: Arc<Steps>,
     pub log_check: LogCheck,
+    pub health_pace: HealthPace,
     /// The key services that the encryption of the store depends on, where their health is to be shown.
     pub key_services: Option<KeyServices>,
     pub admission: Admission,
@@ -200,6 +201,7 @@ impl ApiServer {
             other_supervisors: Mutex::default(),
             steps,
             log_check: LogCheck::default(),
+            health_pace: HealthPace::default(),
             key_services,
             metrics,
             admission: Admission::new(&config.admission)?,

@@ -9,6 +9,7 @@
 //!   not helped for a while, so that a restart of the process is worth trying;
 //! - tasks of other components in the process (scheduler, controllers, node) are shown in `readyz` and do not count.
 
+mod pace;
 mod report;
 mod tasks;
 
@@ -16,6 +17,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use knarr_storage::NoSpace;
+
+pub use pace::Pace;
 
 use crate::aggregator;
 use crate::http::output::Answer;
@@ -151,7 +154,7 @@ pub async fn answer(server: &Inner, request: &Request, parts: &[&str]) -> Answer
         server.metrics.increment(Metric::HealthChecks, &[&check.name, word, endpoint.name()]);
     }
     let report = report::of(endpoint.name(), &all, &excluded, request.query.get("verbose").is_some());
-    if !report.log.is_empty() {
+    if !report.log.is_empty() && server.health_pace.is_due(endpoint.name(), server.clock.monotonic()) {
         // Whoever may ask need not be told more than that something failed; the log has it.
         tracing::info!(endpoint = endpoint.name(), failed = report.log, "health checks failed");
     }

@@ -32,6 +32,7 @@ use crate::registry::Request;
 use crate::registry::table::Table;
 use crate::resource_metrics;
 use crate::server::Inner;
+pub use health::Pace as HealthPace;
 pub use log_check::LogCheck;
 
 /// What discovery answers, made once for each state of the table of resources.
