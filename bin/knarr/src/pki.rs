@@ -110,6 +110,10 @@ impl Pki {
         Ok(format!("{}\n{}", self.kubelet_serving()?.ca_pem.trim(), self.ca_pem))
     }
 
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }

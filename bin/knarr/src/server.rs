@@ -26,7 +26,8 @@ use crate::api_flags::{
     API_SERVER_IDENTITY, ApiArgs, COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD, STORAGE_VERSION_API,
 };
 use crate::backup::schedule::{ScheduleArgs, Scheduled};
-use crate::certificates::authorities;
+use crate::certificates::authorities::plan::Rotation;
+use crate::certificates::authorities::{self, served};
 use crate::control_plane::IdentitySteps;
 use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
@@ -140,10 +141,11 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let scheduled = args.backups.scheduled(source.clone())?;
     let listener = preflight::listen(SocketAddr::new(args.bind_address, args.port), "--port")?;
 
-    let pki = progress
+    let (pki, rotation) = progress
         .step("certificates", async {
             authorities::resume(&layout.pki()).context("the rotation of authorities does not go on")?;
-            Ok((Arc::new(Pki::open_at(layout.pki(), Arc::clone(&clock))?), String::new()))
+            let rotation = authorities::load(&layout.pki())?;
+            Ok(((Arc::new(Pki::open_at(layout.pki(), Arc::clone(&clock))?), rotation), String::new()))
         })
         .await?;
     let store = progress
@@ -183,6 +185,9 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         start_scrub(&server, &store, &options, &clock, &stop);
     }
     start_components(&args, &server, &clock, &pki, &options, &stop);
+    if let Some(rotation) = rotation {
+        follow_rotation(rotation, &server, &clock, &pki, &options, &stop);
+    }
     let identity = steps.map(|steps| {
         let client = control_plane::own_client(&server, &clock, &options.supervisor);
         let of = options.clone();
@@ -308,6 +313,25 @@ fn start_scrub(
         let events = EventRecorder::new(client.clone(), "knarr", &node, stop.clone());
         scrub.clone().run(Arc::clone(&store), node.clone(), events, Arc::clone(&clock), stop)
     });
+}
+
+/// Starts what records that the authorities of the phase, in which the server has started, are published.
+fn follow_rotation(
+    rotation: Rotation,
+    server: &ApiServer,
+    clock: &Arc<dyn Clock>,
+    pki: &Arc<Pki>,
+    options: &control_plane::Options,
+    stop: &CancellationToken,
+) {
+    let client = control_plane::own_client(server, clock, &options.supervisor);
+    let (pki, clock) = (Arc::clone(pki), Arc::clone(clock));
+    let followed = options.supervisor.run_until_done("rotation-of-authorities", stop.clone(), move |stop| {
+        let (client, rotation) = (client.clone(), rotation.clone());
+        let (pki, clock) = (Arc::clone(&pki), Arc::clone(&clock));
+        async move { served::follow(&client, pki.ca_pem(), pki.folder(), &rotation, &*clock, stop).await }
+    });
+    tokio::spawn(followed);
 }
 
 /// Starts what works on the cluster in the background, as far as it is not left to others.

@@ -4,18 +4,14 @@
 //! that signs first. What was read over a connection that is trusted is kept, for as long as the kubeconfig is the same.
 
 use anyhow::{Context, Result, bail};
-use k8s_openapi::api::certificates::v1::ClusterTrustBundle;
 use knarr_client::Client;
 use knarr_client::kubeconfig::Access;
-use knarr_client::transport::ListOptions;
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::certificates::Store;
-use crate::certificates::facts;
-
-const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
+use crate::certificates::{facts, published};
 
 /// The access given, with the authorities that the cluster has published since.
 pub fn kept(store: &Store, given: Access) -> Access {
@@ -30,14 +26,8 @@ pub fn kept(store: &Store, given: Access) -> Access {
 
 /// The authorities that the cluster publishes now, where they are others than those of `access`.
 pub async fn news(client: &Client, access: &Access) -> Result<Option<String>> {
-    let options =
-        ListOptions { field_selector: Some(format!("spec.signerName={SIGNER}")), ..ListOptions::default() };
-    let (listed, _) = match client.list::<ClusterTrustBundle>(None, &options).await {
-        // A cluster that does not publish any.
-        Err(error) if error.status().is_some_and(|s| matches!(s.code(), 403 | 404)) => return Ok(None),
-        listed => listed.context("cannot read the cluster's authorities")?,
-    };
-    let bundles: Vec<&str> = listed.iter().map(|bundle| bundle.spec.trust_bundle.as_str()).collect();
+    let bundles = published::bundles(client).await.context("cannot read the cluster's authorities")?;
+    let bundles: Vec<&str> = bundles.iter().map(String::as_str).collect();
     changed(&bundles, access.certificate_authority.as_deref().unwrap_or_default())
 }
 

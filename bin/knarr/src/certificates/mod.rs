@@ -6,6 +6,7 @@ pub mod facts;
 pub mod folder_watch;
 pub mod inventory;
 pub mod issued;
+pub mod published;
 pub mod rotate;
 
 use std::path::PathBuf;

@@ -11,6 +11,8 @@ use crate::sandbox::{succeeded, wait_for};
 use crate::two_nodes::{WORKER, Worker, node_kubeconfig};
 
 const PODS: [&str; 2] = ["near", "far"];
+/// What `rotate-ca status` says before a restart.
+const UNSERVED: &str = "waits for the server to be restarted";
 
 fn rotate_ca(cluster: &Cluster, words: &[&str]) -> Output {
     let words = [&["certificates", "rotate-ca"], words].concat();
@@ -79,8 +81,17 @@ fn h10_authorities_are_replaced_while_pods_go_on() {
     for (step, authorities) in [(&["begin"][..], 2), (&["sign", "--force"], 2), (&["finish", "--force"], 1)] {
         let known = trusted(&worker);
         succeeded("rotate-ca", &rotate_ca(&cluster, step));
+        let status = || succeeded("rotate-ca", &rotate_ca(&cluster, &["status"]));
+        let is_last = status().contains("no rotation is under way");
+        assert!(is_last || status().contains(UNSERVED), "{}", status());
         assert!(cluster.interrupt_server());
         cluster.start_server();
+        wait_for("the authorities to be published", PATIENCE, || {
+            // The server that starts may hold the lock.
+            let status = rotate_ca(&cluster, &["status"]);
+            let text = String::from_utf8_lossy(&status.stdout);
+            (status.status.success() && !text.contains(UNSERVED)).then_some(())
+        });
         wait_for("the agent's trust", PATIENCE * 3, || {
             wake(&worker);
             let now = trusted(&worker);

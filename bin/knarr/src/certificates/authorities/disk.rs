@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use rcgen::KeyPair;
 
 use super::plan::{self, NAMES, Pair, Phase, Rotation, SERVICE_ACCOUNTS};
+use super::served;
 use crate::pki::{self, Pki, read, write_private};
 
 const FOLDER: &str = "rotation";
@@ -76,6 +77,7 @@ fn apply(folder: &Path, rotation: &Rotation) -> Result<()> {
         }
     }
     if rotation.phase.is_last() {
+        served::forget(folder)?;
         remove(&folder.join(FOLDER))?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 mod disk;
 pub mod plan;
+pub mod served;
 mod waiting;
 
 #[cfg(test)]

@@ -7,18 +7,19 @@ use anyhow::Result;
 use jiff::Timestamp;
 
 use super::plan::{Phase, Rotation};
+use super::served;
 use crate::certificates::inventory::{self, Entry, Origin};
 use crate::layout::Layout;
 
-/// For so long new authorities are trusted before they sign: agents look every few minutes, kubelets write what
-/// volumes hold within two minutes, and programs read their `ca.crt` anew in their own time.
+/// For so long new authorities are trusted before they sign, from when they are published: agents look every few minutes,
+/// kubelets write what volumes hold within two minutes, and programs read their `ca.crt` anew in their own time.
 const HEARD: Duration = Duration::from_secs(3600);
 
 /// What the operator should wait for before the next step, in words.
 pub fn on(layout: &Layout, rotation: &Rotation, now: Timestamp) -> Result<Vec<String>> {
     let mut on = Vec::new();
     if !rotation.phase.is_last() {
-        on.extend(time(rotation, now));
+        on.extend(time(rotation, served::at(&layout.pki(), rotation), now));
     }
     if rotation.phase == Phase::Sign {
         on.extend(signed_before(&inventory::read(layout)?, rotation, now));
@@ -26,8 +27,12 @@ pub fn on(layout: &Layout, rotation: &Rotation, now: Timestamp) -> Result<Vec<St
     Ok(on)
 }
 
-fn time(rotation: &Rotation, now: Timestamp) -> Option<String> {
-    let until = rotation.since.checked_add(HEARD).ok()?;
+/// `served` is when the authorities of the phase were published: not when the phase was entered on the disk.
+fn time(rotation: &Rotation, served: Option<Timestamp>, now: Timestamp) -> Option<String> {
+    let Some(served) = served else {
+        return Some("the server to be restarted and the authorities to be published".to_owned());
+    };
+    let until = served.checked_add(HEARD).ok()?;
     let what = match rotation.phase {
         Phase::Distribute => "everybody to have read the new authorities",
         _ => "agents to have certificates of the new authorities",
@@ -65,9 +70,13 @@ mod tests {
         let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         for phase in [Phase::Distribute, Phase::Sign] {
             let rotation = rotation(phase, since);
-            let early = time(&rotation, since + HEARD - Duration::from_secs(1)).unwrap();
-            assert!(early.ends_with("until 2026-01-01T01:00:00Z"), "{early}");
-            assert_eq!(time(&rotation, since + HEARD), None);
+            // An hour later, and nobody has restarted the server.
+            let unserved = time(&rotation, None, since + HEARD).unwrap();
+            assert!(unserved.starts_with("the server to be restarted"), "{unserved}");
+            let served = since + Duration::from_secs(58 * 60);
+            let early = time(&rotation, Some(served), served + HEARD - Duration::from_secs(1)).unwrap();
+            assert!(early.ends_with("until 2026-01-01T01:58:00Z"), "{early}");
+            assert_eq!(time(&rotation, Some(served), served + HEARD), None);
         }
     }
 

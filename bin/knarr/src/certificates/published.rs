@@ -1,0 +1,19 @@
+//! The authorities that a cluster publishes: the ClusterTrustBundles of `kubernetes.io/kube-apiserver-serving`.
+
+use k8s_openapi::api::certificates::v1::ClusterTrustBundle;
+use knarr_client::transport::ListOptions;
+use knarr_client::{Client, Result};
+
+const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
+
+/// The bundles (PEM). There is one, but for the moment in which the publisher replaces it; none where nobody publishes.
+pub async fn bundles(client: &Client) -> Result<Vec<String>> {
+    let options =
+        ListOptions { field_selector: Some(format!("spec.signerName={SIGNER}")), ..ListOptions::default() };
+    let (listed, _) = match client.list::<ClusterTrustBundle>(None, &options).await {
+        // A cluster that does not publish any.
+        Err(error) if error.status().is_some_and(|s| matches!(s.code(), 403 | 404)) => return Ok(Vec::new()),
+        listed => listed?,
+    };
+    Ok(listed.iter().map(|bundle| bundle.spec.trust_bundle.clone()).collect())
+}
