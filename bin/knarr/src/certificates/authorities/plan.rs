@@ -8,7 +8,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// What can be rotated, by the names of `knarr certificates`.
-pub const NAMES: [&str; 4] = ["ca", "front-proxy/ca", "kubelet-serving/ca", SERVICE_ACCOUNTS];
+pub const NAMES: [&str; 4] = [CA, "front-proxy/ca", KUBELET_SERVING, SERVICE_ACCOUNTS];
+/// The one that agents read, and whose change has them request new certificates.
+const CA: &str = "ca";
+const KUBELET_SERVING: &str = "kubelet-serving/ca";
 /// The key of service accounts' tokens, which has no certificate.
 pub const SERVICE_ACCOUNTS: &str = "service-accounts";
 
@@ -79,6 +82,10 @@ pub enum Refusal {
     UnderWay,
     #[error("{:?} is no authority: choose among {}", .0, NAMES.join(", "))]
     Name(String),
+    #[error(
+        "kubelet-serving/ca is replaced together with ca alone: agents request new certificates when that changes"
+    )]
+    Unheard,
     #[error("the new authorities do not sign yet: `knarr certificates rotate-ca sign` comes first")]
     NotSigning,
     #[error("the new authorities sign already")]
@@ -127,7 +134,12 @@ fn begin(names: &[String], now: Timestamp) -> Result<Rotation, Refusal> {
         return Err(Refusal::Name(name.clone()));
     }
     let wanted = |name: &&&str| names.is_empty() || names.iter().any(|n| n == **name);
-    let names = NAMES.iter().filter(wanted).map(|name| (*name).to_owned()).collect();
+    let names: Vec<String> = NAMES.iter().filter(wanted).map(|name| (*name).to_owned()).collect();
+    // Agents' certificates are on other machines: nothing here would show that they are still the old authority's.
+    let has = |wanted: &str| names.iter().any(|name| name == wanted);
+    if has(KUBELET_SERVING) && !has(CA) {
+        return Err(Refusal::Unheard);
+    }
     Ok(Rotation { phase: Phase::Distribute, begun: now, since: now, names })
 }
 
@@ -224,6 +236,10 @@ mod tests {
         };
         assert_eq!(begin(&[]).unwrap(), NAMES);
         assert_eq!(begin(&["front-proxy/ca", "ca"]).unwrap(), ["ca", "front-proxy/ca"]);
+        assert_eq!(begin(&["kubelet-serving/ca", "ca"]).unwrap(), ["ca", "kubelet-serving/ca"]);
+        for alone in [&["kubelet-serving/ca"][..], &["front-proxy/ca", "kubelet-serving/ca"]] {
+            assert_eq!(begin(alone), Err(Refusal::Unheard), "agents would not hear of it");
+        }
         assert_eq!(begin(&["apiserver"]), Err(Refusal::Name("apiserver".to_owned())));
     }
 
