@@ -12,11 +12,14 @@ use knarr_storage::{
     Compare, Embedded, Error, Etcd, EtcdOptions, EtcdTls, Op, Options, Precondition, Shifted, Store,
 };
 
+use crate::certificates::authorities::standing::{Standing, Verdict};
 use crate::layout::Layout;
 use crate::pki::Pki;
 
 /// Says whose cluster the store holds.
 pub const IDENTITY: &[u8] = b"/cluster/identity";
+/// How far the cluster is with rotations of its authorities; absent before the first one.
+const AUTHORITIES: &[u8] = b"/cluster/authorities";
 /// Is there while a backup is being restored.
 pub const RESTORING: &[u8] = b"/cluster/restoring";
 /// What is added to etcd's revisions, as a decimal number: etcd may be younger than the cluster that was restored into it.
@@ -24,6 +27,8 @@ pub const OFFSET: &[u8] = b"/cluster/revision-offset";
 /// How long a start waits for etcd, as kube-apiserver's does: it may have no leader, or start beside this server.
 const ETCD_WAIT: Duration = Duration::from_secs(60);
 const ETCD_RETRY: Duration = Duration::from_millis(500);
+/// How often a server that starts beside others writes how far it is.
+const ATTEMPTS: usize = 10;
 
 /// Which etcd cluster, and how it is reached.
 #[derive(Args)]
@@ -90,6 +95,7 @@ impl StoreArgs {
         }
         let store = self.etcd.connect_plain()?;
         claim(&*store, pki, &layout.pki()).await?;
+        keep_in_step(&*store, pki, self.etcd.prefix()).await?;
         // Only now is a restore known to be over, which writes the offset.
         self.etcd.shifted(store).await
     }
@@ -198,6 +204,39 @@ async fn claim(store: &dyn Store, pki: &Pki, folder: &Path) -> Result<()> {
         ),
         Err(error) => Err(error).context("cannot use etcd"),
     }
+}
+
+/// Refuses a server whose authorities the others have left behind while it was away; one that is further leaves a mark.
+pub async fn keep_in_step(store: &dyn Store, pki: &Pki, prefix: &str) -> Result<()> {
+    let ours = Standing::of(pki)?;
+    let key = || Bytes::from_static(AUTHORITIES);
+    let in_etcd = format!("{prefix}{}", String::from_utf8_lossy(AUTHORITIES));
+    for _ in 0..ATTEMPTS {
+        let held = until_reached(|| store.get(AUTHORITIES)).await.context("cannot use etcd")?;
+        let known = held.as_ref().map(|kv| serde_json::from_slice(&kv.value)).transpose();
+        let known: Option<Standing> = known.with_context(|| format!("the value of {in_etcd} is damaged"))?;
+        match ours.among(known.as_ref()) {
+            Verdict::Joins => return Ok(()),
+            Verdict::Leads => {}
+            Verdict::Misfit(names) => bail!(
+                "this server does not have the authorities of its cluster, which were replaced while it was away ({}): \
+                 copy ca.crt, ca.key, sa.*, identity, rotation, rotation.last, front-proxy/ca.* and kubelet-serving/ca.* from the \
+                 folder pki of a server that runs into {}, remove the folder rotation there if the other has none, and \
+                 start again. Only if all servers go back to what this one has: delete {in_etcd} in etcd",
+                names.join(", "),
+                pki.folder().display()
+            ),
+        }
+        let condition = held.map_or(Precondition::NotExists, |kv| Precondition::ModRevision(kv.mod_revision));
+        let value = Bytes::from(serde_json::to_vec(&ours)?);
+        match until_reached(|| store.put(key(), value.clone(), condition, None)).await {
+            Ok(_) => return Ok(()),
+            // Another server that starts has written, or this one, without an answer.
+            Err(Error::Conflict(_)) => {}
+            Err(error) => return Err(error).context("cannot use etcd"),
+        }
+    }
+    bail!("{in_etcd} is written again and again: start one server after the other")
 }
 
 /// Tries again for [`ETCD_WAIT`] while etcd cannot be reached or has an error of its own.

@@ -10,12 +10,15 @@ use rcgen::KeyPair;
 
 use super::plan::{self, NAMES, Pair, Phase, Rotation, SERVICE_ACCOUNTS};
 use super::served;
+use super::standing::Taken;
 use crate::pki::{self, Pki, read, write_private};
 
 const FOLDER: &str = "rotation";
 const STATE: &str = "state.json";
 /// Public keys of service accounts' tokens that were signed before.
 const FORMER: &str = "sa.former.pub";
+/// The last step of the rotation before, by which servers on one etcd know how far they are.
+const LAST: &str = "rotation.last";
 
 /// The rotation of the folder `pki`, if one is under way.
 pub fn load(pki: &Path) -> Result<Option<Rotation>> {
@@ -78,6 +81,8 @@ fn apply(folder: &Path, rotation: &Rotation) -> Result<()> {
     }
     if rotation.phase.is_last() {
         served::forget(folder)?;
+        let taken = Taken { begun: rotation.begun, phase: rotation.phase };
+        write_private(&folder.join(LAST), &serde_json::to_vec_pretty(&taken)?)?;
         remove(&folder.join(FOLDER))?;
     }
     Ok(())
@@ -85,18 +90,35 @@ fn apply(folder: &Path, rotation: &Rotation) -> Result<()> {
 
 /// Keys (PEM) with which tokens are verified beside the one that signs: of the rotation under way, and of former ones.
 pub fn further_token_keys(folder: &Path) -> Result<Vec<String>> {
-    let mut keys = Vec::new();
-    if let Some(rotation) = load(folder)?
-        && rotation.names.iter().any(|name| name == SERVICE_ACCOUNTS)
-        && let Some((old, new)) = pairs(folder, SERVICE_ACCOUNTS)?
-    {
-        keys.push(public(&if rotation.phase == Phase::Sign { old.key } else { new.key })?);
-    }
+    let mut keys: Vec<String> = other_token_key(folder)?.into_iter().collect();
     let former = folder.join(FORMER);
     if former.exists() {
         keys.push(read(&former)?);
     }
     Ok(keys)
+}
+
+/// The key (PEM) of the rotation under way that does not sign tokens.
+pub fn other_token_key(folder: &Path) -> Result<Option<String>> {
+    let Some(rotation) = load(folder)? else { return Ok(None) };
+    if !rotation.names.iter().any(|name| name == SERVICE_ACCOUNTS) {
+        return Ok(None);
+    }
+    let Some((old, new)) = pairs(folder, SERVICE_ACCOUNTS)? else { return Ok(None) };
+    public(&if rotation.phase == Phase::Sign { old.key } else { new.key }).map(Some)
+}
+
+/// The last step that was taken in this folder.
+pub fn taken(folder: &Path) -> Result<Option<Taken>> {
+    if let Some(rotation) = load(folder)? {
+        return Ok(Some(Taken { begun: rotation.begun, phase: rotation.phase }));
+    }
+    let path = folder.join(LAST);
+    if !path.try_exists().with_context(|| format!("cannot read {}", path.display()))? {
+        return Ok(None);
+    }
+    let taken = serde_json::from_str(&read(&path)?);
+    taken.map(Some).with_context(|| format!("{} is damaged: bring it back from a backup", path.display()))
 }
 
 fn keep_former(folder: &Path, key: &str) -> Result<()> {
@@ -109,7 +131,8 @@ fn keep_former(folder: &Path, key: &str) -> Result<()> {
     write_private(&path, format!("{before}{key}").as_bytes())
 }
 
-fn public(key: &str) -> Result<String> {
+/// The public key (PEM) of a private one.
+pub fn public(key: &str) -> Result<String> {
     Ok(KeyPair::from_pem(key).context("a key of service accounts is damaged")?.public_key_pem())
 }
 

@@ -3,10 +3,13 @@
 mod disk;
 pub mod plan;
 pub mod served;
+pub mod standing;
 mod waiting;
 
 #[cfg(test)]
 mod tests;
+
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
@@ -81,7 +84,11 @@ pub fn run(layout: &Layout, args: &RotateCaArgs) -> Result<()> {
         Some(rotation) => waiting::on(layout, rotation, now)?,
         None => Vec::new(),
     };
-    let next = plan::take(current.as_ref(), &step, &Waiting { on, forced }, now)?;
+    let mut next = plan::take(current.as_ref(), &step, &Waiting { on, forced }, now)?;
+    // By their beginnings servers know which rotation is the later one, whatever was done to the clock.
+    if let (Step::Begin(_), Some(last)) = (&step, disk::taken(&folder)?) {
+        next.begun = next.begun.max(last.begun.checked_add(Duration::from_secs(1))?);
+    }
     if let Step::Begin(_) = step {
         let pki = Pki::open(folder.clone())?;
         pki.authorities()?;

@@ -34,6 +34,16 @@ impl Phase {
         matches!(self, Self::Finish | Self::Cancel)
     }
 
+    /// Which of two phases of a rotation is later.
+    pub fn order(self) -> u8 {
+        match self {
+            Self::Distribute => 1,
+            Self::Cancel => 2,
+            Self::Sign => 3,
+            Self::Finish => 4,
+        }
+    }
+
     pub fn words(self) -> &'static str {
         match self {
             Self::Distribute => "the new authorities are trusted beside the old ones, which sign",

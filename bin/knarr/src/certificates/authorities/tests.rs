@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use knarr_storage::{Embedded, Options, Store};
+
 use super::plan::{NAMES, SERVICE_ACCOUNTS};
 use super::*;
 use crate::certificates::facts;
@@ -140,6 +142,66 @@ fn copy(from: &Path, to: &Path) {
         } else {
             fs::copy(entry.path(), target).unwrap();
         }
+    }
+}
+
+/// A server of the same cluster on one etcd, with what an administrator copies to it.
+fn another(name: &str, of: &Layout) -> (Folder, Layout) {
+    let (folder, layout) = cluster(name);
+    fs::remove_dir_all(layout.pki()).unwrap();
+    copy(&of.pki(), &layout.pki());
+    (folder, layout)
+}
+
+#[tokio::test]
+async fn a_server_that_was_away_while_authorities_were_replaced_is_refused() {
+    let store = Embedded::memory(Options::default());
+    let key = b"/cluster/authorities";
+    let start = async |layout: &Layout| {
+        let pki = Pki::open(layout.pki()).unwrap();
+        crate::store::keep_in_step(&store, &pki, "/knarr").await
+    };
+    let (_a, a) = cluster("step-a");
+    let (_b, b) = another("step-b", &a);
+    let (_c, away) = another("step-c", &a);
+    for server in [&a, &b, &away] {
+        start(server).await.unwrap();
+    }
+    assert!(store.get(key).await.unwrap().is_none(), "nothing changes before the first rotation");
+
+    step(&a, all()).unwrap();
+    for file in ["rotation", "identity"] {
+        let (from, to) = (a.pki().join(file), b.pki().join(file));
+        if from.is_dir() { copy(&from, &to) } else { drop(fs::copy(from, to).unwrap()) }
+    }
+    let actions = || [None, Some(Action::Sign { force: true }), Some(Action::Finish { force: true })];
+    for (first, second) in actions().into_iter().zip(actions()) {
+        first.into_iter().for_each(|action| step(&a, action).unwrap());
+        // The other one is a step behind, and starts in between.
+        start(&a).await.unwrap();
+        start(&b).await.unwrap();
+        second.into_iter().for_each(|action| step(&b, action).unwrap());
+        resume(&b.pki()).unwrap();
+        for server in [&b, &a, &b] {
+            start(server).await.unwrap();
+        }
+    }
+    let refused = start(&away).await.unwrap_err().to_string();
+    assert!(refused.contains("(ca, front-proxy/ca, kubelet-serving/ca, service-accounts)"), "{refused}");
+    assert!(refused.ends_with("delete /knarr/cluster/authorities in etcd"), "{refused}");
+    assert_eq!(
+        Pki::open(away.pki()).unwrap().identity().unwrap(),
+        Pki::open(a.pki()).unwrap().identity().unwrap(),
+        "by its identity it would be of the cluster"
+    );
+    // What was begun there is another rotation, of authorities that have gone.
+    step(&away, all()).unwrap();
+    assert!(start(&away).await.is_err());
+    let (_d, fresh) = another("step-d", &a);
+    start(&fresh).await.unwrap();
+    step(&fresh, all()).unwrap();
+    for server in [&fresh, &a, &b] {
+        start(server).await.unwrap();
     }
 }
 
