@@ -28,7 +28,7 @@ pub const CLIENT: &str = "kubelet-client";
 pub const SERVING: &str = "kubelet";
 /// Beside the serving certificate: a digest of the cluster's authority, as of the time it was issued.
 const CLUSTER: &str = "kubelet.cluster";
-/// The digest of a kubeconfig's authorities on a line, then those that took their place.
+/// The digest of a kubeconfig on a line, then the authorities that took the place of its own.
 const TRUSTED: &str = "cluster-ca.pem";
 
 /// Files of the data folder, readable by root alone.
@@ -53,6 +53,11 @@ impl Store {
         &self.folder
     }
 
+    /// The file of [`Store::trust`].
+    pub fn trust_file(&self) -> PathBuf {
+        self.folder.join(TRUSTED)
+    }
+
     /// The access given, with the client certificate of an earlier start.
     pub fn identity(&self, given: &Access) -> Option<Access> {
         self.read(CLIENT).map(|kept| with_credentials(given, &kept))
@@ -75,14 +80,14 @@ impl Store {
 
     /// The authorities that the cluster has published to whoever has the kubeconfig of this digest.
     pub fn trusted(&self, kubeconfig: &str) -> Option<String> {
-        let kept = fs::read_to_string(self.folder.join(TRUSTED)).ok()?;
+        let kept = fs::read_to_string(self.trust_file()).ok()?;
         let (of, bundle) = kept.split_once('\n')?;
         (of == kubeconfig).then(|| bundle.to_owned())
     }
 
     /// Keeps them.
     pub fn trust(&self, kubeconfig: &str, bundle: &str) -> Result<()> {
-        write_private(&self.folder.join(TRUSTED), format!("{kubeconfig}\n{bundle}").as_bytes())
+        write_private(&self.trust_file(), format!("{kubeconfig}\n{bundle}").as_bytes())
     }
 
     /// Whether no serving certificate is kept: that of the kubeconfig serves.

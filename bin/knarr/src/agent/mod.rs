@@ -9,7 +9,7 @@ mod trust;
 pub use certificates::{CLIENT, SERVING};
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -17,7 +17,7 @@ use clap::Args;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
-use knarr_client::{Client, Supervisor};
+use knarr_client::{Client, Error, Supervisor};
 use knarr_kubelet::server::{ClientAuthorities, ServingCertificate};
 use knarr_network::cidr::Ipv4Cidr;
 use tokio_util::sync::CancellationToken;
@@ -84,11 +84,13 @@ async fn run_async(args: AgentArgs) -> Result<()> {
     })?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let progress = Progress::start();
-    let kubeconfig = trust::digest(given.certificate_authority.as_deref().unwrap_or_default());
+    let kubeconfig = trust::kubeconfig(&given);
+    let own = given.certificate_authority.clone();
     let given = trust::kept(&certificates::Store::at(Layout::at(&args.data_dir).pki()), given);
+    let is_own = own == given.certificate_authority;
     let (given, user) = progress
         .step("API server", async {
-            let (access, user) = first_contact(&args, given, &clock).await?;
+            let (access, user) = first_contact(&args, given, is_own, &clock).await?;
             let shown = format!("{} as {}", access.server, user.name);
             Ok(((access, user), shown))
         })
@@ -100,25 +102,44 @@ async fn run_async(args: AgentArgs) -> Result<()> {
 }
 
 /// The access to start with, and whose it is: the kubeconfig's, or that of an earlier start where the kubeconfig's has
-/// expired since.
+/// expired since. `is_own` says whether the authorities are the kubeconfig's.
 async fn first_contact(
     args: &AgentArgs,
     given: Access,
+    is_own: bool,
     clock: &Arc<dyn Clock>,
 ) -> Result<(Access, access::User)> {
     let refused = match access::who_am_i(&access::client(&given, clock, "knarr-agent")?).await {
         Ok(user) => return Ok((given, user)),
         Err(error) => error,
     };
+    let store = certificates::Store::at(Layout::at(&args.data_dir).pki());
     let unauthorized = refused.status().is_some_and(|s| s.code() == 401);
-    if let Some(kept) = certificates::Store::at(Layout::at(&args.data_dir).pki()).identity(&given)
+    if let Some(kept) = store.identity(&given)
         && unauthorized
         && args.simulate.is_none()
         && let Ok(user) = access::who_am_i(&access::client(&kept, clock, "knarr-agent")?).await
     {
         return Ok((kept, user));
     }
-    Err(access::explained(refused, &given, &args.kubeconfig))
+    let followed = (!is_own).then(|| store.trust_file());
+    Err(explained(refused, &given, &args.kubeconfig, followed.as_deref()))
+}
+
+/// As [`access::explained`]; `followed` is the file of authorities that have taken the place of the kubeconfig's.
+fn explained(error: Error, given: &Access, kubeconfig: &Path, followed: Option<&Path>) -> anyhow::Error {
+    let unreachable = matches!(error, Error::Connection { .. });
+    let explained = access::explained(error, given, kubeconfig);
+    match followed {
+        Some(file) if unreachable => explained.context(format!(
+            "the authorities that the cluster has published since are trusted ({}), not those of {}: if the cluster \
+             was brought back from an older backup, write a new kubeconfig on its server (`knarr kubeconfig --node \
+             NAME`)",
+            file.display(),
+            kubeconfig.display()
+        )),
+        _ => explained,
+    }
 }
 
 async fn run_node(
@@ -245,5 +266,27 @@ fn with_credentials(given: &Access, credentials: &Credentials) -> Access {
         client_key: Some(credentials.key.clone().into_bytes()),
         token: None,
         ..given.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn authorities_that_took_the_place_of_the_kubeconfigs_are_named() {
+        let error =
+            || Error::Connection { server: "https://10.0.0.1:6443".into(), source: "unknown issuer".into() };
+        let access = Access { server: "https://10.0.0.1:6443".into(), ..Access::default() };
+        let words = |followed: Option<&Path>| {
+            format!("{:#}", explained(error(), &access, Path::new("worker.kubeconfig"), followed))
+        };
+        assert!(words(None).starts_with("check that the server runs"));
+        let followed = words(Some(Path::new("/d/pki/cluster-ca.pem")));
+        assert!(followed.contains("(/d/pki/cluster-ca.pem), not those of worker.kubeconfig"), "{followed}");
+        assert!(
+            followed.contains("knarr kubeconfig --node") && followed.ends_with("unknown issuer"),
+            "{followed}"
+        );
     }
 }

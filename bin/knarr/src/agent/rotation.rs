@@ -86,7 +86,7 @@ pub struct Renewal {
     pub transport: Arc<Rotating>,
     /// What the kubelet shows.
     pub serving: Arc<ServingCertificate>,
-    /// The digest of the kubeconfig's authorities.
+    /// The digest of the kubeconfig.
     pub kubeconfig: String,
     /// Whom the kubelet's clients are checked against, unless by a file.
     pub clients: Option<Arc<ClientAuthorities>>,

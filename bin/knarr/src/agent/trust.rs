@@ -1,7 +1,8 @@
 //! By what an agent knows its cluster: the kubeconfig's authorities, until the cluster has published others.
 //!
 //! The cluster publishes its authorities as the ClusterTrustBundle of `kubernetes.io/kube-apiserver-serving`, the one
-//! that signs first. What was read over a connection that is trusted is kept, for as long as the kubeconfig is the same.
+//! that signs first. What was read over a connection that is trusted is kept, for as long as the kubeconfig is the same:
+//! one that is written anew counts, though its authorities may be those of before, as after the restore of a backup.
 
 use anyhow::{Context, Result, bail};
 use knarr_client::Client;
@@ -15,8 +16,7 @@ use crate::certificates::{facts, published};
 
 /// The access given, with the authorities that the cluster has published since.
 pub fn kept(store: &Store, given: Access) -> Access {
-    let own = given.certificate_authority.as_deref().unwrap_or_default();
-    match store.trusted(&digest(own)) {
+    match store.trusted(&kubeconfig(&given)) {
         Some(bundle) if roots(&bundle).is_ok() => {
             Access { certificate_authority: Some(bundle.into_bytes()), ..given }
         }
@@ -72,6 +72,12 @@ pub fn is_superseded(access: &Access) -> bool {
     };
     let Some((leaf, (first, others))) = chain.first().zip(authorities.split_first()) else { return false };
     !facts::is_signed_by(leaf, first) && others.iter().any(|other| facts::is_signed_by(leaf, other))
+}
+
+/// By what a kubeconfig is known again: its authorities and its certificate. Tokens may be renewed in place.
+pub fn kubeconfig(given: &Access) -> String {
+    let parts = [&given.certificate_authority, &given.client_certificate];
+    digest(parts.map(|part| digest(part.as_deref().unwrap_or_default())).concat().as_bytes())
 }
 
 /// By what a kubeconfig's authorities are known again.
@@ -165,12 +171,14 @@ mod tests {
         let given = || access(old.ca_pem(), "x");
         let authorities = |access: Access| String::from_utf8(access.certificate_authority.unwrap()).unwrap();
         assert_eq!(authorities(kept(&store, given())), old.ca_pem());
-        store.trust(&digest(old.ca_pem().as_bytes()), new.ca_pem()).unwrap();
+        store.trust(&kubeconfig(&given()), new.ca_pem()).unwrap();
         assert_eq!(authorities(kept(&store, given())), new.ca_pem());
+        // A backup of before was restored, and has written another kubeconfig for the same node.
+        assert_eq!(authorities(kept(&store, access(old.ca_pem(), "y"))), old.ca_pem());
         let other = access(new.ca_pem(), "x");
         store.trust("another kubeconfig", old.ca_pem()).unwrap();
         assert_eq!(authorities(kept(&store, other)), new.ca_pem());
-        store.trust(&digest(old.ca_pem().as_bytes()), "damaged").unwrap();
+        store.trust(&kubeconfig(&given()), "damaged").unwrap();
         assert_eq!(authorities(kept(&store, given())), old.ca_pem());
     }
 }
