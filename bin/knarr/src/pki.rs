@@ -270,7 +270,16 @@ fn kept_identity(folder: &Path) -> Result<Option<String>> {
 
 /// Waits for other processes to be done with the folder, and keeps them from changing it until it is dropped.
 pub fn lock_to_read(folder: &Path) -> Result<Flock<fs::File>> {
-    let locked = Flock::lock(lock_file(folder)?, FlockArg::LockShared).map_err(|(_, error)| error);
+    wait_for(folder, FlockArg::LockShared)
+}
+
+/// As [`lock`], and waits for other processes to be done with the folder.
+pub fn wait_for_lock(folder: &Path) -> Result<Flock<fs::File>> {
+    wait_for(folder, FlockArg::LockExclusive)
+}
+
+fn wait_for(folder: &Path, how: FlockArg) -> Result<Flock<fs::File>> {
+    let locked = Flock::lock(lock_file(folder)?, how).map_err(|(_, error)| error);
     locked.with_context(|| format!("cannot lock {}", folder.display()))
 }
 
@@ -334,7 +343,8 @@ fn unreadable(path: &Path) -> String {
 /// Keeps other processes from changing a folder of certificates until it is dropped; fails while one of them does.
 pub fn lock(folder: &Path) -> Result<Flock<fs::File>> {
     Flock::lock(lock_file(folder)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
-        anyhow::Error::new(error).context("another process changes the certificates just now; try again")
+        anyhow::Error::new(error)
+            .context("another process changes the certificates just now, or a server starts; try again")
     })
 }
 
@@ -351,7 +361,10 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
     if fs::symlink_metadata(path).is_ok_and(is_private) && unchanged() {
         return Ok(());
     }
-    let temporary = path.with_extension("new");
+    // A name of its own: certificate and key differ in their extensions only.
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
     let write = || -> std::io::Result<()> {
         let mut file =
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -386,8 +399,14 @@ mod tests {
 
     #[test]
     fn private_files_are_written_where_something_changes() {
-        let path = std::env::temp_dir().join(format!("knarr-private-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("knarr-private-{}.crt", std::process::id()));
         let _ = fs::remove_file(&path);
+        // Another process is about to write the key.
+        let others = path.with_extension("key.new");
+        let theirs = path.with_extension("new");
+        for file in [&others, &theirs] {
+            fs::write(file, "theirs").unwrap();
+        }
         let written = |content: &str| {
             write_private(&path, content.as_bytes()).unwrap();
             let is = fs::metadata(&path).unwrap();
@@ -400,5 +419,9 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         written("b");
         fs::remove_file(&path).unwrap();
+        for file in [&others, &theirs] {
+            assert_eq!(fs::read_to_string(file).unwrap(), "theirs");
+            fs::remove_file(file).unwrap();
+        }
     }
 }

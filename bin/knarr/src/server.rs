@@ -141,13 +141,14 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     let scheduled = args.backups.scheduled(source.clone())?;
     let listener = preflight::listen(SocketAddr::new(args.bind_address, args.port), "--port")?;
 
-    let (pki, rotation) = progress
+    let authorities::Opened { pki, rotation, lock } = progress
         .step("certificates", async {
-            authorities::resume(&layout.pki()).context("the rotation of authorities does not go on")?;
-            let rotation = authorities::load(&layout.pki())?;
-            Ok(((Arc::new(Pki::open_at(layout.pki(), Arc::clone(&clock))?), rotation), String::new()))
+            let (folder, clock) = (layout.pki(), Arc::clone(&clock));
+            let opened = tokio::task::spawn_blocking(move || authorities::open(&folder, clock)).await??;
+            Ok((opened, String::new()))
         })
         .await?;
+    let pki = Arc::new(pki);
     let store = progress
         .step("store", async {
             let store = args.store.open(&layout, &pki).await?;
@@ -185,6 +186,9 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         start_scrub(&server, &store, &options, &clock, &stop);
     }
     start_components(&args, &server, &clock, &pki, &options, &stop);
+    let access = (!args.disable_node).then(|| node_access(&server, &clock, &pki, &options)).transpose()?;
+    // All of this start is read and written. Authorities may be replaced from here on.
+    drop(lock);
     if let Some(rotation) = rotation {
         follow_rotation(rotation, &server, &clock, &pki, &options, &stop);
     }
@@ -211,12 +215,12 @@ async fn run_async(args: ServerArgs) -> Result<()> {
         kubelet: None,
         external: [args.api.certificate_files(), args.store.certificate_files()].concat(),
     };
-    let node = if args.disable_node {
-        None
-    } else {
-        let access = node_access(&server, &clock, &pki, &options)?;
-        renewal.kubelet = Some(Arc::clone(&access.serving));
-        Some(node::start(node_options(&args, &options, &layout)?, access, &progress, stop.clone()).await?)
+    let node = match access {
+        None => None,
+        Some(access) => {
+            renewal.kubelet = Some(Arc::clone(&access.serving));
+            Some(node::start(node_options(&args, &options, &layout)?, access, &progress, stop.clone()).await?)
+        }
     };
     let renewal = Arc::new(renewal);
     options.supervisor.spawn("certificate-renewal", stop.clone(), {

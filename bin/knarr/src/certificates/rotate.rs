@@ -10,7 +10,7 @@ use super::inventory::{self, Entry, Origin};
 use crate::agent::{CLIENT, SERVING};
 use crate::kubeconfig;
 use crate::layout::Layout;
-use crate::pki::{Pki, write_private};
+use crate::pki::{self, Pki, write_private};
 
 /// Beside an agent's certificate: it is to be requested anew.
 pub const REQUESTED: &str = "rotate";
@@ -44,8 +44,8 @@ pub fn run(layout: &Layout, args: &RotateArgs) -> Result<()> {
     let own = |entry: &&Entry| entry.origin == Origin::Own && !entry.is_authority() && !entry.is_kubeconfig();
     let known: Vec<&str> = entries.iter().filter(own).map(|entry| entry.name.as_str()).collect();
     let chosen = choose(&known, args)?;
+    let _lock = pki::lock(&layout.pki())?;
     let pki = Pki::open(layout.pki())?;
-    let _lock = pki.lock()?;
     for name in chosen {
         let (authority, stem) = match name.rsplit_once('/') {
             Some(("front-proxy", stem)) => (pki.front_proxy()?, stem),
@@ -105,7 +105,7 @@ pub fn done(pki: &Path, name: &str) -> Result<()> {
 mod tests {
     use super::*;
     use crate::certificates::facts;
-    use crate::pki::{self, Subject};
+    use crate::pki::Subject;
 
     #[test]
     fn certificates_keep_their_subject_and_names() {

@@ -9,14 +9,20 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
+use nix::fcntl::Flock;
 
-pub use disk::{further_token_keys, load, resume};
+use disk::resume;
+pub use disk::{further_token_keys, load};
 use plan::{Phase, Rotation, Step, Waiting};
 
 use crate::layout::Layout;
@@ -101,6 +107,25 @@ pub fn run(layout: &Layout, args: &RotateCaArgs) -> Result<()> {
         println!("then {then}");
     }
     Ok(())
+}
+
+/// The authorities with which a server starts. Nobody else changes them until the lock is dropped.
+pub struct Opened {
+    pub pki: Pki,
+    /// The rotation under way.
+    pub rotation: Option<Rotation>,
+    pub lock: Flock<File>,
+}
+
+/// Opens the folder for a server's start: waits for other processes to be done with it, and finishes the step that one
+/// of them may have left.
+pub fn open(folder: &Path, clock: Arc<dyn Clock>) -> Result<Opened> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.with_context(|| format!("cannot create the folder {}", folder.display()))?;
+    let lock = pki::wait_for_lock(folder)?;
+    resume(folder).context("the rotation of authorities does not go on")?;
+    let rotation = load(folder)?;
+    Ok(Opened { pki: Pki::open_at(folder.to_owned(), clock)?, rotation, lock })
 }
 
 fn then(phase: Phase) -> Option<&'static str> {

@@ -145,6 +145,34 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+#[test]
+fn a_start_waits_until_a_step_is_written() {
+    let (_folder, layout) = cluster("start");
+    step(&layout, all()).unwrap();
+    let lock = pki::lock(&layout.pki()).unwrap();
+    let (send, receive) = std::sync::mpsc::channel();
+    let folder = layout.pki();
+    let start = std::thread::spawn(move || {
+        let opened = open(&folder, Arc::new(SystemClock)).unwrap();
+        send.send(()).unwrap();
+        opened
+    });
+    assert!(receive.recv_timeout(Duration::from_millis(200)).is_err(), "the step is being written");
+    // The next phase, of which only the state is on the disk.
+    let mut rotation = load(&layout.pki()).unwrap().unwrap();
+    rotation.phase = Phase::Sign;
+    let state = serde_json::to_vec(&rotation).unwrap();
+    fs::write(layout.pki().join("rotation/state.json"), state).unwrap();
+    drop(lock);
+    let opened = start.join().unwrap();
+    assert_eq!(opened.rotation.unwrap().phase, Phase::Sign);
+    assert_eq!(opened.pki.ca_pem(), read(&layout.pki().join("ca.crt")).unwrap());
+    assert!(bundle(&layout, "ca")[0].contains('@'), "the new one signs");
+    assert!(step(&layout, Action::Status).is_err(), "a step waits for the start in turn");
+    drop(opened.lock);
+    step(&layout, Action::Status).unwrap();
+}
+
 /// A server of the same cluster on one etcd, with what an administrator copies to it.
 fn another(name: &str, of: &Layout) -> (Folder, Layout) {
     let (folder, layout) = cluster(name);
