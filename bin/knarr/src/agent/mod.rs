@@ -177,6 +177,7 @@ async fn run_node(
         clock: Arc::clone(&clock),
         store: store.clone(),
         identity: identity.clone(),
+        superseded: trust::Superseded::default(),
         ip: options.ip,
         transport: Arc::clone(&transport),
         serving: Arc::clone(&serving),

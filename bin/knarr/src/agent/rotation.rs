@@ -23,6 +23,7 @@ use crate::certificates::rotate;
 /// How often the cluster's authorities are looked at. A machine's clock may be set, or the machine be asleep, in between.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_secs(1);
 
 /// A transport whose identity can be exchanged. Watches under way keep the old one until they end.
 pub struct Rotating {
@@ -84,6 +85,8 @@ pub struct Renewal {
     /// The node's address, for its serving certificate.
     pub ip: IpAddr,
     pub transport: Arc<Rotating>,
+    /// When it was renewed because of the authorities.
+    pub superseded: trust::Superseded,
     /// What the kubelet shows.
     pub serving: Arc<ServingCertificate>,
     /// The digest of the kubeconfig.
@@ -98,7 +101,11 @@ impl Renewal {
         let watch = FolderWatch::new(&[self.store.folder().to_owned()]);
         let watch = watch.inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {
-            let wait = match self.step().await {
+            let stepped = self.step().await;
+            // What the step has written is no news, but for a request that somebody has left meanwhile.
+            watch.iter().for_each(FolderWatch::forget);
+            let wait = match stepped {
+                Ok(_) if self.is_requested() => SOON,
                 Ok(wait) => wait,
                 Err(error) => {
                     tracing::warn!("the node's certificates were not renewed: {error:#}");
@@ -113,6 +120,10 @@ impl Renewal {
         }
     }
 
+    fn is_requested(&self) -> bool {
+        [CLIENT, SERVING].iter().any(|name| rotate::is_requested(self.store.folder(), name))
+    }
+
     /// Renews what is due; returns for how long nothing is.
     async fn step(&mut self) -> Result<Duration> {
         if let Err(error) = self.follow().await {
@@ -125,7 +136,7 @@ impl Renewal {
             Duration::try_from(due.duration_since(now)).unwrap_or(Duration::ZERO)
         });
         let folder = self.store.folder().to_owned();
-        let superseded = trust::is_superseded(&self.identity);
+        let superseded = self.superseded.is_due(&self.identity, now);
         if superseded && self.store.has_no_serving() {
             // The certificate served too, and the next one will not.
             rotate::request(&folder, SERVING)?;
@@ -137,6 +148,7 @@ impl Renewal {
             };
             let credentials = self.applicant(&node).request_identity(&self.identity).await?;
             self.identity = with_credentials(&self.given, &credentials);
+            self.superseded.renewed(&self.identity, now);
             self.transport.exchange(&self.identity)?;
             rotate::done(&folder, CLIENT)?;
             tracing::info!("the node's client certificate was renewed");

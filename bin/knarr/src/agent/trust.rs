@@ -4,7 +4,10 @@
 //! that signs first. What was read over a connection that is trusted is kept, for as long as the kubeconfig is the same:
 //! one that is written anew counts, though its authorities may be those of before, as after the restore of a backup.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
 use knarr_client::Client;
 use knarr_client::kubeconfig::Access;
 use rustls::RootCertStore;
@@ -59,6 +62,47 @@ fn roots(pem: &str) -> Result<()> {
         bail!("no authority in it");
     }
     Ok(())
+}
+
+/// How long after a renewal the next one is asked for, while the authorities are the same: twice as long each time.
+const FIRST_WAIT: Duration = Duration::from_secs(600);
+const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+
+/// When a superseded certificate is renewed. In a cluster of another make, whoever signs need not be the first of its
+/// authorities, and the next certificate is no better; in one that has several servers, one of them may be a step behind.
+#[derive(Debug, Default)]
+pub struct Superseded {
+    last: Option<Renewed>,
+}
+
+#[derive(Debug)]
+struct Renewed {
+    /// The digest of the authorities.
+    bundle: String,
+    at: Timestamp,
+    wait: Duration,
+}
+
+impl Superseded {
+    /// Whether a new certificate is due because of the authorities.
+    pub fn is_due(&self, access: &Access, now: Timestamp) -> bool {
+        let waits = |last: &Renewed| {
+            last.bundle == bundle(access) && now.duration_since(last.at).unsigned_abs() < last.wait
+        };
+        is_superseded(access) && !self.last.as_ref().is_some_and(waits)
+    }
+
+    /// It was renewed.
+    pub fn renewed(&mut self, access: &Access, now: Timestamp) {
+        let bundle = bundle(access);
+        let before = self.last.as_ref().filter(|last| last.bundle == bundle);
+        let wait = before.map_or(FIRST_WAIT, |last| last.wait.saturating_mul(2).min(LONGEST_WAIT));
+        self.last = Some(Renewed { bundle, at: now, wait });
+    }
+}
+
+fn bundle(access: &Access) -> String {
+    digest(access.certificate_authority.as_deref().unwrap_or_default())
 }
 
 /// Whether a certificate is signed by an authority that still is trusted, and no longer is the one that signs.
@@ -150,6 +194,7 @@ mod tests {
             client: true,
         };
         let leaf = old.sign(&subject).unwrap().certificate;
+        let later = new.sign(&subject).unwrap().certificate;
         let (old, new) = (old.ca_pem(), new.ca_pem());
         for (authorities, expected) in [
             (old.to_owned(), false),
@@ -161,6 +206,22 @@ mod tests {
             assert_eq!(is_superseded(&access(&authorities, &leaf)), expected);
         }
         assert!(!is_superseded(&Access::default()));
+
+        // A cluster that signs with the second of its authorities: each certificate is superseded at once.
+        let mut superseded = Superseded::default();
+        let known = access(&format!("{new}{old}"), &leaf);
+        let mut asked = Vec::new();
+        for minute in 0..10_000 {
+            let now = Timestamp::from_second(60 * minute).unwrap();
+            if superseded.is_due(&known, now) {
+                asked.push(minute);
+                superseded.renewed(&known, now);
+            }
+        }
+        assert_eq!(asked[..4], [0, 10, 30, 70], "no request after the other");
+        assert_eq!(asked.windows(2).map(|two| two[1] - two[0]).max(), Some(24 * 60));
+        let changed = access(&format!("{old}{new}"), &later);
+        assert!(superseded.is_due(&changed, Timestamp::from_second(600_000).unwrap()));
     }
 
     #[test]

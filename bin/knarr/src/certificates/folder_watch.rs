@@ -35,15 +35,29 @@ impl FolderWatch {
 
     /// Returns after a file was written, renamed or deleted. What was is not said: the folder is read anew.
     pub async fn changed(&self) -> Result<()> {
-        let mut ready = self.readiness.readable().await.context("cannot watch files")?;
-        self.forget();
-        ready.clear_ready();
-        Ok(())
+        loop {
+            let mut ready = self.readiness.readable().await.context("cannot watch files")?;
+            let changed = self.take();
+            ready.clear_ready();
+            // What was ready may have been forgotten since.
+            if changed {
+                return Ok(());
+            }
+        }
     }
 
     /// Drops the changes so far.
     pub fn forget(&self) {
-        while self.inotify.read_events().is_ok_and(|events| !events.is_empty()) {}
+        self.take();
+    }
+
+    /// Whether there were any.
+    fn take(&self) -> bool {
+        let mut some = false;
+        while self.inotify.read_events().is_ok_and(|events| !events.is_empty()) {
+            some = true;
+        }
+        some
     }
 }
 
@@ -87,6 +101,13 @@ mod tests {
         std::fs::write(folder.join("a"), "2").unwrap();
         watch.forget();
         assert!(tokio::time::timeout(quiet, watch.changed()).await.is_err());
+        // Also where it was noticed before it is forgotten.
+        std::fs::write(folder.join("a"), "3").unwrap();
+        drop(watch.readiness.readable().await.unwrap());
+        watch.forget();
+        assert!(tokio::time::timeout(quiet, watch.changed()).await.is_err());
+        std::fs::write(folder.join("a"), "4").unwrap();
+        watch.changed().await.unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         watch.changed().await.unwrap();
     }
