@@ -92,7 +92,8 @@ impl Standing {
         };
         let fits = |ours: &Trust, known: &Trust| match (ours.trusts(known), known.trusts(ours)) {
             (false, false) => false,
-            (true, true) => true,
+            // A step of which there is no record, as where files were copied, leaves nothing that the others removed.
+            (true, true) => self.taken.is_some() || ours.trusted.is_subset(&known.trusted),
             _ => leads,
         };
         let misfit = self
@@ -178,6 +179,7 @@ mod tests {
             (&standing(Some((2, Distribute)), "ac"), Some(&back), Verdict::Leads),
             // A further server without the record of the last one.
             (&standing(None, "b"), Some(&third), Verdict::Joins),
+            (&standing(None, "ba"), Some(&third), misfit()),
             // Another rotation of the same authority on another server.
             (&standing(Some((1, Sign)), "ba"), Some(&standing(Some((2, Sign)), "ca")), misfit()),
         ] {

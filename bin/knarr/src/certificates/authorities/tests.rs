@@ -145,6 +145,38 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// What docs/certificates.md says of several servers: the rotation is copied once, and each step is taken on each server.
+#[test]
+fn servers_that_take_the_same_steps_have_the_same_authorities() {
+    let (_a, a) = cluster("same-a");
+    let (_b, b) = another("same-b", &a);
+    step(&a, all()).unwrap();
+    copy_rotation(&a, &b);
+    resume(&b.pki()).unwrap();
+    let files = ["ca.crt", "ca.key", "sa.key", "identity", "front-proxy/ca.crt", "front-proxy/ca.key"];
+    let same = |further: &[&str]| {
+        for file in files.iter().chain(further) {
+            let of = |layout: &Layout| fs::read(layout.pki().join(file)).unwrap();
+            assert!(of(&a) == of(&b), "{file}");
+        }
+    };
+    same(&["rotation/state.json", "kubelet-serving/ca.crt", "kubelet-serving/ca.key"]);
+    for server in [&a, &b] {
+        step(server, Action::Sign { force: true }).unwrap();
+    }
+    same(&[]);
+    for server in [&b, &a] {
+        step(server, Action::Finish { force: true }).unwrap();
+    }
+    same(&["sa.former.pub", "rotation.last", "kubelet-serving/ca.crt", "kubelet-serving/ca.key"]);
+    assert!(load(&b.pki()).unwrap().is_none() && bundle(&b, "ca").len() == 1);
+}
+
+fn copy_rotation(from: &Layout, to: &Layout) {
+    copy(&from.pki().join("rotation"), &to.pki().join("rotation"));
+    fs::copy(from.pki().join("identity"), to.pki().join("identity")).unwrap();
+}
+
 #[test]
 fn a_start_waits_until_a_step_is_written() {
     let (_folder, layout) = cluster("start");
@@ -198,10 +230,7 @@ async fn a_server_that_was_away_while_authorities_were_replaced_is_refused() {
     assert!(store.get(key).await.unwrap().is_none(), "nothing changes before the first rotation");
 
     step(&a, all()).unwrap();
-    for file in ["rotation", "identity"] {
-        let (from, to) = (a.pki().join(file), b.pki().join(file));
-        if from.is_dir() { copy(&from, &to) } else { drop(fs::copy(from, to).unwrap()) }
-    }
+    copy_rotation(&a, &b);
     let actions = || [None, Some(Action::Sign { force: true }), Some(Action::Finish { force: true })];
     for (first, second) in actions().into_iter().zip(actions()) {
         first.into_iter().for_each(|action| step(&a, action).unwrap());
