@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use rcgen::KeyPair;
 
 use super::finding::Finding;
+use super::rotation;
 use crate::certificate;
 use crate::certificates::facts::{self, Facts};
 use crate::signer::TokenKey;
@@ -49,6 +50,7 @@ pub fn check(files: &Files, now: Timestamp) -> Vec<Finding> {
             }
         }
     }
+    findings.extend(rotation::check(files));
     findings
 }
 
@@ -78,6 +80,9 @@ fn certificate(
         (None, _) => return wrong("its key is missing".to_owned()),
         (Some(key), _) => {
             if let Some(problem) = misfit(content, key) {
+                if is_authority && rotation::goes_on_with(files, path) {
+                    return Some(Finding::error(AREA, path, rotation::BROKEN_OFF));
+                }
                 return wrong(problem.to_owned());
             }
         }
@@ -105,7 +110,7 @@ fn certificate(
 }
 
 /// Why a key (PEM) is not that of a certificate.
-fn misfit(certificate: &[u8], key: &[u8]) -> Option<&'static str> {
+pub fn misfit(certificate: &[u8], key: &[u8]) -> Option<&'static str> {
     let text = |bytes| std::str::from_utf8(bytes).unwrap_or_default();
     match KeyPair::from_pem(text(key)) {
         Err(_) => Some("its key cannot be read"),
@@ -117,15 +122,18 @@ fn misfit(certificate: &[u8], key: &[u8]) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
     use crate::pki::{Pki, Subject};
 
     /// The files of a server with three authorities and a certificate of each.
-    fn server() -> Files {
-        let folder = std::env::temp_dir().join(format!("knarr-check-pki-{}", std::process::id()));
+    pub fn server() -> Files {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("knarr-check-pki-{}-{n}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         let pki = Pki::open(folder.join("pki")).unwrap();
         pki.service_account_key().unwrap();

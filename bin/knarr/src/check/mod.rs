@@ -5,6 +5,7 @@ mod certificates;
 mod finding;
 mod folder;
 mod objects;
+mod rotation;
 
 #[cfg(test)]
 mod tests;
