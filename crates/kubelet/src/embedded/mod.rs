@@ -3,6 +3,7 @@
 mod app_armor;
 mod containers;
 mod errors;
+mod forwards;
 mod image_volumes;
 mod images;
 mod sandboxes;
@@ -66,6 +67,7 @@ struct Inner {
     /// The pod of each sandbox, kept past the sandbox's end for the events that follow.
     pods: Mutex<BTreeMap<String, String>>,
     events: broadcast::Sender<RuntimeEvent>,
+    forwards: Arc<forwards::Forwards>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -120,6 +122,7 @@ impl Embedded {
             addresses: Mutex::default(),
             pods: Mutex::default(),
             events,
+            forwards: Arc::default(),
         });
         let embedded = Self { inner };
         embedded.take_up().await?;
@@ -323,7 +326,7 @@ impl ContainerRuntime for Embedded {
 
     async fn port_forward(&self, sandbox_id: &str, port: u16) -> Result<Box<dyn Connection>> {
         let sandbox = self.inner.runtime.sandbox_status(sandbox_id).map_err(errors::container)?;
-        sessions::connect(sandbox.netns_path, port).await
+        self.inner.forwards.connect(sandbox_id, sandbox.netns_path, port).await
     }
 
     async fn container_stats(&self, id: &str) -> Result<ContainerStats> {

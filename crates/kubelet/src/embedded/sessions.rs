@@ -1,9 +1,5 @@
-//! Commands in containers, attaching, and connections into sandboxes.
+//! Commands in containers, and attaching.
 
-use std::fs::File;
-use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use knarr_runtime::containers as runtime;
@@ -14,7 +10,6 @@ use crate::runtime::*;
 
 /// Orders waiting for a session; terminals change size in bursts.
 const CONTROLS: usize = 16;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Embedded {
     pub(super) async fn run_command(&self, id: &str, command: &[String], seconds: u64) -> Result<ExecOutput> {
@@ -117,32 +112,4 @@ impl Embedded {
         });
         Ok(session)
     }
-}
-
-/// Connects to a loopback port, in the network namespace given or in our own.
-pub async fn connect(netns: Option<PathBuf>, port: u16) -> Result<Box<dyn Connection>> {
-    let (sender, receiver) = oneshot::channel();
-    // A thread of its own: one that has entered another namespace must not be used for anything else.
-    let spawned = std::thread::Builder::new().name("port-forward".into()).spawn(move || {
-        let _ = sender.send(connect_from(netns, port));
-    });
-    spawned.map_err(failed)?;
-    let stream = receiver.await.map_err(|_| RuntimeError::Failed("port-forward thread ended".into()))?;
-    let stream = stream.map_err(failed)?;
-    stream.set_nonblocking(true).map_err(failed)?;
-    Ok(Box::new(tokio::net::TcpStream::from_std(stream).map_err(failed)?))
-}
-
-fn failed(error: io::Error) -> RuntimeError {
-    RuntimeError::Failed(error.to_string())
-}
-
-fn connect_from(netns: Option<PathBuf>, port: u16) -> io::Result<TcpStream> {
-    if let Some(path) = netns {
-        nix::sched::setns(File::open(path)?, nix::sched::CloneFlags::CLONE_NEWNET)?;
-    }
-    let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
-    TcpStream::connect_timeout(&v4, CONNECT_TIMEOUT)
-        .or_else(|first| TcpStream::connect_timeout(&v6, CONNECT_TIMEOUT).map_err(|_| first))
 }
