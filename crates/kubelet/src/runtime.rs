@@ -13,7 +13,7 @@ pub use knarr_runtime::containers::{
     CapabilityChange, ContainerState, Device, IdRange, InterfaceStats, PidMode, Propagation, Resources,
     SandboxState, SeccompProfile, Stats, TerminalSize,
 };
-pub use knarr_runtime::images::{Credential, FsInfo, ImageUser, Keyring};
+pub use knarr_runtime::images::{Credential, DiskUsage, FsInfo, ImageUser, Keyring};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{broadcast, mpsc, oneshot};
 
@@ -362,6 +362,13 @@ pub enum RuntimeEventKind {
     SandboxStopped,
 }
 
+/// Whether statistics have what containers have written to their roots, which takes a walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Disk {
+    Measured,
+    LeftOut,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerStats {
     pub container_id: String,
@@ -369,9 +376,8 @@ pub struct ContainerStats {
     pub name: String,
     pub at: Timestamp,
     pub usage: Stats,
-    /// The writable layer.
-    pub rootfs_bytes: u64,
-    pub rootfs_inodes: u64,
+    /// What it has written to its root; `None` where it is not known, or was not asked for.
+    pub rootfs: Option<DiskUsage>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -448,7 +454,7 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     async fn port_forward(&self, sandbox_id: &str, port: u16) -> Result<Box<dyn Connection>>;
 
     async fn container_stats(&self, id: &str) -> Result<ContainerStats>;
-    async fn list_container_stats(&self) -> Result<Vec<ContainerStats>>;
+    async fn list_container_stats(&self, disk: Disk) -> Result<Vec<ContainerStats>>;
     async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>>;
     /// Of containers and ready sandboxes, as far as it is known.
     async fn usage_details(&self) -> Result<Vec<UsageDetails>> {

@@ -229,7 +229,7 @@ impl ContainerRuntime for Cri {
         self.stats_of(id).await
     }
 
-    async fn list_container_stats(&self) -> Result<Vec<ContainerStats>> {
+    async fn list_container_stats(&self, _: Disk) -> Result<Vec<ContainerStats>> {
         self.all_stats().await
     }
 

@@ -8,7 +8,9 @@ use super::messages as cri;
 use super::{Cri, client, status};
 use crate::labels;
 use crate::pod_cgroups;
-use crate::runtime::{ContainerStats, Result, RuntimeError, SandboxState, SandboxStats, Stats, UsageDetails};
+use crate::runtime::{
+    ContainerStats, DiskUsage, Result, RuntimeError, SandboxState, SandboxStats, Stats, UsageDetails,
+};
 
 const ONE: &str = "/runtime.v1.RuntimeService/ContainerStats";
 const LIST: &str = "/runtime.v1.RuntimeService/ListContainerStats";
@@ -21,7 +23,6 @@ fn value(number: Option<cri::UInt64Value>) -> u64 {
 fn container(stats: cri::ContainerStats, now: Timestamp) -> Option<(String, ContainerStats)> {
     let attributes = stats.attributes?;
     let (cpu, memory) = (stats.cpu.unwrap_or_default(), stats.memory.unwrap_or_default());
-    let layer = stats.writable_layer.unwrap_or_default();
     let usage = value(memory.usage_bytes);
     let working_set = value(memory.working_set_bytes);
     let found = ContainerStats {
@@ -39,8 +40,9 @@ fn container(stats: cri::ContainerStats, now: Timestamp) -> Option<(String, Cont
             major_page_faults: value(memory.major_page_faults),
             pids: 0,
         },
-        rootfs_bytes: value(layer.used_bytes),
-        rootfs_inodes: value(layer.inodes_used),
+        rootfs: stats
+            .writable_layer
+            .map(|layer| DiskUsage { bytes: value(layer.used_bytes), inodes: value(layer.inodes_used) }),
     };
     Some((attributes.labels.get(labels::POD_UID).cloned().unwrap_or_default(), found))
 }

@@ -170,18 +170,24 @@ impl Embedded {
         self.remove_snapshots(id).await
     }
 
-    pub(super) async fn stats_of(&self, container: &runtime::Container) -> Result<ContainerStats> {
+    pub(super) async fn stats_of(
+        &self,
+        container: &runtime::Container,
+        disk: Disk,
+    ) -> Result<ContainerStats> {
         let id = &container.spec.id;
         let usage = self.inner.runtime.container_stats(id).map_err(errors::container)?;
-        let rootfs = self.inner.images.snapshot_usage(id).await.map_err(errors::image)?;
+        let rootfs = match disk {
+            Disk::Measured => self.inner.images.snapshot_usage(id).await.map_err(errors::image)?,
+            Disk::LeftOut => None,
+        };
         Ok(ContainerStats {
             container_id: id.clone(),
             sandbox_id: container.sandbox_id.clone(),
             name: container.spec.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(),
             at: jiff::Timestamp::now(),
             usage,
-            rootfs_bytes: rootfs.bytes,
-            rootfs_inodes: rootfs.inodes,
+            rootfs,
         })
     }
 }

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use knarr_client::Supervisor;
 use knarr_runtime::containers::{Cgroups, Event, OciProgram, Runtime};
 use knarr_runtime::images::{ImageStore, PullOptions};
@@ -331,16 +331,14 @@ impl ContainerRuntime for Embedded {
 
     async fn container_stats(&self, id: &str) -> Result<ContainerStats> {
         let container = self.inner.runtime.container(id).map_err(errors::container)?;
-        self.stats_of(&container).await
+        self.stats_of(&container, Disk::Measured).await
     }
 
-    async fn list_container_stats(&self) -> Result<Vec<ContainerStats>> {
-        let mut all = Vec::new();
-        for container in self.inner.runtime.list_containers() {
-            // One that goes meanwhile is left out.
-            all.extend(self.stats_of(&container).await.ok());
-        }
-        Ok(all)
+    async fn list_container_stats(&self, disk: Disk) -> Result<Vec<ContainerStats>> {
+        let containers = self.inner.runtime.list_containers();
+        let all = join_all(containers.iter().map(|container| self.stats_of(container, disk))).await;
+        // One that goes meanwhile is left out.
+        Ok(all.into_iter().flatten().collect())
     }
 
     async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>> {

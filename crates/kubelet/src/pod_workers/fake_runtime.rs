@@ -289,7 +289,7 @@ impl ContainerRuntime for FakeRuntime {
         unused("stats")
     }
 
-    async fn list_container_stats(&self) -> Result<Vec<ContainerStats>> {
+    async fn list_container_stats(&self, _: Disk) -> Result<Vec<ContainerStats>> {
         Ok(Vec::new())
     }
 

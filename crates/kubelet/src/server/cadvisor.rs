@@ -14,10 +14,10 @@ use super::handler::Handler;
 use super::metrics::{Family, Labels, render, seconds};
 use super::stats::{self, NodeUsage, PodUsage};
 use crate::node_status::machine::Machine;
-use crate::runtime::{InterfaceStats, Stats, UsageDetails};
+use crate::runtime::{Disk, InterfaceStats, Stats, UsageDetails};
 
 pub async fn answer(handler: &Handler) -> Answer {
-    let usage = stats::pod_usage(handler).await.unwrap_or_default();
+    let usage = stats::pod_usage(handler, Disk::Measured).await.unwrap_or_default();
     let details = handler.runtime.usage_details().await.unwrap_or_default();
     let details: BTreeMap<String, UsageDetails> =
         details.into_iter().map(|details| (details.id.clone(), details)).collect();
@@ -133,7 +133,9 @@ impl Families {
             self.add(start, subject.labels.clone(), started.as_second() as f64, Some(subject.at));
             let fs =
                 ("container_fs_usage_bytes", "gauge", "Bytes that the container has written to its root.");
-            self.add(fs, subject.labels.clone(), container.rootfs_bytes as f64, Some(subject.at));
+            if let Some(rootfs) = container.rootfs {
+                self.add(fs, subject.labels.clone(), rootfs.bytes as f64, Some(subject.at));
+            }
         }
     }
 
@@ -276,7 +278,7 @@ fn image_of(pod: &Pod, container: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::{ContainerStats, Details, SandboxStats};
+    use crate::runtime::{ContainerStats, Details, DiskUsage, SandboxStats};
     use knarr_runtime::containers::InterfaceCounts;
     use knarr_runtime::containers::cgroups::{DeviceIo, Throttling};
     use serde_json::json;
@@ -304,8 +306,7 @@ mod tests {
             name: name.into(),
             at,
             usage,
-            rootfs_bytes: 7,
-            rootfs_inodes: 1,
+            rootfs: Some(DiskUsage { bytes: 7, inodes: 1 }),
         };
         let sandbox = SandboxStats { sandbox_id: "s1".into(), pod_uid: "u1".into(), at, usage };
         let counts = InterfaceCounts { bytes: 1, packets: 2, errors: 3, dropped: 4 };

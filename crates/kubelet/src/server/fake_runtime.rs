@@ -9,9 +9,9 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 
 use crate::runtime::{
     AttachRequest, Connection, ContainerConfig, ContainerRuntime, ContainerState, ContainerStats,
-    ContainerStatus, Control, ExecOutput, ExecRequest, FsInfo, Image, Keyring, PodRuntimeStatus,
-    PodSandboxConfig, PodSandboxStatus, PulledImage, Resources, Result, RuntimeError, RuntimeEvent,
-    RuntimeVersion, SandboxStats, Session, Stats,
+    ContainerStatus, Control, Disk, DiskUsage, ExecOutput, ExecRequest, FsInfo, Image, Keyring,
+    PodRuntimeStatus, PodSandboxConfig, PodSandboxStatus, PulledImage, Resources, Result, RuntimeError,
+    RuntimeEvent, RuntimeVersion, SandboxStats, Session, Stats,
 };
 
 /// `echo` copies its input, `exit N` ends with N, `both` writes to both outputs, `forever` waits to be killed,
@@ -20,12 +20,13 @@ pub struct FakeRuntime {
     pub controls: Mutex<Vec<Control>>,
     pub events: broadcast::Sender<RuntimeEvent>,
     pub running: Mutex<bool>,
+    pub disk_asked: Mutex<Vec<Disk>>,
 }
 
 impl Default for FakeRuntime {
     fn default() -> Self {
         let (events, _) = broadcast::channel(16);
-        Self { controls: Mutex::default(), events, running: Mutex::new(true) }
+        Self { controls: Mutex::default(), events, running: Mutex::new(true), disk_asked: Mutex::default() }
     }
 }
 
@@ -154,7 +155,8 @@ impl ContainerRuntime for Leaked {
         })
     }
 
-    async fn list_container_stats(&self) -> Result<Vec<ContainerStats>> {
+    async fn list_container_stats(&self, disk: Disk) -> Result<Vec<ContainerStats>> {
+        self.0.disk_asked.lock().unwrap().push(disk);
         let usage =
             Stats { cpu_usage_nanos: 1_500_000_000, memory_working_set_bytes: 4096, ..Stats::default() };
         Ok(vec![ContainerStats {
@@ -163,8 +165,7 @@ impl ContainerRuntime for Leaked {
             name: "c".into(),
             at: Timestamp::from_second(10).unwrap(),
             usage,
-            rootfs_bytes: 7,
-            rootfs_inodes: 2,
+            rootfs: Some(DiskUsage { bytes: 7, inodes: 2 }),
         }])
     }
 

@@ -15,6 +15,7 @@ use super::answer::{self, Answer};
 use super::handler::Handler;
 use super::stats::{self, NodeUsage, PodUsage};
 use crate::node_status::KUBELET_VERSION;
+use crate::runtime::Disk;
 use crate::volume_manager::Room;
 
 pub type Labels = Vec<(&'static str, String)>;
@@ -79,7 +80,7 @@ pub fn seconds(nanos: u64) -> f64 {
 
 pub async fn of_resources(handler: &Handler) -> Answer {
     let now = handler.client.clock().now();
-    let usage = stats::pod_usage(handler).await;
+    let usage = stats::pod_usage(handler, Disk::LeftOut).await;
     let failed = usage.is_err();
     answer::prometheus(render(&resource_families(
         &NodeUsage::read(),

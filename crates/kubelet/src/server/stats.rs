@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::answer::{self, Answer};
 use super::handler::Handler;
-use crate::runtime::{ContainerStats, FsInfo, SandboxStats, Stats};
+use crate::runtime::{ContainerStats, Disk, DiskUsage, FsInfo, RuntimeError, SandboxStats, Stats};
 use crate::volume_manager::VolumeUsage;
 
 /// The kernel counts processor time in hundredths of a second.
@@ -115,9 +115,9 @@ pub struct PodUsage {
 }
 
 /// The usage of all pods here, in the pods' order; those that the runtime does not know are left out.
-pub async fn pod_usage(handler: &Handler) -> Result<Vec<PodUsage>, crate::runtime::RuntimeError> {
+pub async fn pod_usage(handler: &Handler, disk: Disk) -> Result<Vec<PodUsage>, RuntimeError> {
     let sandboxes = handler.runtime.list_sandbox_stats().await?;
-    let containers = handler.runtime.list_container_stats().await?;
+    let containers = handler.runtime.list_container_stats(disk).await?;
     let uid_of: BTreeMap<&str, &str> =
         sandboxes.iter().map(|s| (s.sandbox_id.as_str(), s.pod_uid.as_str())).collect();
     let mut by_pod: BTreeMap<&str, Vec<ContainerStats>> = BTreeMap::new();
@@ -161,16 +161,20 @@ fn memory(at: Timestamp, usage: &Stats) -> Value {
     })
 }
 
-fn file_system(at: Timestamp, fs: &FsInfo, used_bytes: u64, inodes_used: u64) -> Value {
-    json!({
+/// What is not known has no field, as upstream.
+fn file_system(at: Timestamp, fs: &FsInfo, used: Option<DiskUsage>) -> Value {
+    let mut value = json!({
         "time": time(at),
         "availableBytes": fs.available_bytes,
         "capacityBytes": fs.capacity_bytes,
-        "usedBytes": used_bytes,
         "inodesFree": fs.inodes_free,
         "inodes": fs.inodes,
-        "inodesUsed": inodes_used,
-    })
+    });
+    if let Some(used) = used {
+        value["usedBytes"] = used.bytes.into();
+        value["inodesUsed"] = used.inodes.into();
+    }
+    value
 }
 
 /// When a container was started, as the pod's status tells it.
@@ -188,7 +192,7 @@ pub fn started_at(pod: &Pod, container_id: &str) -> Option<Timestamp> {
 }
 
 pub async fn summary(handler: &Handler) -> Answer {
-    let (usage, fs) = tokio::join!(pod_usage(handler), handler.runtime.image_fs_info());
+    let (usage, fs) = tokio::join!(pod_usage(handler, Disk::Measured), handler.runtime.image_fs_info());
     let (usage, fs) = match (usage, fs) {
         (Ok(usage), Ok(fs)) => (usage, fs),
         (Err(error), _) | (_, Err(error)) => {
@@ -229,8 +233,8 @@ fn node_stats(handler: &Handler, now: Timestamp, fs: &FsInfo) -> Value {
             "workingSetBytes": node.memory_working_set,
             "rssBytes": node.memory_rss,
         },
-        "fs": file_system(now, fs, used, inodes_used),
-        "runtime": {"imageFs": file_system(now, fs, fs.used.bytes, fs.used.inodes)},
+        "fs": file_system(now, fs, Some(DiskUsage { bytes: used, inodes: inodes_used })),
+        "runtime": {"imageFs": file_system(now, fs, Some(fs.used))},
     })
 }
 
@@ -251,9 +255,14 @@ fn pod_stats(rates: &Rates, usage: &PodUsage, fs: &FsInfo) -> Value {
         value.insert("cpu".to_owned(), cpu(rates, pod.uid(), sandbox.at, sandbox.usage.cpu_usage_nanos));
         value.insert("memory".to_owned(), memory(sandbox.at, &sandbox.usage));
         value.insert("process_stats".to_owned(), json!({"process_count": sandbox.usage.pids}));
-        let bytes = usage.containers.iter().map(|c| c.rootfs_bytes).sum();
-        let inodes = usage.containers.iter().map(|c| c.rootfs_inodes).sum();
-        value.insert("ephemeral-storage".to_owned(), file_system(sandbox.at, fs, bytes, inodes));
+        let mut used = Some(DiskUsage::default());
+        for container in &usage.containers {
+            used = used.zip(container.rootfs).map(|(mut sum, rootfs)| {
+                sum += rootfs;
+                sum
+            });
+        }
+        value.insert("ephemeral-storage".to_owned(), file_system(sandbox.at, fs, used));
     }
     Value::Object(value)
 }
@@ -279,7 +288,7 @@ fn container_stats(rates: &Rates, pod: &Pod, stats: &ContainerStats, fs: &FsInfo
         "startTime": time(start),
         "cpu": cpu(rates, &stats.container_id, stats.at, stats.usage.cpu_usage_nanos),
         "memory": memory(stats.at, &stats.usage),
-        "rootfs": file_system(stats.at, fs, stats.rootfs_bytes, stats.rootfs_inodes),
+        "rootfs": file_system(stats.at, fs, stats.rootfs),
     })
 }
 

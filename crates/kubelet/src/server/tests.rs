@@ -29,7 +29,7 @@ use super::fake_runtime::{FakeRuntime, Leaked};
 use super::handler::Handler;
 use super::serve::Node;
 use crate::pod_lookup::{ContainerRef, LookupError, PodLookup};
-use crate::runtime::{Control, RuntimeEvent, RuntimeEventKind, TerminalSize};
+use crate::runtime::{Control, Disk, RuntimeEvent, RuntimeEventKind, TerminalSize};
 
 struct OnePod {
     pod: Arc<Pod>,
@@ -340,8 +340,14 @@ async fn statistics() {
     ] {
         assert!(body.lines().any(|l| l == line), "{line} in {body}");
     }
+    assert_eq!(
+        lab.runtime.disk_asked.lock().unwrap().as_slice(),
+        [Disk::LeftOut],
+        "no walk for what is not shown"
+    );
     let (_, body) = lab.request("/stats/summary").await;
     let summary: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(summary["pods"][0]["containers"][0]["rootfs"]["usedBytes"], 7);
     assert_eq!(summary["node"]["nodeName"], "n1");
     let pod = &summary["pods"][0];
     assert_eq!(pod["podRef"], json!({"name": "p", "namespace": "ns", "uid": "u1"}));

@@ -23,6 +23,7 @@ mod digest;
 mod error;
 mod layers;
 mod locks;
+mod measured;
 mod oci;
 mod overlay;
 mod reference;

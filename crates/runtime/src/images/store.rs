@@ -13,6 +13,7 @@ use super::content::ContentStore;
 use super::error::ImageError;
 use super::layers::{LayerLimits, LayerStore};
 use super::locks::DigestLocks;
+use super::measured::Measured;
 use super::overlay::MappedIds;
 use super::reference::Reference;
 use super::snapshot::{Snapshot, SnapshotStore};
@@ -40,6 +41,7 @@ pub(super) struct Inner {
     pub catalog: Arc<Catalog>,
     pub collector: Arc<Collector>,
     pub locks: DigestLocks,
+    measured: Measured,
     pub limits: LayerLimits,
     syncing: AtomicBool,
 }
@@ -95,6 +97,7 @@ impl ImageStore {
             catalog,
             collector,
             locks: DigestLocks::default(),
+            measured: Measured::default(),
             limits,
             syncing: AtomicBool::new(false),
         };
@@ -190,16 +193,19 @@ impl ImageStore {
         let name = name.to_owned();
         self.blocking("removing a snapshot", move |inner| {
             inner.snapshots.remove(&name)?;
+            inner.measured.forget(&name);
             inner.snapshots.empty_trash();
             Ok(())
         })
         .await
     }
 
-    /// What the container wrote: bytes and inodes of its writable layer.
-    pub async fn snapshot_usage(&self, name: &str) -> Result<DiskUsage, ImageError> {
-        let name = name.to_owned();
-        self.blocking("measuring a snapshot", move |inner| inner.existing(&name)?.usage()).await
+    /// What the container wrote: bytes and inodes of its writable layer, as they were some seconds ago; longer ago
+    /// where there is much. `None` as long as that is not known.
+    pub async fn snapshot_usage(&self, name: &str) -> Result<Option<DiskUsage>, ImageError> {
+        let wanted = name.to_owned();
+        let snapshot = self.blocking("finding a snapshot", move |inner| inner.existing(&wanted)).await?;
+        Ok(self.inner.measured.usage(name, move || snapshot.usage()).await)
     }
 
     pub(super) async fn blocking<T: Send + 'static>(

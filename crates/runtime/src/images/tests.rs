@@ -247,7 +247,7 @@ async fn snapshots_protect_their_layers() {
     let store = ImageStore::open(dir.path()).await.unwrap();
     assert_eq!(store.snapshots().await.unwrap(), std::slice::from_ref(&snapshot));
     fs::write(snapshot.upperdir.join("new"), vec![1; 5000]).unwrap();
-    let usage = store.snapshot_usage("c1").await.unwrap();
+    let usage = store.snapshot_usage("c1").await.unwrap().unwrap();
     assert_eq!(usage.inodes, 2);
     assert!(usage.bytes >= 5000);
     assert!(snapshot.lowerdirs.iter().all(|lower| lower.exists()));

@@ -31,26 +31,58 @@ pub struct FsInfo {
     pub used: DiskUsage,
 }
 
+/// How much a walk looks at, and what it holds in memory for that.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    entries: u64,
+    /// Of the paths of folders that are still to be read.
+    path_bytes: usize,
+    /// Files with several links that are remembered. Of others each link has its part of the file.
+    links: usize,
+}
+
+const LIMITS: Limits = Limits { entries: 2_000_000, path_bytes: 16 << 20, links: 1 << 18 };
+
 /// Walks `dir` without leaving it or its file system; files with several links count once. What vanishes
-/// during the walk is not counted.
+/// during the walk is not counted, nor is what exceeds two million files.
 pub fn disk_usage(dir: &Path) -> io::Result<DiskUsage> {
+    walk(dir, LIMITS)
+}
+
+fn walk(dir: &Path, limits: Limits) -> io::Result<DiskUsage> {
     let root = fs::symlink_metadata(dir)?;
     let mut usage = DiskUsage { bytes: root.blocks() * 512, inodes: 1 };
     let mut linked = HashSet::new();
+    let (mut seen, mut path_bytes) = (0, 0);
     let mut todo = vec![dir.to_owned()];
     while let Some(dir) = todo.pop() {
+        path_bytes -= dir.as_os_str().len().min(path_bytes);
         let Ok(entries) = fs::read_dir(&dir) else { continue };
         for entry in entries.flatten() {
+            seen += 1;
+            if seen > limits.entries {
+                return Ok(usage);
+            }
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.dev() != root.dev() {
                 continue;
             }
-            if metadata.nlink() > 1 && !metadata.is_dir() && !linked.insert(metadata.ino()) {
-                continue;
+            let mut part = DiskUsage { bytes: metadata.blocks() * 512, inodes: 1 };
+            if metadata.nlink() > 1 && !metadata.is_dir() {
+                if linked.contains(&metadata.ino()) {
+                    continue;
+                } else if linked.len() < limits.links {
+                    linked.insert(metadata.ino());
+                } else {
+                    part.bytes /= metadata.nlink();
+                }
             }
-            usage += DiskUsage { bytes: metadata.blocks() * 512, inodes: 1 };
-            if metadata.is_dir() {
-                todo.push(entry.path());
+            usage += part;
+            let path = entry.path();
+            let room = path_bytes + path.as_os_str().len() <= limits.path_bytes;
+            if metadata.is_dir() && room {
+                path_bytes += path.as_os_str().len();
+                todo.push(path);
             }
         }
     }
@@ -84,7 +116,24 @@ mod tests {
         let usage = disk_usage(dir.path()).unwrap();
         assert_eq!(usage.inodes, 3);
         assert!((10_000..40_000).contains(&usage.bytes), "{usage:?}");
+        let few = Limits { links: 0, ..LIMITS };
+        let parts = walk(dir.path(), few).unwrap();
+        assert_eq!(parts.bytes, usage.bytes, "each link has its half");
         let info = fs_info(dir.path()).unwrap();
         assert!(info.capacity_bytes > info.available_bytes && info.available_bytes > 0);
+    }
+
+    #[test]
+    fn walks_have_an_end() {
+        let dir = TempDir::new();
+        for n in 0..100 {
+            fs::create_dir(dir.path().join(n.to_string())).unwrap();
+            fs::write(dir.path().join(n.to_string()).join("file"), "x").unwrap();
+        }
+        let inodes = |limits| walk(dir.path(), limits).unwrap().inodes;
+        assert_eq!(inodes(LIMITS), 201);
+        assert_eq!(inodes(Limits { entries: 50, ..LIMITS }), 51);
+        let one_folder = dir.path().join("00").as_os_str().len();
+        assert_eq!(inodes(Limits { path_bytes: one_folder, ..LIMITS }), 102);
     }
 }
