@@ -9,18 +9,16 @@ use k8s_openapi::api::core::v1::Container;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::clock::Clock;
 use knarr_runtime::images::Reference;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 use crate::back_off::BackOff;
 use crate::events::ContainerEvents;
 use crate::pull_secrets::PullSecrets;
+use crate::pull_turns::PullTurns;
 use crate::pulled_images::{self, Access, PulledImages, RecordError};
 use crate::runtime::{ContainerRuntime, Image, PulledImage};
 use crate::status::StartFailure;
 use crate::volumes::ObjectSource;
-
-/// Pulls at the same time, unless they are to be one after the other.
-const PARALLEL_PULLS: usize = 5;
 
 /// How long a failed pull is shown before its back-off is.
 const SHOW_ERROR: Duration = Duration::from_secs(2);
@@ -45,7 +43,7 @@ pub struct ImageManager {
     objects: Arc<ObjectSource>,
     clock: Arc<dyn Clock>,
     pulled: Arc<PulledImages>,
-    pulls: Semaphore,
+    turns: Arc<PullTurns>,
     state: Mutex<State>,
     /// Notified after each pull.
     changed: Arc<Notify>,
@@ -63,9 +61,9 @@ impl ImageManager {
         pulled: PulledImages,
         serialize_pulls: bool,
     ) -> Self {
-        let pulls = Semaphore::new(if serialize_pulls { 1 } else { PARALLEL_PULLS });
+        let turns = Arc::new(PullTurns::new(serialize_pulls));
         let pulled = Arc::new(pulled);
-        Self { runtime, objects, clock, pulled, pulls, state: Mutex::default(), changed: Arc::default() }
+        Self { runtime, objects, clock, pulled, turns, state: Mutex::default(), changed: Arc::default() }
     }
 
     /// Takes up the records of an earlier run; before pods run.
@@ -187,8 +185,7 @@ impl ImageManager {
         events.normal("Pulling", format!("Pulling image {wanted:?}"));
         let secrets = PullSecrets::of_pod(&self.objects, events.pod).await;
         let asked = self.clock.monotonic();
-        // The semaphore is never closed.
-        let _turn = self.pulls.acquire().await;
+        let _turn = self.turns.turn(events.pod.namespace()).await;
         let started = self.clock.monotonic();
         match self.runtime.pull_image(wanted, &secrets.keyring).await {
             Ok(pulled) => {

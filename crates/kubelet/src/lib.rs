@@ -32,6 +32,7 @@ pub mod pod_syncer;
 pub mod pod_workers;
 pub mod probes;
 mod pull_secrets;
+mod pull_turns;
 pub mod pulled_images;
 pub mod qos;
 pub mod resources;

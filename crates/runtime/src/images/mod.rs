@@ -52,7 +52,7 @@ pub use oci::{DocumentError, Platform};
 pub use overlay::MappedIds;
 pub use reference::{Reference, ReferenceError};
 pub use registry::{
-    Mirror, MirrorError, NetworkError, Progress, ProgressFn, PullOptions, Pulled, RegistryError,
+    Mirror, MirrorError, NetworkError, Pace, Progress, ProgressFn, PullOptions, Pulled, RegistryError,
 };
 pub use snapshot::Snapshot;
 pub use store::{ImageStore, Removed};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, LOCATION, USER_AGENT};
@@ -14,6 +14,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::pace::{Pace, Paced};
 use super::{NetworkError, RegistryError};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -184,13 +185,16 @@ where
 }
 
 /// The next piece of a body; None at its end.
-pub async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, NetworkError> {
+pub async fn next_chunk(body: &mut Incoming, paced: &mut Paced) -> Result<Option<Bytes>, NetworkError> {
     loop {
+        let began = Instant::now();
         let frame = tokio::time::timeout(BODY_TIMEOUT, body.frame());
         match frame.await.map_err(|_| NetworkError::Timeout("more of the response body"))? {
             None => return Ok(None),
             Some(frame) => {
-                if let Ok(data) = frame?.into_data() {
+                let data = frame?.into_data();
+                paced.came(began.elapsed(), data.as_ref().map_or(0, Bytes::len))?;
+                if let Ok(data) = data {
                     return Ok(Some(data));
                 }
             }
@@ -200,8 +204,8 @@ pub async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, NetworkErr
 
 /// A whole body of at most `limit` bytes; None if it is longer.
 pub async fn read_body(mut body: Incoming, limit: u64) -> Result<Option<Vec<u8>>, NetworkError> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = next_chunk(&mut body).await? {
+    let (mut bytes, mut paced) = (Vec::new(), Paced::new(Pace::default()));
+    while let Some(chunk) = next_chunk(&mut body, &mut paced).await? {
         if (bytes.len() + chunk.len()) as u64 > limit {
             return Ok(None);
         }

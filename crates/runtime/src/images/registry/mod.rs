@@ -4,6 +4,7 @@ mod auth;
 mod client;
 mod http;
 mod mirror;
+mod pace;
 mod pull;
 
 use std::io;
@@ -14,6 +15,7 @@ use super::error::{ContentError, ErrorKind};
 use super::oci::DocumentError;
 
 pub use mirror::{Mirror, MirrorError};
+pub use pace::Pace;
 pub use pull::{Progress, ProgressFn, PullOptions, Pulled};
 
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +53,8 @@ pub enum NetworkError {
     Http(#[from] hyper::Error),
     #[error("timeout awaiting {0}")]
     Timeout(&'static str),
+    #[error("too slow: {bytes} bytes in {seconds} s")]
+    Slow { bytes: u64, seconds: u64 },
     #[error("connection ended after {got} of {wanted} bytes")]
     Short { got: u64, wanted: u64 },
 }
@@ -79,7 +83,8 @@ impl RegistryError {
     fn is_transient(&self) -> bool {
         match self {
             RegistryError::Network { source, .. } => {
-                !matches!(source, NetworkError::Roots(_) | NetworkError::Tls { .. })
+                use NetworkError::{Roots, Slow, Tls};
+                !matches!(source, Roots(_) | Tls { .. } | Slow { .. })
             }
             RegistryError::Status { status, .. } => status.is_server_error() || status.as_u16() == 429,
             RegistryError::Authorize { source, .. } => source.is_transient(),

@@ -18,6 +18,7 @@ use super::super::store::{ImageStore, Inner};
 use super::client::{Fetched, MAX_ATTEMPTS, RegistryClient, pause};
 use super::http::{HttpClient, next_chunk};
 use super::mirror::Mirror;
+use super::pace::{Pace, Paced};
 use super::{NetworkError, RegistryError};
 
 /// Chunks on their way from the network to the disk, per blob.
@@ -53,6 +54,8 @@ pub struct PullOptions {
     pub max_parallel_layers: usize,
     /// Largest compressed layer, in bytes.
     pub max_layer_bytes: u64,
+    /// What a registry has to give, else the pull fails.
+    pub pace: Pace,
     pub progress: Option<ProgressFn>,
 }
 
@@ -65,6 +68,7 @@ impl Default for PullOptions {
             mirrors: Vec::new(),
             max_parallel_layers: 3,
             max_layer_bytes: 256 << 30,
+            pace: Pace::default(),
             progress: None,
         }
     }
@@ -249,11 +253,12 @@ impl Pull {
         let ingest = self.store.blocking("storing a blob", |inner| Ok(inner.content.ingest()?)).await?;
         let mut slot = Some(ingest);
         let mut attempt = 0;
+        let mut paced = Paced::new(self.options.pace);
         loop {
             attempt += 1;
             let Some(ingest) = slot.take() else { return Err(ImageError::Panicked("storing a blob")) };
             let before = ingest.written();
-            let (ingest, result) = self.fetch_once(&blob, ingest).await?;
+            let (ingest, result) = self.fetch_once(&blob, ingest, &mut paced).await?;
             match result {
                 Ok(()) => {
                     let commit =
@@ -279,6 +284,7 @@ impl Pull {
         &self,
         blob: &Descriptor,
         mut ingest: Ingest,
+        paced: &mut Paced,
     ) -> Result<(Ingest, Result<(), RegistryError>), ImageError> {
         let (call, from, response) = match self.client.blob(&blob.digest, ingest.written()).await {
             Ok(started) => started,
@@ -299,7 +305,7 @@ impl Pull {
         let mut reported = from;
         self.report(blob, done);
         let result = loop {
-            let chunk = match next_chunk(&mut body).await {
+            let chunk = match next_chunk(&mut body, paced).await {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) if done < blob.size => {
                     break Err(call.failed(NetworkError::Short { got: done, wanted: blob.size }));

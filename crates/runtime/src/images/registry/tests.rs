@@ -245,6 +245,9 @@ impl Asked {
     }
 }
 
+/// A header of answers that are sent byte by byte.
+const TRICKLES: &str = "X-Trickles: yes\r\n";
+
 /// Answers are raw HTTP; what they lack after the head is where the connection breaks.
 type Script = dyn Fn(&Asked) -> Vec<u8> + Send + Sync;
 
@@ -268,6 +271,13 @@ async fn scripted(script: impl Fn(&str, &Asked) -> Vec<u8> + Send + Sync + 'stat
                 let head = String::from_utf8_lossy(&head).into_owned();
                 let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
                 let answer = script(&Asked { path, head });
+                if answer.windows(TRICKLES.len()).any(|w| w == TRICKLES.as_bytes()) {
+                    for byte in answer {
+                        let _ = stream.write_all(&[byte]).await;
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                    return;
+                }
                 let _ = stream.write_all(&answer).await;
                 let _ = stream.shutdown().await;
             });
@@ -395,6 +405,23 @@ async fn broken_downloads_go_on_where_they_broke() {
     assert_eq!(pulled.id, image.id);
     let big = image.blobs[0].0.to_string();
     assert_eq!(requests.lock().unwrap().iter().filter(|path| path.ends_with(&big)).count(), 4);
+}
+
+#[tokio::test]
+async fn a_registry_that_trickles_is_given_up() {
+    let image = sample();
+    let host = scripted(move |_, asked| match asked.path.contains("/blobs/") {
+        true => answer("200 OK", TRICKLES, &vec![0; 1 << 20]),
+        false => serve(&image, &asked.path),
+    })
+    .await;
+    let pace = Pace { span: Duration::from_millis(300), min_bytes: 1000 };
+    let options = PullOptions { pace, ..Default::default() };
+    let pulling = tokio::time::timeout(Duration::from_secs(20), pull(&host, &options));
+    let error = pulling.await.expect("it is waited for");
+    let error = error.expect_err("it was pulled");
+    assert_eq!(error.kind(), ErrorKind::Network);
+    assert!(error.chain().contains(" bytes in 0 s"), "{}", error.chain());
 }
 
 #[tokio::test]
