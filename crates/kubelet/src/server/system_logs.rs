@@ -5,7 +5,7 @@
 //! choose which files of the node others read.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
+use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
 use super::answer::{self, Answer};
@@ -122,16 +123,17 @@ fn escaped_html(name: &str) -> String {
 /// The file as long as it is now: one that grows is read to its former end.
 fn stream(file: File, size: u64) -> Answer {
     let (sender, chunks) = mpsc::channel(2);
-    // Short: it ends with the file, or when the client has gone.
-    tokio::task::spawn_blocking(move || {
-        let mut rest = file.take(size);
+    // It ends with the file, or when the client has gone. A thread is held for each read alone: clients may take their
+    // time.
+    tokio::spawn(async move {
+        let mut rest = tokio::fs::File::from_std(file).take(size);
         loop {
             let mut chunk = vec![0; CHUNK];
-            match rest.read(&mut chunk) {
+            match rest.read(&mut chunk).await {
                 Ok(0) | Err(_) => return,
                 Ok(count) => chunk.truncate(count),
             }
-            if sender.blocking_send(Bytes::from(chunk)).is_err() {
+            if sender.send(Bytes::from(chunk)).await.is_err() {
                 return;
             }
         }
@@ -144,6 +146,30 @@ mod tests {
     use super::*;
     use http_body_util::BodyExt;
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn who_does_not_read_holds_no_thread() {
+        let root = std::env::temp_dir().join(format!("knarr-logs-{:016x}", fastrand::u64(..)));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::write(root.join("long"), vec![b'x'; 4 << 20]).unwrap();
+        std::fs::write(root.join("short"), "x").unwrap();
+        let mut few_threads = tokio::runtime::Builder::new_current_thread();
+        let runtime = few_threads.enable_all().max_blocking_threads(2).build().unwrap();
+        let read = runtime.block_on(async {
+            let mut unread = Vec::new();
+            let reading = async {
+                for _ in 0..8 {
+                    unread.push(answer(&root, "long".to_owned()).await);
+                }
+                get(&root, "short").await
+            };
+            tokio::time::timeout(std::time::Duration::from_secs(10), reading).await
+        });
+        // Threads that wait for readers would be waited for.
+        runtime.shutdown_background();
+        std::fs::remove_dir_all(root).unwrap();
+        assert_eq!(read.expect("readers hold all threads"), (200, "x".to_owned()));
+    }
 
     async fn get(root: &Path, path: &str) -> (u16, String) {
         let response = answer(root, path.to_owned()).await;
