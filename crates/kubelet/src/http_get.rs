@@ -1,6 +1,6 @@
 //! Plain HTTP GET requests to containers, for probes and hooks.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use tokio::net::TcpStream;
+
+use crate::host_names::HostNames;
 
 /// What is read of an answer.
 const MAX_BODY: usize = 10 << 10;
@@ -131,7 +133,10 @@ async fn exchange(request: &GetRequest) -> Result<GetAnswer, String> {
 
 /// A TCP connection; the error reads as Go's dialer writes it.
 pub async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
-    let stream = TcpStream::connect((host, port)).await;
+    static NAMES: LazyLock<HostNames> = LazyLock::new(HostNames::of_the_system);
+    let addresses = NAMES.addresses(host, port).await;
+    let addresses = addresses.map_err(|cause| format!("dial tcp {}: {cause}", authority(host, port)))?;
+    let stream = TcpStream::connect(addresses.as_slice()).await;
     stream.map_err(|e| {
         let cause = match e.kind() {
             std::io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),

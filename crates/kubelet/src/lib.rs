@@ -13,6 +13,7 @@ pub mod embedded;
 pub mod events;
 pub mod folders;
 pub mod hooks;
+mod host_names;
 pub mod host_security;
 pub mod http_get;
 pub mod image_manager;
