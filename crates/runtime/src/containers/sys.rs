@@ -140,6 +140,18 @@ pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<i32> {
     (pid > 0).then_some(pid)
 }
 
+/// The pid namespace of the process that a pidfd stands for, whatever becomes of its pid.
+pub fn pid_namespace_of(pidfd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let gone = || io::Error::from_raw_os_error(libc::ESRCH);
+    let pid = pid_of(pidfd).ok_or_else(gone)?;
+    let namespace = std::fs::File::open(format!("/proc/{pid}/ns/pid"))?;
+    // A pid is given to another process only once its own is reaped: it was this one's when the file was opened.
+    if pid_of(pidfd) != Some(pid) {
+        return Err(gone());
+    }
+    Ok(namespace.into())
+}
+
 pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: a null siginfo is allowed.
     check_long(unsafe {
@@ -378,6 +390,21 @@ mod tests {
     fn errno_is_worded_as_go_words_it() {
         assert_eq!(errno_text(&io::Error::from_raw_os_error(libc::ENOENT)), "no such file or directory");
         assert_eq!(errno_text(&io::Error::from_raw_os_error(libc::EACCES)), "permission denied");
+    }
+
+    #[test]
+    fn a_pid_namespace_is_that_of_its_process() {
+        use std::os::fd::AsFd;
+        use std::os::unix::fs::MetadataExt;
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pidfd = pidfd_open(child.id() as i32).unwrap();
+        let found = std::fs::File::from(pid_namespace_of(pidfd.as_fd()).unwrap());
+        let own = std::fs::metadata("/proc/self/ns/pid").unwrap();
+        assert_eq!(found.metadata().unwrap().ino(), own.ino());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let gone = pid_namespace_of(pidfd.as_fd()).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]

@@ -20,8 +20,9 @@ pub struct Around<'a> {
     /// The process whose IPC and UTS namespaces the container joins.
     pub shim_pid: u32,
     pub host_ipc: bool,
-    /// A process in the pid namespace that the container joins.
-    pub joined_pid: Option<i32>,
+    /// The pid namespace that the container joins: a path that stands for a descriptor. That of a process might be
+    /// another one's by the time the runtime opens it.
+    pub joined_pids: Option<PathBuf>,
     pub hostname: &'a str,
     /// Absolute, below each hierarchy.
     pub cgroup: String,
@@ -138,10 +139,10 @@ fn namespaces(spec: &ContainerSpec, around: &Around<'_>) -> Result<Vec<Value>, S
     if !around.host_ipc {
         namespaces.push(json!({"type": "ipc", "path": of(around.shim_pid, "ipc")}));
     }
-    match (&spec.pid_mode, around.joined_pid) {
+    match (&spec.pid_mode, &around.joined_pids) {
         (PidMode::Container, _) => namespaces.push(json!({"type": "pid"})),
-        (PidMode::Pod | PidMode::Target(_), Some(pid)) => {
-            namespaces.push(json!({"type": "pid", "path": format!("/proc/{pid}/ns/pid")}))
+        (PidMode::Pod | PidMode::Target(_), Some(path)) => {
+            namespaces.push(json!({"type": "pid", "path": path}))
         }
         (PidMode::Pod, None) => return Err("the sandbox has no shared pid namespace".to_owned()),
         (PidMode::Target(id), None) => return Err(format!("target container {id:?} is not running")),
@@ -206,7 +207,7 @@ mod tests {
 
     fn around(hostname: &str) -> Around<'_> {
         let (netns, cgroup) = (Some(PathBuf::from("/run/s/netns")), "/kubepods/pod1/c".to_owned());
-        Around { netns, shim_pid: 7, host_ipc: false, joined_pid: None, hostname, cgroup, device_rules: &[] }
+        Around { netns, shim_pid: 7, host_ipc: false, joined_pids: None, hostname, cgroup, device_rules: &[] }
     }
 
     fn configured(spec: &ContainerSpec, around: &Around<'_>) -> Value {
@@ -251,9 +252,9 @@ mod tests {
         assert_eq!(config["linux"]["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
         assert_eq!(config["linux"]["resources"]["devices"][0], json!({"allow": false, "access": "rwm"}));
         let shared = ContainerSpec { pid_mode: PidMode::Pod, ..spec() };
-        let sandbox = Around { joined_pid: Some(9), ..around("pod") };
+        let sandbox = Around { joined_pids: Some("/proc/7/fd/9".into()), ..around("pod") };
         let joined = configured(&shared, &sandbox);
-        assert_eq!(joined["linux"]["namespaces"][5], json!({"type": "pid", "path": "/proc/9/ns/pid"}));
+        assert_eq!(joined["linux"]["namespaces"][5], json!({"type": "pid", "path": "/proc/7/fd/9"}));
         let host = Around { netns: None, host_ipc: true, ..around("pod") };
         let config = configured(&ContainerSpec { pid_mode: PidMode::Host, ..spec() }, &host);
         assert_eq!(config["linux"]["namespaces"], json!([{"type": "mount"}, {"type": "cgroup"}]));

@@ -1,6 +1,6 @@
 //! One container as the shim sees it: from its spec to its exit code on disk.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use jiff::Timestamp;
@@ -197,13 +197,18 @@ impl Container {
         );
         let joined = match self.spec.pid_mode {
             PidMode::Target(_) => around.target,
-            _ => around.pause.map(|pause| pause.pidfd.as_fd()),
+            PidMode::Pod => around.pause.map(|pause| pause.pidfd.as_fd()),
+            PidMode::Container | PidMode::Host => None,
         };
+        let joined = joined.map(sys::pid_namespace_of).transpose();
+        let joined =
+            joined.map_err(|error| format!("open the pid namespace to join: {}", sys::errno_text(&error)))?;
+        let shim_pid = std::process::id();
         let sandbox = oci::Around {
             netns: (!around.config.host_network).then(|| around.folder.netns()),
-            shim_pid: std::process::id(),
+            shim_pid,
             host_ipc: around.config.host_ipc,
-            joined_pid: joined.and_then(sys::pid_of),
+            joined_pids: joined.as_ref().map(|fd| format!("/proc/{shim_pid}/fd/{}", fd.as_raw_fd()).into()),
             hostname: around.hostname,
             // A relative one would be below the shim's own.
             cgroup: format!("/{}", around.cgroups.full_path(&self.cgroup)),
@@ -218,7 +223,10 @@ impl Container {
         let terminal = self.spec.tty.then_some(None);
         let job =
             Job { runtime: runtime.clone(), bundle, id: self.spec.id.clone(), task: Task::Start, terminal };
-        launch_by_runtime(&job, stdio)
+        let mut launched = launch_by_runtime(&job, stdio)?;
+        // The runtime opens it by the shim's descriptor.
+        launched.report.joined_pids = joined;
+        Ok(launched)
     }
 
     fn make_cgroup(&self, cgroups: &Cgroups, given: Vec<DeviceRule>) -> Result<(), String> {

@@ -27,6 +27,8 @@ pub struct Report {
     pub terminal: Option<OwnedFd>,
     /// The process that goes on in place of the one that was launched.
     pub sibling: Option<(i32, OwnedFd)>,
+    /// The pid namespace that the process joins by its path, open until it has.
+    pub joined_pids: Option<OwnedFd>,
     /// Whether the sibling is born among others of the pod, which may look into it and speak in its place: of such a
     /// one nothing is believed but why it failed.
     joins: bool,
@@ -42,7 +44,7 @@ pub enum Progress {
 
 impl Report {
     fn new(socket: OwnedFd, joins: bool) -> Self {
-        Self { socket, failure: None, terminal: None, sibling: None, joins, joined: false }
+        Self { socket, failure: None, terminal: None, sibling: None, joined_pids: None, joins, joined: false }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
