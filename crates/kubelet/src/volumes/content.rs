@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
+use super::beneath::Folder;
 use super::error::{Error, Result};
 use super::payload::{self, Payload};
 use super::plugin::{Ready, SetUp, blocking};
@@ -53,9 +54,10 @@ fn write_now(
         // Whatever comes later has to fit as well: it is mounted once.
         empty_dir::prepare_tmpfs(dir, Some(payload::TMPFS_BYTES))?;
     }
+    let volume = Folder::open(dir).map_err(Error::file("open", dir))?;
     for path in nested {
-        let path = dir.join(path);
-        std::fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
+        let made = volume.make_folders_by_links(path);
+        made.map_err(Error::file("create", &volume.path_of(path)))?;
     }
     atomic_writer::write(dir, payload, now, |dir| match group {
         Some(group) => ownership::set_ownership(dir, group, true, false),
@@ -90,6 +92,29 @@ fn nested_mount_points(pod: &Pod, volume: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use k8s_openapi::api::core::v1::{Container, PodSpec, VolumeMount};
+
+    #[test]
+    fn mount_points_are_made_inside_the_volume() {
+        let root = std::env::temp_dir().join(format!("knarr-content-{:016x}", fastrand::u64(..)));
+        let (volume, outside) = (root.join("volume"), root.join("outside"));
+        std::fs::create_dir_all(volume.join("real")).unwrap();
+        std::fs::create_dir_all(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, volume.join("absolute")).unwrap();
+        std::os::unix::fs::symlink("../outside", volume.join("relative")).unwrap();
+        std::os::unix::fs::symlink("real", volume.join("inside")).unwrap();
+        let write = |nested: &str| {
+            let nested = [PathBuf::from(nested)];
+            write_now(&volume, &Payload::new(), Medium::Disk, &nested, None, Timestamp::UNIX_EPOCH)
+        };
+        for nested in ["a/b", "inside/c/d", "a/b"] {
+            write(nested).unwrap();
+        }
+        let made = [volume.join("a/b"), volume.join("real/c/d")].map(|path| path.is_dir());
+        let refused = ["absolute/made", "relative/made", "relative"].map(|nested| write(nested).is_err());
+        let left = std::fs::read_dir(&outside).unwrap().count();
+        std::fs::remove_dir_all(root).unwrap();
+        assert_eq!((made, refused, left), ([true; 2], [true; 3], 0));
+    }
 
     #[test]
     fn mounts_inside_a_volume() {

@@ -6,6 +6,7 @@
 //! it too.
 
 mod atomic_writer;
+mod beneath;
 mod config_map;
 mod content;
 pub mod csi;
