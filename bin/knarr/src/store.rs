@@ -93,6 +93,9 @@ impl StoreArgs {
             let options = storage_options(self.quota_backend_bytes, self.namespace_storage_limit_bytes);
             return Ok(embedded(layout, options).await?);
         }
+        for url in self.etcd.etcd_servers.iter().filter(|url| is_readable_on_the_way(url)) {
+            tracing::warn!("--etcd-servers: {url} is not encrypted: whoever reads along reads all Secrets");
+        }
         let store = self.etcd.connect_plain()?;
         claim(&*store, pki, &layout.pki()).await?;
         keep_in_step(&*store, pki, self.etcd.prefix()).await?;
@@ -167,6 +170,18 @@ impl EtcdArgs {
             ..EtcdOptions::new(self.etcd_servers.clone())
         })
     }
+}
+
+/// Whether what goes to this URL leaves the machine without TLS.
+fn is_readable_on_the_way(url: &str) -> bool {
+    let Some(authority) = url.strip_prefix("http://") else { return false };
+    let authority = authority.split('/').next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next(),
+        None => authority.split(':').next(),
+    };
+    let host = host.unwrap_or_default();
+    host != "localhost" && !host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 async fn embedded(layout: &Layout, options: Options) -> Result<Arc<Embedded>> {
@@ -265,6 +280,21 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+
+    #[test]
+    fn plain_http_is_for_this_machine() {
+        for (url, told) in [
+            ("http://127.0.0.1:2379", false),
+            ("http://localhost:2379", false),
+            ("http://[::1]:2379", false),
+            ("https://10.0.0.5:2379", false),
+            ("http://10.0.0.5:2379", true),
+            ("http://[fd00::5]:2379/", true),
+            ("http://etcd.example", true),
+        ] {
+            assert_eq!(is_readable_on_the_way(url), told, "{url}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_start_waits_for_etcd_and_for_nothing_else() {

@@ -34,17 +34,20 @@ pub fn check(address: &str) -> Result<(), StatusError> {
     if allowed { Ok(()) } else { Err(not_allowed()) }
 }
 
-/// A node's address or host name, all of whose addresses have to be allowed.
-pub async fn check_host(host: &str) -> Result<(), StatusError> {
-    if host.parse::<IpAddr>().is_ok() {
-        return check(host);
+/// The address of a node, which may be stated by a host name; all of the name's addresses have to be allowed. It is to
+/// be dialled, not the name, which may have another one by then.
+pub async fn of_host(host: &str) -> Result<IpAddr, StatusError> {
+    if let Ok(address) = host.parse() {
+        return if is_allowed(address) { Ok(address) } else { Err(not_allowed()) };
     }
     let found = lookup_host((host, 0)).await.map_err(|e| StatusError::bad_request(e.to_string()))?;
-    let mut found = found.map(|address| address.ip()).peekable();
-    if found.peek().is_none() {
-        return Err(StatusError::bad_request("no addresses for hostname"));
+    let mut found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
+    found.sort_by_key(IpAddr::is_ipv6);
+    match found.first() {
+        None => Err(StatusError::bad_request("no addresses for hostname")),
+        Some(first) if found.iter().copied().all(is_allowed) => Ok(*first),
+        Some(_) => Err(not_allowed()),
     }
-    if found.all(is_allowed) { Ok(()) } else { Err(not_allowed()) }
 }
 
 #[cfg(test)]
@@ -78,7 +81,8 @@ mod tests {
 
     #[tokio::test]
     async fn host_names_are_judged_by_their_addresses() {
-        assert_eq!(check_host("localhost").await.unwrap_err().message(), "address not allowed");
-        check_host("10.0.0.1").await.unwrap();
+        assert_eq!(of_host("localhost").await.unwrap_err().message(), "address not allowed");
+        assert_eq!(of_host("10.0.0.1").await.unwrap(), IpAddr::from([10, 0, 0, 1]));
+        assert!(of_host("127.0.0.1").await.is_err());
     }
 }

@@ -20,16 +20,19 @@ pub async fn locate(server: &Inner, request: &Request) -> Result<Option<Location
         ("nodes", "proxy") => {
             let (scheme, name, port) = name_and_port(&info.name)?;
             let mut to = kubelet_of(server, name).await?;
-            if let Backend::Kubelet { address, .. } = &to
-                && !server.config.proxies_to_own_machine
-            {
-                addresses::check_host(address).await?;
-            }
+            let Backend::Kubelet { address: stated, port: own_port, .. } = &to else {
+                return Err(StatusError::path_not_found());
+            };
+            // The kubelet itself shows who it is, whatever its name leads to.
+            let address = match server.config.proxies_to_own_machine {
+                true => stated.clone(),
+                false => addresses::of_host(stated).await?.to_string(),
+            };
             // Any other port of the node is called as it is.
-            if let (Ok(asked), Backend::Kubelet { address, port, .. }) = (port.parse::<u16>(), &to)
-                && asked != *port
+            if let Ok(asked) = port.parse::<u16>()
+                && asked != *own_port
             {
-                to = by_scheme(scheme, address.clone(), asked)?;
+                to = by_scheme(scheme, address, asked)?;
             }
             Ok(Some(Location { to, path: rest(request) }))
         }
