@@ -34,8 +34,8 @@ pub use snapshot::{Snapshot, snapshot};
 pub use store::Store;
 pub use types::{
     Compare, DeleteResponse, Event, EventKind, KeyRange, KeyValue, LeaseId, NoSpace, Op, OpResult,
-    Precondition, PutResponse, RangeRequest, RangeResponse, ScrubStep, Status, TxnResponse, damage,
-    damaged_value,
+    Precondition, PutResponse, RangeRequest, RangeResponse, ScrubFault, ScrubFrom, ScrubStep, Status,
+    TxnResponse, damage, damaged_value,
 };
 pub use watch::{ProgressRequester, Watch, WatchEvents, WatchItem, WatchRequest};
 pub use window::RevisionWindow;

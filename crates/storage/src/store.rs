@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::types::{
     Compare, DeleteResponse, KeyValue, LeaseId, Op, OpResult, Precondition, PutResponse, RangeRequest,
-    RangeResponse, ScrubStep, Status, TxnResponse,
+    RangeResponse, ScrubFrom, ScrubStep, Status, TxnResponse,
 };
 use crate::watch::{Watch, WatchRequest};
 use crate::{Error, Result};
@@ -82,9 +82,9 @@ pub trait Store: Send + Sync + 'static {
 
     async fn status(&self) -> Result<Status>;
 
-    /// Reads the next part of what is on the disk, after a key, and holds it against what is in memory. `None` where there
-    /// is nothing to hold against each other.
-    async fn scrub(&self, _after: Option<Bytes>) -> Result<Option<ScrubStep>> {
+    /// Reads the next part of what is on the disk (`None`: the first one) and holds it against what was written. `None`
+    /// where there is nothing to hold against each other.
+    async fn scrub(&self, _from: Option<ScrubFrom>) -> Result<Option<ScrubStep>> {
         Ok(None)
     }
 

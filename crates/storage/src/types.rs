@@ -1,7 +1,8 @@
 //! What goes into a store and what comes out: keys, values, ranges, conditions, operations, events.
 
+use std::fmt;
 use std::num::NonZeroU64;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use bytes::Bytes;
 
@@ -20,8 +21,8 @@ impl LeaseId {
     }
 }
 
-impl std::fmt::Display for LeaseId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for LeaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
 }
@@ -266,16 +267,55 @@ pub enum NoSpace {
     Backend,
 }
 
+/// Where a look at a store's file goes on: first come its bytes as they are on the disk, then, if those are sound, its
+/// rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScrubFrom {
+    Byte(u64),
+    /// After a key; `None`: the first one.
+    Row(Option<Bytes>),
+}
+
 /// What a look at a part of a store's file has found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScrubStep {
-    /// The key after which to go on; `None` at the end.
-    pub next: Option<Bytes>,
-    /// The rows that were read, and their bytes.
+    /// Where to go on; `None` at the end.
+    pub next: Option<ScrubFrom>,
+    /// The rows that were held against memory.
     pub keys: u64,
+    /// What was read from the disk.
     pub bytes: u64,
-    /// Keys that are not on the disk as they were written, and what is wrong.
-    pub faults: Vec<(Bytes, String)>,
+    /// What is not on the disk as it was written.
+    pub faults: Vec<ScrubFault>,
+}
+
+/// Something that is wrong with a store's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScrubFault {
+    /// A stretch of the file; `None`: it is about a key.
+    pub bytes: Option<Range<u64>>,
+    pub key: Bytes,
+    pub reason: String,
+}
+
+impl ScrubFault {
+    pub fn of_file(bytes: Range<u64>, reason: String) -> Self {
+        Self { bytes: Some(bytes), key: Bytes::new(), reason }
+    }
+
+    pub fn of_key(key: Bytes, reason: String) -> Self {
+        Self { bytes: None, key, reason }
+    }
+}
+
+impl fmt::Display for ScrubFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.bytes {
+            Some(bytes) => write!(f, "bytes {} to {}: ", bytes.start, bytes.end.saturating_sub(1))?,
+            None => write!(f, "{}: ", String::from_utf8_lossy(&self.key))?,
+        }
+        f.write_str(&self.reason)
+    }
 }
 
 /// How a store is doing.

@@ -12,7 +12,7 @@ use super::journal::{KEYS, LEASES, LOG, META, META_LAST_LEASE, META_REVISION};
 use super::rewrite::{RepairError, repair};
 use super::tests::TempDir;
 use super::{OpenError, codec};
-use crate::{Embedded, KeyValue, LeaseId, Options, Precondition, Store, damage};
+use crate::{Embedded, KeyValue, LeaseId, Options, Precondition, ScrubFault, Store, damage};
 
 fn options() -> Options {
     Options { reserve_bytes: 0, ..Options::default() }
@@ -231,44 +231,114 @@ async fn what_contradicts_itself_is_found_and_repaired() {
 }
 
 /// What a look at the whole file finds while it is in use.
-async fn scrubbed(store: &Embedded) -> (u64, Vec<(Bytes, String)>) {
-    let (mut keys, mut faults, mut after) = (0, Vec::new(), None);
+async fn scrubbed(store: &Embedded) -> (u64, Vec<ScrubFault>) {
+    let (mut keys, mut faults, mut from) = (0, Vec::new(), None);
     loop {
-        let step = store.scrub(after).await.unwrap().unwrap();
+        let step = store.scrub(from).await.unwrap().unwrap();
         keys += step.keys;
         faults.extend(step.faults);
         match step.next {
-            Some(next) => after = Some(next),
+            Some(next) => from = Some(next),
             None => return (keys, faults),
         }
     }
 }
 
+/// Where the file of a store holds some bytes.
+fn places(dir: &TempDir, bytes: &[u8]) -> Vec<u64> {
+    let file = std::fs::read(file(dir)).unwrap();
+    let found: Vec<u64> = (0..)
+        .zip(file.windows(bytes.len()))
+        .filter(|(_, window)| *window == bytes)
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!found.is_empty());
+    found
+}
+
+/// Changes the file of a store that is in use, behind its back.
+fn write_at(dir: &TempDir, places: &[u64], bytes: &[u8]) {
+    let on_disk = std::fs::File::options().write(true).open(file(dir)).unwrap();
+    places.iter().for_each(|at| on_disk.write_all_at(bytes, *at).unwrap());
+}
+
 #[tokio::test]
 async fn damage_shows_while_the_store_is_in_use() {
     let dir = filled(20).await;
-    // Without a cache every look goes to the file.
-    let store = Embedded::open(&dir.0, Options { cache_bytes: 0, ..options() }).unwrap();
+    // All of it is in the cache of the database.
+    let store = Embedded::open(&dir.0, options()).unwrap();
     for n in 0..5u8 {
         // More than one step reads.
-        store
-            .put(format!("large{n}").into(), vec![n; 700_000].into(), Precondition::Any, None)
-            .await
-            .unwrap();
+        let value = vec![n; 700_000].into();
+        store.put(format!("large{n}").into(), value, Precondition::Any, None).await.unwrap();
     }
     assert_eq!(scrubbed(&store).await, (24, Vec::new()));
-    // Where the file holds the value of a key, behind the store's back.
-    let bytes = std::fs::read(file(&dir)).unwrap();
     let value = [9; 700];
-    let places: Vec<usize> = (0..bytes.len() - 700).filter(|at| bytes[*at..at + 700] == value).collect();
-    assert!(!places.is_empty());
-    let on_disk = std::fs::File::options().write(true).open(file(&dir)).unwrap();
-    for at in places {
-        on_disk.write_all_at(&[1], at as u64 + 300).unwrap();
-    }
+    let places = places(&dir, &value);
+    write_at(&dir, &places, &[1]);
     let (keys, faults) = scrubbed(&store).await;
-    assert_eq!((keys, faults.len(), &faults[0].0[..]), (24, 1, &b"k009"[..]));
-    assert_eq!(faults[0].1, "a row does not match its checksum");
+    assert_eq!(keys, 0, "the database does not read what is damaged");
+    let is_named =
+        |at: &u64| faults.iter().any(|fault| fault.bytes.as_ref().is_some_and(|of| of.contains(at)));
+    assert!(places.iter().any(is_named), "{faults:?}");
+    assert!(faults.iter().all(|fault| fault.reason == "it is not as it was written"), "{faults:?}");
     assert_eq!(store.get(b"k009").await.unwrap().unwrap().value, &value[..], "memory is sound");
+    write_at(&dir, &places, &[9]);
+    assert_eq!(scrubbed(&store).await, (24, Vec::new()));
     assert_eq!(Embedded::memory(options()).scrub(None).await.unwrap(), None);
+}
+
+/// A restart reads more than the keys: all of it is looked at, from the first look on.
+#[tokio::test]
+async fn leases_and_log_are_looked_at_too() {
+    let dir = filled(20).await;
+    let store = Embedded::open(&dir.0, options()).unwrap();
+    let lease = [1u64.to_le_bytes(), 60u64.to_le_bytes()].concat();
+    // What the first write of the log had in the way: the value that `again` has replaced.
+    for (what, bytes) in [("leases", lease.as_slice()), ("log", &[0; 700])] {
+        let places = if what == "log" { vec![log_record(&dir)] } else { places(&dir, bytes) };
+        write_at(&dir, &places, &[0xee]);
+        let (_, faults) = scrubbed(&store).await;
+        assert!(!faults.is_empty(), "{what}");
+        write_at(&dir, &places, &bytes[..1]);
+        assert_eq!(scrubbed(&store).await.1, [], "{what}");
+    }
+}
+
+/// Where a record of the log holds the value that was written over.
+fn log_record(dir: &TempDir) -> u64 {
+    // Key, a value before, its four numbers, its length: only the log has these before a value.
+    let head = [&b"k000"[..], &[1]].concat();
+    let found: Vec<u64> = places(dir, &head);
+    let bytes = std::fs::read(file(dir)).unwrap();
+    let value = |at: u64| (at as usize) + head.len() + 32 + 4;
+    let is_record = |at: &&u64| bytes.get(value(**at)..value(**at) + 700) == Some(&[0; 700][..]);
+    value(*found.iter().find(is_record).unwrap()) as u64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_during_a_look_are_no_damage() {
+    let dir = filled(20).await;
+    let store = std::sync::Arc::new(Embedded::open(&dir.0, options()).unwrap());
+    let writer = {
+        let store = std::sync::Arc::clone(&store);
+        tokio::spawn(async move {
+            for n in 0..200u32 {
+                let (key, value) = (format!("w{}", n % 17), vec![n as u8; 1 + (n as usize * 7919) % 60_000]);
+                store.put(key.into(), value.into(), Precondition::Any, None).await.unwrap();
+                if n % 50 == 49 {
+                    store.compact(store.current_revision().await.unwrap()).await.unwrap();
+                }
+            }
+        })
+    };
+    let mut looks = 0;
+    while !writer.is_finished() || looks == 0 {
+        let (keys, faults) = scrubbed(&store).await;
+        assert_eq!(faults, []);
+        assert!(keys >= 19, "{keys}");
+        looks += 1;
+    }
+    writer.await.unwrap();
+    assert_eq!(scrubbed(&store).await.1, []);
 }

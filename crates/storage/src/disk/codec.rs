@@ -116,7 +116,7 @@ fn open<'a>(row: &'a [u8], key: &[u8]) -> Result<&'a [u8]> {
 
 /// Every step is a bijection of the sum so far, so any change within one word of eight bytes shows;
 /// a wider one escapes once in 2^64.
-fn checksum(key: &[u8], body: &[u8]) -> u64 {
+pub(super) fn checksum(key: &[u8], body: &[u8]) -> u64 {
     const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |sum: u64, word: u64| (sum ^ word).wrapping_mul(PRIME).rotate_left(29);
     let mut sum = step(PRIME, key.len() as u64);

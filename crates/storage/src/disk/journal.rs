@@ -5,13 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use redb::{Database, ReadableDatabase, TableDefinition};
 
 use super::reserve::{Reserve, is_full};
 use super::{OpenError, codec};
 use crate::engine::batch::Batch;
-use crate::engine::journal::{CommitError, Fate, Journal, Room, Rows};
+use crate::engine::journal::{CommitError, Fate, Journal, RawFile, Room, Rows};
 use crate::engine::scrub::bound;
 
 /// The keys as they stand.
@@ -49,6 +48,7 @@ pub(crate) struct RedbJournal {
     durable: Mark,
     tried: Mark,
     row: Vec<u8>,
+    raw: Option<Arc<dyn RawFile>>,
 }
 
 impl RedbJournal {
@@ -59,7 +59,13 @@ impl RedbJournal {
         path: PathBuf,
     ) -> Result<Self, redb::Error> {
         let durable = mark_of(&database)?;
-        Ok(Self { opener, database: Some(database), reserve, path, durable, tried: durable, row: Vec::new() })
+        let (database, tried, row) = (Some(database), durable, Vec::new());
+        Ok(Self { opener, database, reserve, path, durable, tried, row, raw: None })
+    }
+
+    /// With who looks at the file beside the database.
+    pub(super) fn with_raw(self, raw: Arc<dyn RawFile>) -> Self {
+        Self { raw: Some(raw), ..self }
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), redb::Error> {
@@ -166,11 +172,6 @@ impl Journal for RedbJournal {
 
     fn read_rows(&mut self, after: Option<&[u8]>, most: usize) -> Result<Rows, CommitError> {
         let Some(database) = &self.database else { return Ok(Rows { ended: true, ..Rows::default() }) };
-        if after.is_none() {
-            // The rows are to come from the disk, not from what the kernel remembers of it.
-            let file = std::fs::File::open(&self.path).map_err(|e| CommitError::Failed(e.to_string()))?;
-            let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
-        }
         guarded(|| {
             let keys = database.begin_read()?.open_table(KEYS)?;
             let mut read = Rows { ended: true, ..Rows::default() };
@@ -187,6 +188,10 @@ impl Journal for RedbJournal {
             }
             Ok(read)
         })
+    }
+
+    fn raw(&self) -> Option<Arc<dyn RawFile>> {
+        self.raw.clone()
     }
 
     fn room(&mut self) -> Room {

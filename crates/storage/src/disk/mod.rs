@@ -1,10 +1,12 @@
 //! The file behind the embedded engine: a redb database with the keys as they stand and the log to
 //! go back from there.
 
+mod blocks;
 pub(crate) mod check;
 mod codec;
 mod journal;
 mod load;
+mod look;
 mod migrate;
 mod overlay;
 mod reserve;
@@ -31,8 +33,10 @@ use redb::{DatabaseError, StorageError};
 
 use crate::engine::state::State;
 use crate::options::Options;
+use blocks::Blocks;
 pub use check::{Checked, Fault, FaultKind};
 use journal::{Opener, RedbJournal};
+use look::Looker;
 use reserve::{Reserve, ReservedFile};
 pub use restore::{Entry, WriteError};
 pub use rewrite::RepairError;
@@ -72,9 +76,11 @@ pub(crate) fn open(dir: &Path, options: &Options) -> Result<(RedbJournal, State,
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
     create_whole(dir, &path)?;
     let reserve = Arc::new(Reserve::open(dir, options.reserve_bytes));
-    let opener = opener(dir, &path, options.cache_bytes, Arc::clone(&reserve));
+    let blocks = Arc::new(Blocks::default());
+    let opener = opener(dir, &path, options.cache_bytes, Arc::clone(&reserve), Arc::clone(&blocks));
     let (journal, state) = start(opener, reserve, &path)?;
-    Ok((journal, state, path))
+    let looker = Looker::new(File::open(&path).map_err(io_error)?, blocks);
+    Ok((journal.with_raw(Arc::new(looker)), state, path))
 }
 
 /// Makes the file where there is none: under another name until redb has written what it recognizes its files by. A process
@@ -108,13 +114,15 @@ fn create_whole(dir: &Path, path: &Path) -> Result<(), OpenError> {
 }
 
 /// How the store's file is opened: at the start, and again after a write that failed.
-fn opener(dir: &Path, path: &Path, cache_bytes: usize, reserve: Arc<Reserve>) -> Opener {
+fn opener(dir: &Path, path: &Path, cache_bytes: usize, reserve: Arc<Reserve>, blocks: Arc<Blocks>) -> Opener {
     let (dir, path) = (dir.to_owned(), path.to_owned());
     Box::new(move || {
+        blocks.forget();
         let file = open_file(&dir, &path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
         guarded(&path, || {
             let failed = |error| database_error(&path, error);
-            let backend = ReservedFile::new(FileBackend::new(file).map_err(failed)?, Arc::clone(&reserve));
+            let backend = FileBackend::new(file).map_err(failed)?;
+            let backend = ReservedFile::new(backend, Arc::clone(&reserve), Arc::clone(&blocks));
             redb::Builder::new().set_cache_size(cache_bytes).create_with_backend(backend).map_err(failed)
         })
     })

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::fcntl::{FallocateFlags, fallocate};
 use redb::{BackendError, StorageBackend};
 
+use super::blocks::Blocks;
 use crate::engine::journal::Room;
 
 const FILE_NAME: &str = "store.reserve";
@@ -122,16 +123,17 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// The store's file, with a reserve behind it.
+/// The store's file, with a reserve behind it, and with what is known of its blocks.
 #[derive(Debug)]
 pub(super) struct ReservedFile<B> {
     inner: B,
     reserve: Arc<Reserve>,
+    blocks: Arc<Blocks>,
 }
 
 impl<B: StorageBackend> ReservedFile<B> {
-    pub(super) fn new(inner: B, reserve: Arc<Reserve>) -> Self {
-        Self { inner, reserve }
+    pub(super) fn new(inner: B, reserve: Arc<Reserve>, blocks: Arc<Blocks>) -> Self {
+        Self { inner, reserve, blocks }
     }
 
     fn with_reserve(&self, bytes: u64, write: impl Fn() -> io::Result<()>) -> io::Result<()> {
@@ -152,11 +154,16 @@ impl<B: StorageBackend> StorageBackend for ReservedFile<B> {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset, out)
+        self.inner.read(offset, out)?;
+        self.blocks.read(offset, out);
+        Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.with_reserve(0, || self.inner.set_len(len))
+        self.blocks.cut(len);
+        let set = self.with_reserve(0, || self.inner.set_len(len));
+        self.blocks.cut(len);
+        set
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -169,7 +176,10 @@ impl<B: StorageBackend> StorageBackend for ReservedFile<B> {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.with_reserve(data.len() as u64, || self.inner.write(offset, data))
+        self.blocks.will_write(offset, data.len());
+        self.with_reserve(data.len() as u64, || self.inner.write(offset, data))?;
+        self.blocks.written(offset, data, |at, block| self.inner.read(at, block).is_ok());
+        Ok(())
     }
 
     fn close(&self) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -327,6 +327,16 @@ struct FaultyFile {
 struct Faults {
     sync: AtomicBool,
     write: AtomicBool,
+    /// A byte that cannot be read; 0: all can be.
+    bad_byte: AtomicU64,
+}
+
+impl Faults {
+    fn of_read(&self, offset: u64, len: usize) -> io::Result<()> {
+        let bad = self.bad_byte.load(Ordering::SeqCst);
+        let is_in = bad != 0 && (offset..offset + len as u64).contains(&bad);
+        if is_in { Err(io::Error::from_raw_os_error(nix::libc::EIO)) } else { Ok(()) }
+    }
 }
 
 fn fault(flag: &AtomicBool, kind: io::ErrorKind) -> io::Result<()> {
@@ -339,6 +349,7 @@ impl StorageBackend for FaultyFile {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.faults.of_read(offset, out.len())?;
         self.inner.read(offset, out)
     }
 
@@ -375,8 +386,52 @@ fn faulty_store(dir: &TempDir, options: Options) -> (Embedded, Arc<Faults>) {
         })
     };
     let (journal, state) = start(opener, no_reserve(), &dir.file()).unwrap();
+    let source = FaultySource(File::open(dir.file()).unwrap(), Arc::clone(&faults));
+    let journal = journal.with_raw(Arc::new(Looker::new(source, Arc::default())));
     let store = Embedded::start(state, journal, options, Some(dir.file())).unwrap();
     (store, faults)
+}
+
+/// The same file, for who looks at it beside the database.
+#[derive(Debug)]
+struct FaultySource(File, Arc<Faults>);
+
+impl look::Source for FaultySource {
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let bad = self.1.bad_byte.load(Ordering::SeqCst);
+        // What comes before it can be read.
+        let page = bad - bad % 4096;
+        let len = if bad != 0 && page > offset { out.len().min((page - offset) as usize) } else { out.len() };
+        self.1.of_read(offset, len)?;
+        look::Source::read(&self.0, offset, &mut out[..len])
+    }
+}
+
+/// A sector that cannot be read, in a page that no write touches: it is named, and writes go on.
+#[tokio::test]
+async fn a_look_at_a_sector_that_cannot_be_read_does_no_harm() {
+    let dir = TempDir::new();
+    let (store, faults) = faulty_store(&dir, Options { cache_bytes: 0, ..Options::default() });
+    for n in 0..60u8 {
+        put(&store, format!("k{n:02}"), vec![n; 700]).await.unwrap();
+    }
+    let bytes = std::fs::read(dir.file()).unwrap();
+    // The newest place of a value far from where the next write goes.
+    let at = bytes.windows(700).rposition(|window| window == [5; 700]).unwrap() as u64;
+    faults.bad_byte.store(at, Ordering::SeqCst);
+    let (mut from, mut found) = (None, Vec::new());
+    while let Some(step) = store.scrub(from).await.unwrap() {
+        found.extend(step.faults);
+        from = step.next;
+        if from.is_none() {
+            break;
+        }
+    }
+    let named: Vec<_> = found.iter().map(|fault| fault.bytes.clone().unwrap().contains(&at)).collect();
+    assert_eq!(named, [true], "{found:?}");
+    assert!(found[0].reason.contains("Input/output error"), "{found:?}");
+    put(&store, "k59".into(), "again").await.unwrap();
+    assert_eq!(store.status().await.unwrap().failure, None);
 }
 
 fn no_reserve() -> Arc<Reserve> {

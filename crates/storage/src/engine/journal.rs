@@ -1,9 +1,12 @@
 //! What makes batches survive the process, as the engine sees it.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::batch::Batch;
-use crate::types::KeyValue;
+use crate::types::{KeyValue, ScrubFault};
 
 /// Why a batch was not made durable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +40,25 @@ pub(crate) enum Room {
     Last,
 }
 
-/// Rows of keys as they are on the disk, in order.
+/// The file as bytes, beside what the journal makes of it.
+pub(crate) trait RawFile: Debug + Send + Sync {
+    /// Reads the next part of it from the disk and holds it against what was written. A look begins at 0. Takes as long as
+    /// the disk does; writes go on meanwhile.
+    fn look(&self, offset: u64) -> FileStep;
+}
+
+/// What a look at a part of the file has found.
+#[derive(Debug)]
+pub(crate) struct FileStep {
+    /// Where to go on; `None` at the end.
+    pub(crate) next: Option<u64>,
+    pub(crate) bytes: u64,
+    pub(crate) faults: Vec<ScrubFault>,
+    /// Whether this part, or one before it in this look, has faults.
+    pub(crate) damaged: bool,
+}
+
+/// Rows of keys as the file holds them, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     pub(crate) rows: Vec<(Bytes, Result<KeyValue, String>)>,
@@ -64,7 +85,13 @@ pub(crate) trait Journal: Send {
         Ok(())
     }
 
-    /// Reads rows after a key from the disk, until they have so many bytes.
+    /// The file, where there is one to be looked at.
+    fn raw(&self) -> Option<Arc<dyn RawFile>> {
+        None
+    }
+
+    /// Reads rows after a key, until they have so many bytes. Not of a file that is known to be damaged: the next commit
+    /// may fail for it.
     fn read_rows(&mut self, _after: Option<&[u8]>, _bytes: usize) -> Result<Rows, CommitError> {
         Ok(Rows { ended: true, ..Rows::default() })
     }

@@ -21,12 +21,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use committer::{Committer, Request};
 use core::Core;
-use journal::{Journal, NoJournal};
+use journal::{Journal, NoJournal, RawFile};
 use state::{Scan, State};
 use thread::CommitThread;
 
@@ -34,7 +33,7 @@ use crate::disk::{self, Checked, Entry, Fault, OpenError, RepairError, WriteErro
 use crate::options::Options;
 use crate::store::Store;
 use crate::types::{
-    Compare, KeyValue, LeaseId, Op, RangeRequest, RangeResponse, ScrubStep, Status, TxnResponse,
+    Compare, KeyValue, LeaseId, Op, RangeRequest, RangeResponse, ScrubFrom, ScrubStep, Status, TxnResponse,
 };
 use crate::watch::{Watch, WatchRequest};
 use crate::{Error, Result};
@@ -49,6 +48,7 @@ const RANGE_ATTEMPTS: usize = 4;
 pub struct Embedded {
     core: Arc<Core>,
     writer: Writer,
+    raw: Option<Arc<dyn RawFile>>,
 }
 
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Embedded {
     pub fn memory(options: Options) -> Self {
         let core = Arc::new(Core::new(State::default(), options, None));
         let committer = Committer::new(Arc::clone(&core), NoJournal);
-        Self { core, writer: Writer::Inline(Box::new(Mutex::new(committer))) }
+        Self { core, writer: Writer::Inline(Box::new(Mutex::new(committer))), raw: None }
     }
 
     pub(crate) fn start(
@@ -110,8 +110,9 @@ impl Embedded {
         file: Option<std::path::PathBuf>,
     ) -> std::result::Result<Self, OpenError> {
         let core = Arc::new(Core::new(state, options, file));
+        let raw = journal.raw();
         let thread = CommitThread::start(Arc::clone(&core), journal).map_err(OpenError::Thread)?;
-        Ok(Self { core, writer: Writer::Thread(thread) })
+        Ok(Self { core, writer: Writer::Thread(thread), raw })
     }
 
     async fn submit<T>(&self, request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request) -> Result<T> {
@@ -269,10 +270,15 @@ impl Store for Embedded {
         })
     }
 
-    async fn scrub(&self, after: Option<Bytes>) -> Result<Option<ScrubStep>> {
-        if self.core.file.is_none() {
-            return Ok(None);
-        }
+    async fn scrub(&self, from: Option<ScrubFrom>) -> Result<Option<ScrubStep>> {
+        let Some(raw) = &self.raw else { return Ok(None) };
+        let after = match from.unwrap_or(ScrubFrom::Byte(0)) {
+            ScrubFrom::Row(after) => after,
+            ScrubFrom::Byte(offset) => {
+                self.core.check_open()?;
+                return scrub::of_file(Arc::clone(raw), offset).await.map(Some);
+            }
+        };
         self.submit(|answer| Request::Scrub { after, answer }).await.map(Some)
     }
 

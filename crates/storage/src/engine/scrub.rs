@@ -1,18 +1,33 @@
 //! Reads the file bit by bit and holds it against memory: what is never read again may be damaged unnoticed.
+//!
+//! First come the bytes of the file, which are held against what was written, beside the writers. Only if all of them are
+//! sound, the rows follow, through the database: whether it finds there what is in memory.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::committer::Committer;
-use super::journal::{Journal, Rows};
+use super::journal::{Journal, RawFile, Rows};
 use super::state::{Scan, State};
-use crate::Result;
-use crate::types::{KeyRange, KeyValue, ScrubStep};
+use crate::types::{KeyRange, KeyValue, ScrubFault, ScrubFrom, ScrubStep};
+use crate::{Error, Result};
 
 /// Bytes of rows that one step reads: it holds up writers for about as long as a write does.
 const STEP_BYTES: usize = 1024 * 1024;
+
+/// Reads the bytes from an offset on, where blocking is allowed.
+pub(super) async fn of_file(raw: Arc<dyn RawFile>, offset: u64) -> Result<ScrubStep> {
+    let looked = tokio::task::spawn_blocking(move || raw.look(offset)).await;
+    let step = looked.map_err(|_| Error::Unavailable { reason: "the file was not looked at".into() })?;
+    let next = match step.next {
+        Some(offset) => Some(ScrubFrom::Byte(offset)),
+        None => (!step.damaged).then_some(ScrubFrom::Row(None)),
+    };
+    Ok(ScrubStep { next, keys: 0, bytes: step.bytes, faults: step.faults })
+}
 
 impl<J: Journal> Committer<J> {
     /// Reads the rows after a key, between two batches: the file holds what memory does.
@@ -23,7 +38,8 @@ impl<J: Journal> Committer<J> {
             Ok(rows) => Ok(compare(&state, after, rows)),
             // Where it ends nobody can say, so the look ends here, too.
             Err(error) => {
-                let fault = (after.map(Bytes::copy_from_slice).unwrap_or_default(), error.to_string());
+                let key = after.map(Bytes::copy_from_slice).unwrap_or_default();
+                let fault = ScrubFault::of_key(key, error.to_string());
                 Ok(ScrubStep { next: None, keys: 0, bytes: 0, faults: vec![fault] })
             }
         }
@@ -37,7 +53,7 @@ fn compare(state: &State, after: Option<&[u8]>, rows: Rows) -> ScrubStep {
     let mut scan = Scan::new(range, state.revision(), usize::MAX, false);
     state.scan(&mut scan, usize::MAX);
     let mut held: BTreeMap<Bytes, KeyValue> = scan.kvs.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
-    let (keys, bytes) = (rows.rows.len() as u64, rows.bytes);
+    let keys = rows.rows.len() as u64;
     let mut faults = Vec::new();
     for (key, row) in rows.rows {
         let problem = match (row, held.remove(&key)) {
@@ -46,10 +62,11 @@ fn compare(state: &State, after: Option<&[u8]>, rows: Rows) -> ScrubStep {
             (Ok(_), Some(_)) => "the file holds it otherwise than it was written".to_owned(),
             (Ok(_), None) => "the file holds it, and it was deleted".to_owned(),
         };
-        faults.push((key, problem));
+        faults.push(ScrubFault::of_key(key, problem));
     }
-    faults.extend(held.into_keys().map(|key| (key, "the file does not hold it".to_owned())));
-    ScrubStep { next, keys, bytes, faults }
+    let lost = "the file does not hold it";
+    faults.extend(held.into_keys().map(|key| ScrubFault::of_key(key, lost.to_owned())));
+    ScrubStep { next: next.map(|key| ScrubFrom::Row(Some(key))), keys, bytes: 0, faults }
 }
 
 /// The first key that may come after another one.
@@ -96,10 +113,10 @@ mod tests {
         for (after, rows, next, expected) in cases {
             let shown = format!("{after:?} {rows:?}");
             let step = compare(&state, after, rows);
-            assert_eq!(step.next.as_deref(), next.map(str::as_bytes), "{shown}");
+            assert_eq!(step.next, next.map(|key| ScrubFrom::Row(Some(key.into()))), "{shown}");
             assert_eq!(step.faults.len(), expected.len(), "{shown}: {:?}", step.faults);
-            for ((key, reason), (expected, part)) in step.faults.iter().zip(expected) {
-                assert!(key == expected && reason.contains(part), "{shown}: {:?}", step.faults);
+            for (fault, (expected, part)) in step.faults.iter().zip(expected) {
+                assert!(fault.key == expected && fault.reason.contains(part), "{shown}: {:?}", step.faults);
             }
         }
     }
