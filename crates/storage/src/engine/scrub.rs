@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::committer::Committer;
 use super::journal::{Journal, RawFile, Rows};
 use super::state::{Scan, State};
-use crate::types::{KeyRange, KeyValue, ScrubFault, ScrubFrom, ScrubStep};
+use crate::types::{KeyRange, KeyValue, ScrubFault, ScrubFrom, ScrubStep, damage};
 use crate::{Error, Result};
 
 /// Bytes of rows that one step reads: it holds up writers for about as long as a write does.
@@ -46,7 +46,8 @@ impl<J: Journal> Committer<J> {
     }
 }
 
-/// What the rows after a key say otherwise than memory.
+/// What the rows after a key say otherwise than memory. Of keys that were set aside when the file was opened memory knows
+/// no more than the file does: they have been reported then.
 fn compare(state: &State, after: Option<&[u8]>, rows: Rows) -> ScrubStep {
     let next = if rows.ended { None } else { rows.rows.last().map(|(key, _)| key.clone()) };
     let range = KeyRange { start: start_after(after), end: next.as_ref().map(|key| start_after(Some(key))) };
@@ -57,6 +58,7 @@ fn compare(state: &State, after: Option<&[u8]>, rows: Rows) -> ScrubStep {
     let mut faults = Vec::new();
     for (key, row) in rows.rows {
         let problem = match (row, held.remove(&key)) {
+            (_, Some(held)) if damage(&held.value).is_some() => continue,
             (Err(reason), _) => reason,
             (Ok(row), Some(held)) if row == held => continue,
             (Ok(_), Some(_)) => "the file holds it otherwise than it was written".to_owned(),
@@ -65,7 +67,8 @@ fn compare(state: &State, after: Option<&[u8]>, rows: Rows) -> ScrubStep {
         faults.push(ScrubFault::of_key(key, problem));
     }
     let lost = "the file does not hold it";
-    faults.extend(held.into_keys().map(|key| ScrubFault::of_key(key, lost.to_owned())));
+    let held = held.into_iter().filter(|(_, kv)| damage(&kv.value).is_none());
+    faults.extend(held.map(|(key, _)| ScrubFault::of_key(key, lost.to_owned())));
     ScrubStep { next: next.map(|key| ScrubFrom::Row(Some(key))), keys, bytes: 0, faults }
 }
 
@@ -82,6 +85,7 @@ pub(crate) fn bound(after: Option<&[u8]>) -> Bound<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::types::damaged_value;
 
     fn kv(key: &'static str, value: &'static str) -> KeyValue {
         let (key, value) = (key.into(), value.into());
@@ -119,5 +123,20 @@ mod tests {
                 assert!(fault.key == expected && fault.reason.contains(part), "{shown}: {:?}", step.faults);
             }
         }
+    }
+
+    #[test]
+    fn what_was_set_aside_is_not_reported_every_day() {
+        let aside = |key: &'static str| KeyValue { value: damaged_value("torn"), ..kv(key, "") };
+        let state = State::restore(9, 9, 0, [], [aside("a"), aside("b"), aside("c"), kv("d", "1")]);
+        let row = |key: &'static str, row| (Bytes::from(key), row);
+        let rows = vec![
+            row("a", Err("torn".to_owned())),
+            // It does not show what the log says was written.
+            row("b", Ok(kv("b", "older"))),
+            row("d", Err("torn too".to_owned())),
+        ];
+        let step = compare(&state, None, Rows { rows, bytes: 7, ended: true });
+        assert_eq!(step.faults, [ScrubFault::of_key("d".into(), "torn too".to_owned())]);
     }
 }
