@@ -23,7 +23,7 @@ mod types;
 mod watch;
 mod window;
 
-pub use disk::{Checked, Entry, Fault, FaultKind, OpenError, RepairError, WriteError};
+pub use disk::{Checked, Entry, Fault, FaultKind, OpenError, RepairError, WriteError, is_damaged_disk};
 pub use engine::Embedded;
 pub use engine::quota::ShareOf;
 pub use error::{Conflict, Error};

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use bytes::Bytes;
 use redb::backends::FileBackend;
-use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend};
 
 use super::journal::{KEYS, LEASES};
 use super::load::{self, Damage, LoadError, Loaded};
-use super::overlay::Overlay;
+use super::overlay::{Overlay, Unread};
 use super::{OpenError, database_error, file, guarded};
 use crate::engine::state::{Scan, State};
 use crate::types::{KeyRange, KeyValue, LeaseId, damage};
@@ -86,9 +86,17 @@ pub(crate) fn check(dir: &Path) -> Result<Checked, OpenError> {
 }
 
 pub(super) fn check_file(path: &Path) -> Result<Checked, OpenError> {
+    check_with(path, &|unread| open(path, unread))
+}
+
+type Open<'a> = &'a dyn Fn(Unread) -> Result<Database, OpenError>;
+
+pub(super) fn check_with(path: &Path, open: Open<'_>) -> Result<Checked, OpenError> {
     let mut faults = Vec::new();
+    let unread = Unread::default();
+    let open = || open(unread.clone());
     // With the file as it is: a failed check of the pages leaves a database that cannot be read from.
-    match with_database(path, |database| pages(database, path)) {
+    match with_database(path, &open, |database| pages(database, path)) {
         Ok((true, true)) => {}
         Ok(_) => {
             let reason = "pages do not match their checksums, or free pages are not known for what they are";
@@ -96,11 +104,16 @@ pub(super) fn check_file(path: &Path) -> Result<Checked, OpenError> {
         }
         Err(error) => faults.push(Fault::of(FaultKind::Pages, corruption(error)?)),
     }
-    match with_database(path, |database| rows(database, path)) {
-        Ok((checked, _)) => Ok(Checked { faults: [faults, checked.faults].concat(), ..checked }),
+    let found = with_database(path, &open, |database| rows(database, path));
+    let of_disk = unread.words().into_iter().map(|reason| Fault::of(FaultKind::Pages, reason));
+    match found {
+        Ok((checked, _)) => {
+            faults.splice(0..0, of_disk);
+            Ok(Checked { faults: [faults, checked.faults].concat(), ..checked })
+        }
         Err(error) => {
-            let reason = corruption(error)?;
-            Ok(Checked { faults: vec![Fault::of(FaultKind::Unreadable, reason)], ..Checked::default() })
+            let reason = Fault::of(FaultKind::Unreadable, corruption(error)?);
+            Ok(Checked { faults: of_disk.chain([reason]).collect(), ..Checked::default() })
         }
     }
 }
@@ -117,9 +130,10 @@ fn corruption(error: OpenError) -> Result<String, OpenError> {
 /// some damaged files.
 fn with_database<T>(
     path: &Path,
+    open: &dyn Fn() -> Result<Database, OpenError>,
     step: impl FnOnce(&mut Database) -> Result<T, OpenError>,
 ) -> Result<(T, bool), OpenError> {
-    let mut database = open(path)?;
+    let mut database = open()?;
     let result = guarded(path, || step(&mut database));
     let closed = close(database, path).is_ok();
     Ok((result?, closed))
@@ -133,7 +147,7 @@ pub(super) fn close(database: Database, path: &Path) -> Result<(), OpenError> {
 }
 
 /// The database, with its lock, in which nothing that is written reaches the disk.
-pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
+pub(super) fn open(path: &Path, unread: Unread) -> Result<Database, OpenError> {
     let io_error = |source| OpenError::Io { path: path.to_owned(), source };
     // Locks need a file that could be written to.
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error)?;
@@ -141,10 +155,15 @@ pub(super) fn open(path: &Path) -> Result<Database, OpenError> {
         return Err(OpenError::Corrupt { path: path.to_owned(), reason: "the file is empty".to_owned() });
     }
     guarded(path, || {
-        let failed = |error| database_error(path, error);
-        let overlay = Overlay::new(FileBackend::new(file).map_err(failed)?).map_err(io_error)?;
-        redb::Builder::new().create_with_backend(overlay).map_err(failed)
+        let file = FileBackend::new(file).map_err(|error| database_error(path, error))?;
+        open_on(path, file, unread)
     })
+}
+
+pub(super) fn open_on(path: &Path, file: impl StorageBackend, unread: Unread) -> Result<Database, OpenError> {
+    let io_error = |source| OpenError::Io { path: path.to_owned(), source };
+    let overlay = Overlay::new(file, unread).map_err(io_error)?;
+    redb::Builder::new().create_with_backend(overlay).map_err(|error| database_error(path, error))
 }
 
 fn pages(database: &mut Database, path: &Path) -> Result<bool, OpenError> {

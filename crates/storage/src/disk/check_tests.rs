@@ -3,15 +3,18 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use redb::backends::FileBackend;
 use redb::{Database, ReadableTable};
 
-use super::check::{Checked, FaultKind, check};
+use super::check::{Checked, FaultKind, check, check_with, open_on};
 use super::journal::{KEYS, LEASES, LOG, META, META_LAST_LEASE, META_REVISION};
 use super::rewrite::{RepairError, repair};
-use super::tests::TempDir;
-use super::{OpenError, codec};
+use super::tests::{Faults, FaultyFile, TempDir};
+use super::{OpenError, codec, guarded};
 use crate::{Embedded, KeyValue, LeaseId, Options, Precondition, ScrubFault, Store, damage};
 
 fn options() -> Options {
@@ -129,6 +132,45 @@ async fn flipped_bytes_are_found_or_meant_nothing() {
         }
     }
     assert!(harmless > 0 && repaired > 0 && lost > 0, "{harmless} {repaired} {lost}");
+}
+
+/// The file with a block that the disk cannot read.
+fn check_with_bad_block(dir: &TempDir, at: u64) -> Result<Checked, OpenError> {
+    let path = file(dir);
+    check_with(&path, &|unread| {
+        let faults = Faults::default();
+        faults.bad_byte.store(at + 1, Ordering::SeqCst);
+        let opened = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        let backend = FaultyFile { inner: FileBackend::new(opened).unwrap(), faults: Arc::new(faults) };
+        guarded(&path, || open_on(&path, backend, unread))
+    })
+}
+
+#[tokio::test]
+async fn a_sector_that_cannot_be_read_is_a_fault_like_any_other() {
+    let dir = filled(60).await;
+    let sound = check(&dir.0).unwrap();
+    let len = std::fs::metadata(file(&dir)).unwrap().len();
+    let (mut unused, mut mended, mut lost) = (0, 0, 0);
+    for at in (0..len).step_by(4096) {
+        let found = check_with_bad_block(&dir, at).unwrap_or_else(|error| panic!("block at {at}: {error}"));
+        if found.faults.is_empty() {
+            unused += 1;
+            continue;
+        }
+        let place = format!("bytes {at} to {} cannot be read: Input/output error", at + 4095);
+        assert!(found.faults.iter().any(|fault| fault.reason.starts_with(&place)), "{:?}", found.faults);
+        if found.is_unreadable() {
+            lost += 1;
+        } else if found.kvs == sound.kvs {
+            mended += 1;
+        }
+    }
+    assert!(unused > 0 && mended > 0 && lost > 0, "{unused} {mended} {lost}");
+    // Of the log nothing is needed for the keys.
+    let of_log = check_with_bad_block(&dir, log_record(&dir) / 4096 * 4096).unwrap();
+    assert!(!of_log.is_unreadable() && of_log.kvs == sound.kvs, "{:?}", of_log.faults);
+    assert!(of_log.faults.iter().any(|fault| fault.kind == FaultKind::History), "{:?}", of_log.faults);
 }
 
 #[tokio::test]

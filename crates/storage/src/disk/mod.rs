@@ -37,6 +37,7 @@ use blocks::Blocks;
 pub use check::{Checked, Fault, FaultKind};
 use journal::{Opener, RedbJournal};
 use look::Looker;
+pub use overlay::is_damaged_disk;
 use reserve::{Reserve, ReservedFile};
 pub use restore::{Entry, WriteError};
 pub use rewrite::RepairError;

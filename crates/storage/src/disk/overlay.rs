@@ -1,21 +1,52 @@
 //! The store's file as it is, with all that is written to it kept in memory: what looks into a store may let redb mend
-//! what it needs, and nothing changes on the disk.
+//! what it needs, and nothing changes on the disk. Blocks that the disk cannot read are zeros, which match no checksum:
+//! after an error redb would read nothing else any more.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Bound;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use redb::backends::FileBackend;
+use nix::libc;
 use redb::{BackendError, StorageBackend};
 
 const BLOCK: u64 = 4096;
 /// Blocks kept in memory: redb writes what it knows about free pages, not the rows.
 const MOST_BLOCKS: usize = 64 * 1024;
 
+/// Where each block begins that could not be read, and why.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Unread(Arc<Mutex<BTreeMap<u64, String>>>);
+
+impl Unread {
+    fn blocks(&self) -> MutexGuard<'_, BTreeMap<u64, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stretches of such blocks, in words.
+    pub(super) fn words(&self) -> Vec<String> {
+        let mut stretches: Vec<(u64, u64, String)> = Vec::new();
+        for (at, reason) in self.blocks().iter() {
+            match stretches.last_mut() {
+                Some((_, end, same)) if end == at && same == reason => *end += BLOCK,
+                _ => stretches.push((*at, at + BLOCK, reason.clone())),
+            }
+        }
+        let words = |(first, end, reason)| format!("bytes {first} to {} cannot be read: {reason}", end - 1);
+        stretches.into_iter().map(words).collect()
+    }
+}
+
+/// Whether the disk, or the file system on it, does not give back what was written.
+pub fn is_damaged_disk(error: &io::Error) -> bool {
+    let codes = [libc::EIO, libc::EBADMSG, libc::EUCLEAN, libc::EREMOTEIO, libc::ENODATA, libc::EILSEQ];
+    error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
 #[derive(Debug)]
-pub(super) struct Overlay {
-    inner: FileBackend,
+pub(super) struct Overlay<B> {
+    inner: B,
+    unread: Unread,
     written: Mutex<Written>,
 }
 
@@ -25,10 +56,10 @@ struct Written {
     blocks: HashMap<u64, Vec<u8>>,
 }
 
-impl Overlay {
-    pub(super) fn new(inner: FileBackend) -> io::Result<Self> {
+impl<B: StorageBackend> Overlay<B> {
+    pub(super) fn new(inner: B, unread: Unread) -> io::Result<Self> {
         let len = inner.len()?;
-        Ok(Self { inner, written: Mutex::new(Written { len, blocks: HashMap::new() }) })
+        Ok(Self { inner, unread, written: Mutex::new(Written { len, blocks: HashMap::new() }) })
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {
@@ -41,8 +72,28 @@ impl Overlay {
         let there = usize::try_from(self.inner.len()?.saturating_sub(offset)).unwrap_or(usize::MAX);
         match there.min(out.len()) {
             0 => Ok(()),
-            there => self.inner.read(offset, &mut out[..there]),
+            there => match self.inner.read(offset, &mut out[..there]) {
+                Err(error) if is_damaged_disk(&error) => self.read_parts(offset, &mut out[..there]),
+                read => read,
+            },
         }
+    }
+
+    /// Reads what can be read, and notes the rest.
+    fn read_parts(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        for (block, within, len) in parts(offset, out.len()) {
+            let part = &mut out[done..done + len];
+            match self.inner.read(block * BLOCK + within as u64, part) {
+                Err(error) if is_damaged_disk(&error) => {
+                    part.fill(0);
+                    self.unread.blocks().insert(block * BLOCK, error.to_string());
+                }
+                read => read?,
+            }
+            done += len;
+        }
+        Ok(())
     }
 }
 
@@ -58,7 +109,7 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
     })
 }
 
-impl StorageBackend for Overlay {
+impl<B: StorageBackend> StorageBackend for Overlay<B> {
     fn len(&self) -> io::Result<u64> {
         Ok(self.written().len)
     }
@@ -146,6 +197,8 @@ impl StorageBackend for Overlay {
 
 #[cfg(test)]
 mod tests {
+    use redb::backends::FileBackend;
+
     use super::super::tests::TempDir;
     use super::*;
 
@@ -157,7 +210,7 @@ mod tests {
         let original: Vec<u8> = (0..20_000u32).map(|n| n as u8).collect();
         std::fs::write(&path, &original).unwrap();
         let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
-        let overlay = Overlay::new(FileBackend::new(file).unwrap()).unwrap();
+        let overlay = Overlay::new(FileBackend::new(file).unwrap(), Unread::default()).unwrap();
         let mut expected = original.clone();
         for (offset, len) in [(0, 10), (4090, 12), (8192, 4096), (19_990, 10), (19_000, 3000)] {
             let data = vec![0xee; len];

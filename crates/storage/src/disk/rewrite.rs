@@ -9,6 +9,7 @@ use redb::Database;
 
 use super::check::{self, Checked, Fault};
 use super::journal::{KEYS, LEASES};
+use super::overlay::Unread;
 use super::restore::{begin, create, seal};
 use super::{OpenError, codec, file, guarded};
 use crate::types::{KeyValue, LeaseId};
@@ -53,7 +54,7 @@ pub(crate) fn repair(
         return Ok(mended);
     }
     // Held until the new file has the name of the old one: no server starts on the old one meanwhile.
-    let locked = check::open(&path)?;
+    let locked = check::open(&path, Unread::default())?;
     let replaced = guarded(&path, || check::rows(&locked, &path))
         .map_err(RepairError::from)
         .and_then(|found| replace(dir, &path, found, keep));

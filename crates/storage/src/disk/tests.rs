@@ -318,17 +318,17 @@ async fn an_acknowledged_write_that_is_gone_is_noticed() {
 
 /// A file that fails when told to, and remembers what has been written since the last sync.
 #[derive(Debug)]
-struct FaultyFile {
-    inner: FileBackend,
-    faults: Arc<Faults>,
+pub(super) struct FaultyFile {
+    pub(super) inner: FileBackend,
+    pub(super) faults: Arc<Faults>,
 }
 
 #[derive(Debug, Default)]
-struct Faults {
+pub(super) struct Faults {
     sync: AtomicBool,
     write: AtomicBool,
     /// A byte that cannot be read; 0: all can be.
-    bad_byte: AtomicU64,
+    pub(super) bad_byte: AtomicU64,
 }
 
 impl Faults {
