@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use redb::backends::FileBackend;
 use redb::{Database, ReadableTable};
 
@@ -383,4 +385,30 @@ async fn writes_during_a_look_are_no_damage() {
     }
     writer.await.unwrap();
     assert_eq!(scrubbed(&store).await.1, []);
+}
+
+#[test]
+fn a_repair_that_finds_no_room_leaves_nothing_behind() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let dir = runtime.block_on(filled(400));
+    edit(&dir, |txn| drop(txn.open_table(LOG).unwrap().remove(12).unwrap()));
+    let bytes = std::fs::read(file(&dir)).unwrap();
+    std::thread::scope(|scope| {
+        // A mount namespace of this thread alone, with a disk on which there is room for the file and little else.
+        let work = || {
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+            mount(none, "/", none, flags, none).unwrap();
+            let size = format!("size={}", bytes.len() + 64 * 1024);
+            let tmpfs = Some("tmpfs");
+            mount(tmpfs, &dir.0, tmpfs, MsFlags::empty(), Some(size.as_str())).unwrap();
+            std::fs::write(file(&dir), &bytes).unwrap();
+            let repaired = repair(&dir.0, kept);
+            assert!(matches!(repaired, Err(RepairError::Database(_) | RepairError::Open(_))), "{repaired:?}");
+            let left: Vec<_> = std::fs::read_dir(&dir.0).unwrap().map(|of| of.unwrap().file_name()).collect();
+            assert_eq!(left, ["store.redb"]);
+            assert!(std::fs::read(file(&dir)).unwrap() == bytes);
+        };
+        scope.spawn(work).join().unwrap();
+    });
 }

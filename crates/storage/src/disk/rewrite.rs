@@ -72,16 +72,24 @@ fn replace(
     keep(path).map_err(RepairError::Keep)?;
     let new = dir.join(NEW_NAME);
     remove(&new).map_err(RepairError::Io)?;
-    write(dir, &new, &mend(found)?)?;
-    let left = check::check_file(&new)?;
-    if let Some(fault) = left.faults.iter().find(|fault| fault.kind != check::FaultKind::Key) {
-        return Err(RepairError::Failed(fault.reason.clone()));
+    let made = make(dir, &new, found).and_then(|()| fs::rename(&new, path).map_err(RepairError::Io));
+    if made.is_err() {
+        // On a full disk the rest of it would keep the server from going on as it is.
+        let _ = fs::remove_file(&new);
     }
-    let publish = || {
-        fs::rename(&new, path)?;
-        File::open(dir)?.sync_all()
-    };
-    publish().map_err(RepairError::Io)
+    made?;
+    let sync = || File::open(dir)?.sync_all();
+    sync().map_err(RepairError::Io)
+}
+
+/// Writes the new file, and looks whether it is in order.
+fn make(dir: &Path, new: &Path, found: Checked) -> Result<(), RepairError> {
+    write(dir, new, &mend(found)?)?;
+    let left = check::check_file(new)?;
+    match left.faults.iter().find(|fault| fault.kind != check::FaultKind::Key) {
+        Some(fault) => Err(RepairError::Failed(fault.reason.clone())),
+        None => Ok(()),
+    }
 }
 
 /// What is written in place of what was found: nothing is taken away, and no number goes down.
