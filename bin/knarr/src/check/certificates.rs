@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use rcgen::KeyPair;
 
-use super::finding::Finding;
+use super::finding::{Finding, Severity};
 use super::rotation;
 use crate::certificate;
 use crate::certificates::facts::{self, Facts};
@@ -19,8 +19,17 @@ const AREA: &str = "certificate";
 const ISSUED: &str = "pki/issued/";
 /// Days before its end from which on an authority is warned of.
 const AUTHORITY_DAYS: i64 = 180;
-/// What is done about certificates that a server makes by itself.
+/// The certificates that a server makes by itself, and what is done about them.
+const OWN: [&str; 5] = [
+    "pki/apiserver.crt",
+    "pki/apiserver-kubelet-client.crt",
+    "pki/admin.crt",
+    "pki/front-proxy/front-proxy-client.crt",
+    "pki/kubelet-serving/kubelet.crt",
+];
 const MADE_ANEW: &str = "it is removed; the server makes a new one at its next start";
+/// The authorities of a cluster.
+const AUTHORITIES: [&str; 3] = ["pki/ca.crt", "pki/front-proxy/ca.crt", "pki/kubelet-serving/ca.crt"];
 
 /// Looks at the files of a server's or an agent's folder.
 pub fn check(files: &Files, now: Timestamp) -> Vec<Finding> {
@@ -63,8 +72,13 @@ fn certificate(
 ) -> Option<Finding> {
     let stem = path.trim_end_matches(".crt");
     let is_authority = stem.ends_with("/ca");
-    let remade = (is_server && !is_authority).then_some(MADE_ANEW);
-    let wrong = |problem: String| Some(Finding::error(AREA, path, problem).repair(remade));
+    let remade = OWN.contains(&path).then_some(MADE_ANEW).filter(|_| is_server);
+    // Others have put it there, for a flag of the server or for anything else.
+    let is_foreign = is_server && remade.is_none() && !AUTHORITIES.contains(&path);
+    let wrong = |problem: String| {
+        let error = Finding::error(AREA, path, problem).repair(remade);
+        Some(if is_foreign { Finding { severity: Severity::Warning, ..error } } else { error })
+    };
     let chain = match facts::chain(content) {
         Ok(chain) => chain,
         Err(error) => return wrong(format!("it cannot be read: {error:#}")),
@@ -77,6 +91,7 @@ fn certificate(
     match (files.get(&format!("{stem}.key")), is_authority) {
         // Nothing is signed without it: kept elsewhere, or lost.
         (None, true) if path == "pki/ca.crt" => {}
+        (None, _) if is_foreign => {}
         (None, _) => return wrong("its key is missing".to_owned()),
         (Some(key), _) => {
             if let Some(problem) = misfit(content, key) {
@@ -96,7 +111,7 @@ fn certificate(
             || Finding::warning(AREA, path, format!("it expires at {}, in {left} days", facts.expires));
         return (left < AUTHORITY_DAYS).then(soon);
     }
-    if !is_server {
+    if !is_server || is_foreign {
         // An agent does not hold the authorities of its certificates.
         return None;
     }
@@ -233,6 +248,28 @@ pub mod tests {
         let soon = check(&sound, now + 3500 * day);
         assert!(soon.iter().any(|f| f.name == "pki/ca.crt" && f.problem.contains(", in 1") && !f.is_left()));
         assert!(check(&Files::new(), now).is_empty());
+    }
+
+    #[test]
+    fn what_others_have_put_there_is_not_removed() {
+        let sound = server();
+        let now = Timestamp::now();
+        let other = |name: &str, from: &str| (name.to_owned(), sound[from].clone());
+        let mut files = sound.clone();
+        // Of other authorities, without keys, with authorities of their own.
+        files.extend([
+            other("pki/tls/web.crt", "pki/front-proxy/front-proxy-client.crt"),
+            other("pki/tls/web.key", "pki/front-proxy/front-proxy-client.key"),
+            other("pki/oidc.crt", "pki/kubelet-serving/ca.crt"),
+            other("pki/etcd/ca.crt", "pki/front-proxy/ca.crt"),
+        ]);
+        assert_eq!(check(&files, now), []);
+        files.insert("pki/tls/web.key".to_owned(), sound["pki/apiserver.key"].clone());
+        files.insert("pki/oidc.crt".to_owned(), b"x".to_vec());
+        let found = check(&files, now);
+        let names: Vec<_> = found.iter().map(|f| (f.name.as_str(), f.severity, f.repair)).collect();
+        let warned = |name| (name, Severity::Warning, None);
+        assert_eq!(names, [warned("pki/oidc.crt"), warned("pki/tls/web.crt")]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use knarr_storage::{Embedded, Fault, FaultKind, OpenError, damage};
 
 use super::certificates::Files;
 use super::finding::Finding;
+use super::quiet::quietly;
 use crate::layout::Layout;
 
 const CLOSED: &str = "it is closed to others";
@@ -28,7 +29,7 @@ pub struct Store {
 
 /// Looks into the store. Keys that are set aside are among the findings already, and not among `kvs`.
 pub fn store(layout: &Layout) -> Result<Store> {
-    let checked = match Embedded::check(layout.store()) {
+    let checked = match quietly(|| Embedded::check(layout.store()))? {
         Ok(checked) => checked,
         Err(OpenError::Format { found, supported, .. }) => {
             let problem = format!("it has format {found}, this knarr reads {supported}: use a newer one");
@@ -125,7 +126,7 @@ pub fn repair(layout: &Layout, findings: &mut [Finding], kept: &Path) -> Result<
     copy(&layout.pki(), &kept.join("pki"), DEPTH).with_context(in_words)?;
     if findings.iter().any(|finding| finding.area == "store" && finding.repair.is_some()) {
         let copy = |file: &Path| fs::copy(file, kept.join("store.redb")).map(|_| ());
-        Embedded::repair(layout.store(), copy)?;
+        quietly(|| Embedded::repair(layout.store(), copy))??;
         mark(findings, |finding| finding.area == "store");
     }
     for finding in findings.iter_mut().filter(|finding| finding.repair.is_some()) {

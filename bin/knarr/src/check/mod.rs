@@ -5,6 +5,7 @@ mod certificates;
 mod finding;
 mod folder;
 mod objects;
+mod quiet;
 mod rotation;
 
 #[cfg(test)]
@@ -59,8 +60,6 @@ pub struct CheckArgs {
 
 pub fn run(args: CheckArgs) -> Result<()> {
     preflight::root("look into a cluster's data")?;
-    // redb panics on some damaged files. That is a finding, which is shown as one.
-    std::panic::set_hook(Box::new(|panic| tracing::debug!("{panic}")));
     let runtime = crate::memory::runtime()?;
     let report = runtime.block_on(check(&args))?;
     report.print(args.output)?;
