@@ -2,15 +2,16 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use knarr_storage::{Embedded, Fault, FaultKind, OpenError, damage};
+use knarr_storage::{Embedded, Fault, FaultKind, OpenError, RepairError, damage};
 
 use super::certificates::Files;
 use super::finding::Finding;
+use super::keep::Kept;
 use super::quiet::quietly;
 use crate::layout::Layout;
 
@@ -119,15 +120,24 @@ fn walk(folder: &Path, name: &str, depth: usize, look: &mut impl FnMut(&Path, &s
     }
 }
 
-/// Repairs what the findings say can be repaired, and marks them. What is there is copied to `kept` before.
-pub fn repair(layout: &Layout, findings: &mut [Finding], kept: &Path) -> Result<()> {
+/// Repairs what the findings say can be repaired, and marks them. What is there is copied to `kept` before; answers
+/// whether that is needed.
+pub fn repair(layout: &Layout, findings: &mut Vec<Finding>, kept: &Path) -> Result<bool> {
     let in_words = || format!("cannot keep what is there in {}: nothing was repaired", kept.display());
-    fs::DirBuilder::new().mode(0o700).create(kept).with_context(in_words)?;
-    copy(&layout.pki(), &kept.join("pki"), DEPTH).with_context(in_words)?;
+    let mut kept = Kept::new(kept, &layout.pki()).with_context(in_words)?;
     if findings.iter().any(|finding| finding.area == "store" && finding.repair.is_some()) {
-        let copy = |file: &Path| fs::copy(file, kept.join("store.redb")).map(|_| ());
-        quietly(|| Embedded::repair(layout.store(), copy))??;
-        mark(findings, |finding| finding.area == "store");
+        match repair_store(layout, &kept)? {
+            Ok(unread) => {
+                kept.need();
+                mark(findings, |finding| finding.area == "store");
+                findings.extend(unread);
+            }
+            Err(RepairError::Keep(error)) => return Err(error).with_context(in_words),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if findings.iter().any(|finding| finding.area != "store" && finding.repair.is_some()) {
+        kept.need();
     }
     for finding in findings.iter_mut().filter(|finding| finding.repair.is_some()) {
         let path = layout.root().join(&finding.name);
@@ -154,7 +164,16 @@ pub fn repair(layout: &Layout, findings: &mut [Finding], kept: &Path) -> Result<
             _ => {}
         }
     }
-    Ok(())
+    Ok(kept.is_needed())
+}
+
+/// Answers what could not be copied beforehand.
+fn repair_store(layout: &Layout, kept: &Kept) -> Result<Result<Option<Finding>, RepairError>> {
+    let mut unread = 0;
+    let keep = |file: &Path| kept.add_store(file).map(|left_out| unread = left_out);
+    let repaired = quietly(|| Embedded::repair(layout.store(), keep))?;
+    let problem = format!("{unread} bytes of it could not be read; the copy has zeros there");
+    Ok(repaired.map(|_| (unread > 0).then(|| Finding::warning("store", "store.redb", problem))))
 }
 
 fn mark(findings: &mut [Finding], of: impl Fn(&Finding) -> bool) {
@@ -166,23 +185,4 @@ fn remove(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
-}
-
-fn copy(from: &Path, to: &Path, depth: usize) -> io::Result<()> {
-    let entries = match fs::read_dir(from) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    fs::DirBuilder::new().mode(0o700).create(to)?;
-    for entry in entries {
-        let entry = entry?;
-        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
-        if kind.is_dir() && depth > 0 {
-            copy(&entry.path(), &target, depth - 1)?;
-        } else if kind.is_file() {
-            fs::copy(entry.path(), &target)?;
-            fs::set_permissions(&target, Permissions::from_mode(0o600))?;
-        }
-    }
-    fs::File::open(to)?.sync_all()
 }

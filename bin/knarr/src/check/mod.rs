@@ -4,6 +4,7 @@ mod archive;
 mod certificates;
 mod finding;
 mod folder;
+mod keep;
 mod objects;
 mod quiet;
 mod rotation;
@@ -162,8 +163,9 @@ async fn of_folder(args: &CheckArgs, layout: &Layout, config: Option<Vec<u8>>) -
     }
     if args.repair && report.findings.iter().any(|finding| finding.repair.is_some()) {
         let kept = kept(layout.root());
-        folder::repair(layout, &mut report.findings, &kept)?;
-        report.kept = Some(kept.display().to_string());
+        if folder::repair(layout, &mut report.findings, &kept)? {
+            report.kept = Some(kept.display().to_string());
+        }
     }
     Ok(report)
 }
