@@ -45,8 +45,13 @@ pub fn store(layout: &Layout) -> Result<Store> {
         Err(error) => return Err(error.into()),
     };
     let readable = checked.kvs.iter().filter(|kv| damage(&kv.value).is_none());
+    let mut findings: Vec<Finding> = checked.faults.iter().map(finding).collect();
+    if checked.is_unreadable() {
+        // A file of which rows are lost is not written anew.
+        findings.iter_mut().for_each(|finding| finding.repair = None);
+    }
     Ok(Store {
-        findings: checked.faults.iter().map(finding).collect(),
+        findings,
         revision: checked.revision,
         kvs: readable.map(|kv| (kv.key.clone(), kv.value.clone())).collect(),
     })
@@ -133,7 +138,11 @@ pub fn repair(layout: &Layout, findings: &mut Vec<Finding>, kept: &Path) -> Resu
                 findings.extend(unread);
             }
             Err(RepairError::Keep(error)) => return Err(error).with_context(in_words),
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                kept.drop_store();
+                let problem = format!("it was not repaired: {:#}", anyhow::Error::new(error));
+                findings.push(Finding::error("store", "store.redb", problem));
+            }
         }
     }
     if findings.iter().any(|finding| finding.area != "store" && finding.repair.is_some()) {

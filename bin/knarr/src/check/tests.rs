@@ -203,3 +203,26 @@ fn a_disk_without_room_for_copies_stays_as_full_as_it_was() {
         scope.spawn(work).join().unwrap();
     });
 }
+
+#[tokio::test]
+async fn a_store_that_is_lost_keeps_nothing_else_from_being_repaired() {
+    let (_folder, layout) = cluster("lost-store").await;
+    fs::write(layout.pki().join("admin.key"), "x").unwrap();
+    let mut findings = check(&args(&layout, false)).await.unwrap().findings;
+    // Found with the others, and worse than it looked.
+    findings.push(Finding::error("store", "store.redb", "pages").repair(Some("the file is written anew")));
+    let file = layout.store().join("store.redb");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let kept = layout.root().join("before");
+    assert!(folder::repair(&layout, &mut findings, &kept).unwrap());
+    assert!(findings.iter().any(|f| f.name == "store.redb" && f.problem.starts_with("it was not repaired:")));
+    assert!(findings.iter().any(|f| f.name == "pki/admin.crt" && f.repaired), "{findings:?}");
+    assert!(kept.join("pki/admin.key").exists() && !kept.join("store.redb").exists());
+
+    // A look promises no repair of it.
+    fs::write(layout.pki().join("admin.key"), "x").unwrap();
+    let report = check(&args(&layout, true)).await.unwrap();
+    let of_store: Vec<_> = report.findings.iter().filter(|f| f.area == "store").collect();
+    assert!(!of_store.is_empty() && of_store.iter().all(|f| f.repair.is_none()), "{of_store:?}");
+}
