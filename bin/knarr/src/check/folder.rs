@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use knarr_storage::{Embedded, Fault, FaultKind, OpenError, RepairError, damage};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
 use super::certificates::Files;
 use super::finding::Finding;
@@ -67,18 +69,22 @@ fn finding(fault: &Fault) -> Finding {
     Finding::error("store", name, format!("{}{advice}", fault.reason)).repair(fault.repair())
 }
 
-/// The files of `pki/`, and what cannot be read of them.
+/// The files of `pki/`, those behind links too, and what cannot be read of them.
 pub fn files(layout: &Layout) -> (Files, Vec<Finding>) {
     let (mut files, mut findings) = (Files::new(), Vec::new());
-    walk(&layout.pki(), "pki", DEPTH, &mut |path, name, is_folder| {
+    walk(&layout.pki(), "pki", DEPTH, Links::Files, &mut |path, name, is_folder| {
         if is_folder || name.ends_with(".new") {
             return;
         }
-        let read = fs::metadata(path).and_then(|of| {
-            if of.len() > FILE_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { fs::read(path) }
+        let read = fs::metadata(path).and_then(|of| match of.len() {
+            _ if !of.is_file() => Err(io::Error::other("it leads to what is no file")),
+            0..=FILE_BYTES => fs::read(path),
+            _ => Err(io::ErrorKind::FileTooLarge.into()),
         });
         match read {
             Ok(content) => drop(files.insert(name.to_owned(), content)),
+            // A link that leads nowhere.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => findings.push(Finding::error("file", name, format!("it cannot be read: {error}"))),
         }
     });
@@ -103,12 +109,20 @@ pub fn modes(layout: &Layout) -> Vec<Finding> {
     }
     look(&layout.store().join("store.redb"), "store/store.redb", false);
     look(&layout.admin_kubeconfig(), "admin.kubeconfig", false);
-    walk(&layout.pki(), "pki", DEPTH, &mut look);
+    walk(&layout.pki(), "pki", DEPTH, Links::None, &mut look);
     findings
 }
 
-/// All files and folders in a folder; links are left alone.
-fn walk(folder: &Path, name: &str, depth: usize, look: &mut impl FnMut(&Path, &str, bool)) {
+/// Which links are gone after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Links {
+    None,
+    /// Those to files.
+    Files,
+}
+
+/// All files and folders in a folder.
+fn walk(folder: &Path, name: &str, depth: usize, links: Links, look: &mut impl FnMut(&Path, &str, bool)) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -116,11 +130,12 @@ fn walk(folder: &Path, name: &str, depth: usize, look: &mut impl FnMut(&Path, &s
         let Ok(of) = fs::symlink_metadata(&path) else { continue };
         let Some(last) = path.file_name().and_then(|last| last.to_str()) else { continue };
         let name = format!("{name}/{last}");
-        if of.is_dir() || of.is_file() {
+        let is_link = links == Links::Files && of.is_symlink() && !path.is_dir();
+        if of.is_dir() || of.is_file() || is_link {
             look(&path, &name, of.is_dir());
         }
         if of.is_dir() && depth > 0 {
-            walk(&path, &name, depth - 1, look);
+            walk(&path, &name, depth - 1, links, look);
         }
     }
 }
@@ -149,28 +164,14 @@ pub fn repair(layout: &Layout, findings: &mut Vec<Finding>, kept: &Path) -> Resu
         kept.need();
     }
     for finding in findings.iter_mut().filter(|finding| finding.repair.is_some()) {
-        let path = layout.root().join(&finding.name);
-        match finding.area {
-            "certificate" => {
-                for file in [path.clone(), path.with_extension("key")] {
-                    remove(&file).with_context(|| format!("cannot remove {}", file.display()))?;
-                }
-                finding.repaired = true;
-            }
-            "file" => {
-                // It may have gone with its certificate.
-                let close = |of: fs::Metadata| {
-                    let mask = if finding.name.ends_with(".crt") { 0o755 } else { 0o700 };
-                    fs::set_permissions(&path, Permissions::from_mode(of.mode() & mask))
-                };
-                match fs::symlink_metadata(&path).and_then(close) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(error).with_context(|| format!("cannot close {}", path.display()));
-                    }
-                    _ => finding.repaired = true,
-                }
-            }
-            _ => {}
+        let done = match finding.area {
+            "certificate" => remove_credentials(&layout.root().join(&finding.name)),
+            "file" => close(layout.root(), &finding.name),
+            _ => continue,
+        };
+        match done {
+            Ok(()) => finding.repaired = true,
+            Err(error) => finding.problem += &format!("; it was not repaired: {error}"),
         }
     }
     Ok(kept.is_needed())
@@ -189,9 +190,30 @@ fn mark(findings: &mut [Finding], of: impl Fn(&Finding) -> bool) {
     findings.iter_mut().filter(|f| of(f) && f.repair.is_some()).for_each(|f| f.repaired = true);
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+fn remove_credentials(certificate: &Path) -> io::Result<()> {
+    for file in [certificate.to_owned(), certificate.with_extension("key")] {
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+/// Takes rights away from others. No link is followed: others could have put one there.
+fn close(root: &Path, name: &str) -> io::Result<()> {
+    let root = fs::File::open(root)?;
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+    let opened = match openat2(&root, name, OpenHow::new().flags(flags).resolve(resolve)) {
+        // It has gone with its certificate.
+        Err(Errno::ENOENT) => return Ok(()),
+        opened => fs::File::from(opened?),
+    };
+    let of = opened.metadata()?;
+    if !of.is_file() && !of.is_dir() {
+        return Err(io::Error::other("it is neither a file nor a folder any more"));
+    }
+    let mask = if name.ends_with(".crt") { 0o755 } else { 0o700 };
+    opened.set_permissions(Permissions::from_mode(of.mode() & mask))
 }

@@ -29,6 +29,7 @@ use crate::backup::contents::ENCRYPTION_CONFIG;
 use crate::backup::{self, admin};
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
 use crate::picture::Output;
+use crate::pki;
 use crate::preflight;
 use crate::store::{EtcdArgs, OFFSET};
 
@@ -143,6 +144,8 @@ fn of_files(layout: &Layout) -> Report {
 }
 
 async fn of_folder(args: &CheckArgs, layout: &Layout, config: Option<Vec<u8>>) -> Result<Report> {
+    // From the look to the repair: no server starts and no authorities are replaced in between.
+    let _locked = (args.repair && layout.pki().exists()).then(|| pki::lock(&layout.pki())).transpose()?;
     let mut report = of_files(layout);
     let is_store = Embedded::is_in(layout.store());
     if !is_store && report.looked_at.is_empty() {

@@ -56,6 +56,9 @@ fn image(folder: &Path) -> Vec<(PathBuf, u32, Vec<u8>)> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
+            if path.ends_with("pki/lock") {
+                continue;
+            }
             let mode = fs::metadata(&path).unwrap().permissions().mode();
             if path.is_dir() {
                 folders.push(path.clone());
@@ -169,6 +172,96 @@ async fn backups_are_looked_into() {
     assert_eq!((names(&report).len(), report.findings[0].area), (1, "backup"));
 }
 
+#[tokio::test]
+async fn files_of_others_and_links_are_left_as_they_are() {
+    let (_folder, layout) = cluster("others").await;
+    let pki = layout.pki();
+    // Another cluster's: nothing of it fits this one's authorities.
+    let (_other, other) = cluster("others-etcd").await;
+    for name in ["etcd", "tls"] {
+        fs::create_dir(pki.join(name)).unwrap();
+        fs::set_permissions(pki.join(name), Permissions::from_mode(0o700)).unwrap();
+    }
+    let copies = [
+        ("admin.crt", "etcd/client.crt"),
+        ("admin.key", "etcd/client.key"),
+        ("admin.crt", "tls/web.crt"),
+        ("admin.key", "tls/web.key"),
+        ("ca.crt", "oidc.crt"),
+    ];
+    for (from, to) in copies {
+        fs::copy(other.pki().join(from), pki.join(to)).unwrap();
+    }
+    // Kept elsewhere.
+    for name in ["ca.crt", "admin.key"] {
+        let elsewhere = layout.root().join(name);
+        fs::rename(pki.join(name), &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, pki.join(name)).unwrap();
+    }
+    let before = image(layout.root());
+    let report = check(&args(&layout, false)).await.unwrap();
+    assert_eq!(names(&report), []);
+    // A repair for something else.
+    fs::set_permissions(pki.join("sa.key"), Permissions::from_mode(0o644)).unwrap();
+    let report = check(&args(&layout, true)).await.unwrap();
+    assert_eq!((report.left(), names(&report)), (0, vec![("file", "pki/sa.key")]));
+    let kept = PathBuf::from(report.kept.unwrap());
+    assert!(kept.join("pki/ca.crt").exists());
+    fs::remove_dir_all(&kept).unwrap();
+    assert!(image(layout.root()) == before);
+}
+
+#[tokio::test]
+async fn nothing_is_repaired_while_certificates_are_changed() {
+    let (_folder, layout) = cluster("locked").await;
+    fs::set_permissions(layout.pki().join("sa.key"), Permissions::from_mode(0o644)).unwrap();
+    let locked = crate::pki::lock(&layout.pki()).unwrap();
+    let error = check(&args(&layout, true)).await.unwrap_err();
+    assert!(error.to_string().contains("another process changes the certificates"), "{error}");
+    assert_eq!(names(&check(&args(&layout, false)).await.unwrap()), [("file", "pki/sa.key")]);
+    drop(locked);
+    assert_eq!(check(&args(&layout, true)).await.unwrap().left(), 0);
+}
+
+/// Others could write to `pki/` until now: what they have put in place of a file is not touched through it.
+#[tokio::test]
+async fn modes_are_not_changed_through_links() {
+    let (_folder, layout) = cluster("links").await;
+    let (outside, inside) = (layout.root().join("outside"), layout.pki().join("sa.key"));
+    fs::set_permissions(&inside, Permissions::from_mode(0o644)).unwrap();
+    let mut findings = folder::modes(&layout);
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    fs::rename(&inside, &outside).unwrap();
+    std::os::unix::fs::symlink(&outside, &inside).unwrap();
+    let kept = layout.root().join("before");
+    folder::repair(&layout, &mut findings, &kept).unwrap();
+    assert!(!findings[0].repaired && findings[0].problem.contains("was not repaired"), "{findings:?}");
+    assert_eq!(fs::metadata(&outside).unwrap().permissions().mode() & 0o777, 0o644);
+}
+
+#[tokio::test]
+async fn a_store_that_is_lost_keeps_nothing_else_from_being_repaired() {
+    let (_folder, layout) = cluster("lost-store").await;
+    fs::write(layout.pki().join("admin.key"), "x").unwrap();
+    let mut findings = check(&args(&layout, false)).await.unwrap().findings;
+    // Found with the others, and worse than it looked.
+    findings.push(Finding::error("store", "store.redb", "pages").repair(Some("the file is written anew")));
+    let file = layout.store().join("store.redb");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let kept = layout.root().join("before");
+    assert!(folder::repair(&layout, &mut findings, &kept).unwrap());
+    assert!(findings.iter().any(|f| f.name == "store.redb" && f.problem.starts_with("it was not repaired:")));
+    assert!(findings.iter().any(|f| f.name == "pki/admin.crt" && f.repaired), "{findings:?}");
+    assert!(kept.join("pki/admin.key").exists() && !kept.join("store.redb").exists());
+
+    // A look promises no repair of it.
+    fs::write(layout.pki().join("admin.key"), "x").unwrap();
+    let report = check(&args(&layout, true)).await.unwrap();
+    let of_store: Vec<_> = report.findings.iter().filter(|f| f.area == "store").collect();
+    assert!(!of_store.is_empty() && of_store.iter().all(|f| f.repair.is_none()), "{of_store:?}");
+}
+
 #[test]
 fn a_disk_without_room_for_copies_stays_as_full_as_it_was() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -202,27 +295,4 @@ fn a_disk_without_room_for_copies_stays_as_full_as_it_was() {
         };
         scope.spawn(work).join().unwrap();
     });
-}
-
-#[tokio::test]
-async fn a_store_that_is_lost_keeps_nothing_else_from_being_repaired() {
-    let (_folder, layout) = cluster("lost-store").await;
-    fs::write(layout.pki().join("admin.key"), "x").unwrap();
-    let mut findings = check(&args(&layout, false)).await.unwrap().findings;
-    // Found with the others, and worse than it looked.
-    findings.push(Finding::error("store", "store.redb", "pages").repair(Some("the file is written anew")));
-    let file = layout.store().join("store.redb");
-    let whole = fs::read(&file).unwrap();
-    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
-    let kept = layout.root().join("before");
-    assert!(folder::repair(&layout, &mut findings, &kept).unwrap());
-    assert!(findings.iter().any(|f| f.name == "store.redb" && f.problem.starts_with("it was not repaired:")));
-    assert!(findings.iter().any(|f| f.name == "pki/admin.crt" && f.repaired), "{findings:?}");
-    assert!(kept.join("pki/admin.key").exists() && !kept.join("store.redb").exists());
-
-    // A look promises no repair of it.
-    fs::write(layout.pki().join("admin.key"), "x").unwrap();
-    let report = check(&args(&layout, true)).await.unwrap();
-    let of_store: Vec<_> = report.findings.iter().filter(|f| f.area == "store").collect();
-    assert!(!of_store.is_empty() && of_store.iter().all(|f| f.repair.is_none()), "{of_store:?}");
 }
