@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use knarr_storage::{Embedded, Fault, FaultKind, OpenError, RepairError, damage};
+use knarr_storage::{Checked, Embedded, Fault, FaultKind, OpenError, RepairError, damage};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 
@@ -47,16 +47,20 @@ pub fn store(layout: &Layout) -> Result<Store> {
         Err(error) => return Err(error.into()),
     };
     let readable = checked.kvs.iter().filter(|kv| damage(&kv.value).is_none());
+    Ok(Store {
+        findings: findings(&checked),
+        revision: checked.revision,
+        kvs: readable.map(|kv| (kv.key.clone(), kv.value.clone())).collect(),
+    })
+}
+
+pub fn findings(checked: &Checked) -> Vec<Finding> {
     let mut findings: Vec<Finding> = checked.faults.iter().map(finding).collect();
     if checked.is_unreadable() {
         // A file of which rows are lost is not written anew.
         findings.iter_mut().for_each(|finding| finding.repair = None);
     }
-    Ok(Store {
-        findings,
-        revision: checked.revision,
-        kvs: readable.map(|kv| (kv.key.clone(), kv.value.clone())).collect(),
-    })
+    findings
 }
 
 fn finding(fault: &Fault) -> Finding {
