@@ -106,7 +106,8 @@ fn b3_init_containers_run_in_order() {
     kubectl.eventually(["get", "pod", "ordered", started], |out| !out.is_empty());
     kubectl.run(["exec", "ordered", "-c", "one", "--", "touch", "/steps/go"]);
     kubectl.ready("ordered");
-    assert_eq!(kubectl.run("logs ordered"), "one\ntwo\n");
+    // A container is ready before it has written anything.
+    kubectl.eventually("logs ordered", |log| log == "one\ntwo\n");
     assert_eq!(
         kubectl.path("pod ordered", "{.status.initContainerStatuses[*].state.terminated.reason}"),
         "Completed Completed"
