@@ -201,7 +201,8 @@ mod tests {
         let text = scrub.metrics()();
         assert!(text.contains("\nknarr_storage_scrub_damaged_keys 0\n"), "{text}");
         assert!(text.contains("\nknarr_storage_scrub_last_completed_timestamp_seconds 0\n"), "{text}");
-        let (bytes, file) = (scrub.counts.lock().unwrap().bytes, store.status().await.unwrap().file_bytes);
+        let file = store.status().await.unwrap().file_bytes;
+        let bytes = scrub.counts.lock().unwrap().bytes;
         assert_eq!(bytes, file);
         // Two rows are above a megabyte, and the end of the file is a step of its own if it is at a whole megabyte.
         let steps = file / (1 << 20) + 1 + 2;
