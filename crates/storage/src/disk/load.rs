@@ -3,7 +3,6 @@
 //! the history begins after a record of the log that cannot be read.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -105,14 +104,7 @@ pub(super) fn read(database: &Database) -> Result<Loaded, LoadError> {
         }
     }
     let log = txn.open_table(LOG)?;
-    let newest = match caught(|| Ok(log.last()?.map_or(base, |(at, _)| at.value().max(base)))) {
-        Ok(newest) => newest,
-        // The walk below ends where it begins.
-        Err(error) => {
-            found.damage.unreadable.push(("log", error));
-            base
-        }
-    };
+    let newest = log.last()?.map_or(base, |(at, _)| at.value().max(base));
     if newest > revision {
         found.damage.ahead = Some((newest, revision));
         revision = newest;
@@ -125,14 +117,6 @@ pub(super) fn read(database: &Database) -> Result<Loaded, LoadError> {
         state.apply_commit(&Arc::new(commit));
     }
     Ok(Loaded { state, damage, compacted })
-}
-
-/// Reads of the log, of which the keys do not depend; redb panics on some damaged pages.
-fn caught<T>(read: impl FnOnce() -> Result<T, redb::StorageError>) -> Result<T, redb::Error> {
-    match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(read) => read.map_err(redb::Error::from),
-        Err(_) => Err(redb::Error::Corrupted("a page is damaged".to_owned())),
-    }
 }
 
 /// What a file holds, as far as it can be read.
@@ -158,15 +142,12 @@ impl Found {
     ) -> (u64, Vec<Commit>) {
         let mut commits = Vec::new();
         for at in (base.saturating_add(1)..=revision).rev() {
-            let decode = |row: &[u8]| codec::decode_undo(at, row).map_err(|error| error.to_string());
-            let undo = match caught(|| Ok(log.get(at)?.map(|row| decode(row.value())))) {
-                Ok(Some(undo)) => undo,
+            let undo = match log.get(at) {
+                Ok(Some(row)) => codec::decode_undo(at, row.value()).map_err(|error| error.to_string()),
                 Ok(None) => Err("it is missing".to_owned()),
                 Err(error) => {
                     let reason = error.to_string();
-                    if self.damage.unreadable.iter().all(|(table, _)| *table != "log") {
-                        self.damage.unreadable.push(("log", error));
-                    }
+                    self.damage.unreadable.push(("log", error.into()));
                     Err(reason)
                 }
             };
