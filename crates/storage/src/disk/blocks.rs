@@ -219,7 +219,8 @@ mod tests {
         let (old, new) = (vec![7; SIZE], vec![8; SIZE]);
         let torn = || vec![Some(sum(b"torn")); 2];
         // Begun before it, done before it, within it, and after it.
-        let steps: [(&str, fn(&Blocks, &[u8]), fn(&Blocks, &[u8])); 3] = [
+        type Step = fn(&Blocks, &[u8]);
+        let steps: [(&str, Step, Step); 3] = [
             (
                 "within",
                 |_, _| {},
