@@ -278,7 +278,7 @@ fn a_disk_without_room_for_copies_stays_as_full_as_it_was() {
             mount(none, "/", none, private, none).unwrap();
             let root = layout.root().join("disk");
             fs::create_dir(&root).unwrap();
-            let size = format!("size={}", store.len() + 128 * 1024);
+            let size = format!("size={}", store.len() + store.len() / 2);
             mount(Some("tmpfs"), &root, Some("tmpfs"), MsFlags::empty(), Some(size.as_str())).unwrap();
             let small = Layout::create(&root).unwrap();
             fs::create_dir_all(small.store()).unwrap();
