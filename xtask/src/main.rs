@@ -2,6 +2,7 @@
 
 mod bench;
 mod cis;
+mod clients;
 mod codegen;
 mod conformance;
 mod escapes;
@@ -45,6 +46,8 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Run kube-bench with Knarr's profile against a server without flags (as root)
     Cis(cis::Args),
+    /// Run other people's clients against a fresh server (as root; gets them from PyPI, npm and the Go module registry)
+    Clients(clients::Args),
     /// Run a server under kills and other faults, and check what its clients were answered
     Soak(soak::Args),
     /// Write the field-schema table from the published Kubernetes Go modules (needs `go` and a module proxy)
@@ -60,6 +63,7 @@ fn main() -> Result<()> {
         Task::Escapes(args) => escapes::escapes(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Cis(args) => cis::run(&args),
+        Task::Clients(args) => clients::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Codegen(args) => codegen::run(&args),
     }

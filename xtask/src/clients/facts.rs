@@ -1,0 +1,102 @@
+//! The table of clients, `xtask/clients/clients.json`: where each one comes from, and in which version.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// Who has a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Registry {
+    Pypi,
+    Npm,
+    Go,
+    /// The machine has it, in a version that is not for us to choose.
+    Machine,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Client {
+    pub name: String,
+    pub registry: Registry,
+    /// The registry's name for it: a package, a module, or a program of the machine.
+    pub package: String,
+    #[serde(default)]
+    pub version: String,
+    /// Further packages with their versions, as `NAME@VERSION`.
+    #[serde(default)]
+    pub with: Vec<String>,
+    /// The Go command in the module that is the client; without it, our program in the folder of the client's name is
+    /// built with the module.
+    #[serde(default)]
+    pub command: String,
+    /// Our script that uses the client.
+    #[serde(default)]
+    pub script: String,
+}
+
+impl Client {
+    /// The package and those with it, as name and version.
+    pub fn packages(&self) -> impl Iterator<Item = (&str, &str)> {
+        let with = self.with.iter().filter_map(|package| package.rsplit_once('@'));
+        std::iter::once((self.package.as_str(), self.version.as_str())).chain(with)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    clients: Vec<Client>,
+}
+
+pub fn read(path: &Path) -> Result<Vec<Client>> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let table: Table = serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
+    Ok(table.clients)
+}
+
+/// Those with these names, or all if there are no names.
+pub fn chosen(clients: Vec<Client>, names: &[String]) -> Result<Vec<Client>> {
+    if let Some(unknown) = names.iter().find(|name| clients.iter().all(|client| client.name != **name)) {
+        let known: Vec<&str> = clients.iter().map(|client| client.name.as_str()).collect();
+        bail!("no client is named {unknown}; there are {}", known.join(", "));
+    }
+    Ok(clients.into_iter().filter(|client| names.is_empty() || names.contains(&client.name)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Vec<Client> {
+        read(&crate::clients::folder().join("clients.json")).expect("the table")
+    }
+
+    #[test]
+    fn every_client_has_a_version_and_something_that_uses_it() {
+        for client in table() {
+            let folder = crate::clients::folder();
+            assert_eq!(client.version.is_empty(), client.registry == Registry::Machine, "{}", client.name);
+            assert_eq!(client.packages().count(), 1 + client.with.len(), "{}: NAME@VERSION", client.name);
+            if client.script.is_empty() {
+                assert_eq!(client.registry, Registry::Go, "{}", client.name);
+                assert!(folder.join(&client.name).join("main.go").is_file(), "{}", client.name);
+            } else {
+                assert!(folder.join(&client.script).is_file(), "{}", client.name);
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        let one = table().remove(0).name;
+        let names: Vec<String> =
+            chosen(table(), std::slice::from_ref(&one)).expect("one").into_iter().map(|c| c.name).collect();
+        assert_eq!(names, [one]);
+        assert_eq!(chosen(table(), &[]).expect("all"), table());
+        let error = chosen(table(), &["nobody".to_owned()]).expect_err("an unknown name").to_string();
+        assert!(error.starts_with("no client is named nobody; there are "), "{error}");
+    }
+}

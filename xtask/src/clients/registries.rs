@@ -1,0 +1,222 @@
+//! Fetches clients from the registries into the cache, each into a folder of its own, and builds those of Go.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::facts::{Client, Registry};
+use super::outcome::{End, Outcome, not_fetched};
+use super::process;
+
+/// For one step: a build from nothing on a slow machine takes long.
+const LIMIT: Duration = Duration::from_secs(3600);
+/// Holds what was installed into a folder, once that is complete.
+const INSTALLED: &str = "installed";
+/// Of Go, for our programs: what the modules in the table need.
+const GO: &str = "1.26.0";
+
+/// A client that is ready to be run.
+pub struct Program {
+    /// The program and its script.
+    pub words: Vec<PathBuf>,
+    /// Goes before the others in `PATH`.
+    pub path: PathBuf,
+    pub version: String,
+}
+
+pub enum Fetched {
+    Program(Program),
+    Not(Outcome),
+}
+
+/// Brings a client into the folder of its name in the cache, if it is not there.
+pub fn fetch(client: &Client, cache: &Path) -> Fetched {
+    let folder = cache.join(&client.name);
+    let log = cache.join(format!("{}.fetch.log", client.name));
+    let _ = fs::remove_file(&log);
+    match fetched(client, &folder, &log) {
+        Ok(Some(program)) => Fetched::Program(program),
+        Ok(None) => Fetched::Not(not_fetched(&fs::read_to_string(&log).unwrap_or_default())),
+        // The registry's own program is not on the machine.
+        Err(error) if is_absent(&error) => Fetched::Not(Outcome::Unavailable(format!("{error:#}"))),
+        Err(error) => Fetched::Not(Outcome::Failed(format!("{error:#}"))),
+    }
+}
+
+fn is_absent(error: &anyhow::Error) -> bool {
+    let io = error.root_cause().downcast_ref::<std::io::Error>();
+    io.is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// `None` if a step failed; the log says why.
+fn fetched(client: &Client, folder: &Path, log: &Path) -> Result<Option<Program>> {
+    let scripts = super::folder();
+    let script = scripts.join(&client.script);
+    let bin = folder.join("bin");
+    let program = |first: PathBuf, rest: Option<PathBuf>| Program {
+        words: std::iter::once(first).chain(rest).collect(),
+        path: bin.clone(),
+        version: client.version.clone(),
+    };
+    Ok(match client.registry {
+        Registry::Pypi => {
+            installed(client, folder, log, pypi)?.then(|| program(bin.join("python"), Some(script)))
+        }
+        Registry::Npm => {
+            if !installed(client, folder, log, npm)? {
+                return Ok(None);
+            }
+            // Node looks for modules beside the script.
+            let copy = folder.join(&client.script);
+            fs::copy(&script, &copy)?;
+            Some(program("node".into(), Some(copy)))
+        }
+        Registry::Go if client.command.is_empty() => built(client, folder, &scripts.join(&client.name), log)?
+            .then(|| program(bin.join(&client.name), None)),
+        Registry::Go => installed(client, folder, log, go)?.then(|| program("sh".into(), Some(script))),
+        Registry::Machine => {
+            let output = Command::new(&client.package).arg("--version").output();
+            let output = output.with_context(|| format!("no program {}", client.package))?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let version = text.split_whitespace().nth(1).unwrap_or("unknown").to_owned();
+            Some(Program { version, ..program("sh".into(), Some(script)) })
+        }
+    })
+}
+
+/// Installs into an empty folder what is not installed in these versions; whether it is there then.
+fn installed(
+    client: &Client,
+    folder: &Path,
+    log: &Path,
+    steps: fn(&Client, &Path) -> Vec<Command>,
+) -> Result<bool> {
+    let wanted: String = client.packages().map(|(name, version)| format!("{name} {version}\n")).collect();
+    let mark = folder.join(INSTALLED);
+    if fs::read_to_string(&mark).is_ok_and(|text| text == wanted) {
+        return Ok(true);
+    }
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    let done = all(steps(client, folder), client, log)?;
+    if done {
+        fs::write(mark, wanted)?;
+    }
+    Ok(done)
+}
+
+fn all(steps: Vec<Command>, client: &Client, log: &Path) -> Result<bool> {
+    eprintln!("{} {}: from the registry", client.name, client.version);
+    for step in steps {
+        if process::run(step, log, LIMIT, &format!("{}: fetched and built", client.name))? != End::Success {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn pypi(client: &Client, folder: &Path) -> Vec<Command> {
+    let mut environment = Command::new("python3");
+    // A pip in each environment would take longer to install than the clients.
+    environment.args(["-m", "venv", "--without-pip"]).arg(folder);
+    let mut install = Command::new("python3");
+    install.args(["-m", "pip", "--python"]).arg(folder.join("bin/python")).args(["install", "--no-input"]);
+    install.args(client.packages().map(|(name, version)| format!("{name}=={version}")));
+    vec![environment, install]
+}
+
+fn npm(client: &Client, folder: &Path) -> Vec<Command> {
+    let mut install = Command::new("npm");
+    // Packages bring no programs of their own to run while they are installed.
+    install.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--engine-strict", "--prefix"]);
+    install.arg(folder).args(client.packages().map(|(name, version)| format!("{name}@{version}")));
+    vec![install]
+}
+
+fn go(client: &Client, folder: &Path) -> Vec<Command> {
+    let mut install = Command::new("go");
+    install.args(["install", &format!("{}@{}", client.command, client.version)]);
+    install.env("GOBIN", folder.join("bin")).current_dir(folder);
+    vec![install]
+}
+
+/// Builds our program of the client's name with the modules of the table.
+fn built(client: &Client, folder: &Path, source: &Path, log: &Path) -> Result<bool> {
+    fs::create_dir_all(folder)?;
+    for entry in fs::read_dir(source)?.flatten() {
+        fs::copy(entry.path(), folder.join(entry.file_name()))?;
+    }
+    fs::write(folder.join("go.mod"), go_mod(client))?;
+    let mut build = Command::new("go");
+    build.args(["build", "-mod=mod", "-o"]).arg(folder.join("bin").join(&client.name)).arg(".");
+    build.current_dir(folder);
+    all(vec![build], client, log)
+}
+
+fn go_mod(client: &Client) -> String {
+    let required: String =
+        client.packages().map(|(module, version)| format!("require {module} {version}\n")).collect();
+    format!("module {}\n\ngo {GO}\n\n{required}", client.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(registry: Registry, with: &[&str]) -> Client {
+        Client {
+            name: "c".to_owned(),
+            registry,
+            package: "m.example/c".to_owned(),
+            version: "v1.2.3".to_owned(),
+            with: with.iter().map(|package| (*package).to_owned()).collect(),
+            command: String::new(),
+            script: String::new(),
+        }
+    }
+
+    #[test]
+    fn our_programs_require_what_the_table_says() {
+        assert_eq!(
+            go_mod(&client(Registry::Go, &["m.example/d@v4.5.6"])),
+            "module c\n\ngo 1.26.0\n\nrequire m.example/c v1.2.3\nrequire m.example/d v4.5.6\n"
+        );
+    }
+
+    #[test]
+    fn what_is_installed_is_not_fetched_again_unless_its_version_changes() {
+        let folder = std::env::temp_dir().join(format!("knarr-clients-cache-{}", std::process::id()));
+        let log = folder.with_extension("log");
+        let touch: fn(&Client, &Path) -> Vec<Command> = |_, folder| {
+            let mut command = Command::new("sh");
+            command.args(["-c", "echo x >>\"$0/count\""]).arg(folder);
+            vec![command]
+        };
+        let fail: fn(&Client, &Path) -> Vec<Command> = |_, _| vec![Command::new("false")];
+        let count = || fs::read_to_string(folder.join("count")).unwrap_or_default().lines().count();
+        let one = client(Registry::Npm, &[]);
+        assert!(!installed(&one, &folder, &log, fail).expect("steps"));
+        assert!(installed(&one, &folder, &log, touch).expect("steps"));
+        assert!(installed(&one, &folder, &log, touch).expect("steps"));
+        assert_eq!(count(), 1);
+        let two = client(Registry::Npm, &["d@2"]);
+        assert!(!installed(&two, &folder, &log, fail).expect("steps"));
+        assert!(installed(&two, &folder, &log, touch).expect("steps"));
+        assert_eq!(count(), 1, "in an empty folder");
+        fs::remove_dir_all(&folder).expect("folder");
+        fs::remove_file(&log).expect("log");
+    }
+
+    #[test]
+    fn a_program_that_the_machine_lacks_is_no_failure() {
+        let cache = std::env::temp_dir();
+        let absent = Client { package: "knarr-no-such-program".to_owned(), ..client(Registry::Machine, &[]) };
+        let Fetched::Not(outcome) = fetch(&absent, &cache) else { panic!("a program that nobody has") };
+        assert!(matches!(outcome, Outcome::Unavailable(_)), "{outcome:?}");
+    }
+}
