@@ -13,7 +13,7 @@ def step(name):
     print(f"try: {name}", flush=True)
 
 
-def eventually(what, ask, limit=60):
+def eventually(what, ask, limit=120):
     """The first answer that is true."""
     deadline = time.monotonic() + limit
     while True:

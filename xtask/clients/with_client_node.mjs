@@ -13,7 +13,7 @@ function step(name) {
   console.log(`try: ${name}`);
 }
 
-async function eventually(what, ask, limit = 60) {
+async function eventually(what, ask, limit = 120) {
   for (const end = Date.now() + limit * 1000; ; ) {
     const answer = await ask();
     if (answer) return answer;

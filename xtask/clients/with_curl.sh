@@ -11,7 +11,7 @@ server=$(kubectl config view -o 'jsonpath={.clusters[0].cluster.server}')
 head() {
     version=$1 code=$2 url=$3
     shift 3
-    said=$(curl --silent --show-error --head --max-time 20 --cert client-certificate --key client-key "$@" \
+    said=$(curl --silent --show-error --head --max-time 60 --cert client-certificate --key client-key "$@" \
         --output /dev/null --write-out '%{http_version} %{http_code}' "$url")
     if [ "$said" != "$version $code" ]; then
         echo "HEAD $url: $said, not $version $code"
@@ -29,7 +29,7 @@ for path in livez readyz healthz version openapi/v2 apis api/v1/namespaces/defau
     if [ -n "$code" ]; then
         head 2 "$code" "$server/$path" --http2 --cacert certificate-authority
     else
-        curl --silent --show-error --head --http2 --max-time 20 --cacert certificate-authority \
+        curl --silent --show-error --head --http2 --max-time 60 --cacert certificate-authority \
             --cert client-certificate --key client-key --output /dev/null "$server/$path"
     fi
 done
@@ -43,7 +43,7 @@ head 2 200 https://127.0.0.1:10250/healthz --http2 --insecure
 echo "try: many requests over one connection"
 urls=$(for _ in 1 2 3 4 5 6 7 8 9 10; do echo "$server/readyz"; done)
 # shellcheck disable=SC2086 # one word for each address
-count=$(curl --silent --show-error --http2 --max-time 20 --cacert certificate-authority --cert client-certificate \
+count=$(curl --silent --show-error --http2 --max-time 60 --cacert certificate-authority --cert client-certificate \
     --key client-key --write-out '\n%{num_connects}\n' $urls | grep -c '^1$')
 if [ "$count" != 1 ]; then
     echo "$count connections for ten requests"

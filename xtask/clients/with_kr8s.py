@@ -32,7 +32,7 @@ for kind in kinds:
 step("pod, wait, exec, logs")
 box = Pod(pod("box", command=["sh", "-c", "echo begun; sleep 1000"]), api=api)
 box.create()
-box.wait("condition=Ready", timeout=60)
+box.wait("condition=Ready", timeout=120)
 assert box.exec(["echo", "hello"]).stdout == b"hello\n"
 into = io.BytesIO()
 box.exec(["sh", "-c", "echo into"], stdout=into)
@@ -47,7 +47,7 @@ site = Deployment(
     {"metadata": meta, "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}}, api=api
 )
 site.create()
-site.wait("condition=Available", timeout=60)
+site.wait("condition=Available", timeout=120)
 site.scale(2)
 service = Service({"metadata": meta, "spec": {"selector": labels, "ports": [{"port": 80}]}}, api=api)
 service.create()

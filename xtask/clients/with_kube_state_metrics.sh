@@ -10,12 +10,12 @@ kube-state-metrics --kubeconfig "$KUBECONFIG" --host 127.0.0.1 --port 18080 --te
 metrics=$!
 # scraped PORT PATTERN: a scrape comes to have such a line.
 scraped() {
-    left=300
+    left=600
     until curl --silent --max-time 10 "http://127.0.0.1:$1/metrics" >scrape && grep -q "$2" scrape; do
         left=$((left - 1))
         if [ "$left" = 0 ]; then
             tail -n 5 out
-            echo "no $2 in a scrape after 30 s"
+            echo "no $2 in a scrape after 60 s"
             exit 1
         fi
         sleep 0.1
@@ -30,7 +30,7 @@ scraped 18080 "^kube_node_status_condition{.*condition=\"Ready\",status=\"true\"
 
 echo "try: pod deleted"
 kubectl delete pod seen --now
-left=300
+left=600
 while curl --silent "http://127.0.0.1:18080/metrics" | grep -q "kube_pod_info{namespace=\"$KNARR_NAMESPACE\",pod=\"seen\""; do
     left=$((left - 1))
     [ "$left" != 0 ] || { echo "the deleted pod is still there"; exit 1; }

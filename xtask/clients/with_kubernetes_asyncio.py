@@ -22,7 +22,7 @@ async def added(core, start, name):
 
 
 async def running(core, name):
-    for _ in range(600):
+    for _ in range(1200):
         if (await core.read_namespaced_pod(name, NAMESPACE)).status.phase == "Running":
             return
         await asyncio.sleep(0.1)

@@ -8,7 +8,7 @@ kubectl() { command kubectl --namespace "$KNARR_NAMESPACE" "$@"; }
 pod() {
     kubectl run "$1" --image busybox --image-pull-policy IfNotPresent --labels "app=said" --command -- \
         sh -c "echo $2; sleep 1000"
-    kubectl wait --for condition=Ready "pod/$1" --timeout 60s
+    kubectl wait --for condition=Ready "pod/$1" --timeout 120s
 }
 # within SECONDS FILE TEXT: the text comes to stand in the file.
 within() {
@@ -33,14 +33,14 @@ grep -q 'avast$' logs
 echo "try: following logs, a later pod too"
 stern --namespace "$KNARR_NAMESPACE" --selector app=said --color never >followed 2>errors &
 follower=$!
-within 30 followed 'ahoy$'
+within 60 followed 'ahoy$'
 pod three belay
-within 30 followed 'belay$'
+within 60 followed 'belay$'
 
 echo "try: by owner, as JSON"
 kubectl create deployment boat --image busybox -- sh -c 'echo aye; sleep 1000'
 kubectl patch deployment boat --type json --patch \
     '[{"op": "add", "path": "/spec/template/spec/containers/0/imagePullPolicy", "value": "IfNotPresent"}]'
-kubectl rollout status deployment boat --timeout 60s
+kubectl rollout status deployment boat --timeout 120s
 stern deployment/boat --namespace "$KNARR_NAMESPACE" --no-follow --output json >json
 grep -q '"message":"aye' json

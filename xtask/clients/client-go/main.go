@@ -29,7 +29,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 )
 
-const limit = time.Minute
+const limit = 2 * time.Minute
 
 var namespace = os.Getenv("KNARR_NAMESPACE")
 

@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
     /// A client that takes longer has failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     timeout: u64,
 }
 
