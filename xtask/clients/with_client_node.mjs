@@ -144,7 +144,7 @@ async function pods() {
   assert.equal(answer, 'deep\n');
   const node = (await core.listNode()).items[0].metadata.name;
   const summary = await core.connectGetNodeProxyWithPath({ name: node, path: 'stats/summary' });
-  assert.equal(JSON.parse(summary).node.nodeName, node);
+  assert.equal(summary.node.nodeName, node);
 }
 
 await objects();

@@ -19,8 +19,10 @@ use outcome::{Outcome, Row};
 use registries::Fetched;
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  cargo xtask clients\n  cargo xtask clients --only helm --only client-go\n  \
-    KNARR_BIN=/usr/bin/knarr cargo xtask clients -o json")]
+#[command(
+    after_help = "Examples:\n  cargo xtask clients\n  cargo xtask clients --only helm --only client-go\n  \
+    KNARR_BIN=/usr/bin/knarr cargo xtask clients -o json"
+)]
 pub struct Args {
     /// Only this client; may be given several times
     #[arg(long, value_name = "NAME")]
@@ -59,7 +61,8 @@ pub fn run(args: &Args) -> Result<()> {
         Format::Table => print!("{}", report::table(&rows)),
         Format::Json => println!("{}", report::json(&rows)),
     }
-    let failed: Vec<&str> = rows.iter().filter(|r| r.outcome.is_failure()).map(|r| r.client.as_str()).collect();
+    let failed: Vec<&str> =
+        rows.iter().filter(|r| r.outcome.is_failure()).map(|r| r.client.as_str()).collect();
     if !failed.is_empty() {
         bail!("{} of {} clients failed: {}", failed.len(), rows.len(), failed.join(", "));
     }

@@ -72,7 +72,7 @@ pub fn judge(end: End, output: &str) -> Outcome {
     match (end, steps.last()) {
         (End::Success, Some(_)) => Outcome::Works,
         (End::Success, None) => Outcome::Failed("nothing was tried".to_owned()),
-        (End::Failure, step) => Outcome::Failed(at(step, &last_line(output))),
+        (End::Failure, step) => Outcome::Failed(at(step, &error(output))),
         (End::TimeLimit, step) => Outcome::Failed(at(step, "not within the time limit")),
     }
 }
@@ -109,6 +109,13 @@ pub fn not_fetched(output: &str) -> Outcome {
     }
 }
 
+/// The last error that is named after the last step; the last line if none is.
+fn error(output: &str) -> String {
+    let is_error = |line: &&str| line.contains("Error") && !line.starts_with(char::is_whitespace);
+    let since = output.lines().rev().take_while(|line| !line.starts_with(STEP)).find(is_error);
+    since.map_or_else(|| last_line(output), shortened)
+}
+
 fn last_line(output: &str) -> String {
     let line = output.lines().rev().find(|line| !line.trim().is_empty() && !line.starts_with(STEP));
     line.map_or_else(|| "it said nothing".to_owned(), shortened)
@@ -132,6 +139,10 @@ mod tests {
         assert_eq!(judge(End::Success, output), Outcome::Works);
         assert_eq!(judge(End::Failure, output), failed("watch: ValueError: no event"));
         assert_eq!(judge(End::TimeLimit, output), failed("watch: not within the time limit"));
+        let node = "try: a\nSyntaxError: not JSON\n    at Error.parse\n\nNode.js v20\n";
+        assert_eq!(judge(End::Failure, node), failed("a: SyntaxError: not JSON"));
+        let before = "try: a\nan Error that was wanted\ntry: b\nno event\n";
+        assert_eq!(judge(End::Failure, before), failed("b: no event"));
         assert_eq!(judge(End::Success, "hello\n"), failed("nothing was tried"));
         assert_eq!(judge(End::Failure, "try: a\n"), failed("a: it said nothing"));
         assert_eq!(judge(End::Failure, "no such program\n"), failed("no such program"));
