@@ -12,10 +12,8 @@ is() {
 }
 get() { kubectl --namespace "$KNARR_NAMESPACE" get "$@"; }
 
-echo "try: lint, dry run"
+echo "try: lint"
 helm lint "$chart"
-helm install har "$chart" --dry-run=server >rendered
-grep -q "har serves one beside default" rendered
 
 echo "try: install"
 helm install har "$chart" --wait --timeout 2m
@@ -24,6 +22,11 @@ is 90 "$(get berth har -o 'jsonpath={.spec.length}')"
 
 echo "try: test"
 helm test har --logs --timeout 2m
+
+echo "try: dry run"
+helm upgrade har "$chart" --dry-run=server --set page=dry >rendered
+grep -q "har serves dry beside default" rendered
+is 1 "$(helm history har | grep -c '^[0-9]')"
 
 echo "try: upgrade"
 helm upgrade har "$chart" --set page=two --set replicas=3 --wait --timeout 2m
@@ -34,7 +37,7 @@ if helm upgrade har "$chart" --set image=registry.invalid/none:1 --wait --timeou
     echo "an upgrade without an image succeeded"
     exit 1
 fi
-is failed "$(helm status har -o json | sed 's/.*"status":"\([a-z]*\)".*/\1/')"
+helm history har | tail -n 1 | grep -w failed
 
 echo "try: rollback"
 helm rollback har 1 --wait --timeout 2m
