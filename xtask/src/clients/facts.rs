@@ -25,7 +25,7 @@ pub struct Client {
     pub package: String,
     #[serde(default)]
     pub version: String,
-    /// Further packages with their versions, as `NAME@VERSION`.
+    /// Further packages with their versions, as `NAME@VERSION`; a command of Go is built with them in place of older ones.
     #[serde(default)]
     pub with: Vec<String>,
     /// The Go command in the module that is the client; without it, our program in the folder of the client's name is

@@ -139,10 +139,23 @@ fn npm(client: &Client, folder: &Path) -> Vec<Command> {
 }
 
 fn go(client: &Client, folder: &Path) -> Vec<Command> {
-    let mut install = Command::new("go");
-    install.args(["install", &format!("{}@{}", client.command, client.version)]);
-    install.env("GOBIN", folder.join("bin")).current_dir(folder);
-    vec![install]
+    let step = |words: &[&str]| {
+        let mut command = Command::new("go");
+        command.args(words).current_dir(folder);
+        command
+    };
+    if client.with.is_empty() {
+        let mut install = step(&["install", &format!("{}@{}", client.command, client.version)]);
+        install.env("GOBIN", folder.join("bin"));
+        return vec![install];
+    }
+    // With newer modules than it asks for itself.
+    let required = client.packages().map(|(module, version)| format!("-require={module}@{version}"));
+    let mut edit = step(&["mod", "edit"]);
+    edit.args(required);
+    let mut build = step(&["build", "-mod=mod", "-o"]);
+    build.arg(folder.join("bin").join(&client.name)).arg(&client.command);
+    vec![step(&["mod", "init", &client.name]), edit, build]
 }
 
 /// Builds our program of the client's name with the modules of the table.
@@ -178,6 +191,28 @@ mod tests {
             command: String::new(),
             script: String::new(),
         }
+    }
+
+    #[test]
+    fn commands_are_built_with_the_modules_of_the_table() {
+        let words = |client: &Client| -> Vec<String> {
+            let line = |command: &Command| {
+                let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+                words.join(" ")
+            };
+            go(client, Path::new("/cache/c")).iter().map(line).collect()
+        };
+        let command =
+            |with: &[&str]| Client { command: "m.example/c/cmd/c".to_owned(), ..client(Registry::Go, with) };
+        assert_eq!(words(&command(&[])), ["install m.example/c/cmd/c@v1.2.3"]);
+        assert_eq!(
+            words(&command(&["m.example/d@v4.5.6"])),
+            [
+                "mod init c",
+                "mod edit -require=m.example/c@v1.2.3 -require=m.example/d@v4.5.6",
+                "build -mod=mod -o /cache/c/bin/c m.example/c/cmd/c",
+            ]
+        );
     }
 
     #[test]
