@@ -131,6 +131,14 @@ async fn assign(cx: &Context, nodes: &Lister<Node>, parts: &Mutex<Parts>, name: 
     for _ in 0..ATTEMPTS {
         result = cx.client.patch::<Node>("", name, None, &patch).await.map(|_| ());
         let Err(error) = &result else { break };
+        // What the informer showed may be older than an earlier assignment, which is final.
+        let current = cx.client.get::<Node>("", name).await.ok();
+        if let Some(given) = current.as_ref().and_then(|node| part_of(node)) {
+            if given != part {
+                lock().give_back(&part);
+            }
+            return Ok(());
+        }
         refused &= error.status().is_some_and(|status| status.code() < 500);
         if error.is_not_found() {
             break;

@@ -27,6 +27,9 @@ fn h1_fifty_simulated_nodes_run_two_hundred_pods() {
             kubectl.path("nodes", r"{range .items[*]}{.status.conditions[?(@.type=='Ready')].status} {end}");
         (ready.split_whitespace().filter(|s| *s == "True").count() == 51).then_some(())
     });
+    // Each node got its addresses at once, however often it changed meanwhile.
+    let events = kubectl.run("get events -A --field-selector involvedObject.kind=Node");
+    assert!(!events.contains("CIDRAssignmentFailed"), "{events}");
     kubectl.run("cordon knarr-test");
     let mut deployment = web("many", 200);
     deployment["spec"]["template"]["spec"]["containers"][0]["resources"] =
