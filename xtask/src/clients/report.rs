@@ -25,7 +25,7 @@ fn cells(row: &Row) -> [String; 4] {
         "" => row.outcome.word().to_owned(),
         reason => format!("{}: {reason}", row.outcome.word()),
     };
-    [row.client.clone(), row.version.clone(), row.tried.join(", "), outcome]
+    [row.client.clone(), row.version.clone(), row.tried.join("; "), outcome]
         .map(|text| text.replace('|', "\\|").replace('\n', " "))
 }
 
@@ -60,7 +60,7 @@ mod tests {
         assert_eq!(
             table(&rows),
             "| client   | version | tried | outcome |\n| --- | --- | --- | --- |\n\
-             | helm     | 1.2     | install, test | works |\n\
+             | helm     | 1.2     | install; test | works |\n\
              | a-client | 1.2     | watch | failed: a\\|b |\n"
         );
         let json = json(&rows);
