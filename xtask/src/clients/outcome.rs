@@ -82,13 +82,10 @@ fn at(step: Option<&String>, reason: &str) -> String {
 }
 
 /// What registries' clients say of a package that is not to be had.
-const ABSENT: [&str; 16] = [
+const ABSENT: [&str; 12] = [
     "No matching distribution found",
-    "Could not find a version",
-    "code E404",
-    "code ETARGET",
-    "code E403",
-    "code EBADENGINE",
+    "No matching version found",
+    "Not compatible with your version",
     "ENOTFOUND",
     "ECONNREFUSED",
     "403 Forbidden",
@@ -97,7 +94,6 @@ const ABSENT: [&str; 16] = [
     "unknown revision",
     "dial tcp",
     "requires go >=",
-    "Connection refused",
     "No module named pip",
 ];
 
@@ -153,6 +149,9 @@ mod tests {
         for output in [
             "ERROR: Could not find a version that satisfies x\nERROR: No matching distribution found for x==9\n",
             "npm error code ETARGET\nnpm error notarget No matching version found for x@9.\n",
+            "npm error code EBADENGINE\nnpm error engine Not compatible with your version of node/npm: x@9\n",
+            "npm error code E404\nnpm error 404 Not Found - GET x - Not found\n",
+            "go: m.example/x@v9 requires go >= 1.99 (running go 1.26.8; GOTOOLCHAIN=local)\n",
             "go: m.example/x@v9: reading the proxy: 403 Forbidden\n\tserver response: not available.\n",
         ] {
             assert!(matches!(not_fetched(output), Outcome::Unavailable(_)), "{output}");
