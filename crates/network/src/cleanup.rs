@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::links::{Links, RouteKind, SysctlError, Sysctls};
 use crate::netlink::{Netlink, NetlinkError};
-use crate::nft::{Batch, NftError, tables};
+use crate::nft::{Batch, Family, NftError, tables_of};
 use crate::pods::{PodNetworkConfig, PodNetworkError};
 use crate::proxy::ProxyConfig;
 
@@ -13,7 +13,7 @@ use crate::proxy::ProxyConfig;
 pub struct CleanupConfig {
     pub state_dir: PathBuf,
     pub bridge: String,
-    pub tables: Vec<String>,
+    pub tables: Vec<(Family, String)>,
 }
 
 impl CleanupConfig {
@@ -21,7 +21,9 @@ impl CleanupConfig {
         let anywhere = crate::cidr::Ipv4Cidr::new(std::net::Ipv4Addr::UNSPECIFIED, 0);
         let pods = PodNetworkConfig::new(anywhere, anywhere, state_dir);
         let proxy = ProxyConfig::new("", Vec::new());
-        Self { state_dir: pods.state_dir, bridge: pods.bridge, tables: vec![proxy.table, pods.table] }
+        let tables =
+            vec![(Family::Ip, proxy.table), (Family::Ip, pods.table.clone()), (Family::Netdev, pods.table)];
+        Self { state_dir: pods.state_dir, bridge: pods.bridge, tables }
     }
 }
 
@@ -65,12 +67,13 @@ fn remove_devices(config: &CleanupConfig, removed: &mut Vec<String>) -> Result<(
 
 fn remove_tables(config: &CleanupConfig, removed: &mut Vec<String>) -> Result<(), NftError> {
     let mut netlink = Netlink::netfilter()?;
-    let existing = tables(&mut netlink)?;
-    for table in config.tables.iter().filter(|table| existing.contains(table)) {
-        let mut batch = Batch::new(table);
-        batch.delete_table();
-        batch.commit(&mut netlink)?;
-        removed.push(format!("nf_tables table ip {table}"));
+    for (family, table) in &config.tables {
+        if tables_of(&mut netlink, *family)?.contains(table) {
+            let mut batch = Batch::of(*family, table);
+            batch.delete_table();
+            batch.commit(&mut netlink)?;
+            removed.push(format!("nf_tables table {} {table}", family.name()));
+        }
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_NET_NS_FD: u16 = 28;
 const VETH_INFO_PEER: u16 = 1;
 
-/// A pair to create: one end a port of a bridge here, the other in a pod's namespace and still down.
+/// A pair to create: one end a port of a bridge here, the other in a pod's namespace; both still down.
 #[derive(Clone, Copy, Debug)]
 pub struct Veth<'a> {
     pub host_name: &'a str,
@@ -30,9 +30,8 @@ pub struct Veth<'a> {
 impl Links {
     /// Creates the pair with one message: the kernel builds the far end in the pod's namespace itself.
     pub fn create_veth(&mut self, veth: Veth<'_>) -> Result<(), NetlinkError> {
-        let up = libc::IFF_UP as u32;
         let what = format!("create veth pair {}", veth.host_name);
-        self.create(&what, link_header(0, 0, up, up), |writer| {
+        self.create(&what, link_header(0, 0, 0, 0), |writer| {
             writer.string(IFLA_IFNAME, veth.host_name);
             writer.u32(IFLA_MTU, veth.mtu);
             writer.u32(IFLA_MASTER, veth.bridge);

@@ -50,13 +50,39 @@ pub struct BaseChain {
     pub priority: i32,
 }
 
-/// Messages on one table (family ip), collected to be sent together.
+/// What a table's rules see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4 packets.
+    Ip,
+    /// Every frame that arrives at single devices.
+    Netdev,
+}
+
+impl Family {
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Ip => libc::NFPROTO_IPV4 as u8,
+            Self::Netdev => libc::NFPROTO_NETDEV as u8,
+        }
+    }
+
+    /// As the `nft` program calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ip => "ip",
+            Self::Netdev => "netdev",
+        }
+    }
+}
+
+/// Messages on one table, collected to be sent together.
 pub struct Batch {
     table: String,
     writer: Writer,
     sequence: u32,
     next_set_id: u32,
-    family: u8,
+    family: Family,
 }
 
 const CREATE: u16 = libc::NLM_F_CREATE as u16;
@@ -64,14 +90,14 @@ const EXCLUSIVE: u16 = libc::NLM_F_EXCL as u16;
 const APPEND: u16 = libc::NLM_F_APPEND as u16;
 
 impl Batch {
+    /// On a table of family ip.
     pub fn new(table: &str) -> Self {
-        let mut batch = Self {
-            table: table.to_owned(),
-            writer: Writer::new(),
-            sequence: 0,
-            next_set_id: 0,
-            family: libc::NFPROTO_IPV4 as u8,
-        };
+        Self::of(Family::Ip, table)
+    }
+
+    pub fn of(family: Family, table: &str) -> Self {
+        let mut batch =
+            Self { table: table.to_owned(), writer: Writer::new(), sequence: 0, next_set_id: 0, family };
         batch.marker(NFNL_MSG_BATCH_BEGIN);
         batch
     }
@@ -101,8 +127,9 @@ impl Batch {
         self.sequence += 1;
         let flags = flags | libc::NLM_F_REQUEST as u16;
         let table = &self.table;
-        self.writer
-            .message(kind(message), flags, self.sequence, &header(self.family), |writer| body(writer, table));
+        self.writer.message(kind(message), flags, self.sequence, &header(self.family.number()), |writer| {
+            body(writer, table)
+        });
     }
 
     /// Creates the table if it is missing.
@@ -135,6 +162,23 @@ impl Batch {
         });
     }
 
+    /// A chain that sees every frame arriving at the device, before anything else of the kernel but packet sockets;
+    /// its policy is accept. The device must exist.
+    pub fn add_ingress_chain(&mut self, name: &str, device: &str, priority: i32) {
+        self.message(MSG_NEWCHAIN, CREATE, |w, table| {
+            w.string(CHAIN_TABLE, table);
+            w.string(CHAIN_NAME, name);
+            w.nested(CHAIN_HOOK, |hook| {
+                hook.be32(HOOK_HOOKNUM, NETDEV_INGRESS);
+                hook.be32(HOOK_PRIORITY, priority as u32);
+                hook.string(HOOK_DEVICE, device);
+            });
+            w.be32(CHAIN_POLICY, NF_ACCEPT as u32);
+            w.string(CHAIN_TYPE, "filter");
+        });
+    }
+
+    /// Creates the chain if it is missing.
     pub fn add_chain(&mut self, name: &str) {
         self.message(MSG_NEWCHAIN, CREATE, |w, table| {
             w.string(CHAIN_TABLE, table);

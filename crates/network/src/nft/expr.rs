@@ -26,6 +26,7 @@ impl Reg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PayloadBase {
+    Link = 0,
     Network = 1,
     Transport = 2,
 }
@@ -175,6 +176,16 @@ pub enum Expr {
 const NAT_RANGE_PROTO_RANDOM_FULLY: u32 = 1 << 4;
 
 impl Expr {
+    /// The source address of an Ethernet frame.
+    pub fn ether_saddr(dreg: Reg) -> Self {
+        Self::Payload { base: PayloadBase::Link, offset: 6, len: 6, dreg }
+    }
+
+    /// The type of an Ethernet frame; that of the tag where it has a VLAN tag.
+    pub fn ether_type(dreg: Reg) -> Self {
+        Self::Payload { base: PayloadBase::Link, offset: 12, len: 2, dreg }
+    }
+
     pub fn ip_saddr(dreg: Reg) -> Self {
         Self::Payload { base: PayloadBase::Network, offset: 12, len: 4, dreg }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::batch::Family;
 use super::expr::Verdict;
 use super::set::Data;
 use super::uapi::*;
@@ -36,7 +37,7 @@ pub struct Element {
 }
 
 fn family() -> [u8; 4] {
-    header(libc::NFPROTO_IPV4 as u8)
+    header(Family::Ip.number())
 }
 
 fn text(message: &Message<'_>, kind: u16) -> String {
@@ -45,7 +46,24 @@ fn text(message: &Message<'_>, kind: u16) -> String {
 
 /// Names of all tables of family ip.
 pub fn tables(netlink: &mut Netlink) -> Result<Vec<String>, NetlinkError> {
-    netlink.dump("list tables", kind(MSG_GETTABLE), &family(), |_| {}, |m| Some(text(&m, TABLE_NAME)))
+    tables_of(netlink, Family::Ip)
+}
+
+/// Names of all tables of a family.
+pub fn tables_of(netlink: &mut Netlink, family: Family) -> Result<Vec<String>, NetlinkError> {
+    let header = header(family.number());
+    netlink.dump("list tables", kind(MSG_GETTABLE), &header, |_| {}, |m| Some(text(&m, TABLE_NAME)))
+}
+
+/// Names of a table's chains; none when there is no such table.
+pub fn chains_of(netlink: &mut Netlink, family: Family, table: &str) -> Result<Vec<String>, NetlinkError> {
+    netlink.dump(
+        "list chains",
+        kind(MSG_GETCHAIN),
+        &header(family.number()),
+        |_| {},
+        |m| (text(&m, CHAIN_TABLE) == table).then(|| text(&m, CHAIN_NAME)),
+    )
 }
 
 /// The chains and sets of a table; none when there is no such table.

@@ -6,9 +6,11 @@ mod list;
 mod set;
 mod uapi;
 
-pub use batch::{BaseChain, Batch, Hook, NftError};
+pub use batch::{BaseChain, Batch, Family, Hook, NftError};
 pub use expr::{CmpOp, Expr, NatKind, PayloadBase, Reg, RejectKind, SetRef, Verdict, fib_flags};
-pub use list::{Element, ListedChain, ListedSet, Listing, elements, list_table, tables};
+pub use list::{
+    Element, ListedChain, ListedSet, Listing, chains_of, elements, list_table, tables, tables_of,
+};
 pub use set::{AnonymousMap, Data, DataType, KeyType, SetFlags, SetSpec, key};
 
 /// One rule: its expressions in order.

@@ -29,6 +29,8 @@ pub const CHAIN_POLICY: u16 = 5;
 pub const CHAIN_TYPE: u16 = 7;
 pub const HOOK_HOOKNUM: u16 = 1;
 pub const HOOK_PRIORITY: u16 = 2;
+pub const HOOK_DEVICE: u16 = 3;
+pub const NETDEV_INGRESS: u32 = 0;
 
 pub const RULE_TABLE: u16 = 1;
 pub const RULE_CHAIN: u16 = 2;

@@ -5,7 +5,7 @@ use super::{
     Batch, Links, Netlink, PodNetworkConfig, PodNetworkError, Sysctls, set_bridge_addresses, uplink_mtu,
 };
 use crate::links::gateway_mac;
-use crate::nft::tables;
+use crate::nft::{Family, tables_of};
 
 /// Bridged packets pass the service proxy too, as kube-proxy asks of a node. Not there unless the kernel has it.
 const BRIDGE_FILTER: &str = "net/bridge/bridge-nf-call-iptables";
@@ -28,10 +28,12 @@ pub fn open_without_pods(config: &PodNetworkConfig) -> Result<(), PodNetworkErro
     }
     set_bridge_addresses(&mut links, config, &bridge, None)?;
     let mut netfilter = Netlink::netfilter()?;
-    if tables(&mut netfilter)?.contains(&config.table) {
-        let mut batch = Batch::new(&config.table);
-        batch.delete_table();
-        batch.commit(&mut netfilter)?;
+    for family in [Family::Ip, Family::Netdev] {
+        if tables_of(&mut netfilter, family)?.contains(&config.table) {
+            let mut batch = Batch::of(family, &config.table);
+            batch.delete_table();
+            batch.commit(&mut netfilter)?;
+        }
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod config;
 mod foreign;
 mod rules;
+mod source_guard;
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -34,6 +35,9 @@ pub const POD_INTERFACE: &str = "eth0";
 const LOOPBACK_INDEX: u32 = 1;
 const DEFAULT_MTU: u32 = 1500;
 const HOST_VETH_PREFIX: &str = "knv";
+/// How often the pods' devices are listed again because one went away meanwhile.
+const GUARD_ATTEMPTS: usize = 5;
+const FORGERY: &str = "pods with NET_RAW can send with the addresses of other pods and of the node's bridge";
 
 /// Why a pod could not be connected or disconnected.
 #[derive(Debug, Error)]
@@ -110,6 +114,8 @@ struct Inner {
     ipam: Ipam<LeaseOwner>,
     links: Links,
     netfilter: Netlink,
+    /// Whether the kernel can hold pods to their own addresses.
+    guarded: bool,
 }
 
 impl PodNetwork {
@@ -129,7 +135,19 @@ impl PodNetwork {
         set_bridge_addresses(&mut links, &config, &bridge, Some(ipam.gateway()))?;
         let mut netfilter = Netlink::netfilter()?;
         rules::rebuild(&config, ipam.leases()).commit(&mut netfilter)?;
-        Ok(Self { config, bridge, inner: Mutex::new(Inner { ipam, links, netfilter }) })
+        let guarded = source_guard::supported(&config, &bridge.name, &mut netfilter)?;
+        let mut inner = Inner { ipam, links, netfilter, guarded };
+        if guarded {
+            inner.rebuild_guard(&config)?;
+        } else {
+            tracing::warn!("the kernel has no nf_tables of family netdev: {FORGERY}");
+        }
+        Ok(Self { config, bridge, inner: Mutex::new(inner) })
+    }
+
+    /// What pods can do to each other because the kernel lacks something, in words for an administrator.
+    pub fn weakness(&self) -> Option<&'static str> {
+        (!self.lock().guarded).then_some(FORGERY)
     }
 
     /// The address of the bridge: the pods' gateway, and the node's own on the pod network.
@@ -243,13 +261,32 @@ impl PodNetwork {
             })?;
         }
         let host = inner.links.get(&host_name)?.ok_or(PodNetworkError::NoInterface { name: host_name })?;
+        if inner.guarded {
+            source_guard::add(&self.config, lease).commit(&mut inner.netfilter)?;
+        }
         inner.links.set_hairpin(host.index)?;
+        // Last of all: a process that is in the namespace already may have raised the other end.
+        inner.links.set_up(host.index)?;
         let (address, gateway) = (lease.address, inner.ipam.gateway());
         in_namespace(namespace, || configure_pod(address, gateway)).map_err(in_pod)?
     }
 }
 
 impl Inner {
+    /// The chains of all pods whose devices are there.
+    fn rebuild_guard(&mut self, config: &PodNetworkConfig) -> Result<(), PodNetworkError> {
+        let mut result = Ok(());
+        for _ in 0..GUARD_ATTEMPTS {
+            let devices = self.links.list()?.into_iter().map(|link| link.name).collect();
+            result = source_guard::rebuild(config, self.ipam.leases(), &devices).commit(&mut self.netfilter);
+            // A pod that ends takes its device along.
+            if !result.as_ref().is_err_and(|error| error.is(libc::ENOENT)) {
+                break;
+            }
+        }
+        Ok(result?)
+    }
+
     fn add_host_ports(&mut self, config: &PodNetworkConfig, lease: &PodLease) -> Result<(), PodNetworkError> {
         if lease.owner.ports.is_empty() {
             return Ok(());
@@ -279,6 +316,9 @@ impl Inner {
 
     fn disconnect(&mut self, config: &PodNetworkConfig, sandbox_id: &str) -> Result<(), PodNetworkError> {
         self.links.delete(&host_veth_name(sandbox_id))?;
+        if self.guarded {
+            source_guard::remove(config, sandbox_id).commit(&mut self.netfilter)?;
+        }
         let Some(lease) = self.ipam.get(sandbox_id).cloned() else { return Ok(()) };
         if !lease.owner.ports.is_empty() {
             match rules::remove(config, &lease).commit(&mut self.netfilter) {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod frames;
 pub mod objects;
 
 use std::fs::File;
@@ -266,6 +267,8 @@ impl Outside {
                 mtu: 1500,
             })
             .unwrap();
+        let port = links.get("uplink-port").unwrap().unwrap();
+        links.set_up(port.index).unwrap();
         let (node_ip, ip) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
         links.add_address(Address { index: bridge.index, ip: node_ip, prefix_len: 24 }).unwrap();
         in_namespace(&namespace, || {
