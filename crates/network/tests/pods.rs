@@ -5,12 +5,13 @@ mod lab;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use knarr_network::links::{Links, in_namespace};
+use knarr_network::cidr::Ipv4Cidr;
+use knarr_network::links::{Address, Links, Route, RouteKind, in_namespace};
 use knarr_network::netlink::Netlink;
 use knarr_network::nft;
-use knarr_network::pods::{PodNetwork, PodNetworkError, PortMapping, host_veth_name};
+use knarr_network::pods::{PodNetwork, PodNetworkConfig, PodNetworkError, PortMapping, host_veth_name};
 use knarr_network::protocol::Protocol;
-use lab::{Node, Outside, Pod, pod_ref, tcp_get, udp_get};
+use lab::{Folder, Node, Outside, Pod, pod_ref, tcp_get, udp_get};
 
 fn host_port(protocol: Protocol, host_port: u16, host_ip: Option<Ipv4Addr>) -> PortMapping {
     PortMapping { protocol, container_port: 80, host_port, host_ip }
@@ -187,4 +188,79 @@ fn setup_is_quick() {
     let start = std::time::Instant::now();
     node.network.teardown_pod("sandbox-0").unwrap();
     println!("teardown of a pod: {:?}", start.elapsed());
+}
+
+/// Where a cloud answers a machine's questions about itself.
+const METADATA: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+
+/// Pods of a node whose cloud answers at [`METADATA`], at the ports of HTTP and DNS.
+fn cloud(config: impl FnOnce(&mut PodNetworkConfig)) -> (Node, Outside) {
+    lab::isolate();
+    let folder = Folder::new();
+    let mut own = Node::config(&folder);
+    config(&mut own);
+    let node = Node { network: PodNetwork::open(own).unwrap(), folder };
+    let mut outside = Outside::new();
+    outside.host.run(|| {
+        let mut links = Links::open().unwrap();
+        let index = links.get("eth0").unwrap().unwrap().index;
+        links.add_address(Address { index, ip: METADATA, prefix_len: 32 }).unwrap();
+    });
+    let route = Route {
+        destination: Ipv4Cidr::new(METADATA, 32),
+        gateway: Some(outside.host.ip),
+        device: None,
+        source: None,
+        kind: RouteKind::STATIC,
+    };
+    Links::open().unwrap().replace_route(route).unwrap();
+    outside.host.serve_tcp(80);
+    outside.host.serve_tcp(53);
+    for port in [80, 53] {
+        outside.host.serve_udp_at(METADATA, port);
+    }
+    (node, outside)
+}
+
+#[test]
+fn pods_do_not_reach_the_metadata_of_the_machine() {
+    let (node, outside) = cloud(|_| {});
+    let a = node.pod("a");
+    let refused = a.get(METADATA, 80).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::HostUnreachable, "at once: {refused}");
+    assert!(a.udp_get(METADATA, 80).is_err());
+    assert_eq!(a.get(METADATA, 53).unwrap().server, "outside", "some clouds have their resolver there");
+    assert_eq!(a.udp_get(METADATA, 53).unwrap().server, "outside");
+    assert_eq!(a.get(outside.host.ip, 80).unwrap().server, "outside");
+    assert_eq!(tcp_get(METADATA, 80).unwrap().server, "outside", "the node does");
+}
+
+#[test]
+fn what_the_node_answers_at_such_addresses_is_reached() {
+    let (node, _outside) = cloud(|_| {});
+    let a = node.pod("a");
+    let mut links = Links::open().unwrap();
+    let index = links.get("lo").unwrap().unwrap().index;
+    let dns_cache = Ipv4Addr::new(169, 254, 20, 10);
+    links.add_address(Address { index, ip: dns_cache, prefix_len: 32 }).unwrap();
+    let listener = std::net::TcpListener::bind((dns_cache, 8080)).unwrap();
+    let _server = lab::Server::tcp(listener, "node".to_owned());
+    assert_eq!(a.get(dns_cache, 8080).unwrap().client, a.ip);
+}
+
+#[test]
+fn blocked_destinations_follow_the_configuration() {
+    let (node, outside) = cloud(|config| config.blocked_destinations.clear());
+    let (mut a, b) = (node.pod("a"), node.pod("b"));
+    a.serve_tcp(80);
+    assert_eq!(a.get(METADATA, 80).unwrap().server, "outside");
+    assert_eq!(a.udp_get(METADATA, 80).unwrap().server, "outside");
+    let Node { network, folder } = node;
+    drop(network);
+    let mut config = Node::config(&folder);
+    config.blocked_destinations = vec![Ipv4Cidr::new(outside.host.ip, 32), "10.0.0.0/8".parse().unwrap()];
+    let _network = PodNetwork::open(config).unwrap();
+    assert!(a.get(outside.host.ip, 80).is_err());
+    assert_eq!(a.get(METADATA, 80).unwrap().server, "outside");
+    assert_eq!(b.get(a.ip, 80).unwrap().server, "a", "pods are not meant");
 }

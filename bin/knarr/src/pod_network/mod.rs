@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use knarr_client::Supervisor;
 use knarr_kubelet::node_status::NetworkState;
 use knarr_kubelet::pod_network::PodNetwork;
+use knarr_network::cidr::{CidrError, Ipv4Cidr};
 use knarr_network::cni::{self, Cni, CniConfig};
 use knarr_network::pods::{self, PodNetworkConfig};
 use tokio::sync::watch;
@@ -39,6 +40,22 @@ pub struct NetworkArgs {
     /// Folders of network plugins, with --network-plugin cni
     #[arg(long, default_value = "/opt/cni/bin", value_delimiter = ',', value_name = "FOLDER")]
     cni_bin_dir: Vec<PathBuf>,
+    /// Prefixes that pods of the built-in network do not reach, except by DNS (port 53); the cluster's pods and what the
+    /// node itself answers are not meant. By default link-local addresses, where clouds offer a machine's metadata and
+    /// credentials; '' for none
+    #[arg(long, default_value = "169.254.0.0/16", value_delimiter = ',', value_name = "CIDRS", value_parser = prefix)]
+    pod_blocked_destinations: Vec<Option<Ipv4Cidr>>,
+}
+
+/// Nothing, as an empty list is split into one empty text.
+fn prefix(text: &str) -> Result<Option<Ipv4Cidr>, CidrError> {
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
+}
+
+impl NetworkArgs {
+    pub fn pod_blocked_destinations(&self) -> Vec<Ipv4Cidr> {
+        self.pod_blocked_destinations.iter().flatten().copied().collect()
+    }
 }
 
 /// The pod network of this node, which opens once the node knows its part of the cluster's addresses.
@@ -119,6 +136,40 @@ impl NodeNetwork {
         match self {
             Self::Cni { args, .. } if self.state().is_err() => Some(&args.cni_conf_dir),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Program {
+        #[command(flatten)]
+        network: NetworkArgs,
+    }
+
+    #[test]
+    fn blocked_destinations_are_link_local_unless_others_are_named() {
+        for (given, expected) in [
+            (None, Some(&["169.254.0.0/16"][..])),
+            (Some(""), Some(&[])),
+            (Some("169.254.0.0/16,100.100.100.200/32"), Some(&["169.254.0.0/16", "100.100.100.200/32"])),
+            (Some("fe80::/10"), None),
+            (Some("169.254.169.254"), None),
+        ] {
+            let flag = given.map(|text| ["--pod-blocked-destinations", text]);
+            let words = ["knarr"].into_iter().chain(flag.into_iter().flatten());
+            let parsed = Program::try_parse_from(words).ok().map(|p| p.network.pod_blocked_destinations());
+            let parsed = parsed.map(|list| list.iter().map(ToString::to_string).collect::<Vec<_>>());
+            assert_eq!(
+                parsed.as_deref().map(|l| l.iter().map(String::as_str).collect::<Vec<_>>()),
+                expected.map(<[_]>::to_vec),
+                "{given:?}"
+            );
         }
     }
 }

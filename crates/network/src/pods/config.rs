@@ -22,6 +22,8 @@ pub struct PodNetworkConfig {
     pub bridge: String,
     /// That of the uplink when absent.
     pub mtu: Option<u32>,
+    /// Prefixes that pods do not reach, except by DNS; the cluster's pods and what the node itself answers are not meant.
+    pub blocked_destinations: Vec<Ipv4Cidr>,
     /// The nf_tables table of masquerade and host ports.
     pub table: String,
 }
@@ -36,6 +38,8 @@ impl PodNetworkConfig {
             state_dir,
             bridge: "knarr0".to_owned(),
             mtu: None,
+            // Where clouds offer a machine its metadata, credentials among it.
+            blocked_destinations: vec![Ipv4Cidr::new(Ipv4Addr::new(169, 254, 0, 0), 16)],
             table: "knarr-pods".to_owned(),
         }
     }

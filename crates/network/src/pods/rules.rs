@@ -1,19 +1,24 @@
-//! The packet rules of the pod network: masquerade towards the outside, and host ports.
+//! The packet rules of the pod network: masquerade towards the outside, host ports, and where pods may not go.
 
 use std::net::Ipv4Addr;
 
 use super::{PodLease, PodNetworkConfig, PortMapping};
 use crate::cidr::Ipv4Cidr;
 use crate::nft::{
-    BaseChain, Batch, Data, DataType, Expr, Hook, KeyType, NatKind, Reg, Rule, SetRef, SetSpec, Verdict,
-    fib_flags, key,
+    BaseChain, Batch, Data, DataType, Expr, Hook, KeyType, NatKind, Reg, RejectKind, Rule, SetRef, SetSpec,
+    Verdict, fib_flags, key,
 };
+use crate::protocol::Protocol;
 
 const HOST_PORTS: &str = "host-ports";
 const HOST_PORTS_BY_ADDRESS: &str = "host-ports-by-address";
 const HAIRPIN: &str = "hairpin";
 const CHAIN: &str = "host-port";
+const BLOCKED: &str = "blocked";
+const ICMP_ADMIN_PROHIBITED: u8 = 13;
+const DNS_PORT: u16 = 53;
 const RTN_LOCAL: u32 = 2;
+const INTERFACE_NAME_LEN: usize = 16;
 const IPS_DST_NAT: u32 = 1 << 5;
 
 /// The whole table anew, in place of whatever there was.
@@ -27,6 +32,7 @@ pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a P
         ("raw-prerouting", "filter", Hook::Prerouting, -300),
         ("prerouting", "nat", Hook::Prerouting, -100),
         ("output", "nat", Hook::Output, -100),
+        ("forward", "filter", Hook::Forward, 0),
         ("postrouting", "nat", Hook::Postrouting, 100),
     ] {
         batch.add_base_chain(&BaseChain { name, kind, hook, priority });
@@ -38,6 +44,13 @@ pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a P
     batch.add_rule("raw-prerouting", &drop_loopback_from_elsewhere());
     for chain in ["prerouting", "output"] {
         batch.add_rule(chain, &to_local_address());
+    }
+    batch.add_chain(BLOCKED);
+    for rule in blocked_rules() {
+        batch.add_rule(BLOCKED, &rule);
+    }
+    for destination in &config.blocked_destinations {
+        batch.add_rule("forward", &to_blocked(config, *destination));
     }
     batch.add_rule("postrouting", &masquerade(config));
     batch.add_rule("postrouting", &masquerade_hairpin());
@@ -119,6 +132,34 @@ fn to_local_address() -> Rule {
         Expr::eq(Reg::R0, RTN_LOCAL.to_ne_bytes()),
         Expr::jump(CHAIN),
     ]
+}
+
+/// From a pod, and not to the node itself: what that answers on such an address was put there by somebody, such as a
+/// DNS cache. By now the addresses of services are translated.
+fn to_blocked(config: &PodNetworkConfig, destination: Ipv4Cidr) -> Rule {
+    let mut name = config.bridge.as_bytes().to_vec();
+    name.resize(INTERFACE_NAME_LEN, 0);
+    let mut rule = vec![Expr::iifname(Reg::R0), Expr::eq(Reg::R0, name), Expr::ip_daddr(Reg::R0)];
+    rule.extend(in_prefix(destination, true));
+    rule.push(Expr::ip_daddr(Reg::R0));
+    rule.extend(in_prefix(config.cluster_cidr, false));
+    rule.push(Expr::goto(BLOCKED));
+    rule
+}
+
+/// Some clouds have their resolver at the same address, and pods with `dnsPolicy: Default` ask it themselves.
+fn blocked_rules() -> [Rule; 3] {
+    let dns = |protocol: Protocol| {
+        vec![
+            Expr::l4proto(Reg::R0),
+            Expr::eq(Reg::R0, [protocol.number()]),
+            Expr::th_dport(Reg::R0),
+            Expr::eq(Reg::R0, DNS_PORT.to_be_bytes()),
+            Expr::Verdict(Verdict::Accept),
+        ]
+    };
+    let reject = Expr::Reject(RejectKind::Icmp(ICMP_ADMIN_PROHIBITED));
+    [dns(Protocol::Udp), dns(Protocol::Tcp), vec![reject]]
 }
 
 /// A process of the node reaches host ports by loopback too, for which the bridge lets such addresses pass
@@ -203,7 +244,6 @@ pub(crate) fn in_prefix(cidr: Ipv4Cidr, inside: bool) -> [Expr; 2] {
 mod tests {
     use super::*;
     use crate::pods::LeaseOwner;
-    use crate::protocol::Protocol;
 
     fn lease(id: &str, ports: &[(u16, Protocol, Option<&str>)]) -> PodLease {
         let mapping = |(host_port, protocol, ip): &(u16, Protocol, Option<&str>)| PortMapping {

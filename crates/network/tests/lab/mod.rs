@@ -146,7 +146,12 @@ impl Pod {
     }
 
     pub fn serve_udp(&mut self, port: u16) {
-        let socket = self.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap());
+        self.serve_udp_at(Ipv4Addr::UNSPECIFIED, port);
+    }
+
+    /// Answers come from this address, too.
+    pub fn serve_udp_at(&mut self, ip: Ipv4Addr, port: u16) {
+        let socket = self.run(|| UdpSocket::bind((ip, port)).unwrap());
         self.servers.push(Server::udp(socket, self.name.clone()));
     }
 
