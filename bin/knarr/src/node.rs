@@ -8,8 +8,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
-use knarr_client::events::EventRecorder;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference};
+use knarr_client::events::{EventRecorder, EventType};
 use knarr_client::transport::ListOptions;
 use knarr_client::{Client, Informer, Informers, Supervisor};
 use knarr_kubelet::config::{Config, DEFAULT_POD_PIDS};
@@ -294,6 +294,9 @@ pub async fn start(
             if known != Some(cidr) {
                 keep_pod_cidr(&options, cidr)?;
             }
+            if let Some(weakness) = runtime.network_weakness() {
+                record_weakness(&options, &access, weakness, &stop);
+            }
             runtime.keep_telling(network_state, &access.supervisor, &tasks, &stop);
             start_network(&options, &access, runtime.routes_to_nodes(), &tasks, &stop).await?;
             Ok(((), cidr.to_string()))
@@ -441,6 +444,14 @@ async fn start_kubelet(
         }
     }));
     Ok(((), format!("port {}", options.kubelet_port)))
+}
+
+/// The log has it from the network itself.
+fn record_weakness(options: &NodeOptions, access: &NodeAccess, weakness: &str, stop: &CancellationToken) {
+    let recorder = EventRecorder::new(access.kubelet.clone(), "kubelet", &options.name, stop.clone());
+    let (kind, name) = (Some("Node".to_owned()), Some(options.name.clone()));
+    let about = ObjectReference { kind, name: name.clone(), uid: name, ..ObjectReference::default() };
+    recorder.event_about(about, EventType::Warning, "PodAddressesNotEnforced", weakness);
 }
 
 /// Storage drivers register with the kubelet through sockets in a folder of its own.

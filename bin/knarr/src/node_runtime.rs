@@ -144,6 +144,14 @@ impl NodeRuntime {
         }
     }
 
+    /// What pods can do to each other on the network because the kernel lacks something.
+    pub fn network_weakness(&self) -> Option<&'static str> {
+        match &self.pods {
+            Pods::Ours(network) => network.weakness(),
+            Pods::Cri(_) => None,
+        }
+    }
+
     /// Whether routes to the pods of other nodes are this program's work: where it connects the pods.
     pub fn routes_to_nodes(&self) -> bool {
         matches!(self.pods, Pods::Ours(NodeNetwork::BuiltIn(_)))

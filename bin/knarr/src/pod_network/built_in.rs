@@ -18,6 +18,11 @@ impl BuiltIn {
         let _ = self.0.set(Arc::new(network));
     }
 
+    /// What pods can do to each other because the kernel lacks something.
+    pub fn weakness(&self) -> Option<&'static str> {
+        self.0.get()?.weakness()
+    }
+
     fn get(&self) -> Result<Arc<pods::PodNetwork>, NetworkError> {
         self.0.get().cloned().ok_or_else(|| NetworkError("the pod network is not ready yet".to_owned()))
     }

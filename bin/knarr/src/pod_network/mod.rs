@@ -100,6 +100,14 @@ impl NodeNetwork {
         Ok(())
     }
 
+    /// What pods can do to each other because the kernel lacks something, once it is open.
+    pub fn weakness(&self) -> Option<&'static str> {
+        match self {
+            Self::BuiltIn(network) => network.weakness(),
+            Self::Cni { .. } => None,
+        }
+    }
+
     /// Whether pods can be connected, once it is open.
     pub fn state(&self) -> NetworkState {
         match self {
