@@ -21,8 +21,9 @@ impl CleanupConfig {
         let anywhere = crate::cidr::Ipv4Cidr::new(std::net::Ipv4Addr::UNSPECIFIED, 0);
         let pods = PodNetworkConfig::new(anywhere, anywhere, state_dir);
         let proxy = ProxyConfig::new("", Vec::new());
-        let tables =
-            vec![(Family::Ip, proxy.table), (Family::Ip, pods.table.clone()), (Family::Netdev, pods.table)];
+        let families = [Family::Ip, Family::Netdev, Family::Bridge];
+        let mut tables = vec![(Family::Ip, proxy.table)];
+        tables.extend(families.map(|family| (family, pods.table.clone())));
         Self { state_dir: pods.state_dir, bridge: pods.bridge, tables }
     }
 }

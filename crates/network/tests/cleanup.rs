@@ -39,11 +39,13 @@ fn nothing_is_left() {
     let config = CleanupConfig::new(node.folder.0.clone());
     let (removed, errors) = cleanup(&config);
     assert!(errors.is_empty(), "{errors:?}");
-    assert_eq!(removed.len(), 7, "{removed:?}");
+    assert_eq!(removed.len(), 8, "{removed:?}");
     assert_eq!(settings(), before);
     assert!(!node.folder.0.exists());
     assert_eq!(nft::tables(&mut netlink).unwrap(), ["somebody-elses"]);
-    assert!(nft::tables_of(&mut netlink, nft::Family::Netdev).unwrap().is_empty());
+    for family in [nft::Family::Netdev, nft::Family::Bridge] {
+        assert!(nft::tables_of(&mut netlink, family).unwrap().is_empty());
+    }
     let left: Vec<_> = Links::open().unwrap().list().unwrap().into_iter().map(|l| l.name).collect();
     assert_eq!(left, ["lo"]);
     let (removed, errors) = cleanup(&config);

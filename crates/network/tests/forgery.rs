@@ -153,18 +153,73 @@ fn rules_outlive_the_server_and_go_with_the_pod() {
 
 /// Other programs flush all tables now and then.
 #[test]
-fn a_flushed_table_comes_back_with_the_next_call() {
+fn flushed_tables_come_back_with_the_next_pod() {
     let node = Node::new();
     let (hostile, victim) = (node.pod("hostile"), node.pod("victim"));
+    let gateway = node.network.gateway();
     let mut batch = Batch::of(Family::Netdev, "knarr-pods");
     batch.delete_table();
+    batch.switch(Family::Bridge);
+    batch.delete_table();
     batch.commit(&mut Netlink::netfilter().unwrap()).unwrap();
-    assert_ne!(
-        arriving(node.network.gateway(), &hostile, &victim),
-        NOTHING,
-        "the test sees what is not dropped"
+    let seen = arriving(gateway, &hostile, &victim);
+    assert_eq!(
+        seen.len(),
+        forged(&hostile, &victim, gateway).len(),
+        "the test sees what is not dropped: {seen:?}"
     );
-    node.network.setup_pod(&pod_ref("hostile"), &hostile.path, &[]).unwrap();
-    assert_eq!(arriving(node.network.gateway(), &hostile, &victim), NOTHING);
-    node.network.teardown_pod("sandbox-victim").unwrap();
+    let _next = node.pod("next");
+    assert_eq!(arriving(gateway, &hostile, &victim), NOTHING);
+    assert_eq!(arriving(gateway, &victim, &hostile), NOTHING);
+}
+
+/// Takes the rules of a pod's device away. So frames go that skip them: those from an ifb device in the pod.
+fn skip_device_rules(pod: &Pod) {
+    let mut batch = Batch::of(Family::Netdev, "knarr-pods");
+    batch.delete_chain(&host_veth_name(&format!("sandbox-{}", pod.name)));
+    batch.commit(&mut Netlink::netfilter().unwrap()).unwrap();
+}
+
+#[test]
+fn the_bridge_takes_only_what_a_device_has_checked() {
+    let node = Node::new();
+    let (hostile, victim) = (node.pod("hostile"), node.pod("victim"));
+    let gateway = node.network.gateway();
+    skip_device_rules(&hostile);
+    let mut at_node = PacketSocket::on("knarr0");
+    let mut socket = hostile.run(|| PacketSocket::on("eth0").mark(*b"knv\x01"));
+    let frames = forged(&hostile, &victim, gateway);
+    for (_, frame) in &frames {
+        socket.send(frame);
+    }
+    let last = ethernet(BROADCAST, gateway_mac(victim.ip), IPV4, &udp((victim.ip, 9), EVERYBODY, b"<last>"));
+    victim.run(|| PacketSocket::on("eth0")).send(&last);
+    let seen = at_node.until(b"<last>");
+    for (name, _) in frames {
+        assert!(!seen.iter().any(|frame| holds(frame, name.as_bytes())), "{name}");
+    }
+}
+
+#[test]
+fn nothing_is_learned_or_taken_from_what_skips_all_rules_of_frames() {
+    let node = Node::new();
+    let (hostile, victim) = (node.pod("hostile"), node.pod("victim"));
+    let gateway = node.network.gateway();
+    let at_victim = victim.run(|| UdpSocket::bind((victim.ip, 9)).unwrap());
+    at_victim.set_read_timeout(Some(lab::TIMEOUT)).unwrap();
+    let at_node = UdpSocket::bind((gateway, 9)).unwrap();
+    at_node.set_read_timeout(Some(lab::TIMEOUT)).unwrap();
+    let mut buffer = [0; 64];
+    // The node learns where the victim is.
+    at_node.send_to(b"first", (victim.ip, 9)).unwrap();
+    assert_eq!(at_victim.recv(&mut buffer).unwrap(), 5);
+    skip_device_rules(&hostile);
+    let forged = udp((victim.ip, 9), (gateway, 9), b"forged");
+    let frame = ethernet(LLDP, gateway_mac(victim.ip), IPV4, &forged);
+    hostile.run(|| PacketSocket::on("eth0")).send(&frame);
+    at_node.send_to(b"second", (victim.ip, 9)).unwrap();
+    assert_eq!(at_victim.recv(&mut buffer).unwrap(), 6, "the bridge still knows where the victim is");
+    at_victim.send_to(b"honest", (gateway, 9)).unwrap();
+    let length = at_node.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"honest");
 }

@@ -11,6 +11,9 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_BR_MULTI_BOOLOPT: u16 = 46;
+const BR_BOOLOPT_NO_LL_LEARN: u32 = 1;
 const IFLA_PROTINFO: u16 = 12;
 const IFLA_BRPORT_MODE: u16 = 4;
 const AF_BRIDGE: u8 = libc::AF_BRIDGE as u8;
@@ -49,6 +52,21 @@ impl Links {
             })?;
         }
         Ok(Link { up: true, mac: Some(mac), mtu, ..link })
+    }
+
+    /// Keeps the bridge from learning addresses from frames that are for itself alone, such as LLDP: they pass no rules.
+    /// Kernels before 5.0 do not know it, and take no notice.
+    pub fn ignore_link_local_sources(&mut self, bridge: u32) -> Result<(), NetlinkError> {
+        self.change("set what a bridge learns", link_header(0, bridge, 0, 0), |writer| {
+            writer.nested(IFLA_LINKINFO, |info| {
+                info.string(IFLA_INFO_KIND, "bridge");
+                info.nested(IFLA_INFO_DATA, |data| {
+                    // Values, and which of them count.
+                    let [value, mask] = [BR_BOOLOPT_NO_LL_LEARN.to_ne_bytes(); 2];
+                    data.attribute(IFLA_BR_MULTI_BOOLOPT, &[value, mask].concat());
+                });
+            });
+        })
     }
 
     /// Lets the bridge send a frame back out of the port it came from: a pod that reaches itself via a service.

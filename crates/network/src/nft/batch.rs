@@ -57,6 +57,8 @@ pub enum Family {
     Ip,
     /// Every frame that arrives at single devices.
     Netdev,
+    /// Frames that bridges handle.
+    Bridge,
 }
 
 impl Family {
@@ -64,6 +66,7 @@ impl Family {
         match self {
             Self::Ip => libc::NFPROTO_IPV4 as u8,
             Self::Netdev => libc::NFPROTO_NETDEV as u8,
+            Self::Bridge => libc::NFPROTO_BRIDGE as u8,
         }
     }
 
@@ -72,6 +75,7 @@ impl Family {
         match self {
             Self::Ip => "ip",
             Self::Netdev => "netdev",
+            Self::Bridge => "bridge",
         }
     }
 }
@@ -100,6 +104,11 @@ impl Batch {
             Self { table: table.to_owned(), writer: Writer::new(), sequence: 0, next_set_id: 0, family };
         batch.marker(NFNL_MSG_BATCH_BEGIN);
         batch
+    }
+
+    /// What is added from now on is about the table of the same name in this family.
+    pub fn switch(&mut self, family: Family) {
+        self.family = family;
     }
 
     pub fn table(&self) -> &str {

@@ -28,7 +28,7 @@ pub fn open_without_pods(config: &PodNetworkConfig) -> Result<(), PodNetworkErro
     }
     set_bridge_addresses(&mut links, config, &bridge, None)?;
     let mut netfilter = Netlink::netfilter()?;
-    for family in [Family::Ip, Family::Netdev] {
+    for family in [Family::Ip, Family::Netdev, Family::Bridge] {
         if tables_of(&mut netfilter, family)?.contains(&config.table) {
             let mut batch = Batch::of(family, &config.table);
             batch.delete_table();

@@ -28,6 +28,7 @@ use crate::links::{
 use crate::netlink::{Netlink, NetlinkError};
 use crate::nft::{Batch, NftError};
 use crate::protocol::Protocol;
+use source_guard::Support;
 
 /// The name of a pod's interface.
 pub const POD_INTERFACE: &str = "eth0";
@@ -37,7 +38,10 @@ const DEFAULT_MTU: u32 = 1500;
 const HOST_VETH_PREFIX: &str = "knv";
 /// How often the pods' devices are listed again because one went away meanwhile.
 const GUARD_ATTEMPTS: usize = 5;
-const FORGERY: &str = "pods with NET_RAW can send with the addresses of other pods and of the node's bridge";
+const FORGERY: &str =
+    "the kernel has no nf_tables of family netdev: pods with NET_RAW can send with the addresses of others";
+const FORGERY_BY_ADMIN: &str =
+    "the kernel has no nf_tables of family bridge: pods with NET_ADMIN can send with the addresses of others";
 
 /// Why a pod could not be connected or disconnected.
 #[derive(Debug, Error)]
@@ -114,8 +118,8 @@ struct Inner {
     ipam: Ipam<LeaseOwner>,
     links: Links,
     netfilter: Netlink,
-    /// Whether the kernel can hold pods to their own addresses.
-    guarded: bool,
+    /// How far the kernel can hold pods to their own addresses.
+    support: Support,
 }
 
 impl PodNetwork {
@@ -128,6 +132,7 @@ impl PodNetwork {
         let mut links = Links::open()?;
         let mtu = uplink_mtu(&mut links, &config)?;
         let bridge = links.ensure_bridge(&config.bridge, gateway_mac(ipam.gateway()), mtu)?;
+        links.ignore_link_local_sources(bridge.index)?;
         let mut sysctls = Sysctls::open(config.sysctls_file())?;
         for (name, value) in config.sysctls() {
             sysctls.set(&name, value)?;
@@ -135,19 +140,23 @@ impl PodNetwork {
         set_bridge_addresses(&mut links, &config, &bridge, Some(ipam.gateway()))?;
         let mut netfilter = Netlink::netfilter()?;
         rules::rebuild(&config, ipam.leases()).commit(&mut netfilter)?;
-        let guarded = source_guard::supported(&config, &bridge.name, &mut netfilter)?;
-        let mut inner = Inner { ipam, links, netfilter, guarded };
-        if guarded {
-            inner.rebuild_guard(&config)?;
-        } else {
-            tracing::warn!("the kernel has no nf_tables of family netdev: {FORGERY}");
+        let support = source_guard::support(&config, &bridge.name, &mut netfilter)?;
+        let mut inner = Inner { ipam, links, netfilter, support };
+        inner.rebuild_guard(&config)?;
+        let network = Self { config, bridge, inner: Mutex::new(inner) };
+        if let Some(weakness) = network.weakness() {
+            tracing::warn!("{weakness}");
         }
-        Ok(Self { config, bridge, inner: Mutex::new(inner) })
+        Ok(network)
     }
 
     /// What pods can do to each other because the kernel lacks something, in words for an administrator.
     pub fn weakness(&self) -> Option<&'static str> {
-        (!self.lock().guarded).then_some(FORGERY)
+        match self.lock().support {
+            Support::Nothing => Some(FORGERY),
+            Support::Devices => Some(FORGERY_BY_ADMIN),
+            Support::Whole => None,
+        }
     }
 
     /// The address of the bridge: the pods' gateway, and the node's own on the pod network.
@@ -261,9 +270,7 @@ impl PodNetwork {
             })?;
         }
         let host = inner.links.get(&host_name)?.ok_or(PodNetworkError::NoInterface { name: host_name })?;
-        if inner.guarded {
-            source_guard::add(&self.config, lease).commit(&mut inner.netfilter)?;
-        }
+        inner.change_guard(&self.config, source_guard::add(&self.config, inner.support, lease))?;
         inner.links.set_hairpin(host.index)?;
         // Last of all: a process that is in the namespace already may have raised the other end.
         inner.links.set_up(host.index)?;
@@ -275,16 +282,31 @@ impl PodNetwork {
 impl Inner {
     /// The chains of all pods whose devices are there.
     fn rebuild_guard(&mut self, config: &PodNetworkConfig) -> Result<(), PodNetworkError> {
+        if self.support == Support::Nothing {
+            return Ok(());
+        }
         let mut result = Ok(());
         for _ in 0..GUARD_ATTEMPTS {
             let devices = self.links.list()?.into_iter().map(|link| link.name).collect();
-            result = source_guard::rebuild(config, self.ipam.leases(), &devices).commit(&mut self.netfilter);
+            result = source_guard::rebuild(config, self.support, self.ipam.leases(), &devices)
+                .commit(&mut self.netfilter);
             // A pod that ends takes its device along.
             if !result.as_ref().is_err_and(|error| error.is(libc::ENOENT)) {
                 break;
             }
         }
         Ok(result?)
+    }
+
+    fn change_guard(&mut self, config: &PodNetworkConfig, change: Batch) -> Result<(), PodNetworkError> {
+        if self.support == Support::Nothing {
+            return Ok(());
+        }
+        match change.commit(&mut self.netfilter) {
+            // Somebody else flushed the tables.
+            Err(error) if error.is(libc::ENOENT) => self.rebuild_guard(config),
+            other => Ok(other?),
+        }
     }
 
     fn add_host_ports(&mut self, config: &PodNetworkConfig, lease: &PodLease) -> Result<(), PodNetworkError> {
@@ -316,9 +338,7 @@ impl Inner {
 
     fn disconnect(&mut self, config: &PodNetworkConfig, sandbox_id: &str) -> Result<(), PodNetworkError> {
         self.links.delete(&host_veth_name(sandbox_id))?;
-        if self.guarded {
-            source_guard::remove(config, sandbox_id).commit(&mut self.netfilter)?;
-        }
+        self.change_guard(config, source_guard::remove(config, sandbox_id))?;
         let Some(lease) = self.ipam.get(sandbox_id).cloned() else { return Ok(()) };
         if !lease.owner.ports.is_empty() {
             match rules::remove(config, &lease).commit(&mut self.netfilter) {

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use super::source_guard::from_pods;
 use super::{PodLease, PodNetworkConfig, PortMapping};
 use crate::cidr::Ipv4Cidr;
 use crate::nft::{
@@ -42,6 +43,7 @@ pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a P
         batch.add_rule(CHAIN, &rule);
     }
     batch.add_rule("raw-prerouting", &drop_loopback_from_elsewhere());
+    batch.add_rule("raw-prerouting", &from_pods(vec![Expr::Verdict(Verdict::Drop)]));
     for chain in ["prerouting", "output"] {
         batch.add_rule(chain, &to_local_address());
     }

@@ -1,15 +1,19 @@
 //! What a pod may send: frames with the hardware address and the IPv4 address that were leased to it, and nothing else.
 //!
-//! Each pod's device has a chain of its own at the ingress hook (family netdev). Every frame passes there before the
-//! bridge sees it. The bridge's own hooks (family bridge) would not do: the kernel hands frames to some group addresses,
-//! such as that of LLDP, past them to the host, after it has learned their source address.
+//! Each pod's device has a chain of its own at the ingress hook (family netdev), which compares addresses. Every frame
+//! that a process writes passes there before the bridge sees it. The bridge's own hooks (family bridge) would not do: the
+//! kernel hands frames to some group addresses, such as that of LLDP, past them to the host.
+//!
+//! Frames that come by an ifb device in the pod, for which it takes `NET_ADMIN`, skip the ingress hook. So the chain marks
+//! what it lets through, and the bridge drops what has no mark; a mark does not leave the pod's namespace. What skips
+//! both is dropped by the table of family ip, as no IP packet arrives at a port of a bridge itself.
 
 use std::collections::BTreeSet;
 
-use super::{PodLease, PodNetworkConfig, host_veth_name};
+use super::{HOST_VETH_PREFIX, PodLease, PodNetworkConfig, host_veth_name};
 use crate::links::{Mac, gateway_mac};
 use crate::netlink::Netlink;
-use crate::nft::{Batch, Expr, Family, NftError, PayloadBase, Reg, Rule, Verdict};
+use crate::nft::{BaseChain, Batch, Expr, Family, Hook, NftError, PayloadBase, Reg, Rule, Verdict};
 
 /// Before everything else that may be attached to the device.
 const PRIORITY: i32 = -500;
@@ -21,16 +25,46 @@ const IPPROTO_UDP: u8 = 17;
 /// From a DHCP server's port to a client's.
 const DHCP_ANSWER: [u8; 4] = [0, 67, 0, 68];
 const PROBE: &str = "probe";
+const BRIDGE_CHAIN: BaseChain =
+    BaseChain { name: "prerouting", kind: "filter", hook: Hook::Prerouting, priority: PRIORITY };
+/// Seen between the two hooks only.
+const CHECKED_MARK: [u8; 4] = *b"knv\x01";
+const NO_MARK: [u8; 4] = [0; 4];
 
-/// Whether the kernel can do it. `device` is one that exists; it keeps nothing.
-pub fn supported(config: &PodNetworkConfig, device: &str, netfilter: &mut Netlink) -> Result<bool, NftError> {
-    let mut batch = Batch::of(Family::Netdev, &config.table);
-    batch.add_table();
-    batch.add_ingress_chain(PROBE, device, PRIORITY);
-    // A rule of the kind that is needed later; it drops nothing.
-    batch.add_rule(PROBE, &vec![Expr::ether_saddr(Reg::R0), Expr::eq(Reg::R0, [0xff; 6])]);
-    batch.delete_chain(PROBE);
-    match batch.commit(netfilter) {
+/// What the kernel has for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Support {
+    Nothing,
+    /// Rules of devices, but not of bridges.
+    Devices,
+    Whole,
+}
+
+/// Asks the kernel. `device` is one that exists; it keeps nothing.
+pub fn support(
+    config: &PodNetworkConfig,
+    device: &str,
+    netfilter: &mut Netlink,
+) -> Result<Support, NftError> {
+    // Rules of the kinds that are needed later. They drop nothing.
+    let mut devices = Batch::of(Family::Netdev, &config.table);
+    devices.add_table();
+    devices.add_ingress_chain(PROBE, device, PRIORITY);
+    devices.add_rule(PROBE, &vec![Expr::ether_saddr(Reg::R0), Expr::eq(Reg::R0, [0xff; 6])]);
+    devices.delete_chain(PROBE);
+    if !works(devices.commit(netfilter))? {
+        return Ok(Support::Nothing);
+    }
+    let mut bridge = Batch::of(Family::Bridge, &config.table);
+    bridge.add_table();
+    bridge.add_base_chain(&BaseChain { name: PROBE, ..BRIDGE_CHAIN });
+    bridge.add_rule(PROBE, &from_pods(vec![Expr::mark(Reg::R0), Expr::eq(Reg::R0, NO_MARK)]));
+    bridge.delete_chain(PROBE);
+    Ok(if works(bridge.commit(netfilter))? { Support::Whole } else { Support::Devices })
+}
+
+fn works(probed: Result<(), NftError>) -> Result<bool, NftError> {
+    match probed {
         Ok(()) => Ok(true),
         Err(error) if MISSING.iter().any(|errno| error.is(*errno)) => Ok(false),
         Err(error) => Err(error),
@@ -40,10 +74,11 @@ pub fn supported(config: &PodNetworkConfig, device: &str, netfilter: &mut Netlin
 /// How kernels say that they were built without the family, its hook or an expression.
 const MISSING: [i32; 4] = [libc::EOPNOTSUPP, libc::EAFNOSUPPORT, libc::EPROTONOSUPPORT, libc::ENOENT];
 
-/// The whole table anew, for those leases whose devices are there. Frames are checked all the while: the chains before
-/// are in force until the transaction is.
+/// Both tables anew, for those leases whose devices are there. Frames are checked all the while: the chains before are
+/// in force until the transaction is.
 pub fn rebuild<'a>(
     config: &PodNetworkConfig,
+    support: Support,
     leases: impl Iterator<Item = &'a PodLease>,
     devices: &BTreeSet<String>,
 ) -> Batch {
@@ -52,21 +87,30 @@ pub fn rebuild<'a>(
     for lease in leases {
         let device = host_veth_name(&lease.sandbox_id);
         if devices.contains(&device) {
-            add_chain(&mut batch, &device, lease);
+            add_chain(&mut batch, support, &device, lease);
+        }
+    }
+    if support == Support::Whole {
+        batch.switch(Family::Bridge);
+        batch.recreate_table();
+        batch.add_base_chain(&BRIDGE_CHAIN);
+        for rule in bridge_rules() {
+            batch.add_rule(BRIDGE_CHAIN.name, &rule);
         }
     }
     batch
 }
 
-/// The chain of one pod, in place of any that there is. Its device must exist.
-pub fn add(config: &PodNetworkConfig, lease: &PodLease) -> Batch {
+/// The chain of one pod, in place of any that there is. Its device must exist. Fails with ENOENT without the table.
+pub fn add(config: &PodNetworkConfig, support: Support, lease: &PodLease) -> Batch {
     let device = host_veth_name(&lease.sandbox_id);
     let mut batch = without(config, &device);
-    add_chain(&mut batch, &device, lease);
+    add_chain(&mut batch, support, &device, lease);
     batch
 }
 
-/// Takes a pod's chain away; that it is gone already is fine. For after its device is gone.
+/// Takes a pod's chain away; that it is gone already is fine. For after its device is gone. Fails with ENOENT without
+/// the table.
 pub fn remove(config: &PodNetworkConfig, sandbox_id: &str) -> Batch {
     without(config, &host_veth_name(sandbox_id))
 }
@@ -75,21 +119,45 @@ pub fn remove(config: &PodNetworkConfig, sandbox_id: &str) -> Batch {
 /// is one to delete.
 fn without(config: &PodNetworkConfig, device: &str) -> Batch {
     let mut batch = Batch::of(Family::Netdev, &config.table);
-    batch.add_table();
     batch.add_chain(device);
     batch.delete_chain(device);
     batch
 }
 
-fn add_chain(batch: &mut Batch, device: &str, lease: &PodLease) {
+/// Only what a device's chain has let through, which takes the mark off again.
+fn bridge_rules() -> [Rule; 2] {
+    let checked = from_pods(vec![
+        Expr::mark(Reg::R0),
+        Expr::eq(Reg::R0, CHECKED_MARK),
+        Expr::Immediate { dreg: Reg::R0, data: NO_MARK.to_vec() },
+        Expr::set_mark(Reg::R0),
+        Expr::Verdict(Verdict::Accept),
+    ]);
+    [checked, from_pods(vec![Expr::Verdict(Verdict::Drop)])]
+}
+
+/// What arrives at a pod's device, of which only the beginning of the name is compared.
+pub fn from_pods(rest: Vec<Expr>) -> Rule {
+    let mut rule = vec![Expr::iifname(Reg::R0), Expr::eq(Reg::R0, HOST_VETH_PREFIX)];
+    rule.extend(rest);
+    rule
+}
+
+fn add_chain(batch: &mut Batch, support: Support, device: &str, lease: &PodLease) {
     batch.add_ingress_chain(device, device, PRIORITY);
-    for rule in rules(gateway_mac(lease.address), lease.address.octets()) {
+    let mut pass = Vec::new();
+    if support == Support::Whole {
+        pass.push(Expr::Immediate { dreg: Reg::R0, data: CHECKED_MARK.to_vec() });
+        pass.push(Expr::set_mark(Reg::R0));
+    }
+    pass.push(Expr::Verdict(Verdict::Accept));
+    for rule in rules(gateway_mac(lease.address), lease.address.octets(), &pass) {
         batch.add_rule(device, &rule);
     }
 }
 
 /// The last rule drops, not the chain's policy: that would be in force before the transaction is.
-fn rules(mac: Mac, ip: [u8; 4]) -> [Rule; 4] {
+fn rules(mac: Mac, ip: [u8; 4], pass: &[Expr]) -> [Rule; 4] {
     // The type is loaded apart from the address: only so does a tagged frame show the type of its tag.
     let frame = |ethertype: [u8; 2]| {
         vec![
@@ -98,11 +166,6 @@ fn rules(mac: Mac, ip: [u8; 4]) -> [Rule; 4] {
             Expr::ether_saddr(Reg::R0),
             Expr::eq(Reg::R0, mac),
         ]
-    };
-    let rule = |mut rule: Rule, rest: Vec<Expr>, verdict: Verdict| {
-        rule.extend(rest);
-        rule.push(Expr::Verdict(verdict));
-        rule
     };
     let load = |base, offset, len| Expr::Payload { base, offset, len, dreg: Reg::R0 };
     let dhcp_answer = vec![
@@ -120,9 +183,9 @@ fn rules(mac: Mac, ip: [u8; 4]) -> [Rule; 4] {
         Expr::eq(Reg::R0, [&mac[..], &ip].concat()),
     ];
     [
-        rule(frame(ETHERTYPE_IPV4), dhcp_answer, Verdict::Drop),
-        rule(frame(ETHERTYPE_IPV4), own_ip, Verdict::Accept),
-        rule(frame(ETHERTYPE_ARP), own_arp, Verdict::Accept),
+        [frame(ETHERTYPE_IPV4), dhcp_answer, vec![Expr::Verdict(Verdict::Drop)]].concat(),
+        [frame(ETHERTYPE_IPV4), own_ip, pass.to_vec()].concat(),
+        [frame(ETHERTYPE_ARP), own_arp, pass.to_vec()].concat(),
         vec![Expr::Verdict(Verdict::Drop)],
     ]
 }

@@ -47,6 +47,16 @@ impl PacketSocket {
         }
     }
 
+    /// Frames carry the mark, within the namespace.
+    pub fn mark(self, mark: [u8; 4]) -> Self {
+        let size = size_of_val(&mark) as libc::socklen_t;
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_MARK);
+        // SAFETY: the pointer and the length describe `mark`, which outlives the call.
+        let set = unsafe { libc::setsockopt(self.0.as_raw_fd(), level, option, mark.as_ptr().cast(), size) };
+        assert_eq!(set, 0);
+        self
+    }
+
     pub fn send(&mut self, frame: &[u8]) {
         assert_eq!(self.0.write(frame).unwrap(), frame.len());
     }
