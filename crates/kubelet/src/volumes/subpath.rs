@@ -14,6 +14,9 @@ use super::error::{Error, Result};
 use super::mounts;
 use crate::config::PodDirs;
 
+/// As the runtime has it for paths in a container's root.
+const MAX_RETRIES: u32 = 64;
+
 /// Which mount of which container.
 #[derive(Debug, Clone, Copy)]
 pub struct SubPath<'a> {
@@ -57,6 +60,23 @@ fn beneath(flags: OFlag) -> OpenHow {
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS)
 }
 
+/// Opens what `path` names beneath the folder. openat2 answers EAGAIN while a rename elsewhere on the machine makes a
+/// `..` of a link unsafe to follow; it may be asked again, and containers can rename for ever.
+fn open_again(root: &OwnedFd, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+    again(|| openat2(root, path, beneath(flags)))
+}
+
+/// Repeats what failed with EAGAIN, a bounded number of times.
+fn again<T>(mut attempt: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
+    for _ in 0..MAX_RETRIES {
+        match attempt() {
+            Err(nix::Error::EAGAIN) => {}
+            other => return other,
+        }
+    }
+    Err(nix::Error::EAGAIN)
+}
+
 /// Opens the path without ever leaving the volume; links inside the volume are followed.
 fn open_beneath(volume: &Path, relative: &Path) -> Result<OwnedFd> {
     let fault = |errno: nix::Error| Error::file("open", &volume.join(relative))(errno.into());
@@ -65,11 +85,10 @@ fn open_beneath(volume: &Path, relative: &Path) -> Result<OwnedFd> {
     for part in relative.components() {
         let parent = so_far.clone();
         so_far.push(part);
-        match openat2(&root, &so_far, beneath(OFlag::O_PATH)) {
+        match open_again(&root, &so_far, OFlag::O_PATH) {
             Ok(_) => {}
             Err(nix::Error::ENOENT) => {
-                let parent =
-                    openat2(&root, &parent, beneath(OFlag::O_PATH | OFlag::O_DIRECTORY)).map_err(fault)?;
+                let parent = open_again(&root, &parent, OFlag::O_PATH | OFlag::O_DIRECTORY).map_err(fault)?;
                 let name: &Path = part.as_ref();
                 match mkdirat(&parent, name, Mode::from_bits_truncate(0o750)) {
                     Ok(()) | Err(nix::Error::EEXIST) => {}
@@ -87,7 +106,7 @@ fn open_beneath(volume: &Path, relative: &Path) -> Result<OwnedFd> {
             Err(errno) => return Err(fault(errno)),
         }
     }
-    openat2(&root, &so_far, beneath(OFlag::O_PATH)).map_err(fault)
+    open_again(&root, &so_far, OFlag::O_PATH).map_err(fault)
 }
 
 /// An empty folder or file to mount on; what an earlier container had mounted there goes.
@@ -126,5 +145,54 @@ mod tests {
         ] {
             assert_eq!(checked(path).ok(), want.map(PathBuf::from), "{path}");
         }
+    }
+
+    #[test]
+    fn a_rename_elsewhere_is_waited_out_but_not_for_ever() {
+        let mut left = MAX_RETRIES - 1;
+        let opened = again(|| match left {
+            0 => Ok("it"),
+            _ => {
+                left -= 1;
+                Err(nix::Error::EAGAIN)
+            }
+        });
+        assert_eq!(opened, Ok("it"));
+        let mut asked = 0;
+        let mut fails = |error| {
+            let failed = again(|| {
+                asked += 1;
+                Err::<(), _>(error)
+            });
+            (failed, std::mem::take(&mut asked))
+        };
+        assert_eq!(fails(nix::Error::EAGAIN), (Err(nix::Error::EAGAIN), MAX_RETRIES));
+        assert_eq!(fails(nix::Error::ENOENT), (Err(nix::Error::ENOENT), 1));
+    }
+
+    /// Whoever renames all the time, as a container may, keeps no other pod from its subPath.
+    #[test]
+    fn a_path_through_links_opens_while_others_rename() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let root = std::env::temp_dir().join(format!("knarr-subpath-{:016x}", fastrand::u64(..)));
+        let (volume, other) = (root.join("volume"), root.join("other"));
+        fs::create_dir_all(volume.join("a/b")).unwrap();
+        fs::create_dir_all(volume.join("c")).unwrap();
+        fs::create_dir_all(other.join("x")).unwrap();
+        std::os::unix::fs::symlink("a/b/../../c", volume.join("link")).unwrap();
+        let done = AtomicBool::new(false);
+        let failed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    fs::rename(other.join("x"), other.join("y")).unwrap();
+                    fs::rename(other.join("y"), other.join("x")).unwrap();
+                }
+            });
+            let failed = (0..2000).find_map(|_| open_beneath(&volume, Path::new("link")).err());
+            done.store(true, Ordering::Relaxed);
+            failed
+        });
+        fs::remove_dir_all(&root).unwrap();
+        assert!(failed.is_none(), "{failed:?}");
     }
 }
