@@ -12,7 +12,7 @@ use knarr_api::kind::Kind;
 use crate::container_config::host_ports;
 use crate::pod;
 use crate::pod_network::PortMapping;
-use crate::resources::{Amounts, amounts, pod_requests};
+use crate::resources::{Amounts, amounts, max, pod_requests};
 
 /// What the pod's status then shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +30,15 @@ pub struct Taken {
 impl Taken {
     pub fn add(&mut self, pod: &Pod) {
         self.pods.insert(pod.uid().to_owned(), (pod_requests(pod), host_ports(pod)));
+    }
+
+    /// Counts a pod that is about to change: what it has and what it will have, whichever is more.
+    pub fn grow(&mut self, pod: &Pod) {
+        let had = self.pods.get(pod.uid()).map(|(amounts, _)| amounts.clone()).unwrap_or_default();
+        self.add(pod);
+        if let Some((amounts, _)) = self.pods.get_mut(pod.uid()) {
+            max(amounts, &had);
+        }
     }
 
     pub fn remove(&mut self, uid: &str) {
@@ -91,6 +100,29 @@ pub fn rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<Rejection> {
                 None
             }
         })
+}
+
+/// Why the pod's resize does not fit, and whether it never will: then the node is too small for the pod alone.
+///
+/// Source: a resize passes the admission of new pods, without the pod as it is; whatever is in its way defers it. That
+/// what the node does not have at all is infeasible, with this message, is what kubelets did up to 1.35 and what users
+/// know. Upstream's 1.37 leaves it to the admission plugin PodResizeValidator, which may be off, or have seen the node
+/// when it was larger; its kubelet then says Deferred.
+pub fn resize_rejection(pod: &Pod, node: &Node, taken: &Taken) -> Option<(bool, Rejection)> {
+    let capacity = amounts(node.status.as_ref().and_then(|s| s.allocatable.as_ref()));
+    let requests = pod_requests(pod);
+    for name in ["memory", "cpu"] {
+        let (Some(requested), Some(capacity)) = (requests.get(name), capacity.get(name)) else { continue };
+        if requested > capacity {
+            let message = format!(
+                "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+            );
+            return Some((true, Rejection { reason: "Infeasible".to_owned(), message }));
+        }
+    }
+    let mut others = taken.clone();
+    others.remove(pod.uid());
+    rejection(pod, node, &others).map(|rejection| (false, rejection))
 }
 
 fn os_mismatch(pod: &Pod, node: &Node) -> Option<Rejection> {

@@ -87,11 +87,12 @@ impl Kubelet {
         let workers: Arc<OnceLock<Arc<PodWorkers>>> = Arc::default();
         let on_change = {
             let workers = Arc::clone(&workers);
-            Arc::new(move |uid: &str| {
+            let wake: Arc<dyn Fn(&str) + Send + Sync> = Arc::new(move |uid: &str| {
                 if let Some(workers) = workers.get() {
                     workers.notify(uid);
                 }
-            })
+            });
+            wake
         };
         let supervisor = with.informers.supervisor().clone();
         let probes = ProbeManager::new(
@@ -100,7 +101,7 @@ impl Kubelet {
             Arc::clone(&status),
             events.clone(),
             Arc::clone(&clock),
-            on_change,
+            Arc::clone(&on_change),
             stop.clone(),
         );
         let images = ImageManager::new(
@@ -136,6 +137,8 @@ impl Kubelet {
             started: clock.now(),
             clock,
             taken: std::sync::Mutex::default(),
+            allocations: std::sync::Mutex::default(),
+            wake: on_change,
             crash_back_off: std::sync::Mutex::new(BackOff::default()),
             metrics: KubeletMetrics::default(),
         });
@@ -208,15 +211,14 @@ impl Kubelet {
         self.nodes.wait_synced().await;
     }
 
-    /// Pods whose sandbox lives count as admitted.
+    /// Pods whose sandbox lives count as admitted; those that were admitted keep their room.
     async fn take_up(&self) -> Result<Arc<PodWorkers>, String> {
         let sandboxes = self.syncer.runtime.list_pod_sandboxes().await.map_err(|e| e.to_string())?;
         let running: BTreeSet<String> = sandboxes.into_iter().map(|s| s.uid).collect();
-        for pod in self.pods.lister().list() {
-            if running.contains(pod.uid()) && !pod::is_terminal_phase(pod::phase(&pod)) {
-                self.syncer.take_up(&pod);
-            }
-        }
+        let pods = self.pods.lister().list().into_iter();
+        let pods = pods.filter(|pod| !pod::is_terminal_phase(pod::phase(pod)));
+        let pods = pods.map(|pod| (running.contains(pod.uid()), pod)).map(|(runs, pod)| (pod, runs));
+        self.syncer.take_up(pods.collect()).await?;
         let (supervisor, syncer) = (self.supervisor.clone(), Arc::clone(&self.syncer));
         let workers = PodWorkers::new(supervisor, syncer, running, self.stop.clone());
         // A second run goes on with the workers of the first.
@@ -260,11 +262,12 @@ impl Kubelet {
             }
             Event::Deleted(pod) => for_pods.delete(Arc::clone(pod)),
         });
-        let for_node = Arc::clone(workers);
-        self.nodes.add_handler(move |event| {
-            if matches!(event, Event::Added(_)) {
-                for_node.notify_all();
-            }
+        let (for_node, syncer) = (Arc::clone(workers), Arc::clone(&self.syncer));
+        let allocatable = |node: &Node| node.status.as_ref().and_then(|s| s.allocatable.clone());
+        self.nodes.add_handler(move |event| match event {
+            Event::Added(_) => for_node.notify_all(),
+            Event::Updated { old, new } if allocatable(old) != allocatable(new) => syncer.decide_resizes(),
+            _ => {}
         });
     }
 

@@ -1,6 +1,7 @@
 //! The node agent: turns the pods bound to this node into running containers and reports how they fare.
 
 pub mod admission;
+mod allocation;
 mod app_armor;
 pub mod back_off;
 pub mod compute_actions;

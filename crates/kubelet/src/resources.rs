@@ -42,7 +42,8 @@ fn add(sum: &mut Amounts, other: &Amounts) {
     }
 }
 
-fn max(sum: &mut Amounts, other: &Amounts) {
+/// The greater of both, by resource.
+pub fn max(sum: &mut Amounts, other: &Amounts) {
     for (name, n) in other {
         let own = sum.entry(name.clone()).or_insert(0);
         *own = (*own).max(*n);

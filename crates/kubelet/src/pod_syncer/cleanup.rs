@@ -27,7 +27,9 @@ impl PodSyncer {
             remove_files(&dirs, &owned)
         })
         .await??;
+        lock(&self.allocations).forget(uid);
         lock(&self.taken).remove(uid);
+        self.decide_resizes();
         lock(&self.crash_back_off).forget(&format!("{uid}_"));
         self.images.forget(uid);
         self.objects.unregister(uid);

@@ -3,6 +3,7 @@
 //! The pod's worker decides which pass is due ([`crate::pod_workers`]); each pass looks at the world anew, so first
 //! run, retry and restart are the same.
 
+mod allocate;
 mod cleanup;
 mod resize;
 mod start;
@@ -14,12 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod, PodStatus, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus, ResourceRequirements, Service};
 use knarr_api::kind::Kind;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Lister;
 
 use crate::admission::{Rejection, Taken, rejection};
+use crate::allocation::Allocations;
 use crate::back_off::BackOff;
 use crate::config::Config;
 use crate::confinement;
@@ -53,6 +55,8 @@ pub struct PodMemory {
     told_back_off: BTreeMap<String, Timestamp>,
     /// The limits that running containers have, by id.
     applied: BTreeMap<String, Resources>,
+    /// The requests and limits that these came from, by id.
+    actuated: BTreeMap<String, ResourceRequirements>,
     applied_to_pod: Option<Resources>,
 }
 
@@ -79,6 +83,10 @@ pub struct PodSyncer {
     pub sysctls: SysctlAllowlist,
     pub user_namespaces: Arc<UserNamespaces>,
     pub taken: Mutex<Taken>,
+    /// Locked before `taken`, where both are.
+    pub allocations: Mutex<Allocations>,
+    /// Wakes the worker of a pod, by uid.
+    pub wake: Arc<dyn Fn(&str) + Send + Sync>,
     pub crash_back_off: Mutex<BackOff>,
     pub metrics: KubeletMetrics,
 }
@@ -105,23 +113,25 @@ impl PodSyncer {
         self.nodes.get("", &self.config.node_name)
     }
 
-    /// Counts a pod that runs already.
-    pub fn take_up(&self, pod: &Pod) {
-        lock(&self.taken).add(pod);
-        self.weigh();
-    }
-
     /// Decides about a new pod; one that is refused is told so in its status, for good.
     pub fn admit(&self, pod: &Pod) -> Admission {
         let Some(node) = self.node() else { return Admission::NotYet };
         let refused = {
+            // One that was admitted before a restart is admitted with what it was given.
+            let mut allocations = lock(&self.allocations);
+            let given = allocations.of(pod);
+            let pod = &*given;
             let mut taken = lock(&self.taken);
             taken.remove(pod.uid());
             let refused = confinement::forbidden_sysctl(pod, &self.sysctls)
                 .or_else(|| rejection(pod, &node, &taken))
                 .or_else(|| confinement::unenforceable(pod, self.host_security, &self.runtime.features()));
-            if refused.is_none() {
-                taken.add(pod);
+            match &refused {
+                None => {
+                    taken.add(pod);
+                    allocations.admit(pod);
+                }
+                Some(_) => allocations.forget(pod.uid()),
             }
             refused
         };
@@ -166,6 +176,11 @@ impl PodSyncer {
         may_run: bool,
     ) -> PodStatus {
         self.read_messages(pod, memory, runtime).await;
+        let (given, resize) = {
+            let allocations = lock(&self.allocations);
+            (allocations.of(pod), allocations.conditions(pod.uid()))
+        };
+        let pod = &*given;
         let old = self.status.get(pod.uid()).unwrap_or_else(|| pod::status(pod).clone());
         let host_ips = self.config.host_ips();
         let handler = runtime.sandboxes.first().map_or("", |sandbox| sandbox.runtime_handler.as_str());
@@ -176,6 +191,8 @@ impl PodSyncer {
             failures: &memory.failures,
             probes: self.probes.results(),
             messages: &memory.messages,
+            actuated: &memory.actuated,
+            resize: &resize,
             host_ips: &host_ips,
             runtime_name: &self.runtime_name,
             recursive_read_only: self.runtime.features().recursive_read_only_mounts(handler),

@@ -1,14 +1,16 @@
-//! Changes in place what running containers and their pod may use, when the pod's resources have changed.
+//! Changes in place what running containers and their pod may use, when what the pod was given has changed.
+//!
+//! Whether a pod is given what it wants is decided before ([`crate::allocation`]); here it is carried out.
 //!
 //! What was applied is remembered per container; after a restart of the server, where nothing is remembered, the
 //! limits are written once more, which changes nothing. Source: KEP-1287.
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use serde::Serialize;
 
-use super::{PodMemory, PodSyncer, blocking, lock};
+use super::{PodMemory, PodSyncer, blocking};
 use crate::compute_actions::{KillReason, newest};
 use crate::pod;
 use crate::resources::{container_resources, pod_resources};
@@ -71,19 +73,41 @@ fn widest(applied: &Resources, wanted: &Resources) -> Resources {
     }
 }
 
-/// `Pod resize completed: {…}`.
-fn message(what: &str, pod: &Pod) -> String {
-    let list = |containers: &[Container]| -> Vec<Value> {
-        let of =
-            |c: &Container| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()});
-        containers.iter().map(of).collect()
+/// What events of a resize show, in upstream's order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Summary<'a> {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    init_containers: Vec<Named<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    containers: Vec<Named<'a>>,
+    generation: i64,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    error: &'a str,
+}
+
+#[derive(Serialize)]
+struct Named<'a> {
+    name: &'a str,
+    resources: ResourceRequirements,
+}
+
+/// `Pod resize completed: {…}`, for this generation of the pod.
+pub(super) fn message(what: &str, pod: &Pod, generation: i64, error: &str) -> String {
+    let named = |c| -> Named<'_> {
+        let container: &Container = c;
+        Named { name: &container.name, resources: container.resources.clone().unwrap_or_default() }
     };
-    let mut summary = json!({"containers": list(&pod::spec(pod).containers)});
-    if !pod::init_containers(pod).is_empty() {
-        summary["initContainers"] = Value::Array(list(pod::init_containers(pod)));
+    let summary = Summary {
+        init_containers: pod::init_containers(pod).iter().map(named).collect(),
+        containers: pod::spec(pod).containers.iter().map(named).collect(),
+        generation,
+        error,
+    };
+    match serde_json::to_string(&summary) {
+        Ok(summary) => format!("Pod resize {what}: {summary}"),
+        Err(_) => format!("Pod resize {what}"),
     }
-    summary["generation"] = json!(pod.metadata.generation.unwrap_or(0));
-    format!("Pod resize {what}: {summary}")
 }
 
 impl PodSyncer {
@@ -96,13 +120,15 @@ impl PodSyncer {
     ) -> Result<bool, String> {
         let running = |c: &&ContainerStatus| c.state == ContainerState::Running;
         memory.applied.retain(|id, _| runtime.containers.iter().filter(running).any(|c| c.id == *id));
+        memory.actuated.retain(|id, _| runtime.containers.iter().filter(running).any(|c| c.id == *id));
         let mut todo = Vec::new();
         for container in pod::init_containers(pod).iter().chain(&pod::spec(pod).containers) {
             let Some(status) = newest(runtime, &container.name).filter(running) else { continue };
             let wanted = container_resources(container);
             let applied = memory.applied.get(&status.id);
             match change(container, applied, &wanted) {
-                Change::None => {}
+                // What changes nothing in the cgroup, as a memory request, is there at once.
+                Change::None => actuated(memory, container, &status.id),
                 // What runs to its end is not begun anew.
                 Change::Restart if runs_once(pod, container) => {
                     let settings = lifting(applied, &wanted);
@@ -116,12 +142,6 @@ impl PodSyncer {
         if todo.is_empty() && !pod_alone {
             return Ok(false);
         }
-        let known = pod_alone || todo.iter().any(|(_, status, ..)| memory.applied.contains_key(&status.id));
-        if known {
-            self.events.normal(pod, "ResizeStarted", message("started", pod));
-            lock(&self.taken).add(pod);
-            self.weigh();
-        }
         let before = memory.applied_to_pod.clone().unwrap_or_else(|| of_pod.clone());
         self.limit_pod(pod, widest(&before, &of_pod)).await?;
         let mut stopped = false;
@@ -133,12 +153,10 @@ impl PodSyncer {
             }
             self.limit_container(status, &settings).await?;
             memory.applied.insert(status.id.clone(), wanted);
+            actuated(memory, container, &status.id);
         }
         self.limit_pod(pod, lifting(Some(&before), &of_pod)).await?;
         memory.applied_to_pod = Some(of_pod);
-        if known && !stopped {
-            self.events.normal(pod, "ResizeCompleted", message("completed", pod));
-        }
         Ok(stopped)
     }
 
@@ -178,14 +196,22 @@ impl PodSyncer {
     }
 }
 
+/// Notes what a container has now, for its status.
+fn actuated(memory: &mut PodMemory, container: &Container, id: &str) {
+    memory.actuated.insert(id.to_owned(), container.resources.clone().unwrap_or_default());
+}
+
 /// Notes what a container was started with.
 pub(super) fn note_start(memory: &mut PodMemory, pod: &Pod, container: &Container, id: &str) {
     memory.applied.insert(id.to_owned(), container_resources(container));
+    actuated(memory, container, id);
     memory.applied_to_pod.get_or_insert_with(|| pod_resources(pod, 0));
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn container(policies: &[(&str, &str)]) -> Container {
@@ -237,14 +263,21 @@ mod tests {
     #[test]
     fn events_name_the_containers() {
         let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"generation": 2},
-            "spec": {"containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}]},
+            "metadata": {"generation": 3},
+            "spec": {
+                "initContainers": [{"name": "first"}],
+                "containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}],
+            },
         }))
         .expect("a pod");
         assert_eq!(
-            message("completed", &pod),
-            "Pod resize completed: {\"containers\":[{\"name\":\"a\",\"resources\":{\"requests\":{\"cpu\":\"1\"}}}],\
-             \"generation\":2}"
+            message("completed", &pod, 2, ""),
+            "Pod resize completed: {\"initContainers\":[{\"name\":\"first\",\"resources\":{}}],\
+             \"containers\":[{\"name\":\"a\",\"resources\":{\"requests\":{\"cpu\":\"1\"}}}],\"generation\":2}"
+        );
+        let message = message("OutOfcpu", &pod, 3, "no room");
+        assert!(
+            message.starts_with("Pod resize OutOfcpu: {") && message.ends_with(",\"error\":\"no room\"}")
         );
     }
 }

@@ -9,7 +9,7 @@ use knarr_api::kind::Kind;
 use tokio_util::sync::CancellationToken;
 
 use super::start::Start;
-use super::{PodMemory, PodSyncer, blocking};
+use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::compute_actions::{PodActions, compute_actions};
 use crate::container_config::dns::{parse_resolv_conf, pod_dns};
 use crate::container_config::sandbox_config;
@@ -49,6 +49,7 @@ impl PodSyncer {
         memory: &mut PodMemory,
         cancel: &CancellationToken,
     ) -> SyncOutcome {
+        let pod = &self.allocated(pod);
         let runtime = match self.resized_state(pod, memory).await {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -95,11 +96,24 @@ impl PodSyncer {
         pod: &Arc<Pod>,
         memory: &mut PodMemory,
     ) -> Result<PodRuntimeStatus, String> {
+        self.record_allocation(pod).await?;
         let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
-        if self.resize(pod, memory, &runtime).await? {
-            return self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string());
+        if lock(&self.allocations).in_progress(pod.uid()) {
+            self.publish(pod, memory, &runtime, false, true).await;
         }
-        Ok(runtime)
+        match self.resize(pod, memory, &runtime).await {
+            // What was stopped starts with its new limits; until then the resize is under way.
+            Ok(true) => self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string()),
+            Ok(false) => {
+                self.finish_resize(pod);
+                Ok(runtime)
+            }
+            Err(error) => {
+                self.fail_resize(pod, &error);
+                self.publish(pod, memory, &runtime, false, true).await;
+                Err(error)
+            }
+        }
     }
 
     /// The pod's cgroup, folders and volumes.

@@ -21,6 +21,7 @@ impl PodSyncer {
         grace_seconds: i64,
         news: &Notify,
     ) -> Result<(), String> {
+        lock(&self.allocations).withdraw(pod.uid());
         let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
         self.publish(pod, memory, &runtime, false, true).await;
         self.probes.stop_liveness_and_startup(pod.uid());
@@ -78,8 +79,10 @@ impl PodSyncer {
         self.volumes.unmount(pod.uid()).await.map_err(|e| e.message)?;
         let (cgroups, uid) = (self.cgroups.clone(), pod.uid().to_owned());
         blocking(move || cgroups.remove(&uid)).await??;
+        lock(&self.allocations).end(pod.uid());
         lock(&self.taken).remove(pod.uid());
         self.weigh();
+        self.decide_resizes();
         self.status.terminate(pod);
         Ok(())
     }

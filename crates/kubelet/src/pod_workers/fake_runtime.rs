@@ -31,6 +31,9 @@ pub struct State {
     /// Containers that take as long as they are given to stop.
     pub stubborn: BTreeSet<String>,
     pub sandbox_fault: Option<String>,
+    /// The limits that containers were given while they ran, by id, in order.
+    pub limits: Vec<(String, Resources)>,
+    pub limit_fault: Option<String>,
     /// Operations that panic, each once: `sandbox`, `stop`, `exec`, `list`.
     pub panics: BTreeSet<String>,
 }
@@ -255,7 +258,12 @@ impl ContainerRuntime for FakeRuntime {
         })
     }
 
-    async fn update_container_resources(&self, _: &str, _: &Resources) -> Result<()> {
+    async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()> {
+        let mut state = self.lock();
+        if let Some(fault) = &state.limit_fault {
+            return Err(RuntimeError::Failed(fault.clone()));
+        }
+        state.limits.push((id.to_owned(), resources.clone()));
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::pod;
-use crate::status::OWNED;
+use crate::status::is_ours;
 
 struct Mail {
     pod: Arc<Pod>,
@@ -109,7 +109,7 @@ impl Mailbox {
 fn differs(old: &Pod, new: &Pod) -> bool {
     let others = |pod: &Pod| -> Vec<PodCondition> {
         let all = pod::status(pod).conditions.iter().flatten();
-        all.filter(|c| !OWNED.contains(&c.type_.as_str())).cloned().collect()
+        all.filter(|c| !is_ours(&c.type_)).cloned().collect()
     };
     let (a, b) = (&old.metadata, &new.metadata);
     old.spec != new.spec

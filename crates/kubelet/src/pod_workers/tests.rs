@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 mod isolation;
 mod panics;
+mod resize;
 
 use super::fake_runtime::FakeRuntime;
 use crate::config::Config;

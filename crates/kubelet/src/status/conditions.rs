@@ -4,13 +4,19 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::allocation;
 use crate::compute_actions::sandbox_change;
 use crate::pod;
 use crate::runtime::PodRuntimeStatus;
 
-/// Written by the kubelet alone, in the order in which they are shown.
+/// Of every pod, in the order in which they are shown.
 pub const OWNED: [&str; 5] =
     ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];
+
+/// Whether the kubelet alone writes conditions of this type. Those of a resize come and go.
+pub fn is_ours(type_: &str) -> bool {
+    OWNED.contains(&type_) || allocation::TYPES.contains(&type_)
+}
 
 /// Conditions are first made without times and generation; [`finish`] adds those.
 struct Verdict {
@@ -148,8 +154,7 @@ pub fn conditions(
     old: &[PodCondition],
     now: Timestamp,
 ) -> Vec<PodCondition> {
-    let mut all: Vec<PodCondition> =
-        old.iter().filter(|c| !OWNED.contains(&c.type_.as_str())).cloned().collect();
+    let mut all: Vec<PodCondition> = old.iter().filter(|c| !is_ours(&c.type_)).cloned().collect();
     let own = [
         ready_to_start(pod, runtime),
         initialized(pod, statuses, phase),

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated,
     ContainerStateWaiting, ContainerStatus as ApiStatus, ContainerUser, LinuxContainerUser, Pod,
-    VolumeMountStatus,
+    ResourceRequirements, VolumeMountStatus,
 };
 
 use super::conditions::whole_seconds;
@@ -157,7 +157,7 @@ fn from_runtime(
         container_id: Some(input.container_id(current)),
         state: Some(state(input, current)),
         allocated_resources: resources.requests.clone(),
-        resources: Some(resources),
+        resources: Some(actual_resources(input, current, old).unwrap_or(resources)),
         user: current.user.as_ref().map(|(uid, gid, groups)| ContainerUser {
             linux: Some(LinuxContainerUser {
                 uid: i64::from(*uid),
@@ -181,6 +181,24 @@ fn from_runtime(
         }
     });
     status
+}
+
+/// What a running container has of what its pod was given: where that is not known, what was said of it last. `None`
+/// for one that does not run: it gets what the pod was given.
+fn actual_resources(
+    input: &Input<'_>,
+    current: &ContainerStatus,
+    old: Option<&ApiStatus>,
+) -> Option<ResourceRequirements> {
+    if current.state != ContainerState::Running {
+        return None;
+    }
+    let before = || {
+        let old = old.filter(|old| old.container_id.as_deref() == Some(&input.container_id(current)))?;
+        old.state.as_ref()?.running.as_ref()?;
+        old.resources.clone()
+    };
+    input.actuated.get(&current.id).cloned().or_else(before)
 }
 
 fn state(input: &Input<'_>, status: &ContainerStatus) -> ApiState {

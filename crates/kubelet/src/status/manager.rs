@@ -12,7 +12,8 @@ use knarr_client::{Client, Lister, Patch};
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{OWNED, end_all, end_readiness};
+use super::{end_all, end_readiness, is_ours};
+use crate::allocation;
 use crate::pod;
 
 /// How many statuses are on their way at once.
@@ -260,7 +261,7 @@ fn patch(uid: &str, from: &PodStatus, to: &PodStatus) -> Option<Value> {
 
 fn changed_conditions(from: &PodStatus, to: &PodStatus) -> Vec<Value> {
     let mut changed = Vec::new();
-    let owned = to.conditions.iter().flatten().filter(|c| OWNED.contains(&c.type_.as_str()));
+    let owned = to.conditions.iter().flatten().filter(|c| is_ours(&c.type_));
     for condition in owned {
         let before = from.conditions.iter().flatten().find(|c| c.type_ == condition.type_);
         if before == Some(condition) {
@@ -279,6 +280,12 @@ fn changed_conditions(from: &PodStatus, to: &PodStatus) -> Vec<Value> {
             }
         }
         changed.push(value);
+    }
+    for type_ in allocation::TYPES {
+        let has = |status: &PodStatus| status.conditions.iter().flatten().any(|c| c.type_ == type_);
+        if has(from) && !has(to) {
+            changed.push(json!({"type": type_, "$patch": "delete"}));
+        }
     }
     changed
 }
@@ -309,6 +316,7 @@ mod tests {
                 condition("Ready", "False", Some("ContainersNotReady")),
                 condition("PodScheduled", "True", None),
                 condition("example.com/gate", "True", None),
+                condition("PodResizePending", "True", Some("Deferred")),
             ]),
             ..PodStatus::default()
         };
@@ -329,7 +337,10 @@ mod tests {
                 "phase": "Running",
                 "message": null,
                 "podIPs": [{"$patch": "replace"}, {"ip": "10.0.0.2"}],
-                "conditions": [{"type": "Ready", "status": "True", "reason": null}],
+                "conditions": [
+                    {"type": "Ready", "status": "True", "reason": null},
+                    {"type": "PodResizePending", "$patch": "delete"},
+                ],
             }
         });
         assert_eq!(patch("u", &old, &new), Some(expected));

@@ -10,9 +10,11 @@ mod tests;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{
+    Container, HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements,
+};
 
-pub use conditions::{OWNED, end_readiness, whole_seconds};
+pub use conditions::{OWNED, end_readiness, is_ours, whole_seconds};
 pub use containers::{Messages, end_all};
 pub use manager::StatusManager;
 
@@ -41,6 +43,10 @@ pub struct Input<'a> {
     pub probes: &'a ProbeResults,
     /// Termination messages by container id.
     pub messages: &'a Messages,
+    /// What running containers have of what the pod was given, by id.
+    pub actuated: &'a BTreeMap<String, ResourceRequirements>,
+    /// The conditions of a resize.
+    pub resize: &'a [PodCondition],
     pub host_ips: &'a [String],
     pub runtime_name: &'a str,
     /// Whether the pod's mounts are made read-only recursively where it is asked for.
@@ -101,6 +107,9 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
     let old_conditions = merge_conditions(pod, old);
     status.conditions =
         Some(conditions::conditions(pod, &all, &phase, input.runtime, &old_conditions, input.now));
+    if !input.terminal && !pod::is_terminal_phase(&phase) {
+        status.conditions.get_or_insert_default().extend(input.resize.iter().cloned());
+    }
     status.observed_generation = pod.metadata.generation;
     status.qos_class = Some(qos::qos_class(pod).to_owned());
     status.start_time = old.start_time.clone().or_else(|| Some(whole_seconds(input.now)));
@@ -112,10 +121,9 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
 }
 
 /// Conditions of others from the API, where they are newer; our own from memory.
-fn merge_conditions(pod: &Pod, old: &PodStatus) -> Vec<k8s_openapi::api::core::v1::PodCondition> {
-    let ours = |type_: &str| OWNED.contains(&type_);
-    let api = pod::status(pod).conditions.iter().flatten().filter(|c| !ours(&c.type_));
-    let own = old.conditions.iter().flatten().filter(|c| ours(&c.type_));
+fn merge_conditions(pod: &Pod, old: &PodStatus) -> Vec<PodCondition> {
+    let api = pod::status(pod).conditions.iter().flatten().filter(|c| !is_ours(&c.type_));
+    let own = old.conditions.iter().flatten().filter(|c| is_ours(&c.type_));
     api.chain(own).cloned().collect()
 }
 

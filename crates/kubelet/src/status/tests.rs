@@ -76,6 +76,8 @@ struct Case {
     failures: BTreeMap<String, StartFailure>,
     probes: ProbeResults,
     messages: Messages,
+    actuated: BTreeMap<String, ResourceRequirements>,
+    resize: Vec<PodCondition>,
     terminal: bool,
     kubelet_started: i64,
 }
@@ -89,6 +91,8 @@ impl Case {
             failures: &self.failures,
             probes: &self.probes,
             messages: &self.messages,
+            actuated: &self.actuated,
+            resize: &self.resize,
             host_ips: &["192.0.2.1".to_owned()],
             runtime_name: "knarr",
             recursive_read_only: true,

@@ -1,0 +1,107 @@
+//! The conditions of a pod that is being resized: `PodResizePending` and `PodResizeInProgress`.
+//!
+//! Source: the resize conditions of upstream's status manager. A condition is there, and `True`, or it is not there.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+
+use crate::pod;
+use crate::status::whole_seconds;
+
+const PENDING: &str = "PodResizePending";
+const IN_PROGRESS: &str = "PodResizeInProgress";
+pub const TYPES: [&str; 2] = [PENDING, IN_PROGRESS];
+
+const INFEASIBLE: &str = "Infeasible";
+const DEFERRED: &str = "Deferred";
+const ERROR: &str = "Error";
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Conditions {
+    pending: Option<PodCondition>,
+    in_progress: Option<PodCondition>,
+}
+
+impl Conditions {
+    /// Those that the API shows of the pod.
+    pub fn of(pod: &Pod) -> Self {
+        let find =
+            |type_: &str| pod::status(pod).conditions.iter().flatten().find(|c| c.type_ == type_).cloned();
+        Self { pending: find(PENDING), in_progress: find(IN_PROGRESS) }
+    }
+
+    pub fn list(&self) -> Vec<PodCondition> {
+        self.pending.iter().chain(&self.in_progress).cloned().collect()
+    }
+
+    pub fn clear_pending(&mut self) {
+        self.pending = None;
+    }
+
+    /// Whether reason or generation are news.
+    pub fn wait(&mut self, infeasible: bool, message: &str, generation: Option<i64>, now: Timestamp) -> bool {
+        let reason = if infeasible { INFEASIBLE } else { DEFERRED };
+        let next = condition(PENDING, self.pending.as_ref(), reason, message, generation, now);
+        let news = self.pending.as_ref().is_none_or(|old| {
+            old.reason != next.reason || old.observed_generation != next.observed_generation
+        });
+        self.pending = Some(next);
+        news
+    }
+
+    /// A resize that has its room; errors of an earlier one are over.
+    pub fn start(&mut self, generation: Option<i64>, now: Timestamp) {
+        self.in_progress = Some(condition(IN_PROGRESS, None, "", "", generation, now));
+    }
+
+    pub fn in_progress(&self) -> bool {
+        self.in_progress.is_some()
+    }
+
+    pub fn finish(&mut self) -> Option<i64> {
+        let over = self.in_progress.take()?;
+        Some(over.observed_generation.unwrap_or(0))
+    }
+
+    pub fn fail(&mut self, message: &str, now: Timestamp) -> Option<i64> {
+        let old = self.in_progress.as_ref()?;
+        let generation = old.observed_generation;
+        if old.reason.as_deref() == Some(ERROR) && old.message.as_deref() == Some(message) {
+            return None;
+        }
+        self.in_progress = Some(condition(IN_PROGRESS, Some(old), ERROR, message, generation, now));
+        Some(generation.unwrap_or(0))
+    }
+
+    pub fn waiting_since(&self) -> Option<Timestamp> {
+        Some(self.pending.as_ref()?.last_transition_time.as_ref()?.0)
+    }
+}
+
+/// One that says what the old one said is the old one: it is not written anew whenever somebody looks.
+fn condition(
+    type_: &str,
+    old: Option<&PodCondition>,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> PodCondition {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let mut next = PodCondition {
+        type_: type_.to_owned(),
+        status: "True".to_owned(),
+        reason: text(reason),
+        message: text(message),
+        observed_generation: generation,
+        last_probe_time: Some(whole_seconds(now)),
+        last_transition_time: Some(whole_seconds(now)),
+    };
+    if let Some(old) = old.filter(|old| old.reason == next.reason) {
+        next.last_transition_time.clone_from(&old.last_transition_time);
+        if old.message == next.message && old.observed_generation == generation {
+            next.last_probe_time.clone_from(&old.last_probe_time);
+        }
+    }
+    next
+}

@@ -1,0 +1,122 @@
+//! What a pod was given, in memory and on disk.
+//!
+//! ```text
+//! DIR/pods/<uid>/allocated_resources
+//! ```
+//!
+//! The record is in the pod's folder: it survives a restart of the server, and goes with the pod. What it says of one
+//! pod is in the form of upstream's checkpoint of all (`allocated_pods_state`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use serde::{Deserialize, Serialize};
+
+use crate::config::PodDirs;
+use crate::folders;
+use crate::pod;
+use crate::resources::{Amounts, amounts};
+
+const FILE: &str = "allocated_resources";
+/// A record has some hundred bytes per container; a larger file is none of ours.
+const MAX_BYTES: u64 = 4 << 20;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("cannot {what} {}: {source}", path.display())]
+    File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot parse {}: {source}", path.display())]
+    Parse { path: PathBuf, source: serde_json::Error },
+}
+
+fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RecordError {
+    move |source| RecordError::File { what, path: path.to_owned(), source }
+}
+
+/// Requests and limits of a pod and of its containers.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Allocated {
+    #[serde(default)]
+    container_resources: BTreeMap<String, ResourceRequirements>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod_level_resources: Option<ResourceRequirements>,
+}
+
+impl Allocated {
+    pub fn of(pod: &Pod) -> Self {
+        let containers = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
+        Self {
+            container_resources: containers
+                .map(|c| (c.name.clone(), c.resources.clone().unwrap_or_default()))
+                .collect(),
+            pod_level_resources: pod::spec(pod).resources.clone(),
+        }
+    }
+
+    /// Whether the pod wants other resources than these.
+    pub fn differs(&self, pod: &Pod) -> bool {
+        let mut containers = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
+        let other = |c: &Container| {
+            let given = self.container_resources.get(&c.name);
+            given.is_some_and(|given| !same(Some(given), c.resources.as_ref()))
+        };
+        containers.any(other) || !same(self.pod_level_resources.as_ref(), pod::spec(pod).resources.as_ref())
+    }
+
+    /// The pod as if it wanted these.
+    pub fn applied_to(&self, pod: &Pod) -> Pod {
+        let mut pod = pod.clone();
+        let Some(spec) = &mut pod.spec else { return pod };
+        let given = |c: &mut Container| {
+            if let Some(resources) = self.container_resources.get(&c.name) {
+                c.resources = Some(resources.clone());
+            }
+        };
+        spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()).for_each(given);
+        spec.resources.clone_from(&self.pod_level_resources);
+        pod
+    }
+}
+
+/// Whether both say the same, in whatever units.
+fn same(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> bool {
+    let of = |r: Option<&ResourceRequirements>| -> (Amounts, Amounts) {
+        (amounts(r.and_then(|r| r.requests.as_ref())), amounts(r.and_then(|r| r.limits.as_ref())))
+    };
+    of(a) == of(b)
+}
+
+/// What was recorded of the pod; `None` if nothing was. Blocks.
+pub fn read(dirs: &PodDirs, uid: &str) -> Result<Option<Allocated>, RecordError> {
+    let path = dirs.pod_dir(uid).join(FILE);
+    let opened = match fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path) {
+        Ok(opened) => opened,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(file("open", &path)(error)),
+    };
+    let mut text = Vec::new();
+    opened.take(MAX_BYTES).read_to_end(&mut text).map_err(file("read", &path))?;
+    serde_json::from_slice(&text).map(Some).map_err(|source| RecordError::Parse { path, source })
+}
+
+/// First under another name, so that a crash leaves no half of it. Blocks.
+pub fn write(dirs: &PodDirs, uid: &str, allocated: &Allocated) -> Result<(), RecordError> {
+    let folder = dirs.pod_dir(uid);
+    folders::make(&folder).map_err(file("create", &folder))?;
+    let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
+    let text =
+        serde_json::to_vec(allocated).map_err(|source| RecordError::Parse { path: path.clone(), source })?;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut opened = options.open(&new).map_err(file("create", &new))?;
+    opened.write_all(&text).map_err(file("write", &new))?;
+    // Not synced, as each start of a pod would wait for the disk: with the machine's power goes what ran with it.
+    fs::rename(&new, &path).map_err(file("create", &path))
+}

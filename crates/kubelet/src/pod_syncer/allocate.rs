@@ -1,0 +1,107 @@
+//! What a pod is given of the node, as the passes see it: decided here, recorded, told.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use knarr_api::kind::Kind;
+
+use super::{PodSyncer, blocking, lock, resize};
+use crate::allocation::{self, Allocated, Decided, Outcome};
+
+impl PodSyncer {
+    /// The pod with the resources that it was given. What it wants beside them is decided about first.
+    pub(super) fn allocated(&self, pod: &Arc<Pod>) -> Arc<Pod> {
+        if lock(&self.allocations).want(pod) {
+            self.decide_resizes();
+        }
+        match lock(&self.allocations).of(pod) {
+            std::borrow::Cow::Borrowed(_) => Arc::clone(pod),
+            std::borrow::Cow::Owned(pod) => Arc::new(pod),
+        }
+    }
+
+    /// Gives room to pods whose resize waits; to be called whenever there may be more of it.
+    pub fn decide_resizes(&self) {
+        let Some(node) = self.node() else { return };
+        let now = self.clock.now();
+        let decided = {
+            let mut allocations = lock(&self.allocations);
+            allocations.decide(&node, &mut lock(&self.taken), now)
+        };
+        if decided.is_empty() {
+            return;
+        }
+        self.weigh();
+        for Decided { pod, outcome } in decided {
+            let generation = pod.metadata.generation.unwrap_or(0);
+            match outcome {
+                Outcome::Allocated => {
+                    let message = resize::message("started", &pod, generation, "");
+                    self.events.normal(&pod, "ResizeStarted", message);
+                }
+                Outcome::Pending { news: false, .. } => continue,
+                Outcome::Pending { rejection, infeasible, .. } => {
+                    let reason = if infeasible { "ResizeInfeasible" } else { "ResizeDeferred" };
+                    let message = resize::message(&rejection.reason, &pod, generation, &rejection.message);
+                    self.events.warning(&pod, reason, message);
+                }
+            }
+            (self.wake)(pod.uid());
+        }
+    }
+
+    /// Writes down what the pod was given: before it is carried out, so that a restarted server goes by it.
+    pub(super) async fn record_allocation(&self, pod: &Pod) -> Result<(), String> {
+        let Some(allocated) = lock(&self.allocations).unrecorded(pod.uid()) else { return Ok(()) };
+        let (dirs, uid, record) = (self.config.dirs(), pod.uid().to_owned(), allocated.clone());
+        let written = blocking(move || allocation::write(&dirs, &uid, &record)).await?;
+        written.map_err(|error| error.to_string())?;
+        lock(&self.allocations).set_recorded(pod.uid(), &allocated);
+        Ok(())
+    }
+
+    /// Everything that runs of the pod has what the pod was given.
+    pub(super) fn finish_resize(&self, pod: &Pod) {
+        let Some(generation) = lock(&self.allocations).finish(pod.uid()) else { return };
+        lock(&self.taken).add(pod);
+        self.weigh();
+        let message = resize::message("completed", pod, generation, "");
+        self.events.normal(pod, "ResizeCompleted", message);
+        self.decide_resizes();
+    }
+
+    pub(super) fn fail_resize(&self, pod: &Pod, error: &str) {
+        let failed = lock(&self.allocations).fail(pod.uid(), error, self.clock.now());
+        if let Some(generation) = failed {
+            self.events.warning(pod, "ResizeError", resize::message("error", pod, generation, error));
+        }
+    }
+
+    /// Counts pods that were admitted before this kubelet started, by what they were given then. Each is one that
+    /// runs, or has a record.
+    pub async fn take_up(&self, pods: Vec<(Arc<Pod>, bool)>) -> Result<(), String> {
+        let dirs = self.config.dirs();
+        let pods = blocking(move || {
+            let with_record = |(pod, runs): (Arc<Pod>, bool)| (recorded(&dirs, &pod), pod, runs);
+            pods.into_iter().map(with_record).collect::<Vec<_>>()
+        });
+        for (record, pod, runs) in pods.await? {
+            if record.is_none() && !runs {
+                continue;
+            }
+            let mut allocations = lock(&self.allocations);
+            allocations.take_up(&pod, record);
+            lock(&self.taken).add(&allocations.of(&pod));
+        }
+        self.weigh();
+        Ok(())
+    }
+}
+
+/// A record that cannot be read is as none: the pod then has what it wants, as before there were records.
+fn recorded(dirs: &crate::config::PodDirs, pod: &Pod) -> Option<Allocated> {
+    allocation::read(dirs, pod.uid()).unwrap_or_else(|error| {
+        tracing::warn!(pod = %crate::pod::format(pod), %error, "what the pod was given is not known");
+        None
+    })
+}

@@ -1,0 +1,195 @@
+//! Pods that are resized in place.
+
+use k8s_openapi::api::core::v1::PodCondition;
+use knarr_client::Patch;
+
+use super::*;
+
+/// A pod that asks for so much of the node's four cpus.
+fn add(lab: &Lab, name: &str, cpu: &str) {
+    let mut pod = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": name, "generation": 1},
+        "spec": web(json!({"resources": {"requests": {"cpu": cpu}}})),
+    });
+    pod["spec"]["nodeName"] = json!("n1");
+    lab.api.add(&Pod::decode(pod.to_string().as_bytes()).unwrap());
+}
+
+async fn resize(lab: &Lab, name: &str, cpu: &str) {
+    let generation = get(lab, name).metadata.generation.map(|n| n + 1);
+    let container = json!({"name": "main", "resources": {"requests": {"cpu": cpu}}});
+    let patch = json!({"metadata": {"generation": generation}, "spec": {"containers": [container]}});
+    lab.api.client().patch::<Pod>("default", name, None, &Patch::Strategic(patch)).await.unwrap();
+}
+
+fn get(lab: &Lab, name: &str) -> Pod {
+    lab.api.get("default", name).unwrap()
+}
+
+/// What the pod was given, and what its container has.
+fn cpus(lab: &Lab, name: &str) -> (String, String) {
+    let status = get(lab, name).status.unwrap_or_default();
+    let container = status.container_statuses.into_iter().flatten().next().unwrap_or_default();
+    let cpu = |list: Option<crate::resources::ResourceList>| {
+        list.and_then(|list| list.get("cpu").map(|q| q.0.clone())).unwrap_or_default()
+    };
+    (cpu(container.allocated_resources), cpu(container.resources.and_then(|r| r.requests)))
+}
+
+fn pending(lab: &Lab, name: &str) -> Option<PodCondition> {
+    let conditions = get(lab, name).status.and_then(|s| s.conditions);
+    conditions.into_iter().flatten().find(|c| c.type_ == "PodResizePending")
+}
+
+fn resizing(lab: &Lab, name: &str) -> Option<PodCondition> {
+    let conditions = get(lab, name).status.and_then(|s| s.conditions);
+    conditions.into_iter().flatten().find(|c| c.type_ == "PodResizeInProgress")
+}
+
+fn is(lab: &Lab, name: &str, cpu: &str) -> bool {
+    cpus(lab, name) == (cpu.to_owned(), cpu.to_owned())
+}
+
+async fn until_pending(lab: &Lab, name: &str, reason: &str) -> PodCondition {
+    lab.until(reason, |lab| pending(lab, name).is_some_and(|c| c.reason.as_deref() == Some(reason))).await;
+    pending(lab, name).unwrap()
+}
+
+/// The shares that containers were last given.
+fn shares(lab: &Lab) -> Option<u64> {
+    lab.runtime.lock().limits.last().and_then(|(_, limits)| limits.cpu_shares)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_that_does_not_fit_waits_until_another_pod_is_gone() {
+    let lab = Lab::new().await;
+    add(&lab, "web", "1");
+    add(&lab, "other", "2");
+    lab.until("both", |lab| is(lab, "web", "1") && is(lab, "other", "2")).await;
+
+    // There is room for one more.
+    resize(&lab, "web", "2").await;
+    lab.until("the resize", |lab| is(lab, "web", "2") && resizing(lab, "web").is_none()).await;
+    assert_eq!((pending(&lab, "web"), shares(&lab)), (None, Some(2048)));
+
+    resize(&lab, "web", "3").await;
+    let condition = until_pending(&lab, "web", "Deferred").await;
+    let message = "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000";
+    assert_eq!(condition.message.as_deref(), Some(message));
+    assert_eq!((condition.status.as_str(), condition.observed_generation), ("True", Some(3)));
+    assert_eq!(cpus(&lab, "web"), ("2".to_owned(), "2".to_owned()));
+
+    resize(&lab, "web", "40").await;
+    let condition = until_pending(&lab, "web", "Infeasible").await;
+    let message = "Node didn't have enough capacity: cpu, requested: 40000, capacity: 4000";
+    assert_eq!(condition.message.as_deref(), Some(message));
+    resize(&lab, "web", "4").await;
+    until_pending(&lab, "web", "Deferred").await;
+    assert_eq!(shares(&lab), Some(2048), "nothing was applied");
+
+    let options = DeleteOptions { grace_period_seconds: Some(1), ..DeleteOptions::default() };
+    lab.api.client().delete::<Pod>("default", "other", &options).await.unwrap();
+    lab.until("the resize", |lab| is(lab, "web", "4") && pending(lab, "web").is_none()).await;
+    assert_eq!(shares(&lab), Some(4096));
+    lab.until("its end", |lab| resizing(lab, "web").is_none()).await;
+    let told: Vec<String> = lab.events().await.into_iter().filter(|e| e.starts_with("Resize")).collect();
+    let body = |cpu: &str, generation: i64| {
+        format!(
+            "{{\"containers\":[{{\"name\":\"main\",\"resources\":{{\"requests\":{{\"cpu\":\"{cpu}\"}}}}}}],\
+             \"generation\":{generation}"
+        )
+    };
+    for expected in [
+        format!("ResizeStarted: Pod resize started: {}}}", body("2", 2)),
+        format!("ResizeCompleted: Pod resize completed: {}}}", body("2", 2)),
+        format!(
+            "ResizeDeferred: Pod resize OutOfcpu: {},\"error\":\"Node didn't have enough resource: cpu, \
+             requested: 3000, used: 2000, capacity: 4000\"}}",
+            body("3", 3)
+        ),
+        format!(
+            "ResizeInfeasible: Pod resize Infeasible: {},\"error\":\"Node didn't have enough capacity: cpu, \
+             requested: 40000, capacity: 4000\"}}",
+            body("40", 4)
+        ),
+        format!("ResizeCompleted: Pod resize completed: {}}}", body("4", 5)),
+    ] {
+        assert!(told.contains(&expected), "{expected} {told:#?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_pod_gives_back_and_what_the_node_gains_is_used() {
+    let lab = Lab::new().await;
+    add(&lab, "web", "2");
+    add(&lab, "other", "2");
+    lab.until("both", |lab| is(lab, "web", "2") && is(lab, "other", "2")).await;
+    resize(&lab, "web", "3").await;
+    until_pending(&lab, "web", "Deferred").await;
+    resize(&lab, "other", "1").await;
+    lab.until("the resize", |lab| is(lab, "web", "3") && is(lab, "other", "1")).await;
+    assert_eq!(pending(&lab, "web"), None);
+
+    resize(&lab, "web", "5").await;
+    until_pending(&lab, "web", "Infeasible").await;
+    let mut node: Node = lab.api.get("", "n1").unwrap();
+    // Its status is a subresource.
+    let more = json!({"cpu": "6", "memory": "8Gi", "pods": "110"});
+    node.status.as_mut().unwrap().allocatable = Some(serde_json::from_value(more).unwrap());
+    lab.api.client().update_status(&node).await.unwrap();
+    lab.until("the resize", |lab| is(lab, "web", "5") && pending(lab, "web").is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_kubelet_gives_no_pod_more_than_it_had() {
+    let mut lab = Lab::new().await;
+    add(&lab, "web", "1");
+    add(&lab, "other", "2");
+    lab.until("both", |lab| is(lab, "web", "1") && is(lab, "other", "2")).await;
+    lab.stop.cancel();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    // While nobody looks.
+    resize(&lab, "web", "3").await;
+    lab.start().await;
+    until_pending(&lab, "web", "Deferred").await;
+    assert_eq!(cpus(&lab, "web"), ("1".to_owned(), "1".to_owned()));
+    let given = lab.runtime.lock().limits.iter().filter_map(|(_, l)| l.cpu_shares).max();
+    assert!(given.is_none_or(|shares| shares <= 2048), "{given:?}");
+
+    // The machine was off: the pod is admitted anew, with what it had.
+    lab.stop.cancel();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    {
+        let mut state = lab.runtime.lock();
+        state.sandboxes.clear();
+        state.containers.clear();
+    }
+    lab.start().await;
+    lab.until("both again", |lab| {
+        lab.runtime.lock().containers.iter().filter(|(c, _)| c.started_at.is_some()).count() == 2
+    })
+    .await;
+    until_pending(&lab, "web", "Deferred").await;
+    lab.until("both again", |lab| is(lab, "web", "1") && is(lab, "other", "2")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_that_cannot_be_carried_out_says_so_and_is_tried_again() {
+    let lab = Lab::new().await;
+    add(&lab, "web", "1");
+    lab.until("the pod", |lab| is(lab, "web", "1")).await;
+    lab.runtime.lock().limit_fault = Some("the kernel refuses".into());
+    resize(&lab, "web", "2").await;
+    lab.until("an error", |lab| resizing(lab, "web").is_some_and(|c| c.reason.as_deref() == Some("Error")))
+        .await;
+    let condition = resizing(&lab, "web").unwrap();
+    assert!(condition.message.unwrap().contains("the kernel refuses"));
+    assert_eq!(condition.observed_generation, Some(2));
+    assert_eq!(cpus(&lab, "web"), ("2".to_owned(), "1".to_owned()), "given, and not had yet");
+    lab.runtime.lock().limit_fault = None;
+    lab.until("the resize", |lab| is(lab, "web", "2") && resizing(lab, "web").is_none()).await;
+    let told: Vec<String> = lab.events().await;
+    let errors: Vec<&String> =
+        told.iter().filter(|e| e.starts_with("ResizeError: Pod resize error: {")).collect();
+    assert_eq!(errors.len(), 1, "{told:?}");
+}
