@@ -63,6 +63,12 @@ pub struct NodeArgs {
     /// Port of the kubelet's own server
     #[arg(long, default_value_t = 10250, value_name = "PORT")]
     kubelet_port: u16,
+    /// Port of the kubelet's /healthz over plain HTTP; 0 for none. Where it is taken the node works without it
+    #[arg(long, default_value_t = 10248, value_name = "PORT")]
+    healthz_port: u16,
+    /// Address of that port
+    #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
+    healthz_bind_address: IpAddr,
     /// What has to stay free of the machine, else the node is under pressure and gets no pods, such as
     /// `memory.available<100Mi,nodefs.available<5%`; what is not named may be used up
     /// [default: memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%]
@@ -144,6 +150,11 @@ impl NodeArgs {
 
     pub fn kubelet_port(&self) -> u16 {
         self.kubelet_port
+    }
+
+    /// Where `/healthz` is served over plain HTTP, if it is.
+    pub fn healthz(&self) -> Option<SocketAddr> {
+        (self.healthz_port != 0).then(|| SocketAddr::new(self.healthz_bind_address, self.healthz_port))
     }
 
     pub fn thresholds(&self) -> Thresholds {
@@ -228,6 +239,7 @@ pub struct NodeOptions {
     pub resolv_conf: PathBuf,
     pub kubelet_dir: PathBuf,
     pub kubelet_port: u16,
+    pub healthz: Option<SocketAddr>,
     pub thresholds: Thresholds,
     pub pod_max_pids: i64,
     pub reservation: Reservation,
@@ -425,6 +437,17 @@ async fn start_kubelet(
     let served = bind_kubelet_server(options, access, &kubelet, &runtime.runtime).await?;
     let supervisor = &access.supervisor;
     tasks.spawn(supervisor.run("kubelet-server", stop.clone(), move |stop| served.serve(stop)));
+    if let Some(address) = options.healthz {
+        let (pods, clock) = (Arc::clone(&kubelet), Arc::clone(access.kubelet.clock()));
+        tasks.spawn(supervisor.run("healthz", stop.clone(), move |stop| {
+            kubelet_server::healthz_port::serve(
+                address,
+                Arc::<Kubelet>::clone(&pods),
+                Arc::clone(&clock),
+                stop,
+            )
+        }));
+    }
     let manager = node_status::NodeStatusManager::new(
         status,
         informers,
@@ -505,6 +528,10 @@ async fn bind_kubelet_server(
     let mut configz = kubelet_config(options).configz();
     configz["kubeletconfig"]["address"] = address.ip().to_string().into();
     configz["kubeletconfig"]["port"] = address.port().into();
+    configz["kubeletconfig"]["healthzPort"] = options.healthz.map_or(0, |address| address.port()).into();
+    if let Some(address) = options.healthz {
+        configz["kubeletconfig"]["healthzBindAddress"] = address.ip().to_string().into();
+    }
     let server_options = kubelet_server::Options {
         address,
         serving: Arc::clone(&access.serving),

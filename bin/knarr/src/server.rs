@@ -458,6 +458,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         labels: args.node.labels()?,
         resolv_conf: args.node.resolv_conf(),
         kubelet_port: args.node.kubelet_port(),
+        healthz: args.node.healthz(),
         thresholds: args.node.thresholds(),
         pod_max_pids: args.node.pod_max_pids(),
         reservation: args.node.reservation(true),

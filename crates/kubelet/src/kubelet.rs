@@ -32,7 +32,9 @@ use crate::pod_workers::PodWorkers;
 use crate::probes::ProbeManager;
 use crate::pulled_images::PulledImages;
 use crate::runtime::{ContainerRuntime, ContainerState, SandboxState};
+use crate::server::{Check, checks};
 use crate::status::StatusManager;
+use crate::sync_loop::SyncLoop;
 use crate::sysctls::SysctlAllowlist;
 use crate::termination::Terminator;
 use crate::volume_manager::{VolumeUsage, Volumes};
@@ -68,6 +70,7 @@ pub struct Kubelet {
     services: Informer<Service>,
     /// Made once it is known what runs already.
     workers: Arc<OnceLock<Arc<PodWorkers>>>,
+    sync_loop: Arc<SyncLoop>,
     stop: CancellationToken,
 }
 
@@ -116,6 +119,7 @@ impl Kubelet {
             events: events.clone(),
             clock: Arc::clone(&clock),
         };
+        let sync_loop = SyncLoop::new(Arc::clone(&clock));
         let syncer = Arc::new(PodSyncer {
             cgroups: PodCgroups::new(with.cgroups, config.pod_pids_limit),
             config: config.clone(),
@@ -142,7 +146,7 @@ impl Kubelet {
             crash_back_off: std::sync::Mutex::new(BackOff::default()),
             metrics: KubeletMetrics::default(),
         });
-        Arc::new(Self { config, supervisor, syncer, pods, nodes, services, workers, stop })
+        Arc::new(Self { config, supervisor, syncer, pods, nodes, services, workers, sync_loop, stop })
     }
 
     /// Notified when images were pulled.
@@ -197,6 +201,11 @@ impl Kubelet {
         let again = move || objects.changes();
         self.pass_on("object-changes", &workers, &stop, changes, again, |workers, uid| {
             workers.notify_from_outside(&uid);
+        });
+        let (sync_loop, passed) = (Arc::clone(&self.sync_loop), Arc::clone(&workers));
+        self.supervisor.spawn("sync-loop", stop.clone(), move |stop| {
+            let passed = Arc::clone(&passed);
+            Arc::clone(&sync_loop).run(move || passed.pass_through(), stop)
         });
         Arc::clone(&self).remove_orphans().await;
         stop.cancelled().await;
@@ -340,6 +349,10 @@ impl PodLookup for Kubelet {
 
     fn metrics(&self) -> String {
         self.syncer.metrics.render()
+    }
+
+    fn health(&self) -> Vec<Check> {
+        checks(self.sync_loop.check(), self.supervisor.health())
     }
 
     async fn container(

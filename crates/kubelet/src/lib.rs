@@ -43,6 +43,7 @@ mod se_linux;
 pub mod server;
 pub mod simulated;
 pub mod status;
+mod sync_loop;
 pub mod sysctls;
 pub mod termination;
 pub mod termination_message;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::server::Check;
 use crate::volume_manager::VolumeUsage;
 
 /// A container of a pod as the runtime knows it.
@@ -67,6 +68,11 @@ pub trait PodLookup: Send + Sync + 'static {
     /// What has been counted about pods, as text for Prometheus.
     fn metrics(&self) -> String {
         String::new()
+    }
+
+    /// The checks of `/healthz` beside `ping`.
+    fn health(&self) -> Vec<Check> {
+        Vec::new()
     }
 
     /// The ready sandbox of the pod, for port-forward.

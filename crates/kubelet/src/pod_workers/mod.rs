@@ -118,6 +118,12 @@ impl PodWorkers {
         }
     }
 
+    /// Takes the locks that events of pods take, and those that passes share, without an event.
+    pub fn pass_through(&self) {
+        drop(self.lock());
+        self.syncer.pass_through();
+    }
+
     /// How many pods are being looked after.
     pub fn len(&self) -> usize {
         self.lock().len()

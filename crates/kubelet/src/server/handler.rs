@@ -17,7 +17,7 @@ use super::auth::{Auth, AuthError};
 use super::request_counts::RequestCounts;
 use super::route::{self, Route, Target};
 use super::serving_certificate::ServingCertificate;
-use super::{cadvisor, exec, local_path, logs, metrics, port_forward, stats, system_logs};
+use super::{cadvisor, exec, health, local_path, logs, metrics, port_forward, stats, system_logs};
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
 
@@ -99,7 +99,10 @@ impl Handler {
             return answer::text(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
         }
         match route {
-            Route::Healthz => answer::text(StatusCode::OK, "ok"),
+            Route::Healthz(path) => {
+                let query = route::query(request.uri().query().unwrap_or(""));
+                health::answer(&path, &query, self.pods.health())
+            }
             Route::Pods => answer::json(&pod_list(&self.pods.pods())),
             Route::RunningPods => answer::json(&pod_list(&self.running_pods())),
             Route::Configz => answer::json(&self.configz),

@@ -12,6 +12,8 @@ mod client_authorities;
 mod exec;
 mod exec_result;
 mod handler;
+mod health;
+pub mod healthz_port;
 mod local_path;
 mod log_line;
 mod log_options;
@@ -37,5 +39,6 @@ mod tests;
 
 pub use client_authorities::ClientAuthorities;
 pub use handler::Folders;
+pub use health::{Check, checks};
 pub use serve::{BoundServer, Options, ServerError, bind};
 pub use serving_certificate::ServingCertificate;

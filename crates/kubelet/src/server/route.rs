@@ -12,7 +12,8 @@ pub struct Target {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Route {
-    Healthz,
+    /// What is behind `/healthz`.
+    Healthz(String),
     Pods,
     RunningPods,
     Configz,
@@ -41,7 +42,7 @@ pub fn route(path: &str) -> Option<Route> {
         container: container.to_owned(),
     };
     Some(match parts.as_slice() {
-        ["healthz"] | ["healthz", "ping" | "syncloop" | ""] => Route::Healthz,
+        ["healthz", rest @ ..] => Route::Healthz(rest.join("/")),
         ["pods"] | ["pods", ""] => Route::Pods,
         ["runningpods"] | ["runningpods", ""] => Route::RunningPods,
         ["configz"] => Route::Configz,
@@ -148,7 +149,9 @@ mod tests {
             container: container.into(),
         };
         let table = [
-            ("/healthz", Some(Route::Healthz)),
+            ("/healthz", Some(Route::Healthz(String::new()))),
+            ("/healthz/", Some(Route::Healthz(String::new()))),
+            ("/healthz/syncloop", Some(Route::Healthz("syncloop".into()))),
             ("/stats/summary", Some(Route::StatsSummary)),
             ("/metrics/resource", Some(Route::ResourceMetrics)),
             ("/logs", Some(Route::SystemLogs(None))),

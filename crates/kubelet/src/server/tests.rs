@@ -67,6 +67,11 @@ impl PodLookup for OnePod {
     async fn sandbox_id(&self, _: &Pod) -> Result<String, LookupError> {
         Ok("s1".into())
     }
+
+    fn health(&self) -> Vec<super::Check> {
+        let check = |name: &'static str, result| super::Check { name: name.into(), result };
+        vec![check("syncloop", Ok(())), check("kubelet", Err("it panicked".to_owned()))]
+    }
 }
 
 /// For connections that begin behind the handshake.
@@ -293,13 +298,28 @@ async fn requests_that_cannot_be_served() {
         ),
         ("/containerLogs/ns/p/c?tailLines=-1", 422, "{\"message\": \"Invalid request.\"}"),
         ("/nothing", 404, "404 page not found\n"),
+        (
+            "/healthz",
+            500,
+            "[+]ping ok\n[+]syncloop ok\n[-]kubelet failed: reason withheld\nhealthz check failed\n",
+        ),
+        ("/healthz?exclude=kubelet", 200, "ok"),
+        (
+            "/healthz/?exclude=kubelet&verbose",
+            200,
+            "[+]ping ok\n[+]syncloop ok\n[+]kubelet excluded: ok\nhealthz check passed\n",
+        ),
+        ("/healthz/syncloop", 200, "ok"),
+        ("/healthz/ping", 200, "ok"),
+        ("/healthz/kubelet", 500, "internal server error: it panicked\n"),
+        ("/healthz/nothing", 404, "404 page not found\n"),
     ];
     for (path, code, text) in table {
         let (status, body) = lab.request(path).await;
         assert_eq!((status.as_u16(), body.as_str()), (code, text), "{path}");
     }
     for (known, token, code) in [(false, None, 401), (false, Some("x"), 401), (true, None, 200)] {
-        assert_eq!(lab.send("/healthz", known, token).await.0.as_u16(), code);
+        assert_eq!(lab.send("/healthz/ping", known, token).await.0.as_u16(), code);
     }
 }
 
@@ -624,7 +644,7 @@ async fn certificates_over_tls() {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
         tokio::spawn(connection);
         let request =
-            Request::builder().uri("/healthz").header("host", "localhost").body(Empty::<Bytes>::new());
+            Request::builder().uri("/healthz/ping").header("host", "localhost").body(Empty::<Bytes>::new());
         Some(sender.send_request(request.unwrap()).await.ok()?.status().as_u16())
     };
     assert_eq!(

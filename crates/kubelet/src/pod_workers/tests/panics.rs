@@ -62,3 +62,26 @@ async fn a_kubelet_that_cannot_begin_may_try_again() {
         assert!(tasks.contains(&name.into()), "{name}: {tasks:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn health_names_what_is_lastingly_down_and_a_loop_that_stands_still() {
+    let lab = Lab::new().await;
+    let failing = |lab: &Lab| -> Vec<String> {
+        let ill = lab.kubelet().health().into_iter().filter(|check| check.result.is_err());
+        ill.map(|check| check.name.into_owned()).collect()
+    };
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert!(failing(&lab).is_empty());
+    let stop = CancellationToken::new();
+    let ill = lab.supervisor.spawn("ill", stop.clone(), |_| async { panic!("a fault in the code") });
+    // Down, but for the first times.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(failing(&lab).is_empty());
+    lab.until("a lasting failure", |lab| failing(lab) == ["ill"]).await;
+    stop.cancel();
+    ill.await.unwrap();
+    assert!(failing(&lab).is_empty());
+    lab.stop.cancel();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(failing(&lab), ["syncloop"]);
+}
