@@ -24,7 +24,7 @@ use knarr_api::kind::Kind;
 
 use conditions::Conditions;
 pub use conditions::TYPES;
-pub use record::{Allocated, RecordError, read, write};
+pub use record::{Allocated, read, write};
 
 use crate::admission::{Rejection, Taken, resize_rejection};
 use crate::pod;
@@ -143,9 +143,11 @@ impl Allocations {
         self.pods.get(uid).is_some_and(|entry| entry.conditions.in_progress())
     }
 
-    /// The resize is carried out: of which generation of the pod. `None` if none was under way.
-    pub fn finish(&mut self, uid: &str) -> Option<i64> {
-        self.pods.get_mut(uid)?.conditions.finish()
+    /// Everything that runs of the pod has these resources. If they are what it was given, its resize is carried out:
+    /// of which generation of the pod. `None` if none was under way, or it has been given others meanwhile.
+    pub fn finish(&mut self, pod: &Pod) -> Option<i64> {
+        let entry = self.pods.get_mut(pod.uid())?;
+        if entry.allocated.differs(pod) { None } else { entry.conditions.finish() }
     }
 
     /// The resize cannot be carried out now: of which generation of the pod. `None` if that was said already.

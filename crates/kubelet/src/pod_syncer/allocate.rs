@@ -62,7 +62,7 @@ impl PodSyncer {
 
     /// Everything that runs of the pod has what the pod was given.
     pub(super) fn finish_resize(&self, pod: &Pod) {
-        let Some(generation) = lock(&self.allocations).finish(pod.uid()) else { return };
+        let Some(generation) = lock(&self.allocations).finish(pod) else { return };
         lock(&self.taken).add(pod);
         self.weigh();
         let message = resize::message("completed", pod, generation, "");
