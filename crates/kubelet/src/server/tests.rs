@@ -148,10 +148,14 @@ impl Lab {
     }
 
     async fn send(&self, path: &str, known: bool, token: Option<&str>) -> (StatusCode, Bytes) {
+        self.ask(Method::GET, path, known, token).await
+    }
+
+    async fn ask(&self, method: Method, path: &str, known: bool, token: Option<&str>) -> (StatusCode, Bytes) {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(self.connect(known))).await.unwrap();
         tokio::spawn(connection);
-        let mut request = Request::builder().method(Method::GET).uri(path).header("host", "n1");
+        let mut request = Request::builder().method(method).uri(path).header("host", "n1");
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
@@ -320,6 +324,17 @@ async fn requests_that_cannot_be_served() {
     }
     for (known, token, code) in [(false, None, 401), (false, Some("x"), 401), (true, None, 200)] {
         assert_eq!(lab.send("/healthz/ping", known, token).await.0.as_u16(), code);
+    }
+    for (method, path, code) in [
+        (Method::HEAD, "/healthz/ping", 200),
+        (Method::HEAD, "/metrics", 200),
+        (Method::HEAD, "/pods", 405),
+        (Method::POST, "/healthz/ping", 405),
+        (Method::DELETE, "/pods", 405),
+    ] {
+        let (status, body) = lab.ask(method.clone(), path, true, None).await;
+        assert_eq!(status.as_u16(), code, "{method} {path}");
+        assert!(method != Method::HEAD || body.is_empty(), "{path}");
     }
 }
 
