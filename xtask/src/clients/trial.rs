@@ -31,12 +31,13 @@ pub fn of(
     let _ = std::fs::remove_file(&log);
     let mut command = cluster.sandbox.command("env");
     let path = std::env::var("PATH").unwrap_or_default();
+    // nsenter(1) goes to the root of the sandbox's mounts: the script's own folder is entered after that.
+    command.arg(format!("--chdir={}", home.display()));
     command.arg(format!("PATH={}:{path}", program.path.display())).args(&program.words);
     command.env("KUBECONFIG", cluster.data_dir().join("admin.kubeconfig"));
     command.env("KNARR_NAMESPACE", &namespace).env("KNARR_EXAMPLES", crate::root().join("examples"));
     // Nothing of the machine's own settings, and no trace in them.
     command.env("HOME", &home).env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONUNBUFFERED", "1");
-    command.current_dir(&home);
     process::lead(&mut command);
     eprintln!("{} {}: tried", client.name, program.version);
     let begun = Instant::now();
