@@ -342,7 +342,8 @@ fn d13_a_node_on_which_pods_fail_to_start_is_avoided_until_they_start_again() {
     let mut trial = sleeper("trial");
     trial["spec"]["nodeSelector"] = json!({"kubernetes.io/hostname": WORKER});
     kubectl.apply(&trial);
-    kubectl.ready("trial");
+    // A pull that began before may still fail, and each failure makes the pause twice as long.
+    kubectl.run("wait --for=condition=Ready --timeout=240s pod/trial");
     kubectl.until(&node, condition, "False");
     let events = kubectl.run(&of_node);
     assert!(events.contains("PodStartTrial") && events.contains("Pods start again"), "{events}");
