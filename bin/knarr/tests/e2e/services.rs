@@ -157,6 +157,34 @@ fn f1_pods_reach_pods_and_the_node() {
     kubectl.run("exec client -- ping -c 1 -W 3 127.0.0.1");
 }
 
+/// It takes `NET_ADMIN` to do it with an address of the device; with `NET_RAW` alone a program writes the frames itself.
+#[test]
+fn f1_a_pod_sends_with_its_own_address_only() {
+    let cluster = shared();
+    let kubectl = cluster.namespace("f1-addresses");
+    let names = web_pods(&kubectl, 1);
+    let server = kubectl.path("pods -l app=web", "{.items[0].status.podIP}");
+    let mut client = sleeper("client");
+    client["spec"]["containers"][0]["securityContext"] = json!({"capabilities": {"add": ["NET_ADMIN"]}});
+    kubectl.apply(&client);
+    kubectl.ready("client");
+    let own = kubectl.path("pod client", "{.status.podIP}");
+    let (network, _) = own.rsplit_once('.').expect("an IPv4 address");
+    // Nobody else's, so that answers would come back.
+    let foreign = format!("{network}.254");
+    let ask = |source: &str| {
+        let script = format!(
+            "ip route replace default via {network}.1 dev eth0 src {source} && timeout 3 wget -q -O - http://{server}"
+        );
+        kubectl.attempt(["exec", "client", "--", "sh", "-c", &script])
+    };
+    let answer = |source: &str| String::from_utf8_lossy(&ask(source).stdout).into_owned();
+    kubectl.run(["exec", "client", "--", "ip", "address", "add", &format!("{foreign}/32"), "dev", "eth0"]);
+    assert!(names.contains(&answer(&own)));
+    assert_eq!(answer(&foreign), "");
+    assert!(names.contains(&answer(&own)));
+}
+
 #[test]
 fn f7_every_cluster_address_is_an_object_and_more_ranges_can_be_had() {
     let kubectl = shared().namespace("f7-addresses");
