@@ -4,7 +4,8 @@ mod lab;
 
 use std::net::{Ipv4Addr, UdpSocket};
 
-use knarr_network::links::{Mac, gateway_mac};
+use knarr_network::cidr::Ipv4Cidr;
+use knarr_network::links::{Address, Links, Mac, Route, RouteKind, gateway_mac};
 use knarr_network::netlink::Netlink;
 use knarr_network::nft::{Batch, Family, chains_of};
 use knarr_network::pods::{PodNetwork, host_veth_name};
@@ -142,7 +143,7 @@ fn rules_outlive_the_server_and_go_with_the_pod() {
     network.teardown_pod("sandbox-other").unwrap();
     assert_eq!(chains(), of(&["hostile", "victim"]));
     // The sandbox's process may be gone, and the device with it, before anybody looks.
-    knarr_network::links::Links::open().unwrap().delete(&host_veth_name("sandbox-victim")).unwrap();
+    Links::open().unwrap().delete(&host_veth_name("sandbox-victim")).unwrap();
     drop(network);
     let network = PodNetwork::open(Node::config(&folder)).unwrap();
     assert_eq!(chains(), of(&["hostile"]));
@@ -151,17 +152,51 @@ fn rules_outlive_the_server_and_go_with_the_pod() {
     assert_eq!(arriving(gateway, &victim, &hostile), NOTHING, "after the repair");
 }
 
+fn flush() {
+    let mut batch = Batch::of(Family::Netdev, "knarr-pods");
+    batch.delete_table();
+    batch.switch(Family::Bridge);
+    batch.delete_table();
+    batch.commit(&mut Netlink::netfilter().unwrap()).unwrap();
+}
+
+/// As with `ip address add` in a pod with `NET_ADMIN`.
+#[test]
+fn an_address_that_a_pod_gives_itself_does_not_work() {
+    let node = Node::new();
+    let (hostile, mut other) = (node.pod("hostile"), node.pod("other"));
+    other.serve_tcp(80);
+    let gateway = node.network.gateway();
+    let foreign = Ipv4Addr::new(10, 42, 3, 254);
+    let from = |ip: Ipv4Addr| {
+        hostile.run(|| {
+            let mut links = Links::open().unwrap();
+            let index = links.get("eth0").unwrap().unwrap().index;
+            links.add_address(Address { index, ip, prefix_len: 32 }).unwrap();
+            let route = Route {
+                destination: Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 0),
+                gateway: Some(gateway),
+                device: Some(index),
+                source: Some(ip),
+                kind: RouteKind::STATIC,
+            };
+            links.replace_route(route).unwrap();
+        });
+        hostile.get(other.ip, 80)
+    };
+    assert!(from(foreign).is_err());
+    assert_eq!(from(hostile.ip).unwrap().client, hostile.ip);
+    flush();
+    assert_eq!(from(foreign).unwrap().client, foreign, "it is the rules that keep it");
+}
+
 /// Other programs flush all tables now and then.
 #[test]
 fn flushed_tables_come_back_with_the_next_pod() {
     let node = Node::new();
     let (hostile, victim) = (node.pod("hostile"), node.pod("victim"));
     let gateway = node.network.gateway();
-    let mut batch = Batch::of(Family::Netdev, "knarr-pods");
-    batch.delete_table();
-    batch.switch(Family::Bridge);
-    batch.delete_table();
-    batch.commit(&mut Netlink::netfilter().unwrap()).unwrap();
+    flush();
     let seen = arriving(gateway, &hostile, &victim);
     assert_eq!(
         seen.len(),

@@ -189,3 +189,21 @@ fn rules(mac: Mac, ip: [u8; 4], pass: &[Expr]) -> [Rule; 4] {
         vec![Expr::Verdict(Verdict::Drop)],
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_kernel_was_built_without_is_no_error() {
+        let refused =
+            |errno| Err(NftError::Refused { what: "add chain probe".to_owned(), errno, detail: None });
+        assert!(works(Ok(())).unwrap());
+        for errno in MISSING {
+            assert!(!works(refused(errno)).unwrap(), "{errno}");
+        }
+        for errno in [libc::EPERM, libc::ENOMEM, libc::EBUSY, libc::EINVAL] {
+            assert!(works(refused(errno)).is_err(), "{errno}");
+        }
+    }
+}
