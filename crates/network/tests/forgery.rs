@@ -9,7 +9,7 @@ use knarr_network::links::{Address, Links, Mac, Route, RouteKind, gateway_mac};
 use knarr_network::netlink::Netlink;
 use knarr_network::nft::{Batch, Family, chains_of};
 use knarr_network::pods::{PodNetwork, host_veth_name};
-use lab::frames::{BROADCAST, LLDP, PacketSocket, arp, ethernet, holds, ipv6, udp};
+use lab::frames::{BROADCAST, LLDP, PacketSocket, arp, arp_question, ethernet, holds, ipv6, udp};
 use lab::{Node, Pod, pod_ref};
 
 const IPV4: u16 = 0x0800;
@@ -251,10 +251,21 @@ fn nothing_is_learned_or_taken_from_what_skips_all_rules_of_frames() {
     skip_device_rules(&hostile);
     let forged = udp((victim.ip, 9), (gateway, 9), b"forged");
     let frame = ethernet(LLDP, gateway_mac(victim.ip), IPV4, &forged);
-    hostile.run(|| PacketSocket::on("eth0")).send(&frame);
+    let mut socket = hostile.run(|| PacketSocket::on("eth0"));
+    socket.send(&frame);
+    // What is no IP packet comes to the host by the same way.
+    let stranger = Ipv4Addr::from(u32::from(gateway) + 200);
+    let question = arp_question((gateway_mac(stranger), stranger), gateway);
+    for last in 0..16 {
+        let group = [0x01, 0x80, 0xc2, 0, 0, last];
+        socket.send(&ethernet(group, gateway_mac(stranger), ARP, &question));
+    }
     at_node.send_to(b"second", (victim.ip, 9)).unwrap();
     assert_eq!(at_victim.recv(&mut buffer).unwrap(), 6, "the bridge still knows where the victim is");
     at_victim.send_to(b"honest", (gateway, 9)).unwrap();
     let length = at_node.recv(&mut buffer).unwrap();
     assert_eq!(&buffer[..length], b"honest");
+    let known = std::process::Command::new("ip").args(["-4", "neighbour", "show"]).output().unwrap();
+    let known = String::from_utf8_lossy(&known.stdout);
+    assert!(known.contains(&victim.ip.to_string()) && !known.contains(&stranger.to_string()), "{known}");
 }

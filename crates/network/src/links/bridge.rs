@@ -12,7 +12,10 @@ const IFLA_MTU: u16 = 4;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
+const IFLA_BR_GROUP_FWD_MASK: u16 = 9;
 const IFLA_BR_MULTI_BOOLOPT: u16 = 46;
+/// The last byte of LLDP's group address, 01:80:c2:00:00:0e, as a bit.
+const FORWARD_LLDP: u16 = 1 << 0x0e;
 const BR_BOOLOPT_NO_LL_LEARN: u32 = 1;
 const IFLA_PROTINFO: u16 = 12;
 const IFLA_BRPORT_MODE: u16 = 4;
@@ -54,13 +57,15 @@ impl Links {
         Ok(Link { up: true, mac: Some(mac), mtu, ..link })
     }
 
-    /// Keeps the bridge from learning addresses from frames that are for itself alone, such as LLDP: they pass no rules.
-    /// Kernels before 5.0 do not know it, and take no notice.
+    /// Keeps the bridge from learning addresses from frames that are for itself alone, which pass no rules of the way in;
+    /// and from handing LLDP's up without any rules at all: it takes them for others, which the rules are asked about.
+    /// Kernels before 5.0 do not know the first, and take no notice.
     pub fn ignore_link_local_sources(&mut self, bridge: u32) -> Result<(), NetlinkError> {
         self.change("set what a bridge learns", link_header(0, bridge, 0, 0), |writer| {
             writer.nested(IFLA_LINKINFO, |info| {
                 info.string(IFLA_INFO_KIND, "bridge");
                 info.nested(IFLA_INFO_DATA, |data| {
+                    data.attribute(IFLA_BR_GROUP_FWD_MASK, &FORWARD_LLDP.to_ne_bytes());
                     // Values, and which of them count.
                     let [value, mask] = [BR_BOOLOPT_NO_LL_LEARN.to_ne_bytes(); 2];
                     data.attribute(IFLA_BR_MULTI_BOOLOPT, &[value, mask].concat());

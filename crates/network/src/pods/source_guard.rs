@@ -6,7 +6,8 @@
 //!
 //! Frames that come by an ifb device in the pod, for which it takes `NET_ADMIN`, skip the ingress hook. So the chain marks
 //! what it lets through, and the bridge drops what has no mark; a mark does not leave the pod's namespace. What skips
-//! both is dropped by the table of family ip, as no IP packet arrives at a port of a bridge itself.
+//! both, because it goes to a group address of the link itself, is dropped on its way to the host: by a second chain of
+//! the bridge, and by the table of family ip, as no IP packet arrives at a port of a bridge itself.
 
 use std::collections::BTreeSet;
 
@@ -27,6 +28,12 @@ const DHCP_ANSWER: [u8; 4] = [0, 67, 0, 68];
 const PROBE: &str = "probe";
 const BRIDGE_CHAIN: BaseChain =
     BaseChain { name: "prerouting", kind: "filter", hook: Hook::Prerouting, priority: PRIORITY };
+/// On the way to the host itself. Frames to [`LINK_GROUPS`] pass the other chain by, but not this one; LLDP's would pass
+/// both, and are forwarded instead.
+const BRIDGE_INPUT: BaseChain =
+    BaseChain { name: "input", kind: "filter", hook: Hook::Input, priority: PRIORITY };
+/// What addresses of LLDP, spanning trees and the like begin with (IEEE 802.1D, 7.12.6): of no use to a pod.
+const LINK_GROUPS: [u8; 5] = [0x01, 0x80, 0xc2, 0, 0];
 /// Seen between the two hooks only.
 const CHECKED_MARK: [u8; 4] = *b"knv\x01";
 const NO_MARK: [u8; 4] = [0; 4];
@@ -97,6 +104,8 @@ pub fn rebuild<'a>(
         for rule in bridge_rules() {
             batch.add_rule(BRIDGE_CHAIN.name, &rule);
         }
+        batch.add_base_chain(&BRIDGE_INPUT);
+        batch.add_rule(BRIDGE_INPUT.name, &to_link_groups());
     }
     batch
 }
@@ -134,6 +143,15 @@ fn bridge_rules() -> [Rule; 2] {
         Expr::Verdict(Verdict::Accept),
     ]);
     [checked, from_pods(vec![Expr::Verdict(Verdict::Drop)])]
+}
+
+/// Frames to the link itself, of whatever type.
+fn to_link_groups() -> Rule {
+    from_pods(vec![
+        Expr::Payload { base: PayloadBase::Link, offset: 0, len: 5, dreg: Reg::R0 },
+        Expr::eq(Reg::R0, LINK_GROUPS),
+        Expr::Verdict(Verdict::Drop),
+    ])
 }
 
 /// What arrives at a pod's device, of which only the beginning of the name is compared.

@@ -89,6 +89,12 @@ pub fn arp(sender: (Mac, Ipv4Addr), marker: &[u8]) -> Vec<u8> {
     [&header[..], &sender.0, &sender.1.octets(), &BROADCAST, &[0; 4], marker].concat()
 }
 
+/// An ARP question of `sender` about `target`.
+pub fn arp_question(sender: (Mac, Ipv4Addr), target: Ipv4Addr) -> Vec<u8> {
+    let header = [0, 1, 8, 0, 6, 4, 0, 1];
+    [&header[..], &sender.0, &sender.1.octets(), &[0; 6], &target.octets()].concat()
+}
+
 /// Without a next header, from a link-local address to all nodes of the link.
 pub fn ipv6(data: &[u8]) -> Vec<u8> {
     let mut addresses = [0; 32];
