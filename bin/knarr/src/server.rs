@@ -499,14 +499,17 @@ fn node_access(
     let serving = node_serving(pki, options)?;
     let serving = ServingCertificate::new(&serving.certificate, &serving.key)
         .context("the kubelet's certificate cannot be used")?;
+    // One of the node's own: what fails in the scheduler or a controller is not the kubelet's health.
+    let supervisor = Supervisor::new(Arc::clone(clock));
+    server.show_tasks(&supervisor);
     let client = |user: &str, groups: &[&str], manager: &str| {
-        control_plane::client(server, clock, user, groups, manager).supervised_by(&options.supervisor)
+        control_plane::client(server, clock, user, groups, manager).supervised_by(&supervisor)
     };
     Ok(NodeAccess {
         kubelet: client(&node_user, &["system:nodes"], "kubelet"),
         network: client("system:kube-proxy", &[], "kube-proxy"),
         serving,
         clients: ClientAuthorities::new(pki.ca_pem()).context("the cluster's authorities cannot be used")?,
-        supervisor: options.supervisor.clone(),
+        supervisor,
     })
 }

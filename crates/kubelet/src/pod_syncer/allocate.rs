@@ -62,8 +62,11 @@ impl PodSyncer {
 
     /// Everything that runs of the pod has what the pod was given.
     pub(super) fn finish_resize(&self, pod: &Pod) {
-        let Some(generation) = lock(&self.allocations).finish(pod) else { return };
+        // Nobody gives the pod its next resources in between.
+        let mut allocations = lock(&self.allocations);
+        let Some(generation) = allocations.finish(pod) else { return };
         lock(&self.taken).add(pod);
+        drop(allocations);
         self.weigh();
         let message = resize::message("completed", pod, generation, "");
         self.events.normal(pod, "ResizeCompleted", message);
