@@ -25,6 +25,9 @@ const FRONT_PROXY: &str = "kubernetes-front-proxy";
 const KUBELET_SERVING: &str = "kubernetes-kubelet-serving";
 /// The file that keeps the identity of a cluster whose authorities have been rotated.
 const IDENTITY: &str = "identity";
+/// How long a command waits for others to be done with the folder.
+const SOON: Duration = Duration::from_secs(3);
+const SOON_STEP: Duration = Duration::from_millis(50);
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
 /// A certificate with less than this left is made anew: at a start, and once a day while the server runs.
@@ -346,6 +349,17 @@ pub fn lock(folder: &Path) -> Result<Flock<fs::File>> {
         anyhow::Error::new(error)
             .context("another process changes the certificates just now, or a server starts; try again")
     })
+}
+
+/// As [`lock`], for a command: what a running server does with the folder is over in a moment.
+pub fn lock_soon(folder: &Path) -> Result<Flock<fs::File>> {
+    for _ in 0..SOON.as_millis() / SOON_STEP.as_millis() {
+        if let Ok(locked) = lock(folder) {
+            return Ok(locked);
+        }
+        std::thread::sleep(SOON_STEP);
+    }
+    lock(folder)
 }
 
 /// A text file, with its name in the error.

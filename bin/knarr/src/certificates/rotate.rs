@@ -44,7 +44,7 @@ pub fn run(layout: &Layout, args: &RotateArgs) -> Result<()> {
     let own = |entry: &&Entry| entry.origin == Origin::Own && !entry.is_authority() && !entry.is_kubeconfig();
     let known: Vec<&str> = entries.iter().filter(own).map(|entry| entry.name.as_str()).collect();
     let chosen = choose(&known, args)?;
-    let _lock = pki::lock(&layout.pki())?;
+    let _lock = pki::lock_soon(&layout.pki())?;
     let pki = Pki::open(layout.pki())?;
     for name in chosen {
         let (authority, stem) = match name.rsplit_once('/') {

@@ -74,7 +74,7 @@ pub fn run(layout: &Layout, args: &RotateCaArgs) -> Result<()> {
             layout.root().display()
         );
     }
-    let _lock = pki::lock(&folder)?;
+    let _lock = pki::lock_soon(&folder)?;
     // What a process that died has left comes first.
     resume(&folder)?;
     let current = load(&folder)?;
