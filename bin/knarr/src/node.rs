@@ -504,7 +504,7 @@ fn start_plugins(
     tasks.spawn(supervisor.run("plugins", stop.clone(), move |until| {
         let (known, plugins) = (Arc::clone(&known), Arc::clone(&plugins));
         async move {
-            // A driver that is told of too early would be told that it cannot be registered.
+            // A driver that is found too early would be answered that it cannot be registered.
             tokio::select! {
                 () = until.cancelled() => return,
                 () = known.wait_for_node() => {}

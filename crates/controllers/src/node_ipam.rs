@@ -81,7 +81,7 @@ fn part_of(node: &Node) -> Option<&str> {
     node.spec.as_ref()?.pod_cidr.as_deref().filter(|c| !c.is_empty())
 }
 
-/// A node is told that it gets no addresses when it was tried so often in a row. Source: upstream's range allocator.
+/// An event says that a node gets no addresses once so many attempts in a row have failed. Source: upstream's range allocator.
 const ATTEMPTS: usize = 3;
 
 async fn run(cx: Arc<Context>) {
@@ -164,7 +164,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_told_after_three_attempts() {
+    async fn a_failure_is_an_event_after_three_attempts() {
         // Parts are given one after the other, also after one that was given back.
         let failed = "n CIDRAssignmentFailed Node n status is now: CIDRAssignmentFailed";
         for (failures, part, event) in [(2, "10.42.0.0/24", None), (3, "10.42.1.0/24", Some(failed))] {

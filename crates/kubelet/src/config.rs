@@ -9,7 +9,7 @@ use crate::node_status::{Enforce, Reserved, lease};
 use crate::pulled_images::VerificationPolicy;
 use crate::sysctls::SysctlPattern;
 
-/// Processes and threads per pod, far more than pods need. Upstream has no limit unless it is told of one: a pod could
+/// Processes and threads per pod, far more than pods need. Upstream has no limit unless one is configured: a pod could
 /// use up the process ids of the node.
 pub const DEFAULT_POD_PIDS: i64 = 4096;
 

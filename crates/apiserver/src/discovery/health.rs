@@ -155,7 +155,7 @@ pub async fn answer(server: &Inner, request: &Request, parts: &[&str]) -> Answer
     }
     let report = report::of(endpoint.name(), &all, &excluded, request.query.get("verbose").is_some());
     if !report.log.is_empty() && server.health_pace.is_due(endpoint.name(), server.clock.monotonic()) {
-        // Whoever may ask need not be told more than that something failed; the log has it.
+        // Whoever may ask learns that something failed; the log has the reason.
         tracing::info!(endpoint = endpoint.name(), failed = report.log, "health checks failed");
     }
     Answer::text(report.code, report.text)

@@ -286,7 +286,7 @@ async fn at_revision(
         let wanted = at_once(limit, items.len(), selects);
         let mut request = RangeRequest::new(range.clone()).at(revision);
         request.limit = wanted;
-        // What is left is told only where nothing is selected.
+        // How many are left is answered only where nothing is selected.
         request.count = wanted.is_some() && !selects;
         let response = server.store.range(request).await.map_err(|e| match (&e, after) {
             (knarr_storage::Error::Compacted { .. }, Some(after)) => expired(after),

@@ -86,7 +86,7 @@ impl Options {
         status::allocatable(&self.capacity(), &self.thresholds, &self.reserved)
     }
 
-    /// Why the node cannot keep as much as it is told to; `None` if it can.
+    /// Why the node cannot reserve as much as is configured; `None` if it can.
     pub fn reservation_fault(&self) -> Option<String> {
         fault(&self.capacity(), &self.thresholds, &self.reserved)
     }

@@ -30,7 +30,7 @@ const SERVER_MEMORY_MOST: u64 = 512 << 20;
 const SERVER_PIDS: u64 = 1000;
 
 impl Reserved {
-    /// What a server keeps unless it is told: pods shall not starve the control plane in the same process. Upstream
+    /// What a server reserves by default: pods shall not starve the control plane in the same process. Upstream
     /// keeps nothing, because its control plane runs in pods. A processor's worth of time is left to what is outside of
     /// the pods' cgroup by the weights alone.
     pub fn of_server(machine: &Machine) -> Self {

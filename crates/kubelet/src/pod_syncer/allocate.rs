@@ -1,4 +1,4 @@
-//! What a pod is given of the node, as the passes see it: decided here, recorded, told.
+//! What a pod is given of the node, as the passes see it: decided here, recorded, and published.
 
 use std::sync::Arc;
 

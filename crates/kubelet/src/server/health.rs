@@ -46,7 +46,7 @@ pub fn answer(path: &str, query: &[(String, String)], kubelet: Vec<Check>) -> An
     let verbose = query.iter().any(|(name, _)| name == "verbose");
     let (status, text, log) = report(&all, &excluded, verbose);
     if !log.is_empty() {
-        // Whoever may ask need not be told more than that something failed; the log has it.
+        // Whoever may ask learns that something failed; the log has the reason.
         tracing::info!(failed = log, "health checks failed");
     }
     answer::text(status, text)
