@@ -27,7 +27,6 @@ const KUBELET_SERVING: &str = "kubernetes-kubelet-serving";
 const IDENTITY: &str = "identity";
 /// How long a command waits for others to be done with the folder.
 const SOON: Duration = Duration::from_secs(3);
-const SOON_STEP: Duration = Duration::from_millis(50);
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
 /// A certificate with less than this left is made anew: at a start, and once a day while the server runs.
@@ -175,7 +174,7 @@ impl Pki {
     }
 
     /// A new authority to take the place of one of `knarr certificates`, kept nowhere yet. Its name has its time in it,
-    /// by which it is told from the others.
+    /// which distinguishes it from the others.
     pub fn new_authority(&self, name: &str) -> Result<Pair> {
         let base = match name {
             "front-proxy/ca" => FRONT_PROXY,
@@ -351,15 +350,13 @@ pub fn lock(folder: &Path) -> Result<Flock<fs::File>> {
     })
 }
 
-/// As [`lock`], for a command: what a running server does with the folder is over in a moment.
+/// As [`lock`], for a command: waits a moment, as renewals and backups of a running server are over soon.
 pub fn lock_soon(folder: &Path) -> Result<Flock<fs::File>> {
-    for _ in 0..SOON.as_millis() / SOON_STEP.as_millis() {
-        if let Ok(locked) = lock(folder) {
-            return Ok(locked);
-        }
-        std::thread::sleep(SOON_STEP);
-    }
-    lock(folder)
+    let (send, receive) = std::sync::mpsc::channel();
+    let waited_for = folder.to_owned();
+    // A lock that comes too late is released: nobody receives it.
+    std::thread::spawn(move || send.send(wait_for_lock(&waited_for)));
+    receive.recv_timeout(SOON).unwrap_or_else(|_| lock(folder))
 }
 
 /// A text file, with its name in the error.
