@@ -172,6 +172,8 @@ fn network_config(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::Pod
     let mut config = pods::PodNetworkConfig::new(pod_cidr, cluster, options.layout.network());
     config.service_cidr = Some(Ipv4Cidr::new(options.service_cidr.0, options.service_cidr.1));
     config.local_addresses = vec![options.cluster_dns];
+    config.reserved_ports = vec![options.kubelet_port];
+    config.reserved_ports.extend(options.healthz.map(|address| address.port()));
     config.blocked_destinations = options.network.pod_blocked_destinations();
     Ok(config)
 }

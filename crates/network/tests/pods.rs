@@ -138,6 +138,85 @@ fn host_ports(node: Node) {
     assert_eq!(node.network.check("sandbox-c").unwrap(), None);
 }
 
+/// A pod with host ports in front of the node's DNS and kubelet would answer for them.
+#[test]
+fn ports_of_the_node_are_not_taken() {
+    lab::isolate();
+    let folder = Folder::new();
+    let mut config = Node::config(&folder);
+    let dns = Ipv4Addr::new(10, 43, 0, 10);
+    config.local_addresses = vec![dns];
+    config.reserved_ports = vec![10250];
+    let node = Node { network: PodNetwork::open(config).unwrap(), folder };
+    let of_node = |ip: Ipv4Addr, port| {
+        lab::Server::udp(std::net::UdpSocket::bind((ip, port)).unwrap(), "node".to_owned())
+    };
+    let _dns = of_node(dns, 53);
+    let local = Ipv4Addr::new(127, 0, 0, 53);
+    let _local = of_node(local, 53);
+    let listener = std::net::TcpListener::bind("0.0.0.0:9000").unwrap();
+
+    let mut a = node.pod_with_ports("a", &[host_port(Protocol::Udp, 53, None)]);
+    a.serve_udp(80);
+    let b = node.pod("b");
+    assert_eq!(b.udp_get(node.network.gateway(), 53).unwrap().server, "a", "the host port works");
+    assert_eq!(b.udp_get(dns, 53).unwrap().server, "node");
+    let asked = |ip| udp_get(&std::net::UdpSocket::bind("0.0.0.0:0").unwrap(), ip, 53).unwrap().server;
+    assert_eq!((asked(dns).as_str(), asked(local).as_str()), ("node", "node"));
+    assert_eq!(asked(Ipv4Addr::LOCALHOST), "a");
+
+    let namespace = lab::new_namespace();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&namespace));
+    let refused = |port: PortMapping| {
+        let result = node.network.setup_pod(&pod_ref("c"), std::path::Path::new(&path), &[port]);
+        result.map(drop).map_err(|error| error.to_string())
+    };
+    for port in [
+        host_port(Protocol::Tcp, 10250, None),
+        host_port(Protocol::Tcp, 9000, None),
+        host_port(Protocol::Tcp, 9000, Some(node.network.gateway())),
+        host_port(Protocol::Udp, 53, Some(dns)),
+    ] {
+        let wanted = format!("host port {}/{} is in use by the node itself", port.host_port, port.protocol);
+        assert_eq!(refused(port), Err(wanted));
+    }
+    drop(listener);
+    refused(host_port(Protocol::Tcp, 9000, None)).unwrap();
+}
+
+/// Other programs flush all tables now and then.
+#[test]
+fn flushed_tables_come_back_with_the_next_pod() {
+    let node = Node::new();
+    let mut a = node.pod_with_ports("a", &[host_port(Protocol::Tcp, 8080, None)]);
+    a.serve_tcp(80);
+    let flush = || {
+        let mut netlink = Netlink::netfilter().unwrap();
+        let mut batch = nft::Batch::of(nft::Family::Ip, "knarr-pods");
+        batch.delete_table();
+        for family in [nft::Family::Netdev, nft::Family::Bridge] {
+            batch.switch(family);
+            batch.delete_table();
+        }
+        batch.commit(&mut netlink).unwrap();
+    };
+    let reached = || tcp_get(node.network.gateway(), 8080).map(|answer| answer.server).ok();
+    let works = Some("a".to_owned());
+    flush();
+    assert_eq!(reached(), None);
+    let _without_ports = node.pod("b");
+    assert_eq!(reached(), works);
+    flush();
+    let mut with_ports = node.pod_with_ports("c", &[host_port(Protocol::Tcp, 8081, None)]);
+    with_ports.serve_tcp(80);
+    assert_eq!(reached(), works);
+    assert_eq!(tcp_get(node.network.gateway(), 8081).unwrap().server, "c");
+    flush();
+    node.network.teardown_pod("sandbox-c").unwrap();
+    assert_eq!(reached(), works);
+    assert!(tcp_get(node.network.gateway(), 8081).is_err());
+}
+
 #[test]
 fn only_traffic_to_the_outside_is_masqueraded() {
     let node = Node::new();

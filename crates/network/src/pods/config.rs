@@ -16,6 +16,8 @@ pub struct PodNetworkConfig {
     pub service_cidr: Option<Ipv4Cidr>,
     /// Addresses the node itself answers on, such as that of the cluster DNS.
     pub local_addresses: Vec<Ipv4Addr>,
+    /// TCP ports of the node that no pod may have as a host port, such as that of its kubelet.
+    pub reserved_ports: Vec<u16>,
     /// Where leases and previous kernel settings are kept.
     pub state_dir: PathBuf,
     /// Name of the bridge, at most 15 characters.
@@ -35,6 +37,7 @@ impl PodNetworkConfig {
             cluster_cidr,
             service_cidr: None,
             local_addresses: Vec::new(),
+            reserved_ports: Vec::new(),
             state_dir,
             bridge: "knarr0".to_owned(),
             mtu: None,

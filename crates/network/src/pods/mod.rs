@@ -2,6 +2,7 @@
 
 mod config;
 mod foreign;
+mod listeners;
 mod rules;
 mod source_guard;
 
@@ -26,7 +27,7 @@ use crate::links::{
     in_namespace,
 };
 use crate::netlink::{Netlink, NetlinkError};
-use crate::nft::{Batch, NftError};
+use crate::nft::{Batch, Family, NftError, tables_of};
 use crate::protocol::Protocol;
 use source_guard::Support;
 
@@ -60,6 +61,10 @@ pub enum PodNetworkError {
     OpenNamespace { path: PathBuf, source: std::io::Error },
     #[error("host port {port}/{protocol} is in use by another pod")]
     HostPortInUse { port: u16, protocol: Protocol },
+    #[error("host port {port}/{protocol} is in use by the node itself")]
+    HostPortOfNode { port: u16, protocol: Protocol },
+    #[error("reading which ports of the node are in use")]
+    Listeners(#[source] std::io::Error),
     #[error("interface {name} is missing")]
     NoInterface { name: String },
     #[error("using the folder {}", path.display())]
@@ -270,7 +275,7 @@ impl PodNetwork {
             })?;
         }
         let host = inner.links.get(&host_name)?.ok_or(PodNetworkError::NoInterface { name: host_name })?;
-        inner.change_guard(&self.config, source_guard::add(&self.config, inner.support, lease))?;
+        inner.change_guard(&self.config, source_guard::add(&self.config, inner.support, lease), None)?;
         inner.links.set_hairpin(host.index)?;
         // Last of all: a process that is in the namespace already may have raised the other end.
         inner.links.set_up(host.index)?;
@@ -298,15 +303,43 @@ impl Inner {
         Ok(result?)
     }
 
-    fn change_guard(&mut self, config: &PodNetworkConfig, change: Batch) -> Result<(), PodNetworkError> {
+    /// Makes a change of the tables about addresses. `gone` is a sandbox that has ended.
+    fn change_guard(
+        &mut self,
+        config: &PodNetworkConfig,
+        change: Batch,
+        gone: Option<&str>,
+    ) -> Result<(), PodNetworkError> {
         if self.support == Support::Nothing {
-            return Ok(());
+            let there = tables_of(&mut self.netfilter, Family::Ip)?.contains(&config.table);
+            return if there { Ok(()) } else { self.restore(config, gone) };
         }
-        match change.commit(&mut self.netfilter) {
-            // Somebody else flushed the tables.
-            Err(error) if error.is(libc::ENOENT) => self.rebuild_guard(config),
+        let changed = change.commit(&mut self.netfilter);
+        self.or_restored(changed, config, gone)
+    }
+
+    /// A change that found its table missing: somebody else flushed the tables, perhaps all of them.
+    fn or_restored(
+        &mut self,
+        changed: Result<(), NftError>,
+        config: &PodNetworkConfig,
+        gone: Option<&str>,
+    ) -> Result<(), PodNetworkError> {
+        match changed {
+            Err(error) if error.is(libc::ENOENT) => self.restore(config, gone),
             other => Ok(other?),
         }
+    }
+
+    /// All tables anew, for all leases but that of a sandbox that has ended.
+    fn restore(&mut self, config: &PodNetworkConfig, gone: Option<&str>) -> Result<(), PodNetworkError> {
+        tracing::warn!(
+            table = config.table,
+            "the packet rules of pods were removed by somebody else: restoring them"
+        );
+        let leases = self.ipam.leases().filter(|lease| gone != Some(lease.sandbox_id.as_str()));
+        rules::rebuild(config, leases).commit(&mut self.netfilter)?;
+        self.rebuild_guard(config)
     }
 
     fn add_host_ports(&mut self, config: &PodNetworkConfig, lease: &PodLease) -> Result<(), PodNetworkError> {
@@ -317,7 +350,18 @@ impl Inner {
         if let Some(taken) = rules::conflict(&others, lease) {
             return Err(PodNetworkError::HostPortInUse { port: taken.host_port, protocol: taken.protocol });
         }
-        rules::add(config, lease).commit(&mut self.netfilter)?;
+        let of_node = match rules::reserved(config, lease) {
+            Some(port) => Some(port),
+            None => {
+                let found = listeners::first_in_use(&lease.owner.ports, &config.local_addresses);
+                found.map_err(PodNetworkError::Listeners)?
+            }
+        };
+        if let Some(port) = of_node {
+            return Err(PodNetworkError::HostPortOfNode { port: port.host_port, protocol: port.protocol });
+        }
+        let added = rules::add(config, lease).commit(&mut self.netfilter);
+        self.or_restored(added, config, None)?;
         self.forget_udp_flows(lease)
     }
 
@@ -338,17 +382,11 @@ impl Inner {
 
     fn disconnect(&mut self, config: &PodNetworkConfig, sandbox_id: &str) -> Result<(), PodNetworkError> {
         self.links.delete(&host_veth_name(sandbox_id))?;
-        self.change_guard(config, source_guard::remove(config, sandbox_id))?;
+        self.change_guard(config, source_guard::remove(config, sandbox_id), Some(sandbox_id))?;
         let Some(lease) = self.ipam.get(sandbox_id).cloned() else { return Ok(()) };
         if !lease.owner.ports.is_empty() {
-            match rules::remove(config, &lease).commit(&mut self.netfilter) {
-                Err(error) if error.is(libc::ENOENT) => {
-                    // Somebody else flushed the table; what should be there is known.
-                    let others = self.ipam.leases().filter(|l| l.sandbox_id != sandbox_id);
-                    rules::rebuild(config, others).commit(&mut self.netfilter)?;
-                }
-                other => other?,
-            }
+            let removed = rules::remove(config, &lease).commit(&mut self.netfilter);
+            self.or_restored(removed, config, Some(sandbox_id))?;
             self.forget_udp_flows(&lease)?;
         }
         self.ipam.release(sandbox_id)?;

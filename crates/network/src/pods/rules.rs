@@ -39,7 +39,7 @@ pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a P
         batch.add_base_chain(&BaseChain { name, kind, hook, priority });
     }
     batch.add_chain(CHAIN);
-    for rule in host_port_rules() {
+    for rule in host_port_rules(config) {
         batch.add_rule(CHAIN, &rule);
     }
     batch.add_rule("raw-prerouting", &drop_loopback_from_elsewhere());
@@ -91,7 +91,16 @@ pub fn conflict<'a>(others: &[&PodLease], lease: &'a PodLease) -> Option<&'a Por
     })
 }
 
-fn listen(port: &PortMapping) -> Option<Ipv4Addr> {
+/// The first host port of `lease` that is the node's own, by the configuration.
+pub fn reserved<'a>(config: &PodNetworkConfig, lease: &'a PodLease) -> Option<&'a PortMapping> {
+    lease.owner.ports.iter().find(|port| {
+        let of_address = listen(port).is_some_and(|ip| config.local_addresses.contains(&ip));
+        of_address || port.protocol == Protocol::Tcp && config.reserved_ports.contains(&port.host_port)
+    })
+}
+
+/// The address that a host port is for, unless it is for all.
+pub fn listen(port: &PortMapping) -> Option<Ipv4Addr> {
     port.host_ip.filter(|ip| !ip.is_unspecified())
 }
 
@@ -188,7 +197,30 @@ fn loopback() -> Ipv4Cidr {
     Ipv4Cidr::new(Ipv4Addr::new(127, 0, 0, 0), 8)
 }
 
-fn host_port_rules() -> [Rule; 2] {
+/// What the node itself answers comes first: a pod must not take it. Resolvers and the like have loopback addresses of
+/// their own, of which host ports are served on the first only.
+fn host_port_rules(config: &PodNetworkConfig) -> Vec<Rule> {
+    let of_node = config.local_addresses.iter().map(|ip| {
+        vec![Expr::ip_daddr(Reg::R0), Expr::eq(Reg::R0, ip.octets()), Expr::Verdict(Verdict::Return)]
+    });
+    let reserved = config.reserved_ports.iter().map(|port| {
+        vec![
+            Expr::l4proto(Reg::R0),
+            Expr::eq(Reg::R0, [Protocol::Tcp.number()]),
+            Expr::th_dport(Reg::R0),
+            Expr::eq(Reg::R0, port.to_be_bytes()),
+            Expr::Verdict(Verdict::Return),
+        ]
+    });
+    let mut other_loopback = vec![Expr::ip_daddr(Reg::R0)];
+    other_loopback.extend(in_prefix(loopback(), true));
+    other_loopback.push(Expr::ip_daddr(Reg::R0));
+    other_loopback.push(Expr::neq(Reg::R0, Ipv4Addr::LOCALHOST.octets()));
+    other_loopback.push(Expr::Verdict(Verdict::Return));
+    of_node.chain(reserved).chain([other_loopback]).chain(translations()).collect()
+}
+
+fn translations() -> [Rule; 2] {
     let translate = |set: &str| {
         let set = SetRef::Named(set.to_owned());
         [
