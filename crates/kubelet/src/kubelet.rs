@@ -272,10 +272,23 @@ impl Kubelet {
             Event::Deleted(pod) => for_pods.delete(Arc::clone(pod)),
         });
         let (for_node, syncer) = (Arc::clone(workers), Arc::clone(&self.syncer));
-        let allocatable = |node: &Node| node.status.as_ref().and_then(|s| s.allocatable.clone());
+        // What admission asks of a node, and with it the resizes that wait.
+        let asked = |node: &Node| {
+            let status = node.status.as_ref();
+            (
+                node.metadata.labels.clone(),
+                node.spec.as_ref().and_then(|s| s.taints.clone()),
+                status.and_then(|s| s.allocatable.clone()),
+                status.and_then(|s| s.features.clone()),
+                status.and_then(|s| s.declared_features.clone()),
+            )
+        };
         self.nodes.add_handler(move |event| match event {
-            Event::Added(_) => for_node.notify_all(),
-            Event::Updated { old, new } if allocatable(old) != allocatable(new) => syncer.decide_resizes(),
+            Event::Added(_) => {
+                for_node.notify_all();
+                syncer.decide_resizes();
+            }
+            Event::Updated { old, new } if asked(old) != asked(new) => syncer.decide_resizes(),
             _ => {}
         });
     }

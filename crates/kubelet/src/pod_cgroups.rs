@@ -63,6 +63,12 @@ impl PodCgroups {
         cgroups.update(&pod_cgroup(qos::qos_class(pod), pod.uid()), resources).map_err(text)
     }
 
+    /// Bytes of memory that the pod uses, with all caches.
+    pub fn memory_usage(&self, pod: &Pod) -> u64 {
+        let Some(cgroups) = &self.cgroups else { return 0 };
+        cgroups.stats(&pod_cgroup(qos::qos_class(pod), pod.uid())).memory_usage_bytes
+    }
+
     /// Kills what is left in the pod's cgroup and removes it, whatever its class was.
     pub fn remove(&self, uid: &str) -> Result<(), String> {
         let Some(cgroups) = &self.cgroups else { return Ok(()) };

@@ -71,11 +71,12 @@ impl Allocations {
         }
     }
 
-    /// A pod that was admitted before this kubelet started. Without a record it was given what it wants now.
+    /// A pod that was admitted before this kubelet started. Without a record it was given what its status says, or
+    /// else what it wants now.
     pub fn take_up(&mut self, pod: &Pod, record: Option<Allocated>) {
         self.pods.entry(pod.uid().to_owned()).or_insert_with(|| Entry {
             recorded: record.is_some(),
-            allocated: record.unwrap_or_else(|| Allocated::of(pod)),
+            allocated: record.unwrap_or_else(|| Allocated::of_status(pod)),
             pending: None,
             conditions: Conditions::of(pod),
         });

@@ -58,6 +58,22 @@ impl Allocated {
         }
     }
 
+    /// What the pod's status says that it was given, where it says so.
+    pub fn of_status(pod: &Pod) -> Self {
+        let mut allocated = Self::of(pod);
+        let Some(status) = &pod.status else { return allocated };
+        let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+        for container in containers {
+            let Some(given) = &container.allocated_resources else { continue };
+            let limits = container.resources.as_ref().and_then(|r| r.limits.clone());
+            if let Some(resources) = allocated.container_resources.get_mut(&container.name) {
+                resources.requests = Some(given.clone());
+                resources.limits = limits;
+            }
+        }
+        allocated
+    }
+
     /// Whether the pod wants other resources than these.
     pub fn differs(&self, pod: &Pod) -> bool {
         let mut containers = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
@@ -106,8 +122,9 @@ pub fn read(dirs: &PodDirs, uid: &str) -> Result<Option<Allocated>, RecordError>
     serde_json::from_slice(&text).map(Some).map_err(|source| RecordError::Parse { path, source })
 }
 
-/// First under another name, so that a crash leaves no half of it. Blocks.
-pub fn write(dirs: &PodDirs, uid: &str, allocated: &Allocated) -> Result<(), RecordError> {
+/// First under another name, so that a crash leaves no half of it. `durable` waits for the disk, for what the API does
+/// not know: without a record it is the pod's status that says what the pod was given. Blocks.
+pub fn write(dirs: &PodDirs, uid: &str, allocated: &Allocated, durable: bool) -> Result<(), RecordError> {
     let folder = dirs.pod_dir(uid);
     folders::make(&folder).map_err(file("create", &folder))?;
     let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
@@ -117,6 +134,13 @@ pub fn write(dirs: &PodDirs, uid: &str, allocated: &Allocated) -> Result<(), Rec
     options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     let mut opened = options.open(&new).map_err(file("create", &new))?;
     opened.write_all(&text).map_err(file("write", &new))?;
-    // Not synced, as each start of a pod would wait for the disk: with the machine's power goes what ran with it.
-    fs::rename(&new, &path).map_err(file("create", &path))
+    if durable {
+        opened.sync_all().map_err(file("sync", &new))?;
+    }
+    fs::rename(&new, &path).map_err(file("create", &path))?;
+    if durable {
+        let opened = fs::File::open(&folder).map_err(file("open", &folder))?;
+        opened.sync_all().map_err(file("sync", &folder))?;
+    }
+    Ok(())
 }

@@ -207,7 +207,7 @@ fn records_survive_and_conditions_are_taken_up() {
     assert_eq!(read(&dirs, "a").unwrap(), None);
     let mut lab = Lab::new(&[&a]);
     let allocated = lab.allocations.unrecorded("a").unwrap();
-    write(&dirs, "a", &allocated).unwrap();
+    write(&dirs, "a", &allocated, false).unwrap();
     lab.allocations.set_recorded("a", &allocated);
     assert_eq!(lab.allocations.unrecorded("a"), None);
 
@@ -233,10 +233,26 @@ fn records_survive_and_conditions_are_taken_up() {
     let next = lab.allocations.unrecorded("a").unwrap();
     lab.allocations.set_recorded("a", &allocated);
     assert_eq!(lab.allocations.unrecorded("a"), Some(next.clone()), "an older record is none of it");
-    write(&dirs, "a", &next).unwrap();
+    write(&dirs, "a", &next, true).unwrap();
     assert_eq!(read(&dirs, "a").unwrap(), Some(next));
     std::fs::write(dirs.pod_dir("a").join("allocated_resources"), "{").unwrap();
     let broken = read(&dirs, "a");
     std::fs::remove_dir_all(dirs.root()).unwrap();
     assert!(matches!(broken, Err(record::RecordError::Parse { .. })), "{broken:?}");
+}
+
+/// After a power loss the record may be gone, while the API still has the status.
+#[test]
+fn without_a_record_a_pod_has_what_its_status_says() {
+    let a = pod("a", "1", json!({}));
+    let mut more = (*resized(&a, "3")).clone();
+    let container = json!({
+        "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+        "allocatedResources": {"cpu": "1"}, "resources": {"requests": {"cpu": "1"}},
+    });
+    more.status = Some(serde_json::from_value(json!({"containerStatuses": [container]})).unwrap());
+    let mut lab = Lab::new(&[]);
+    lab.allocations.take_up(&more, None);
+    assert_eq!(cpu(&lab.allocations.of(&more)), "1");
+    assert!(lab.allocations.want(&Arc::new(more)), "the rest is to be decided");
 }

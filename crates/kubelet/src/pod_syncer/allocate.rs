@@ -52,9 +52,13 @@ impl PodSyncer {
 
     /// Writes down what the pod was given: before it is carried out, so that a restarted server goes by it.
     pub(super) async fn record_allocation(&self, pod: &Pod) -> Result<(), String> {
-        let Some(allocated) = lock(&self.allocations).unrecorded(pod.uid()) else { return Ok(()) };
+        let (allocated, resized) = {
+            let allocations = lock(&self.allocations);
+            let Some(allocated) = allocations.unrecorded(pod.uid()) else { return Ok(()) };
+            (allocated, allocations.in_progress(pod.uid()))
+        };
         let (dirs, uid, record) = (self.config.dirs(), pod.uid().to_owned(), allocated.clone());
-        let written = blocking(move || allocation::write(&dirs, &uid, &record)).await?;
+        let written = blocking(move || allocation::write(&dirs, &uid, &record, resized)).await?;
         written.map_err(|error| error.to_string())?;
         lock(&self.allocations).set_recorded(pod.uid(), &allocated);
         Ok(())
@@ -101,7 +105,7 @@ impl PodSyncer {
     }
 }
 
-/// A record that cannot be read is as none: the pod then has what it wants, as before there were records.
+/// A record that cannot be read is as none.
 fn recorded(dirs: &crate::config::PodDirs, pod: &Pod) -> Option<Allocated> {
     allocation::read(dirs, pod.uid()).unwrap_or_else(|error| {
         tracing::warn!(pod = %crate::pod::format(pod), %error, "what the pod was given is not known");

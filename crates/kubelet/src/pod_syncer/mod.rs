@@ -6,6 +6,7 @@
 mod allocate;
 mod cleanup;
 mod resize;
+mod shrink;
 mod start;
 mod sync;
 mod terminate;
@@ -58,6 +59,8 @@ pub struct PodMemory {
     /// The requests and limits that these came from, by id.
     actuated: BTreeMap<String, ResourceRequirements>,
     applied_to_pod: Option<Resources>,
+    /// How often its resize could not be carried out in a row.
+    failed_resizes: u32,
 }
 
 /// The parts of the kubelet that a pass uses.

@@ -142,6 +142,12 @@ impl PodSyncer {
         if todo.is_empty() && !pod_alone {
             return Ok(false);
         }
+        let changed: Vec<_> = todo
+            .iter()
+            .filter(|(_, _, change, ..)| *change == Change::InPlace)
+            .map(|(container, status, _, _, wanted)| (*container, *status, wanted))
+            .collect();
+        self.check_shrink(pod, memory, &of_pod, &changed).await?;
         let before = memory.applied_to_pod.clone().unwrap_or_else(|| of_pod.clone());
         self.limit_pod(pod, widest(&before, &of_pod)).await?;
         let mut stopped = false;

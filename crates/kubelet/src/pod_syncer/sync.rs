@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_api::kind::Kind;
 use tokio_util::sync::CancellationToken;
@@ -50,13 +50,32 @@ impl PodSyncer {
         cancel: &CancellationToken,
     ) -> SyncOutcome {
         let pod = &self.allocated(pod);
-        let runtime = match self.resized_state(pod, memory).await {
-            Ok(runtime) => runtime,
+        let (runtime, resized) = match self.resized_state(pod, memory).await {
+            Ok(state) => state,
             Err(error) => {
-                tracing::warn!(pod = %pod::format(pod), error, "cannot read or resize the pod");
+                tracing::warn!(pod = %pod::format(pod), error, "cannot read the pod's state");
                 return SyncOutcome::Failed;
             }
         };
+        match (self.advance(pod, memory, runtime, cancel).await, resized) {
+            (SyncOutcome::Done { look_again }, false) => {
+                let pause = pause_after(memory.failed_resizes.saturating_sub(1));
+                let retry =
+                    SignedDuration::try_from(pause).ok().and_then(|p| self.clock.now().checked_add(p).ok());
+                SyncOutcome::Done { look_again: earlier(look_again, retry) }
+            }
+            (outcome, _) => outcome,
+        }
+    }
+
+    /// From what runs of the pod to what is to run of it.
+    async fn advance(
+        &self,
+        pod: &Arc<Pod>,
+        memory: &mut PodMemory,
+        runtime: PodRuntimeStatus,
+        cancel: &CancellationToken,
+    ) -> SyncOutcome {
         let status = self.publish(pod, memory, &runtime, false, true).await;
         if status.phase.as_deref() == Some("Running")
             && let Some(first_seen) = memory.first_seen.take()
@@ -90,12 +109,13 @@ impl PodSyncer {
         }
     }
 
-    /// What runs of the pod, with the limits that the pod's spec gives it.
+    /// What runs of the pod, and whether it has the limits that the pod was given. A resize that cannot be carried out
+    /// keeps nothing else of the pod from going on.
     async fn resized_state(
         &self,
         pod: &Arc<Pod>,
         memory: &mut PodMemory,
-    ) -> Result<PodRuntimeStatus, String> {
+    ) -> Result<(PodRuntimeStatus, bool), String> {
         self.record_allocation(pod).await?;
         let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
         if lock(&self.allocations).in_progress(pod.uid()) {
@@ -103,15 +123,17 @@ impl PodSyncer {
         }
         match self.resize(pod, memory, &runtime).await {
             // What was stopped starts with its new limits; until then the resize is under way.
-            Ok(true) => self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string()),
+            Ok(true) => Ok((self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?, true)),
             Ok(false) => {
+                memory.failed_resizes = 0;
                 self.finish_resize(pod);
-                Ok(runtime)
+                Ok((runtime, true))
             }
             Err(error) => {
+                tracing::warn!(pod = %pod::format(pod), error, "cannot resize the pod");
+                memory.failed_resizes = memory.failed_resizes.saturating_add(1);
                 self.fail_resize(pod, &error);
-                self.publish(pod, memory, &runtime, false, true).await;
-                Err(error)
+                Ok((self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?, false))
             }
         }
     }

@@ -34,6 +34,8 @@ pub struct State {
     /// The limits that containers were given while they ran, by id, in order.
     pub limits: Vec<(String, Resources)>,
     pub limit_fault: Option<String>,
+    /// Bytes that each container uses.
+    pub memory_usage: u64,
     /// Operations that panic, each once: `sandbox`, `stop`, `exec`, `list`.
     pub panics: BTreeSet<String>,
 }
@@ -293,8 +295,15 @@ impl ContainerRuntime for FakeRuntime {
         unused("port-forward")
     }
 
-    async fn container_stats(&self, _: &str) -> Result<ContainerStats> {
-        unused("stats")
+    async fn container_stats(&self, id: &str) -> Result<ContainerStats> {
+        Ok(ContainerStats {
+            container_id: id.to_owned(),
+            sandbox_id: String::new(),
+            name: String::new(),
+            at: self.clock.now(),
+            usage: Stats { memory_usage_bytes: self.lock().memory_usage, ..Stats::default() },
+            rootfs: None,
+        })
     }
 
     async fn list_container_stats(&self, _: Disk) -> Result<Vec<ContainerStats>> {

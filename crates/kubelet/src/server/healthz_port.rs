@@ -4,6 +4,7 @@
 //! those of the kubelet's own port. Where the port is taken, by another kubelet of the machine for instance, the node
 //! works without it, and tries again.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +18,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use knarr_apimachinery::clock::Clock;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,7 +25,7 @@ use super::answer::{self, Answer};
 use super::{health, route};
 use crate::pod_lookup::PodLookup;
 
-/// Who asks has its answer at once; more than this at a time are not needed.
+/// Who asks has its answer at once; of more than this at a time the oldest are idle, and end.
 const MAX_CONNECTIONS: usize = 16;
 /// For a whole connection, which has one request.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -69,27 +69,32 @@ async fn accept(
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
 ) {
-    let (slots, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
+    let connections = TaskTracker::new();
+    let mut open: VecDeque<CancellationToken> = VecDeque::new();
     loop {
-        let accepted = async {
-            // Never closed.
-            let slot = Arc::clone(&slots).acquire_owned().await.ok();
-            (slot, listener.accept().await)
-        };
-        let (slot, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             () = stop.cancelled() => return,
-            accepted = accepted => accepted,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, _)) => {
-                let (pods, clock, stop) = (Arc::clone(&pods), Arc::clone(&clock), stop.clone());
+                open.retain(|connection| !connection.is_cancelled());
+                if open.len() >= MAX_CONNECTIONS
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.cancel();
+                }
+                let (pods, clock, end) = (Arc::clone(&pods), Arc::clone(&clock), stop.child_token());
+                open.push_back(end.clone());
                 connections.spawn(async move {
-                    let _slot = slot;
+                    // Also when it ends by itself.
+                    let ended = end.clone().drop_guard();
                     tokio::select! {
-                        () = stop.cancelled() => {}
+                        () = end.cancelled() => {}
                         () = clock.sleep(WITHIN) => {}
                         () = speak(stream, pods) => {}
                     }
+                    drop(ended);
                 });
             }
             Err(error) => {
@@ -187,7 +192,15 @@ mod tests {
         ] {
             assert_eq!(get(address, path).await, want, "{path}");
         }
-        // A second one waits for the port, and ends when it is told.
+        // Whoever holds connections open keeps nobody from an answer.
+        let mut idle = Vec::new();
+        for _ in 0..3 * MAX_CONNECTIONS {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        assert_eq!(get(address, "/healthz/ping").await, "200 ok");
+        let mut nothing = [0; 1];
+        assert_eq!(idle[0].read(&mut nothing).await.unwrap_or(0), 0, "the oldest has ended");
+        // A second one waits for the port, and ends when it is to.
         let end = CancellationToken::new();
         let second = tokio::spawn(serve(address, Arc::new(Ill), clock, end.clone()));
         end.cancel();

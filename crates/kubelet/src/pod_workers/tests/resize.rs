@@ -193,3 +193,71 @@ async fn a_resize_that_cannot_be_carried_out_says_so_and_is_tried_again() {
         told.iter().filter(|e| e.starts_with("ResizeError: Pod resize error: {")).collect();
     assert_eq!(errors.len(), 1, "{told:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_is_not_lowered_below_what_is_in_use() {
+    let lab = Lab::new().await;
+    let limits =
+        |memory: &str| json!({"requests": {"cpu": "1", "memory": "1Mi"}, "limits": {"memory": memory}});
+    lab.add(web(json!({"resources": limits("64Mi")})));
+    lab.until("the pod", |lab| lab.phase() == "Running").await;
+    lab.runtime.lock().memory_usage = 48 << 20;
+    let patch = json!({"metadata": {"generation": 2}, "spec": {"containers": [
+        {"name": "main", "resources": limits("32Mi")},
+    ]}});
+    lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
+    let failed = |lab: &Lab| resizing(lab, "web").is_some_and(|c| c.reason.as_deref() == Some("Error"));
+    lab.until("an error", failed).await;
+    let message = resizing(&lab, "web").unwrap().message.unwrap();
+    let expected = "cannot decrease memory limits: attempting to set container \"main\" memory limit (33554432) \
+                    below current usage (50331648)";
+    assert!(message.contains(expected), "{message}");
+    assert_eq!(lab.runtime.lock().limits.len(), 0, "nothing was applied");
+    lab.runtime.lock().memory_usage = 16 << 20;
+    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+    let applied = lab.runtime.lock().limits.last().and_then(|(_, limits)| limits.memory_limit);
+    assert_eq!(applied, Some(32 << 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_that_fails_keeps_no_container_from_starting_again() {
+    let lab = Lab::new().await;
+    let mut spec = web(json!({"resources": {"requests": {"cpu": "1"}}}));
+    let other = json!({"name": "other", "image": "web:1"});
+    spec["containers"].as_array_mut().unwrap().push(other);
+    lab.add(spec);
+    lab.until("both", |lab| lab.state("main") == "Running" && lab.state("other") == "Running").await;
+    lab.runtime.lock().limit_fault = Some("the kernel refuses".into());
+    resize(&lab, "web", "2").await;
+    lab.until("an error", |lab| resizing(lab, "web").is_some_and(|c| c.reason.as_deref() == Some("Error")))
+        .await;
+    lab.runtime.exit("other", 1);
+    lab.until("a new start", |lab| {
+        lab.container("other").restart_count == 1 && lab.state("other") == "Running"
+    })
+    .await;
+    assert!(resizing(&lab, "web").is_some(), "still not carried out");
+    lab.runtime.lock().limit_fault = None;
+    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_waits_for_labels_and_taints_of_the_node() {
+    let lab = Lab::new().await;
+    let mut spec = web(json!({"resources": {"requests": {"cpu": "1"}}}));
+    spec["nodeSelector"] = json!({"disk": "ssd"});
+    let node = |labels: Value| json!({"metadata": {"labels": labels}});
+    let label = async |labels: Value| {
+        lab.api.client().patch::<Node>("", "n1", None, &Patch::Strategic(node(labels))).await.unwrap();
+    };
+    label(json!({"disk": "ssd"})).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    lab.add(spec);
+    lab.until("the pod", |lab| lab.phase() == "Running").await;
+    label(json!({"disk": null})).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    resize(&lab, "web", "2").await;
+    until_pending(&lab, "web", "Deferred").await;
+    label(json!({"disk": "ssd"})).await;
+    lab.until("the resize", |lab| is(lab, "web", "2") && pending(lab, "web").is_none()).await;
+}
