@@ -11,16 +11,53 @@ use knarr_apimachinery::clock::Clock;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A file of configuration is not larger than this.
 const MAX_FILE: u64 = 16 << 20;
+/// Files in a folder of configuration.
+const MAX_FILES: usize = 1000;
 
 /// What tells one state of a file from the next.
 type Stamp = Option<(SystemTime, u64)>;
 
-type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync>;
+/// A file with its content.
+pub type Content = (PathBuf, Vec<u8>);
+
+type Parse<T> = Box<dyn Fn(&[Content]) -> Result<T, String> + Send + Sync>;
+
+/// Which files a value is made of.
+enum Source {
+    Nothing,
+    Files(Vec<PathBuf>),
+    /// The files of a folder with one of these extensions, by their names; folders within are not looked into.
+    Folder(PathBuf, &'static [&'static str]),
+}
+
+impl Source {
+    fn files(&self) -> Result<Vec<PathBuf>, String> {
+        let (folder, extensions) = match self {
+            Self::Nothing => return Ok(Vec::new()),
+            Self::Files(files) => return Ok(files.clone()),
+            Self::Folder(folder, extensions) => (folder, extensions),
+        };
+        let failed = |e| format!("cannot read {}: {e}", folder.display());
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_lowercase();
+            if extensions.contains(&extension.as_str()) && !path.is_dir() {
+                files.push(path);
+            }
+        }
+        if files.len() > MAX_FILES {
+            return Err(format!("{} has more than {MAX_FILES} files", folder.display()));
+        }
+        files.sort();
+        Ok(files)
+    }
+}
 
 /// A value made of files. Asking for it looks at the files' times now and then; a new content that does not parse is
 /// logged, and the value stays as it was.
 pub struct Reloaded<T> {
-    files: Vec<PathBuf>,
+    source: Source,
     parse: Parse<T>,
     current: ArcSwap<T>,
     seen: Mutex<Seen>,
@@ -28,14 +65,14 @@ pub struct Reloaded<T> {
 
 struct Seen {
     looked: Option<Duration>,
-    stamps: Vec<Stamp>,
+    stamps: Vec<(PathBuf, Stamp)>,
 }
 
 impl<T: Send + Sync> Reloaded<T> {
     /// A value that never changes.
     pub fn fixed(value: T) -> Self {
         Self {
-            files: Vec::new(),
+            source: Source::Nothing,
             parse: Box::new(|_| Err("it is fixed".into())),
             current: ArcSwap::from_pointee(value),
             seen: Mutex::new(Seen { looked: None, stamps: Vec::new() }),
@@ -47,11 +84,29 @@ impl<T: Send + Sync> Reloaded<T> {
         files: Vec<PathBuf>,
         parse: impl Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync + 'static,
     ) -> Result<Self, String> {
-        let stamps = files.iter().map(stamp).collect();
+        let parse = move |contents: &[Content]| {
+            let texts: Vec<Vec<u8>> = contents.iter().map(|(_, text)| text.clone()).collect();
+            parse(&texts)
+        };
+        Self::of(Source::Files(files), Box::new(parse))
+    }
+
+    /// Reads the files of a folder that have one of these extensions, in the order of their names; they must parse.
+    pub fn open_folder(
+        folder: PathBuf,
+        extensions: &'static [&'static str],
+        parse: impl Fn(&[Content]) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Self, String> {
+        Self::of(Source::Folder(folder, extensions), Box::new(parse))
+    }
+
+    fn of(source: Source, parse: Parse<T>) -> Result<Self, String> {
+        let files = source.files()?;
+        let stamps = stamps(&files);
         let value = parse(&read(&files)?)?;
         Ok(Self {
-            files,
-            parse: Box::new(parse),
+            source,
+            parse,
             current: ArcSwap::from_pointee(value),
             seen: Mutex::new(Seen { looked: None, stamps }),
         })
@@ -59,13 +114,13 @@ impl<T: Send + Sync> Reloaded<T> {
 
     /// As it is now, for ever.
     pub fn frozen(mut self) -> Self {
-        self.files.clear();
+        self.source = Source::Nothing;
         self
     }
 
     /// The value as the files have it now.
     pub fn get(&self, clock: &dyn Clock) -> Arc<T> {
-        if !self.files.is_empty() {
+        if !matches!(self.source, Source::Nothing) {
             self.look(clock.monotonic());
         }
         self.current.load_full()
@@ -77,12 +132,19 @@ impl<T: Send + Sync> Reloaded<T> {
             return;
         }
         seen.looked = Some(now);
-        let stamps: Vec<Stamp> = self.files.iter().map(stamp).collect();
+        let files = match self.source.files() {
+            Ok(files) => files,
+            Err(error) => {
+                tracing::error!(error, "configuration cannot be looked at, the old one stays");
+                return;
+            }
+        };
+        let stamps = stamps(&files);
         if stamps == seen.stamps {
             return;
         }
-        let shown = || self.files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");
-        match read(&self.files).and_then(|texts| (self.parse)(&texts)) {
+        let shown = || files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");
+        match read(&files).and_then(|texts| (self.parse)(&texts)) {
             Ok(value) => {
                 tracing::info!(files = shown(), "configuration read again");
                 self.current.store(Arc::new(value));
@@ -95,13 +157,17 @@ impl<T: Send + Sync> Reloaded<T> {
     }
 }
 
+fn stamps(files: &[PathBuf]) -> Vec<(PathBuf, Stamp)> {
+    files.iter().map(|file| (file.clone(), stamp(file))).collect()
+}
+
 fn stamp(path: &PathBuf) -> Stamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
-fn read(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
-    files.iter().map(read_one).collect()
+fn read(files: &[PathBuf]) -> Result<Vec<Content>, String> {
+    files.iter().map(|file| Ok((file.clone(), read_one(file)?))).collect()
 }
 
 fn read_one(path: &PathBuf) -> Result<Vec<u8>, String> {
@@ -135,6 +201,35 @@ mod tests {
         fn sleep(&self, duration: Duration) -> knarr_apimachinery::clock::Sleep {
             SystemClock.sleep(duration)
         }
+    }
+
+    #[test]
+    fn a_folder_is_read_again_when_its_files_change() {
+        let folder = std::env::temp_dir().join(format!("reload-{}", uuid::Uuid::new_v4()));
+        std::fs::create_dir_all(folder.join("within.yaml")).unwrap();
+        let parse = |contents: &[Content]| -> Result<Vec<String>, String> {
+            contents.iter().map(|(_, bytes)| text(bytes).map(str::to_owned)).collect()
+        };
+        let open = || Reloaded::open_folder(folder.clone(), &["yaml", "json"], parse);
+        let clock = Manual(Mutex::default());
+        let value = open().unwrap();
+        let now = || {
+            *clock.0.lock().unwrap() += LOOK_EVERY;
+            value.get(&clock).join(" ")
+        };
+        assert_eq!(now(), "");
+        for (name, text) in [("b.yaml", "b"), ("a.JSON", "a"), ("c.txt", "c")] {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        assert_eq!(now(), "a b");
+        std::fs::write(folder.join("c.yaml"), [0xff]).unwrap();
+        assert_eq!(now(), "a b", "a broken one is not taken");
+        std::fs::remove_file(folder.join("c.yaml")).unwrap();
+        std::fs::remove_file(folder.join("b.yaml")).unwrap();
+        assert_eq!(now(), "a");
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(now(), "a");
+        assert!(open().is_err());
     }
 
     #[test]

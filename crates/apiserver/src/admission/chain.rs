@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use knarr_api::admissionregistration::{mutatingwebhookconfiguration, validatingwebhookconfiguration};
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use super::webhooks::Configurations;
 use super::{AdmissionConfig, Attributes, PLUGINS, Plugin, Runs};
 use crate::server::Inner;
 
-/// Names of plugins that make no sense.
+/// Why the plugins cannot run as they are wanted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
     #[error("enable-admission-plugins plugin \"{0}\" is unknown")]
@@ -22,6 +23,9 @@ pub enum ChainError {
     UnknownDisabled(String),
     #[error("[\"{0}\"] in enable-admission-plugins and disable-admission-plugins overlapped")]
     Both(String),
+    /// Policies or webhooks of files.
+    #[error("couldn't init admission plugin \"{plugin}\": {why}")]
+    Manifests { plugin: &'static str, why: String },
 }
 
 /// The plugins of one server, with what they remember.
@@ -44,20 +48,28 @@ impl Admission {
         let plugins = PLUGINS.iter().filter(|(d, p)| runs(*d, p.name(), enabled, disabled)).map(|(_, p)| *p);
         let chain: Vec<_> = plugins.enumerate().collect();
         let metrics = Metrics::new(chain.iter().map(|(_, p)| p.name()).collect());
+        let failed = |plugin| move |why| ChainError::Manifests { plugin, why };
+        let folders = &settings.manifests;
         Ok(Self {
             chain,
             metrics,
             events: Buckets::default(),
             mutating: Configurations::new(
-                "mutatingwebhookconfigurations",
+                &mutatingwebhookconfiguration::RESOURCE,
                 settings.mutating_webhook_users.clone(),
-            ),
+                folders.mutating_webhooks.as_deref(),
+            )
+            .map_err(failed("MutatingAdmissionWebhook"))?,
             validating: Configurations::new(
-                "validatingwebhookconfigurations",
+                &validatingwebhookconfiguration::RESOURCE,
                 settings.validating_webhook_users.clone(),
-            ),
-            mutating_policies: Policies::default(),
-            validating_policies: Policies::default(),
+                folders.validating_webhooks.as_deref(),
+            )
+            .map_err(failed("ValidatingAdmissionWebhook"))?,
+            mutating_policies: Policies::new(folders.mutating_policies.as_deref())
+                .map_err(failed("MutatingAdmissionPolicy"))?,
+            validating_policies: Policies::new(folders.validating_policies.as_deref())
+                .map_err(failed("ValidatingAdmissionPolicy"))?,
         })
     }
 

@@ -11,6 +11,15 @@ use super::default_toleration_seconds::TolerationSeconds;
 use super::event_rate_limit::EventLimit;
 use super::pod_security::{Exemptions, Policy};
 
+/// `staticManifestsDir` of each plugin that has it: the folders of policies and webhooks that the API does not have.
+#[derive(Debug, Clone, Default)]
+pub struct Manifests {
+    pub mutating_policies: Option<PathBuf>,
+    pub mutating_webhooks: Option<PathBuf>,
+    pub validating_policies: Option<PathBuf>,
+    pub validating_webhooks: Option<PathBuf>,
+}
+
 /// Which plugins run, and the settings of those that have some.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionConfig {
@@ -36,6 +45,8 @@ pub struct AdmissionConfig {
     pub mutating_webhook_users: Option<Arc<Users>>,
     /// ValidatingAdmissionWebhook: the same.
     pub validating_webhook_users: Option<Arc<Users>>,
+    /// Policies and webhooks of files.
+    pub manifests: Manifests,
     /// NodeRestriction: the node of this very server, which may call itself a part of the control plane.
     pub control_plane_node: Option<String>,
 }

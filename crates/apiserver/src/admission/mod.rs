@@ -8,6 +8,7 @@ mod chain;
 mod config;
 mod configuration;
 mod lookup;
+mod manifests;
 mod metrics;
 
 pub mod always;

@@ -205,11 +205,10 @@ mod tests {
             ),
             // Does not act.
             (
-                "ManifestBasedAdmissionControlConfig=true",
-                "refused: cannot set feature gate ManifestBasedAdmissionControlConfig to true: it is not implemented \
-                 (staticManifestsDir is refused)",
+                "CBORServingAndStorage=true",
+                "refused: cannot set feature gate CBORServingAndStorage to true: it is not implemented (there is no CBOR)",
             ),
-            ("ManifestBasedAdmissionControlConfig=false", ""),
+            ("CBORServingAndStorage=false", ""),
             (
                 "KubeletPSI=false",
                 "Setting GA feature gate KubeletPSI=false. It will be removed in a future release.",
@@ -255,7 +254,7 @@ mod tests {
         Features::default().show(&metrics);
         let text = metrics.render();
         for expected in [
-            "kubernetes_feature_enabled{name=\"ManifestBasedAdmissionControlConfig\",stage=\"BETA\"} 0",
+            "kubernetes_feature_enabled{name=\"ContainerCheckpoint\",stage=\"BETA\"} 0",
             "kubernetes_feature_enabled{name=\"KubeletPSI\",stage=\"\"} 0",
             "kubernetes_feature_enabled{name=\"WatchList\",stage=\"BETA\"} 1",
             "kubernetes_feature_enabled{name=\"GenericWorkload\",stage=\"BETA\"} 0",

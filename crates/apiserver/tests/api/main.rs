@@ -3,6 +3,7 @@
 mod access;
 mod admission;
 mod admission_configuration;
+mod admission_manifests;
 mod admission_webhooks;
 mod aggregation;
 mod answers;

@@ -86,10 +86,24 @@ const LOADERS: &[(&str, Load)] = &[
     ("ValidatingAdmissionWebhook", webhooks::load_validating),
 ];
 
-/// Admission that its operator believes in must not be missing without a word.
-fn no_manifests() -> String {
-    "staticManifestsDir: Forbidden: policies and webhooks of files are not supported by this server"
-        .to_owned()
+/// A plugin's `staticManifestsDir`: absolute, and a folder.
+fn manifests_folder(text: &str) -> Result<Option<PathBuf>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let invalid = |why: &str| {
+        let path = knarr_apimachinery::field::Path::new("staticManifestsDir");
+        Err(knarr_apimachinery::field::Error::invalid(&path, text, why).to_string())
+    };
+    let path = PathBuf::from(text);
+    if !path.is_absolute() {
+        return invalid("must be an absolute file path");
+    }
+    match std::fs::metadata(&path) {
+        Err(error) => invalid(&format!("unable to read: {error}")),
+        Ok(metadata) if !metadata.is_dir() => invalid("must be a directory"),
+        Ok(_) => Ok(Some(path)),
+    }
 }
 
 /// The settings with what their file says.

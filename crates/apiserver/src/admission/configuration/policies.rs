@@ -1,8 +1,11 @@
-//! ValidatingAdmissionPolicyConfiguration and MutatingAdmissionPolicyConfiguration: policies of files, which are refused.
+//! ValidatingAdmissionPolicyConfiguration and MutatingAdmissionPolicyConfiguration: where policies of files are.
+
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::manifests_folder;
 use super::strict::{self, Shape};
 use crate::admission::AdmissionConfig;
 
@@ -16,16 +19,18 @@ struct File {
     static_manifests_dir: String,
 }
 
-pub fn load_mutating(value: Option<&Value>, _: &mut AdmissionConfig) -> Result<(), String> {
-    check(value, "MutatingAdmissionPolicyConfiguration")
+pub fn load_mutating(value: Option<&Value>, settings: &mut AdmissionConfig) -> Result<(), String> {
+    settings.manifests.mutating_policies = folder(value, "MutatingAdmissionPolicyConfiguration")?;
+    Ok(())
 }
 
-pub fn load_validating(value: Option<&Value>, _: &mut AdmissionConfig) -> Result<(), String> {
-    check(value, "ValidatingAdmissionPolicyConfiguration")
+pub fn load_validating(value: Option<&Value>, settings: &mut AdmissionConfig) -> Result<(), String> {
+    settings.manifests.validating_policies = folder(value, "ValidatingAdmissionPolicyConfiguration")?;
+    Ok(())
 }
 
-fn check(value: Option<&Value>, kind: &str) -> Result<(), String> {
-    let Some(value) = value else { return Ok(()) };
+fn folder(value: Option<&Value>, kind: &str) -> Result<Option<PathBuf>, String> {
+    let Some(value) = value else { return Ok(None) };
     let file: File = strict::decode(value, &[(VERSION, kind)], &SHAPE)?;
-    if file.static_manifests_dir.is_empty() { Ok(()) } else { Err(super::no_manifests()) }
+    manifests_folder(&file.static_manifests_dir)
 }

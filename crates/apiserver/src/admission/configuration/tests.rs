@@ -194,7 +194,19 @@ fn plugins_refuse_what_they_cannot_follow() {
             "ValidatingAdmissionPolicy",
             "ValidatingAdmissionPolicyConfiguration",
             json!({"staticManifestsDir": "/x"}),
-            "staticManifestsDir: Forbidden",
+            "staticManifestsDir: Invalid value: \"/x\": unable to read",
+        ),
+        (
+            "MutatingAdmissionWebhook",
+            "WebhookAdmissionConfiguration",
+            json!({"staticManifestsDir": "x"}),
+            "staticManifestsDir: Invalid value: \"x\": must be an absolute file path",
+        ),
+        (
+            "MutatingAdmissionPolicy",
+            "MutatingAdmissionPolicyConfiguration",
+            json!({"staticManifestsDir": "/proc/self/stat"}),
+            "must be a directory",
         ),
         ("MutatingAdmissionPolicy", "ValidatingAdmissionPolicyConfiguration", json!({}), "no kind"),
     ] {

@@ -1,4 +1,4 @@
-//! WebhookAdmissionConfiguration: who the API server is to webhooks, by their hosts.
+//! WebhookAdmissionConfiguration: who the API server is to webhooks, by their hosts, and where webhooks of files are.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use knarr_client::kubeconfig::Users;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::manifests_folder;
 use super::strict::{self, Shape};
 use crate::admission::AdmissionConfig;
 
@@ -24,17 +25,17 @@ struct File {
 }
 
 pub fn load_mutating(value: Option<&Value>, settings: &mut AdmissionConfig) -> Result<(), String> {
-    settings.mutating_webhook_users = users(value)?;
+    (settings.mutating_webhook_users, settings.manifests.mutating_webhooks) = read(value)?;
     Ok(())
 }
 
 pub fn load_validating(value: Option<&Value>, settings: &mut AdmissionConfig) -> Result<(), String> {
-    settings.validating_webhook_users = users(value)?;
+    (settings.validating_webhook_users, settings.manifests.validating_webhooks) = read(value)?;
     Ok(())
 }
 
-fn users(value: Option<&Value>) -> Result<Option<Arc<Users>>, String> {
-    let Some(value) = value else { return Ok(None) };
+fn read(value: Option<&Value>) -> Result<(Option<Arc<Users>>, Option<PathBuf>), String> {
+    let Some(value) = value else { return Ok((None, None)) };
     let file: File = strict::decode(value, KINDS, &SHAPE)?;
     let path = file.kube_config_file;
     if !path.as_os_str().is_empty() && !path.is_absolute() {
@@ -42,11 +43,10 @@ fn users(value: Option<&Value>) -> Result<Option<Arc<Users>>, String> {
         let error = Error::invalid(&Path::new("kubeConfigFile"), shown, "must be an absolute file path");
         return Err(error.to_string());
     }
-    if !file.static_manifests_dir.is_empty() {
-        return Err(super::no_manifests());
-    }
+    let manifests = manifests_folder(&file.static_manifests_dir)?;
     if path.as_os_str().is_empty() {
-        return Ok(None);
+        return Ok((None, manifests));
     }
-    Users::load(&path).map(|users| Some(Arc::new(users))).map_err(|e| e.to_string())
+    let users = Users::load(&path).map_err(|e| e.to_string())?;
+    Ok((Some(Arc::new(users)), manifests))
 }

@@ -1,24 +1,27 @@
 //! The policies with their bindings, read when they change and compiled once.
 
 use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use knarr_api::resource::Resource;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 
 use super::matching::MatchResources;
 use super::params::{ParamKind, ParamRef};
-use crate::admission::lookup;
-use crate::admission::webhooks::GROUP;
+use crate::admission::webhooks::{Concerned, GROUP};
+use crate::admission::{lookup, manifests};
 use crate::registry::Request;
+use crate::reload::{Content, Reloaded};
 use crate::server::Inner;
 use crate::thread_safe::ThreadSafe;
 
 /// What a policy's expressions are compiled to.
-pub trait Compiled: Sized + Send + Sync {
-    const POLICIES: &'static str;
-    const BINDINGS: &'static str;
+pub trait Compiled: Sized + Send + Sync + 'static {
+    const POLICIES: &'static Resource;
+    const BINDINGS: &'static Resource;
 
     /// From the policy's `spec`.
     fn compile(spec: &Value) -> Self;
@@ -51,34 +54,61 @@ pub struct Bound<C> {
     pub bindings: Vec<Binding>,
 }
 
+/// Policies in the order that they are asked in.
+type All<C> = Arc<Vec<Arc<Bound<C>>>>;
+
+/// The policies as they were read, at which generations of the caches, and those of files among them.
 struct Read<C> {
     generations: (u64, u64),
-    bound: Arc<Vec<Bound<C>>>,
+    of_files: All<C>,
+    bound: All<C>,
 }
 
 /// All policies of one sort.
 pub struct Policies<C> {
+    /// Those that the server's operator keeps in files.
+    manifests: Option<Reloaded<Vec<Arc<Bound<C>>>>>,
     read: ArcSwapOption<Read<C>>,
 }
 
-impl<C> Default for Policies<C> {
-    fn default() -> Self {
-        Self { read: ArcSwapOption::empty() }
-    }
-}
-
 impl<C: Compiled> Policies<C> {
-    /// All policies that are bound, by their names.
-    pub fn bound(&self, request: &Request, server: &Inner) -> Result<Arc<Vec<Bound<C>>>, StatusError> {
-        let (policies, bindings) =
-            (server.table.find(GROUP, "v1", C::POLICIES), server.table.find(GROUP, "v1", C::BINDINGS));
-        let (Some(policies), Some(bindings)) = (policies, bindings) else { return Ok(Arc::default()) };
+    /// `manifests` is a folder of policies and bindings that the API does not have.
+    pub fn new(manifests: Option<&Path>) -> Result<Self, String> {
+        let open = |folder: &Path| {
+            Reloaded::open_folder(folder.to_owned(), manifests::EXTENSIONS, of_manifests)
+                .map_err(|why| format!("failed to load static policy manifests from {folder:?}: {why}"))
+        };
+        Ok(Self { manifests: manifests.map(open).transpose()?, read: ArcSwapOption::empty() })
+    }
+
+    /// The policies that are concerned and bound: those of files first, then all others by their names.
+    pub fn bound(
+        &self,
+        concerned: Concerned,
+        request: &Request,
+        server: &Inner,
+    ) -> Result<All<C>, StatusError> {
+        if concerned == Concerned::None {
+            return Ok(Arc::default());
+        }
+        let of_files = self.manifests.as_ref().map(|m| m.get(server.clock.as_ref())).unwrap_or_default();
+        if concerned == Concerned::Manifests {
+            return Ok(of_files);
+        }
+        let find = |resource: &Resource| server.table.find(GROUP, "v1", resource.types.plural);
+        let (Some(policies), Some(bindings)) = (find(C::POLICIES), find(C::BINDINGS)) else {
+            return Ok(of_files);
+        };
         lookup::check_readable(request, &policies, None)?;
         lookup::check_readable(request, &bindings, None)?;
         let (policies, bindings) = (policies.cache()?, bindings.cache()?);
         let generations = (policies.generation(), bindings.generation());
         let before = self.read.load_full();
-        if let Some(read) = before.as_ref().filter(|r| r.generations == generations) {
+        let same = |r: &&Arc<Read<C>>| {
+            let no_files = r.of_files.is_empty() && of_files.is_empty();
+            r.generations == generations && (no_files || Arc::ptr_eq(&r.of_files, &of_files))
+        };
+        if let Some(read) = before.as_ref().filter(same) {
             return Ok(Arc::clone(&read.bound));
         }
         let mut by_policy: HashMap<String, Vec<Binding>> = HashMap::new();
@@ -88,18 +118,34 @@ impl<C: Compiled> Policies<C> {
             by_policy.entry(policy).or_default().push(binding(&value));
         }
         let known = known(before.as_deref());
-        let mut bound = Vec::new();
+        let mut bound = of_files.to_vec();
         for object in policies.list(None) {
             let Some(bindings) = by_policy.remove(object.name()) else { continue };
             let Ok(value) = serde_json::from_slice::<Value>(&object.json()) else { continue };
             let identity = identity(&value);
             let policy = known.get(&identity).map_or_else(|| Arc::new(policy(&value, identity)), Arc::clone);
-            bound.push(Bound { policy, bindings });
+            bound.push(Arc::new(Bound { policy, bindings }));
         }
         let bound = Arc::new(bound);
-        self.read.store(Some(Arc::new(Read { generations, bound: Arc::clone(&bound) })));
+        self.read.store(Some(Arc::new(Read { generations, of_files, bound: Arc::clone(&bound) })));
         Ok(bound)
     }
+}
+
+/// The policies of files, each with its bindings.
+fn of_manifests<C: Compiled>(files: &[Content]) -> Result<Vec<Arc<Bound<C>>>, String> {
+    let mut found = manifests::read(files, &[C::POLICIES, C::BINDINGS])?.into_iter();
+    let (policies, bindings) = (found.next().unwrap_or_default(), found.next().unwrap_or_default());
+    manifests::check_policies(&policies, &bindings)?;
+    let mut bound = Vec::new();
+    for value in &policies {
+        let of_policy = bindings.iter().filter(|b| b["spec"]["policyName"] == value["metadata"]["name"]);
+        let bindings: Vec<Binding> = of_policy.map(binding).collect();
+        if !bindings.is_empty() {
+            bound.push(Arc::new(Bound { policy: Arc::new(policy(value, identity(value))), bindings }));
+        }
+    }
+    Ok(bound)
 }
 
 fn known<C>(before: Option<&Read<C>>) -> HashMap<(String, String), Arc<Policy<C>>> {

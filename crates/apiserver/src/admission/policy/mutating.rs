@@ -5,6 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::StatusCause;
 use knarr_api::admissionregistration::expressions::{Offers, declarations};
+use knarr_api::admissionregistration::{mutatingadmissionpolicy, mutatingadmissionpolicybinding};
+use knarr_api::resource::Resource;
 use knarr_apimachinery::schema::{self, validate::decode_request};
 use knarr_apimachinery::status::StatusError;
 use knarr_cel::library::authz::Check;
@@ -18,7 +20,7 @@ use super::patches::{Mutation, MutationKind, Schemas, mutated};
 use super::questions::Questions;
 use super::variables::Variables;
 use crate::admission::match_conditions::MatchConditions;
-use crate::admission::webhooks::{Invocation, is_exempt, presented, versions, whole};
+use crate::admission::webhooks::{Invocation, concerned, presented, versions, whole};
 use crate::admission::{Attributes, Operation, Plugin, Reinvocation};
 use crate::registry::served::Served;
 use crate::server::Inner;
@@ -37,8 +39,8 @@ pub struct Mutations {
 }
 
 impl Compiled for Mutations {
-    const POLICIES: &'static str = "mutatingadmissionpolicies";
-    const BINDINGS: &'static str = "mutatingadmissionpolicybindings";
+    const POLICIES: &'static Resource = &mutatingadmissionpolicy::RESOURCE;
+    const BINDINGS: &'static Resource = &mutatingadmissionpolicybinding::RESOURCE;
 
     fn compile(spec: &Value) -> Self {
         let params = spec["paramKind"].is_object();
@@ -118,10 +120,8 @@ impl Plugin for MutatingAdmissionPolicy {
     }
 
     async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if is_exempt(attributes) {
-            return Ok(());
-        }
-        let bound = server.admission.mutating_policies.bound(attributes.request, server)?;
+        let bound =
+            server.admission.mutating_policies.bound(concerned(attributes), attributes.request, server)?;
         if bound.is_empty() {
             return Ok(());
         }

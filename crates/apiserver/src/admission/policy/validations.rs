@@ -1,6 +1,8 @@
 //! What a validating policy says to one object: its decisions and audit annotations.
 
 use knarr_api::admissionregistration::expressions::{Offers, declarations};
+use knarr_api::admissionregistration::{validatingadmissionpolicy, validatingadmissionpolicybinding};
+use knarr_api::resource::Resource;
 use knarr_cel::{Budget, Type, Value};
 use serde_json::Value as Json;
 
@@ -52,8 +54,8 @@ pub struct Outcome {
 }
 
 impl Compiled for Validations {
-    const POLICIES: &'static str = "validatingadmissionpolicies";
-    const BINDINGS: &'static str = "validatingadmissionpolicybindings";
+    const POLICIES: &'static Resource = &validatingadmissionpolicy::RESOURCE;
+    const BINDINGS: &'static Resource = &validatingadmissionpolicybinding::RESOURCE;
 
     fn compile(spec: &Json) -> Self {
         let params = spec["paramKind"].is_object();

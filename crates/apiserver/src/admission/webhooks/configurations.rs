@@ -1,21 +1,24 @@
 //! The webhooks of all configurations, read when they change.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use knarr_api::resource::Resource;
 use knarr_apimachinery::selector::Selector;
 use knarr_apimachinery::status::StatusError;
 use knarr_client::kubeconfig::Users;
 use serde_json::Value;
 
-use super::GROUP;
-use crate::admission::lookup;
+use super::{Concerned, GROUP};
 use crate::admission::match_conditions::MatchConditions;
 use crate::admission::policy::definitions::named;
+use crate::admission::{lookup, manifests};
 use crate::registry::Request;
+use crate::reload::{Content, Reloaded};
 use crate::server::Inner;
 use crate::thread_safe::ThreadSafe;
 use crate::webhook::Target;
@@ -70,9 +73,12 @@ pub struct Hook {
     pub sort: &'static str,
 }
 
-/// The hooks as they were read, and at which generation of the cache.
+type Hooks = Arc<Vec<Arc<Hook>>>;
+
+/// The hooks as they were read, at which generation of the cache, and those of files among them.
 struct Read {
     generation: u64,
+    of_files: Hooks,
     hooks: Arc<Vec<Arc<Hook>>>,
 }
 
@@ -81,44 +87,78 @@ pub struct Configurations {
     plural: &'static str,
     /// Who the API server is to them.
     users: Option<Arc<Users>>,
+    /// Those that the server's operator keeps in files.
+    manifests: Option<Reloaded<Vec<Arc<Hook>>>>,
     read: ArcSwapOption<Read>,
 }
 
 impl Configurations {
-    pub fn new(plural: &'static str, users: Option<Arc<Users>>) -> Self {
-        Self { plural, users, read: ArcSwapOption::empty() }
+    /// `manifests` is a folder of webhooks that the API does not have.
+    pub fn new(
+        resource: &'static Resource,
+        users: Option<Arc<Users>>,
+        manifests: Option<&Path>,
+    ) -> Result<Self, String> {
+        let of_manifests = users.clone();
+        let parse = move |files: &[Content]| {
+            let configurations =
+                manifests::read(files, &[resource])?.into_iter().flatten().collect::<Vec<_>>();
+            manifests::check_webhooks(&configurations)?;
+            let identify = |hook| Arc::new(identified(hook, of_manifests.as_deref()));
+            Ok(configurations.iter().flat_map(hooks_of).map(identify).collect())
+        };
+        let open = |folder: &Path| {
+            Reloaded::open_folder(folder.to_owned(), manifests::EXTENSIONS, parse)
+                .map_err(|why| format!("failed to load static webhook manifests from {folder:?}: {why}"))
+        };
+        let manifests = manifests.map(open).transpose()?;
+        Ok(Self { plural: resource.types.plural, users, manifests, read: ArcSwapOption::empty() })
     }
 
-    /// All hooks, by the configurations' names.
+    /// The hooks that are concerned: those of files first, then all others by the configurations' names.
     ///
     /// They come from the watch cache: a configuration that was written just now may miss the next few requests, as it
     /// may upstream.
-    pub fn hooks(&self, request: &Request, server: &Inner) -> Result<Arc<Vec<Arc<Hook>>>, StatusError> {
-        let Some(served) = server.table.find(GROUP, "v1", self.plural) else { return Ok(Arc::default()) };
+    pub fn hooks(
+        &self,
+        concerned: Concerned,
+        request: &Request,
+        server: &Inner,
+    ) -> Result<Hooks, StatusError> {
+        if concerned == Concerned::None {
+            return Ok(Arc::default());
+        }
+        let of_files = self.manifests.as_ref().map(|m| m.get(server.clock.as_ref())).unwrap_or_default();
+        let served = server.table.find(GROUP, "v1", self.plural);
+        let Some(served) = served.filter(|_| concerned == Concerned::All) else { return Ok(of_files) };
         lookup::check_readable(request, &served, None)?;
         let cache = served.cache()?;
         let generation = cache.generation();
-        if let Some(read) = self.read.load().as_ref().filter(|r| r.generation == generation) {
+        let same = |r: &&Arc<Read>| r.generation == generation && is_same(&r.of_files, &of_files);
+        if let Some(read) = self.read.load().as_ref().filter(same) {
             return Ok(Arc::clone(&read.hooks));
         }
         let objects = cache.list(None);
         let values = objects.iter().filter_map(|o| serde_json::from_slice::<Value>(&o.json()).ok());
-        let hooks: Arc<Vec<_>> =
-            Arc::new(values.flat_map(|v| hooks_of(&v)).map(|hook| Arc::new(self.identified(hook))).collect());
-        self.read.store(Some(Arc::new(Read { generation, hooks: Arc::clone(&hooks) })));
+        let of_api =
+            values.flat_map(|v| hooks_of(&v)).map(|hook| Arc::new(identified(hook, self.users.as_deref())));
+        let hooks: Hooks = Arc::new(of_files.iter().cloned().chain(of_api).collect());
+        self.read.store(Some(Arc::new(Read { generation, of_files, hooks: Arc::clone(&hooks) })));
         Ok(hooks)
     }
 }
 
-impl Configurations {
-    /// The hook with what the API server authenticates itself by at its host.
-    fn identified(&self, mut hook: Hook) -> Hook {
-        if let (Some(users), Ok(target)) = (&self.users, &mut hook.target) {
-            target.identity =
-                target.host_and_port().and_then(|(host, port)| users.of_host(&host, port)).cloned();
-        }
-        hook
+/// Whether the files have not changed; without files every value is a new one.
+fn is_same(a: &Hooks, b: &Hooks) -> bool {
+    Arc::ptr_eq(a, b) || a.is_empty() && b.is_empty()
+}
+
+/// The hook with what the API server authenticates itself by at its host.
+fn identified(mut hook: Hook, users: Option<&Users>) -> Hook {
+    if let (Some(users), Ok(target)) = (users, &mut hook.target) {
+        target.identity = target.host_and_port().and_then(|(host, port)| users.of_host(&host, port)).cloned();
     }
+    hook
 }
 
 fn strings(value: &Value) -> Vec<String> {

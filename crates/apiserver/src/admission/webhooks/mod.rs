@@ -23,24 +23,30 @@ pub use validating::ValidatingAdmissionWebhook;
 /// The group of webhook configurations and policies.
 pub const GROUP: &str = "admissionregistration.k8s.io";
 
-/// Webhooks and policies look at everything but what they are themselves made of, lest nobody can repair them, and the
-/// reviews that authentication and authorization need.
-pub(super) fn is_exempt(attributes: &Attributes<'_>) -> bool {
-    match attributes.resource.group {
-        GROUP => matches!(
-            attributes.resource.plural,
+/// Which webhooks and policies have a say about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concerned {
+    All,
+    /// Those of files alone: about what the others are made of, lest nobody can repair them.
+    Manifests,
+    /// Reviews that authentication and authorization need.
+    None,
+}
+
+pub(super) fn concerned(attributes: &Attributes<'_>) -> Concerned {
+    match (attributes.resource.group, attributes.resource.plural) {
+        (
+            GROUP,
             "mutatingadmissionpolicies"
-                | "mutatingadmissionpolicybindings"
-                | "mutatingwebhookconfigurations"
-                | "validatingadmissionpolicies"
-                | "validatingadmissionpolicybindings"
-                | "validatingwebhookconfigurations"
-        ),
-        "authentication.k8s.io" => {
-            matches!(attributes.resource.plural, "selfsubjectreviews" | "tokenreviews")
-        }
-        "authorization.k8s.io" => attributes.resource.plural.ends_with("reviews"),
-        _ => false,
+            | "mutatingadmissionpolicybindings"
+            | "mutatingwebhookconfigurations"
+            | "validatingadmissionpolicies"
+            | "validatingadmissionpolicybindings"
+            | "validatingwebhookconfigurations",
+        ) => Concerned::Manifests,
+        ("authentication.k8s.io", "selfsubjectreviews" | "tokenreviews") => Concerned::None,
+        ("authorization.k8s.io", plural) if plural.ends_with("reviews") => Concerned::None,
+        _ => Concerned::All,
     }
 }
 

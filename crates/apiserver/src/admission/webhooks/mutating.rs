@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::configurations::Hook;
 use super::matching::{self, Invocation};
 use super::review::Verdict;
-use super::{Failure, call, closed, is_exempt, versions};
+use super::{Failure, call, closed, concerned, versions};
 use crate::admission::{Attributes, Operation, Plugin, Reinvocation};
 use crate::server::Inner;
 
@@ -29,10 +29,7 @@ impl Plugin for MutatingAdmissionWebhook {
     }
 
     async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if is_exempt(attributes) {
-            return Ok(());
-        }
-        let hooks = server.admission.mutating.hooks(attributes.request, server)?;
+        let hooks = server.admission.mutating.hooks(concerned(attributes), attributes.request, server)?;
         if hooks.is_empty() {
             return Ok(());
         }

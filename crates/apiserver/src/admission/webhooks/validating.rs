@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::configurations::Hook;
 use super::matching::{self, Invocation};
 use super::mutating::presented;
-use super::{Failure, call, closed, is_exempt};
+use super::{Failure, call, closed, concerned};
 use crate::admission::{Attributes, Operation, Plugin};
 use crate::server::Inner;
 
@@ -25,10 +25,7 @@ impl Plugin for ValidatingAdmissionWebhook {
     }
 
     async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        if is_exempt(attributes) {
-            return Ok(());
-        }
-        let hooks = server.admission.validating.hooks(attributes.request, server)?;
+        let hooks = server.admission.validating.hooks(concerned(attributes), attributes.request, server)?;
         if hooks.is_empty() {
             return Ok(());
         }
