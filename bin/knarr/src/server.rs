@@ -242,6 +242,8 @@ async fn run_async(args: ServerArgs) -> Result<()> {
             ended.context("the API server ended unexpectedly")?.context("the API server could not serve")?;
             bail!("the API server does not listen any more");
         }
+        // Nor without its store, which a new process opens again: everything acknowledged is on the disk.
+        () = store.closed() => bail!("the store ended unexpectedly"),
     }
     println!("\nStopping; containers go on and are taken up again at the next start");
     stop.cancel();

@@ -191,6 +191,10 @@ impl Store for Shifted {
     async fn close(&self) -> Result<()> {
         self.inner.close().await
     }
+
+    async fn closed(&self) {
+        self.inner.closed().await;
+    }
 }
 
 #[cfg(test)]

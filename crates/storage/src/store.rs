@@ -90,4 +90,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Finishes the writes under way, ends all watches and releases the files.
     async fn close(&self) -> Result<()>;
+
+    /// Returns once the store is closed, by whoever closed it or by a fault in its code, after which it has to be opened
+    /// again. Never where it cannot end by itself.
+    async fn closed(&self) {
+        std::future::pending().await
+    }
 }

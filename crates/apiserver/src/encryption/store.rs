@@ -222,4 +222,8 @@ impl Store for EncryptedStore {
     async fn close(&self) -> Result<()> {
         self.inner.close().await
     }
+
+    async fn closed(&self) {
+        self.inner.closed().await;
+    }
 }

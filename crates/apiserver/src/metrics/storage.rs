@@ -124,6 +124,10 @@ impl Store for MeteredStore {
     async fn close(&self) -> Result<()> {
         self.inner.close().await
     }
+
+    async fn closed(&self) {
+        self.inner.closed().await;
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+
 use super::hub::Hub;
 use super::quota::Limits;
 use super::state::State;
@@ -34,6 +36,8 @@ pub(super) struct Core {
     deadlines: Mutex<BTreeMap<LeaseId, Duration>>,
     health: Mutex<Health>,
     closed: AtomicBool,
+    /// Notified when it is.
+    ended: Notify,
     pub(super) options: Options,
     pub(super) limits: Limits,
     pub(super) file: Option<PathBuf>,
@@ -52,6 +56,7 @@ impl Core {
             deadlines: Mutex::new(deadlines),
             health: Mutex::default(),
             closed: AtomicBool::new(false),
+            ended: Notify::new(),
             options,
             limits,
             file,
@@ -114,6 +119,17 @@ impl Core {
         self.closed.store(true, Ordering::Release);
         if let Ok(mut hub) = self.hub() {
             hub.close();
+        }
+        self.ended.notify_waiters();
+    }
+
+    /// Returns once it is closed.
+    pub(super) async fn closed(&self) {
+        let mut ended = std::pin::pin!(self.ended.notified());
+        // Whoever closes from here on notifies this one.
+        ended.as_mut().enable();
+        if self.check_open().is_ok() {
+            ended.await;
         }
     }
 }

@@ -289,4 +289,8 @@ impl Store for Embedded {
             result => result,
         }
     }
+
+    async fn closed(&self) {
+        self.core.closed().await;
+    }
 }

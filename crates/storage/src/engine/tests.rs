@@ -159,6 +159,38 @@ async fn a_closed_store_ends_its_watches_and_refuses_everything() {
     }
 }
 
+/// A journal with a fault in its code.
+struct FaultyJournal;
+
+impl Journal for FaultyJournal {
+    fn commit(&mut self, _batch: &batch::Batch) -> std::result::Result<(), CommitError> {
+        panic!("a fault in the code");
+    }
+
+    fn reopen(&mut self) -> std::result::Result<Fate, CommitError> {
+        Ok(Fate::Lost)
+    }
+}
+
+/// So that the process can end, and another one open the file again.
+#[tokio::test]
+async fn whoever_waits_for_the_end_hears_of_every_end() {
+    let store = Arc::new(Embedded::start(State::default(), FaultyJournal, Options::default(), None).unwrap());
+    let waiting = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.closed().await }
+    });
+    let early = tokio::time::timeout(Duration::from_millis(20), store.closed()).await;
+    assert!(early.is_err(), "it is open");
+    let write = store.put(Bytes::from("k"), Bytes::new(), Precondition::Any, None).await;
+    assert_eq!(write, Err(Error::Closed));
+    waiting.await.unwrap();
+    store.closed().await;
+    let closed = Embedded::memory(Options::default());
+    closed.close().await.unwrap();
+    closed.closed().await;
+}
+
 #[tokio::test]
 async fn sizes_are_limited() {
     let options = Options { max_key_bytes: 4, max_value_bytes: 8, max_txn_ops: 2, ..Options::default() };
