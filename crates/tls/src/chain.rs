@@ -1,4 +1,4 @@
-//! The chain of a server certificate that webpki refuses by its kind, checked as Go's `x509.Certificate.Verify` does.
+//! The chain of a certificate that webpki refuses by its kind, checked as Go's `x509.Certificate.Verify` does.
 //!
 //! It is stricter than Go in one thing: certificates with name constraints are no part of such a chain.
 
@@ -15,10 +15,17 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::p521::provider;
 
-/// Certificates between the server's and the root's.
+/// Certificates between the peer's and the root's.
 const MAX_INTERMEDIATES: usize = 8;
-/// Signatures that are checked for one server. Source: Go's `maxChainSignatureChecks`.
+/// Signatures that are checked for one peer. Source: Go's `maxChainSignatureChecks`.
 const MAX_SIGNATURES: usize = 100;
+
+/// What the peer is known by its certificate as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    Server,
+    Client,
+}
 
 /// A certificate and its bytes.
 struct Link<'a> {
@@ -64,16 +71,17 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Whether servers may be known by it, or by what it signs.
-    fn serves(&self) -> bool {
-        match self.parsed.extended_key_usage() {
-            Ok(None) => true,
-            Ok(Some(usage)) => usage.value.any || usage.value.server_auth,
-            Err(_) => false,
+    /// Whether such peers may be known by it, or by what it signs.
+    fn serves(&self, purpose: Purpose) -> bool {
+        match (self.parsed.extended_key_usage(), purpose) {
+            (Ok(None), _) => true,
+            (Ok(Some(usage)), Purpose::Server) => usage.value.any || usage.value.server_auth,
+            (Ok(Some(usage)), Purpose::Client) => usage.value.any || usage.value.client_auth,
+            (Err(_), _) => false,
         }
     }
 
-    /// Whether it may sign a certificate with so many others between that one and the server's.
+    /// Whether it may sign a certificate with so many others between that one and the peer's.
     fn may_sign(&self, below: usize) -> bool {
         let signs = match self.parsed.key_usage() {
             Ok(usage) => usage.is_none_or(|usage| usage.value.key_cert_sign()),
@@ -103,8 +111,9 @@ impl<'a> Link<'a> {
     }
 }
 
-/// Whether a chain leads from the server's certificate to a root, which it may be itself.
+/// Whether a chain leads from the peer's certificate to a root, which it may be itself.
 pub fn verify(
+    purpose: Purpose,
     leaf: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
     roots: &[CertificateDer<'static>],
@@ -115,22 +124,25 @@ pub fn verify(
     if !link.is_understood() {
         return Err(CertificateError::UnhandledCriticalExtension.into());
     }
-    if !link.serves() {
+    if !link.serves(purpose) {
         return Err(CertificateError::InvalidPurpose.into());
     }
     if roots.contains(leaf) {
         return Ok(());
     }
-    let candidates = Candidates { roots: usable(roots, now), intermediates: usable(intermediates, now) };
+    let candidates =
+        Candidates { roots: usable(purpose, roots, now), intermediates: usable(purpose, intermediates, now) };
     match candidates.lead_to_root(&link, 0, &mut 0) {
         true => Ok(()),
         false => Err(CertificateError::UnknownIssuer.into()),
     }
 }
 
-fn usable<'a>(certificates: &'a [CertificateDer<'a>], now: UnixTime) -> Vec<Link<'a>> {
+fn usable<'a>(purpose: Purpose, certificates: &'a [CertificateDer<'a>], now: UnixTime) -> Vec<Link<'a>> {
     let links = certificates.iter().filter_map(Link::new);
-    links.filter(|link| link.is_valid_at(now).is_ok() && link.is_understood() && link.serves()).collect()
+    let fits =
+        |link: &Link<'a>| link.is_valid_at(now).is_ok() && link.is_understood() && link.serves(purpose);
+    links.filter(fits).collect()
 }
 
 struct Candidates<'a> {
@@ -139,7 +151,7 @@ struct Candidates<'a> {
 }
 
 impl Candidates<'_> {
-    /// `below` certificates lie between this one and the server's; `signatures` were checked so far.
+    /// `below` certificates lie between this one and the peer's; `signatures` were checked so far.
     fn lead_to_root(&self, link: &Link<'_>, below: usize, signatures: &mut usize) -> bool {
         if self.roots.iter().any(|root| issued(link, root, below, signatures)) {
             return true;

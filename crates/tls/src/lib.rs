@@ -1,13 +1,15 @@
-//! TLS where Knarr is the client: which server certificates are accepted, and what Go would say of one that is not.
+//! Which certificates of servers and clients are accepted, and what Go would say of one that is not.
 
 mod any_certificate;
 mod chain;
+mod client_verifier;
 mod p521;
 mod roots;
 mod verifier;
 mod words;
 
 pub use any_certificate::AnyCertificate;
+pub use client_verifier::client_verifier;
 pub use p521::provider;
 pub use roots::Roots;
 pub use verifier::verifier;

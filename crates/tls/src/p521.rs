@@ -61,7 +61,7 @@ fn algorithms(of: WebPkiSupportedAlgorithms) -> WebPkiSupportedAlgorithms {
     }
 }
 
-/// The cryptography of every connection that Knarr opens.
+/// The cryptography of connections.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
     let make = || {

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-use crate::chain;
+use crate::chain::{self, Purpose};
 use crate::p521::provider;
 use crate::roots::Roots;
 
@@ -57,7 +57,7 @@ impl ServerCertVerifier for Verifier {
                 other => return other,
             }
         }
-        chain::verify(leaf, intermediates, &self.roots.certificates, now)?;
+        chain::verify(Purpose::Server, leaf, intermediates, &self.roots.certificates, now)?;
         verify_server_name(&ParsedCertificate::try_from(leaf)?, name)?;
         Ok(ServerCertVerified::assertion())
     }

@@ -11,10 +11,10 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use knarr_api::kind::Kind;
 use knarr_api::object::Object;
 use knarr_client::{Client, ListOptions, WatchEvent};
+use knarr_tls::Roots;
+use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
 use crate::pki::read;
@@ -120,13 +120,13 @@ fn configuration(
     authority: Option<&str>,
 ) -> Result<Arc<ServerConfig>> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+    let builder = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .context("no TLS")?;
     let builder = match authority {
         None => builder.with_no_client_auth(),
         Some(pem) => {
-            let mut roots = RootCertStore::empty();
+            let mut roots = Roots::empty();
             for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
                 roots.add(certificate.context("the clients' authority is not PEM")?)?;
             }
@@ -134,10 +134,7 @@ fn configuration(
                 bail!("the clients' authority has no certificate");
             }
             // Others come with a token, or as nobody.
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated()
-                .build()?;
-            builder.with_client_cert_verifier(verifier)
+            builder.with_client_cert_verifier(knarr_tls::client_verifier(roots)?)
         }
     };
     let mut config = builder.with_single_cert(chain.to_vec(), key.clone_key())?;

@@ -5,11 +5,11 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use knarr_tls::Roots;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -32,10 +32,8 @@ pub struct Identity {
 pub struct Refused(String);
 
 impl Verifier {
-    pub fn new(roots: RootCertStore) -> Result<Self, rustls::server::VerifierBuilderError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
-        Ok(Self(verifier))
+    pub fn new(roots: Roots) -> Result<Self, rustls::Error> {
+        knarr_tls::client_verifier(roots).map(Self)
     }
 
     /// The user that a chain stands for, now.

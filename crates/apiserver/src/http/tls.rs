@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use knarr_tls::Roots;
+use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{RootCertStore, ServerConfig};
 
 use crate::authn::x509::Verifier;
 use crate::config::{Config, ConfigError, Keypair};
@@ -20,8 +21,8 @@ pub fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<
 }
 
 /// A pool of authorities.
-pub fn roots(pem: &str, what: &'static str) -> Result<RootCertStore, ConfigError> {
-    let mut roots = RootCertStore::empty();
+fn roots(pem: &str, what: &'static str) -> Result<Roots, ConfigError> {
+    let mut roots = Roots::empty();
     for certificate in certificates(pem, what)? {
         roots.add(certificate).map_err(|e| ConfigError::Unusable { what, why: e.to_string() })?;
     }

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use knarr_tls::Roots;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
 use super::ServerError;
 
@@ -34,15 +34,11 @@ impl ClientAuthorities {
 }
 
 fn verifier(pem: &str) -> Result<Arc<dyn ClientCertVerifier>, ServerError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut roots = RootCertStore::empty();
+    let mut roots = Roots::empty();
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         roots.add(certificate?)?;
     }
-    // Clients without a certificate come with a token.
-    Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-        .allow_unauthenticated()
-        .build()?)
+    Ok(knarr_tls::client_verifier(roots)?)
 }
 
 impl ClientCertVerifier for ClientAuthorities {

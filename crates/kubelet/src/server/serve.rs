@@ -53,8 +53,6 @@ pub enum ServerError {
     Pem(#[from] rustls::pki_types::pem::Error),
     #[error("the kubelet's certificate, key or client CA cannot be used")]
     Tls(#[from] rustls::Error),
-    #[error("the kubelet's client CA cannot be used")]
-    Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
 /// A server that listens and does not answer yet.
