@@ -240,6 +240,8 @@ pub struct NodeOptions {
     pub kubelet_dir: PathBuf,
     pub kubelet_port: u16,
     pub healthz: Option<SocketAddr>,
+    /// That of the API server of the same process.
+    pub api_port: Option<u16>,
     pub thresholds: Thresholds,
     pub pod_max_pids: i64,
     pub reservation: Reservation,

@@ -174,6 +174,7 @@ fn network_config(options: &NodeOptions, pod_cidr: Ipv4Cidr) -> Result<pods::Pod
     config.local_addresses = vec![options.cluster_dns];
     config.reserved_ports = vec![options.kubelet_port];
     config.reserved_ports.extend(options.healthz.map(|address| address.port()));
+    config.reserved_ports.extend(options.api_port);
     config.blocked_destinations = options.network.pod_blocked_destinations();
     Ok(config)
 }

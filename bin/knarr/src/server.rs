@@ -461,6 +461,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         resolv_conf: args.node.resolv_conf(),
         kubelet_port: args.node.kubelet_port(),
         healthz: args.node.healthz(),
+        api_port: Some(options.port),
         thresholds: args.node.thresholds(),
         pod_max_pids: args.node.pod_max_pids(),
         reservation: args.node.reservation(true),

@@ -1,7 +1,8 @@
 //! Configuration read from files, read again whenever one of them changes.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -15,7 +16,7 @@ const MAX_FILE: u64 = 16 << 20;
 const MAX_FILES: usize = 1000;
 
 /// What tells one state of a file from the next.
-type Stamp = Option<(SystemTime, u64)>;
+type Stamp = Option<(SystemTime, u64, [i64; 4])>;
 
 /// A file with its content.
 pub type Content = (PathBuf, Vec<u8>);
@@ -42,7 +43,7 @@ impl Source {
         for entry in std::fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_lowercase();
-            if extensions.contains(&extension.as_str()) && !path.is_dir() {
+            if extensions.contains(&extension.as_str()) && path.is_file() {
                 files.push(path);
             }
         }
@@ -127,7 +128,12 @@ impl<T: Send + Sync> Reloaded<T> {
     }
 
     fn look(&self, now: Duration) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // Somebody else looks already: until then there is what was there.
+        let mut seen = match self.seen.try_lock() {
+            Ok(seen) => seen,
+            Err(TryLockError::WouldBlock) => return,
+            Err(TryLockError::Poisoned(seen)) => seen.into_inner(),
+        };
         if seen.looked.is_some_and(|at| now.saturating_sub(at) < LOOK_EVERY) {
             return;
         }
@@ -144,7 +150,19 @@ impl<T: Send + Sync> Reloaded<T> {
             return;
         }
         let shown = || files.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ");
-        match read(&files).and_then(|texts| (self.parse)(&texts)) {
+        let texts = match read(&files) {
+            Ok(texts) => texts,
+            // It may be in the middle of a change, or the machine short of something.
+            Err(error) => {
+                tracing::error!(
+                    files = shown(),
+                    error,
+                    "changed configuration cannot be read, the old one stays"
+                );
+                return;
+            }
+        };
+        match (self.parse)(&texts) {
             Ok(value) => {
                 tracing::info!(files = shown(), "configuration read again");
                 self.current.store(Arc::new(value));
@@ -163,7 +181,10 @@ fn stamps(files: &[PathBuf]) -> Vec<(PathBuf, Stamp)> {
 
 fn stamp(path: &PathBuf) -> Stamp {
     let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
+    // A copy may keep time and length.
+    let own =
+        [metadata.dev().cast_signed(), metadata.ino().cast_signed(), metadata.ctime(), metadata.ctime_nsec()];
+    Some((metadata.modified().ok()?, metadata.len(), own))
 }
 
 fn read(files: &[PathBuf]) -> Result<Vec<Content>, String> {

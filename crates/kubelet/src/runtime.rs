@@ -453,6 +453,7 @@ pub trait ContainerRuntime: Send + Sync + 'static {
     /// Connects to a TCP port on the sandbox's loopback.
     async fn port_forward(&self, sandbox_id: &str, port: u16) -> Result<Box<dyn Connection>>;
 
+    /// Without what it has written to its root.
     async fn container_stats(&self, id: &str) -> Result<ContainerStats>;
     async fn list_container_stats(&self, disk: Disk) -> Result<Vec<ContainerStats>>;
     async fn list_sandbox_stats(&self) -> Result<Vec<SandboxStats>>;

@@ -235,6 +235,7 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
         resolv_conf: args.node.resolv_conf(),
         kubelet_port: args.node.kubelet_port(),
         healthz: args.node.healthz(),
+        api_port: None,
         thresholds: args.node.thresholds(),
         pod_max_pids: args.node.pod_max_pids(),
         reservation: args.node.reservation(false),

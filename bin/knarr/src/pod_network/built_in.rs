@@ -41,8 +41,14 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-fn port(mapping: &PortMapping) -> pods::PortMapping {
-    pods::PortMapping {
+/// Pods have no IPv6: a port of such an address leads nowhere.
+fn port(mapping: &PortMapping) -> Option<pods::PortMapping> {
+    let host_ip = match mapping.host_ip.map(|ip| ip.to_canonical()) {
+        Some(IpAddr::V4(ip)) => Some(ip),
+        Some(IpAddr::V6(_)) => return None,
+        None => None,
+    };
+    Some(pods::PortMapping {
         protocol: match mapping.protocol {
             Protocol::Tcp => knarr_network::protocol::Protocol::Tcp,
             Protocol::Udp => knarr_network::protocol::Protocol::Udp,
@@ -50,11 +56,8 @@ fn port(mapping: &PortMapping) -> pods::PortMapping {
         },
         container_port: mapping.container_port,
         host_port: mapping.host_port,
-        host_ip: match mapping.host_ip {
-            Some(IpAddr::V4(ip)) => Some(ip),
-            _ => None,
-        },
-    }
+        host_ip,
+    })
 }
 
 fn addresses(found: pods::PodAddresses) -> Vec<IpAddr> {
@@ -77,7 +80,7 @@ impl PodNetwork for BuiltIn {
             sandbox_id: sandbox_id.to_owned(),
         };
         let (network, netns) = (self.get()?, netns.to_owned());
-        let ports: Vec<_> = ports.iter().map(port).collect();
+        let ports: Vec<_> = ports.iter().filter_map(port).collect();
         blocking(move || network.setup_pod(&pod, &netns, &ports).map(addresses)).await
     }
 

@@ -28,6 +28,7 @@ pub fn read(files: &[Content], resources: &[&'static Resource]) -> Result<Vec<Ve
     for (path, bytes) in files {
         let wrong = |why: String| format!("error loading {}: {why}", path.display());
         for document in documents(reload::text(bytes).map_err(wrong)?) {
+            let document = document.map_err(wrong)?;
             for (at, object) in objects(document, resources).map_err(wrong)? {
                 let name = named(&object, path).map_err(wrong)?;
                 let Some(of_kind) = found.get_mut(at) else { continue };
@@ -41,26 +42,32 @@ pub fn read(files: &[Content], resources: &[&'static Resource]) -> Result<Vec<Ve
 }
 
 /// The documents of a YAML text; those without content are left out.
-fn documents(text: &str) -> impl Iterator<Item = &str> {
+fn documents(text: &str) -> impl Iterator<Item = Result<&str, String>> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
         let text = rest?;
         let mut begun = 0;
         for line in text.split_inclusive('\n') {
             // The text itself may begin with a separator.
-            if line.starts_with("---") {
+            if let Some(behind) = line.strip_prefix("---") {
+                if !is_empty(behind) {
+                    rest = None;
+                    return Some(Err(format!("invalid Yaml document separator: {}", behind.trim())));
+                }
                 let (document, after) = text.split_at(begun);
                 rest = after.get(line.len()..);
-                return Some(document);
+                return Some(Ok(document));
             }
             begun += line.len();
         }
         rest = None;
-        Some(text)
+        Some(Ok(text))
     })
-    .filter(|document| {
-        document.lines().any(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'))
-    })
+    .filter(|document| document.as_ref().map_or(true, |text| !text.lines().all(is_empty)))
+}
+
+fn is_empty(line: &str) -> bool {
+    line.trim().is_empty() || line.trim_start().starts_with('#')
 }
 
 /// The objects of a document, defaulted and validated, each with the place of its resource. A list stands for its items.
@@ -104,7 +111,16 @@ fn items(
     if !is_list {
         return Ok(vec![(kind, value)]);
     }
-    let Value::Array(items) = value["items"].take() else { return Ok(Vec::new()) };
+    let fields = ["apiVersion", "items", "kind", "metadata"];
+    let unknown = value.as_object().and_then(|list| list.keys().find(|key| !fields.contains(&key.as_str())));
+    if let Some(field) = unknown {
+        return Err(format!("strict decoding error: unknown field {field:?}"));
+    }
+    let items = match value.get_mut("items").map(Value::take) {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(items)) => items,
+        Some(_) => return Err("the items of a list are not a list".to_owned()),
+    };
     items
         .into_iter()
         .map(|mut item| {

@@ -56,7 +56,7 @@ pub const FIELDS: &[Field] = &[
         "counted by the scheduler, and not enforced on the node",
     ),
     pods(
-        "containers|initContainers[*].env[*].valueFrom.fileKeyRef",
+        "containers|initContainers|ephemeralContainers[*].env[*].valueFrom.fileKeyRef",
         filled,
         "environment variables from files are not supported: the container will not start",
     ),
@@ -161,6 +161,20 @@ pub const FIELDS: &[Field] = &[
                 .any(|key| matches!(all[*key].as_str(), Some("Auto" | "auto")))
         },
         "topology-mode: the built-in service proxy does not prefer endpoints of its own zone",
+    ),
+    of(
+        "discovery.k8s.io",
+        "endpointslices",
+        "endpoints[*].hints.forZones",
+        filled,
+        "the built-in service proxy does not prefer endpoints of its own zone",
+    ),
+    of(
+        "",
+        "persistentvolumeclaims",
+        "spec.resources.requests.storage",
+        |_, claim| claim["spec"]["storageClassName"] == "local-path",
+        "the size of local-path volumes is not enforced: they may fill their node's disk",
     ),
     of(
         "storage.k8s.io",

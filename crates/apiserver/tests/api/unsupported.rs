@@ -129,6 +129,19 @@ fn cases() -> Vec<(String, Value, &'static str)> {
             "spec.externalTrafficPolicy: the built-in service proxy does not answer health checks",
         ),
         (
+            "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices".to_owned(),
+            json!({"metadata": {"name": "x"}, "addressType": "IPv4", "ports": [], "endpoints": [
+                {"addresses": ["192.0.2.1"], "zone": "a", "hints": {"forZones": [{"name": "a"}]}},
+            ]}),
+            "endpoints[0].hints.forZones: the built-in service proxy does not prefer endpoints",
+        ),
+        (
+            "/api/v1/namespaces/default/persistentvolumeclaims".to_owned(),
+            named(json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "local-path",
+                "resources": {"requests": {"storage": "1Gi"}}})),
+            "spec.resources.requests.storage: the size of local-path volumes is not enforced",
+        ),
+        (
             SERVICES.to_owned(),
             named(json!({"trafficDistribution": "PreferSameZone", "ports": ports})),
             "spec.trafficDistribution: the built-in service proxy does not prefer endpoints",

@@ -66,11 +66,12 @@ impl Conditions {
     pub fn fail(&mut self, message: &str, now: Timestamp) -> Option<i64> {
         let old = self.in_progress.as_ref()?;
         let generation = old.observed_generation;
-        if old.reason.as_deref() == Some(ERROR) && old.message.as_deref() == Some(message) {
-            return None;
+        // A message with figures is another one each time, of the same failure.
+        let known = old.reason.as_deref() == Some(ERROR);
+        if !known || old.message.as_deref() != Some(message) {
+            self.in_progress = Some(condition(IN_PROGRESS, Some(old), ERROR, message, generation, now));
         }
-        self.in_progress = Some(condition(IN_PROGRESS, Some(old), ERROR, message, generation, now));
-        Some(generation.unwrap_or(0))
+        (!known).then(|| generation.unwrap_or(0))
     }
 
     pub fn waiting_since(&self) -> Option<Timestamp> {

@@ -74,17 +74,23 @@ impl Allocations {
     /// A pod that was admitted before this kubelet started. Without a record it was given what its status says, or
     /// else what it wants now.
     pub fn take_up(&mut self, pod: &Pod, record: Option<Allocated>) {
-        self.pods.entry(pod.uid().to_owned()).or_insert_with(|| Entry {
-            recorded: record.is_some(),
-            allocated: record.unwrap_or_else(|| Allocated::of_status(pod)),
-            pending: None,
-            conditions: Conditions::of(pod),
-        });
+        let recorded = record.is_some();
+        self.insert(pod, record.unwrap_or_else(|| Allocated::of_status(pod)), recorded);
     }
 
-    /// Notes what a pod that is admitted now has; one that is known keeps what it has.
+    /// Notes what a pod that is admitted now has; one that is known keeps what it has. One that has not run here has what
+    /// it wants, whatever its status says.
     pub fn admit(&mut self, pod: &Pod) {
-        self.take_up(pod, None);
+        let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
+        let has_run = statuses.any(|status| status.container_id.is_some());
+        let allocated = if has_run { Allocated::of_status(pod) } else { Allocated::of(pod) };
+        self.insert(pod, allocated, false);
+    }
+
+    fn insert(&mut self, pod: &Pod, allocated: Allocated, recorded: bool) {
+        let conditions = Conditions::of(pod);
+        let entry = Entry { recorded, allocated, pending: None, conditions };
+        self.pods.entry(pod.uid().to_owned()).or_insert(entry);
     }
 
     /// The newest version of a pod. Whether there is something to decide for it.

@@ -65,10 +65,11 @@ impl Allocated {
         let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
         for container in containers {
             let Some(given) = &container.allocated_resources else { continue };
-            let limits = container.resources.as_ref().and_then(|r| r.limits.clone());
             if let Some(resources) = allocated.container_resources.get_mut(&container.name) {
                 resources.requests = Some(given.clone());
-                resources.limits = limits;
+                if let Some(has) = &container.resources {
+                    resources.limits.clone_from(&has.limits);
+                }
             }
         }
         allocated

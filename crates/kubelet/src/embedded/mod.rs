@@ -331,7 +331,7 @@ impl ContainerRuntime for Embedded {
 
     async fn container_stats(&self, id: &str) -> Result<ContainerStats> {
         let container = self.inner.runtime.container(id).map_err(errors::container)?;
-        self.stats_of(&container, Disk::Measured).await
+        self.stats_of(&container, Disk::LeftOut).await
     }
 
     async fn list_container_stats(&self, disk: Disk) -> Result<Vec<ContainerStats>> {

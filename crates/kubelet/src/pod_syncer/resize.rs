@@ -147,7 +147,9 @@ impl PodSyncer {
             .filter(|(_, _, change, ..)| *change == Change::InPlace)
             .map(|(container, status, _, _, wanted)| (*container, *status, wanted))
             .collect();
-        self.check_shrink(pod, memory, &of_pod, &changed).await?;
+        // What a container frees that is stopped for its new limits, the pod does not use any more.
+        let restarts = todo.iter().any(|(_, _, change, ..)| *change == Change::Restart);
+        self.check_shrink(pod, memory, (!restarts).then_some(&of_pod), &changed).await?;
         let before = memory.applied_to_pod.clone().unwrap_or_else(|| of_pod.clone());
         self.limit_pod(pod, widest(&before, &of_pod)).await?;
         let mut stopped = false;
@@ -211,7 +213,10 @@ fn actuated(memory: &mut PodMemory, container: &Container, id: &str) {
 pub(super) fn note_start(memory: &mut PodMemory, pod: &Pod, container: &Container, id: &str) {
     memory.applied.insert(id.to_owned(), container_resources(container));
     actuated(memory, container, id);
-    memory.applied_to_pod.get_or_insert_with(|| pod_resources(pod, 0));
+    // After a failed resize the group of a pod that runs has other limits.
+    if memory.failed_resizes == 0 {
+        memory.applied_to_pod.get_or_insert_with(|| pod_resources(pod, 0));
+    }
 }
 
 #[cfg(test)]

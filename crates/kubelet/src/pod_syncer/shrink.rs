@@ -49,17 +49,17 @@ fn refusal(limits: &[(String, i64, u64)]) -> Option<String> {
 }
 
 impl PodSyncer {
-    /// Fails if a limit of the pod or of a container would be lower than what is in use.
+    /// Fails if a limit of the pod, where that is given, or of a container would be lower than what is in use.
     pub(super) async fn check_shrink(
         &self,
         pod: &Arc<Pod>,
         memory: &PodMemory,
-        of_pod: &Resources,
+        of_pod: Option<&Resources>,
         containers: &[(&Container, &ContainerStatus, &Resources)],
     ) -> Result<(), String> {
         let mut limits = Vec::new();
-        let limit = Limit { applied: memory.applied_to_pod.as_ref(), wanted: of_pod };
-        if let Some(lowered) = limit.lowered() {
+        let limit = of_pod.map(|wanted| Limit { applied: memory.applied_to_pod.as_ref(), wanted });
+        if let Some(lowered) = limit.and_then(|limit| limit.lowered()) {
             let (cgroups, pod) = (self.cgroups.clone(), Arc::clone(pod));
             let usage = blocking(move || cgroups.memory_usage(&pod)).await?;
             limits.push(("pod".to_owned(), lowered, usage));

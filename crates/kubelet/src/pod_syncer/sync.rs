@@ -116,12 +116,16 @@ impl PodSyncer {
         pod: &Arc<Pod>,
         memory: &mut PodMemory,
     ) -> Result<(PodRuntimeStatus, bool), String> {
-        self.record_allocation(pod).await?;
+        let recorded = self.record_allocation(pod).await;
         let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
         if lock(&self.allocations).in_progress(pod.uid()) {
             self.publish(pod, memory, &runtime, false, true).await;
         }
-        match self.resize(pod, memory, &runtime).await {
+        let resized = match recorded {
+            Ok(()) => self.resize(pod, memory, &runtime).await,
+            Err(error) => Err(error),
+        };
+        match resized {
             // What was stopped starts with its new limits; until then the resize is under way.
             Ok(true) => Ok((self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?, true)),
             Ok(false) => {

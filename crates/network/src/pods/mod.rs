@@ -145,6 +145,16 @@ impl PodNetwork {
         set_bridge_addresses(&mut links, &config, &bridge, Some(ipam.gateway()))?;
         let mut netfilter = Netlink::netfilter()?;
         rules::rebuild(&config, ipam.leases()).commit(&mut netfilter)?;
+        for lease in ipam.leases() {
+            if let Some(port) = rules::reserved(&config, lease) {
+                let (pod, port) = (&lease.owner.name, port.host_port);
+                tracing::warn!(
+                    pod,
+                    port,
+                    "the pod's host port is the node's own now: it does not lead to the pod"
+                );
+            }
+        }
         let support = source_guard::support(&config, &bridge.name, &mut netfilter)?;
         let mut inner = Inner { ipam, links, netfilter, support };
         inner.rebuild_guard(&config)?;
@@ -310,9 +320,17 @@ impl Inner {
         change: Batch,
         gone: Option<&str>,
     ) -> Result<(), PodNetworkError> {
+        let others: &[Family] = match self.support {
+            Support::Nothing | Support::Devices => &[Family::Ip],
+            Support::Whole => &[Family::Ip, Family::Bridge],
+        };
+        for family in others {
+            if !tables_of(&mut self.netfilter, *family)?.contains(&config.table) {
+                return self.restore(config, gone);
+            }
+        }
         if self.support == Support::Nothing {
-            let there = tables_of(&mut self.netfilter, Family::Ip)?.contains(&config.table);
-            return if there { Ok(()) } else { self.restore(config, gone) };
+            return Ok(());
         }
         let changed = change.commit(&mut self.netfilter);
         self.or_restored(changed, config, gone)
@@ -339,7 +357,9 @@ impl Inner {
         );
         let leases = self.ipam.leases().filter(|lease| gone != Some(lease.sandbox_id.as_str()));
         rules::rebuild(config, leases).commit(&mut self.netfilter)?;
-        self.rebuild_guard(config)
+        self.rebuild_guard(config)?;
+        let leases: Vec<_> = self.ipam.leases().cloned().collect();
+        leases.iter().try_for_each(|lease| self.forget_udp_flows(lease))
     }
 
     fn add_host_ports(&mut self, config: &PodNetworkConfig, lease: &PodLease) -> Result<(), PodNetworkError> {

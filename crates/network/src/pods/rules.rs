@@ -31,8 +31,9 @@ pub fn rebuild<'a>(config: &PodNetworkConfig, leases: impl Iterator<Item = &'a P
     }
     for (name, kind, hook, priority) in [
         ("raw-prerouting", "filter", Hook::Prerouting, -300),
-        ("prerouting", "nat", Hook::Prerouting, -100),
-        ("output", "nat", Hook::Output, -100),
+        // After the service proxy's: a node port is the cluster's, a host port one pod's.
+        ("prerouting", "nat", Hook::Prerouting, -99),
+        ("output", "nat", Hook::Output, -99),
         ("forward", "filter", Hook::Forward, 0),
         ("postrouting", "nat", Hook::Postrouting, 100),
     ] {
@@ -198,7 +199,7 @@ fn loopback() -> Ipv4Cidr {
 }
 
 /// What the node itself answers comes first: a pod must not take it. Resolvers and the like have loopback addresses of
-/// their own, of which host ports are served on the first only.
+/// their own: host ports for all addresses are served on the first only.
 fn host_port_rules(config: &PodNetworkConfig) -> Vec<Rule> {
     let of_node = config.local_addresses.iter().map(|ip| {
         vec![Expr::ip_daddr(Reg::R0), Expr::eq(Reg::R0, ip.octets()), Expr::Verdict(Verdict::Return)]
@@ -217,7 +218,8 @@ fn host_port_rules(config: &PodNetworkConfig) -> Vec<Rule> {
     other_loopback.push(Expr::ip_daddr(Reg::R0));
     other_loopback.push(Expr::neq(Reg::R0, Ipv4Addr::LOCALHOST.octets()));
     other_loopback.push(Expr::Verdict(Verdict::Return));
-    of_node.chain(reserved).chain([other_loopback]).chain(translations()).collect()
+    let [by_address, by_port] = translations();
+    of_node.chain(reserved).chain([by_address, other_loopback, by_port]).collect()
 }
 
 fn translations() -> [Rule; 2] {

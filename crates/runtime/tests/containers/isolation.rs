@@ -2,10 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use knarr_runtime::containers::{
     Bind, ContainerSpec, Mount, MountKind, PidMode, Propagation, Rlimit, SeccompProfile, User,
 };
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::world::{World, sandbox};
 
@@ -123,19 +127,81 @@ async fn mounts() {
 #[tokio::test]
 async fn propagation_needs_a_shared_mount() {
     let world = World::new().await;
-    let mut spec = world.spec("c", &["true"]);
-    let kind = MountKind::Bind(Bind {
-        source: world.folder.clone(),
-        propagation: Propagation::Bidirectional,
-        ..Bind::default()
-    });
-    spec.mounts = vec![Mount { destination: "/a".into(), kind }];
+    let private = Mounted::new(&world.folder.join("private"), MsFlags::MS_PRIVATE);
     world.sandbox("s").await;
-    world.runtime.create_container("s", spec).await.unwrap();
-    match world.runtime.start_container("c").await {
-        Err(error) => assert!(error.to_string().contains("but it is not a shared mount"), "{error}"),
-        Ok(_) => assert!(fs::read_to_string("/proc/self/mountinfo").unwrap().contains("shared:")),
+    for (id, propagation, words) in [
+        ("both", Propagation::Bidirectional, "but it is not a shared mount"),
+        ("one", Propagation::HostToContainer, "but it is not a shared or slave mount"),
+    ] {
+        let spec = propagating(&world, id, &private.0, propagation);
+        world.runtime.create_container("s", spec).await.unwrap();
+        let error = world.runtime.start_container(id).await.unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
     }
+}
+
+#[tokio::test]
+async fn mounts_arrive_where_they_are_propagated() {
+    let world = World::new().await;
+    let shared = Mounted::new(&world.folder.join("shared"), MsFlags::MS_SHARED);
+    world.sandbox("s").await;
+    for (id, propagation) in [
+        ("none", Propagation::Private),
+        ("one", Propagation::HostToContainer),
+        ("both", Propagation::Bidirectional),
+    ] {
+        let spec = propagating(&world, id, &shared.0, propagation);
+        world.runtime.create_container("s", spec).await.unwrap();
+        world.runtime.start_container(id).await.unwrap();
+    }
+    let below = |name: &str| {
+        let mounted = Mounted::new(&shared.0.join(name), MsFlags::MS_SHARED);
+        fs::write(mounted.0.join("file"), "seen").unwrap();
+        mounted
+    };
+    let of_host = below("host");
+    for (id, seen) in [("none", false), ("one", true), ("both", true)] {
+        let (_, text) = world.sh(id, "cat /a/host/file").await;
+        assert_eq!(text == "seen", seen, "{id}: {text}");
+    }
+    for (id, arrives) in [("none", false), ("one", false), ("both", true)] {
+        let script = format!("mkdir /a/{id} && mount -t tmpfs t /a/{id} && echo x > /a/{id}/file");
+        assert_eq!(world.sh(id, &script).await, (0, String::new()));
+        assert_eq!(shared.0.join(id).join("file").exists(), arrives, "{id}");
+        assert_eq!(world.sh(id, &format!("umount /a/{id}")).await, (0, String::new()));
+    }
+    for id in ["none", "one", "both"] {
+        world.runtime.stop_container(id, Duration::ZERO).await.unwrap();
+    }
+    drop(of_host);
+}
+
+/// A tmpfs until it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(path: &Path, propagation: MsFlags) -> Self {
+        fs::create_dir_all(path).unwrap();
+        let nothing = None::<&str>;
+        mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), nothing).unwrap();
+        mount(nothing, path, nothing, propagation, nothing).unwrap();
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+/// Sleeps, and may mount, with the folder at /a.
+fn propagating(world: &World, id: &str, source: &Path, propagation: Propagation) -> ContainerSpec {
+    let mut spec = world.spec(id, &["sleep", "1000"]);
+    spec.privileged = true;
+    let kind = MountKind::Bind(Bind { source: source.to_owned(), propagation, ..Bind::default() });
+    spec.mounts = vec![Mount { destination: "/a".into(), kind }];
+    spec
 }
 
 #[tokio::test]

@@ -67,6 +67,9 @@ fn what_cannot_be_followed_is_an_error() {
         ("apiVersion: v1\nkind: Pod\n".to_owned(), "unsupported resource type v1, Kind=Pod"),
         ("kind: Pod\n".to_owned(), "Object 'apiVersion' is missing"),
         ("apiVersion: v1\nkind: List\nitems: [{a: b}]\n".to_owned(), "failed to decode list item"),
+        ("apiVersion: v1\nkind: List\nitem: []\n".to_owned(), "unknown field \"item\""),
+        ("apiVersion: v1\nkind: List\nitems: {}\n".to_owned(), "the items of a list are not a list"),
+        (format!("--- {{a: b}}\n---\n{good}"), "invalid Yaml document separator: {a: b}"),
         ("- a\n".to_owned(), "Object 'Kind' is missing"),
         ("{".to_owned(), "error loading /m/0.yaml: yaml:"),
     ] {

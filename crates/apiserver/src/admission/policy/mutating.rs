@@ -20,7 +20,7 @@ use super::patches::{Mutation, MutationKind, Schemas, mutated};
 use super::questions::Questions;
 use super::variables::Variables;
 use crate::admission::match_conditions::MatchConditions;
-use crate::admission::webhooks::{Invocation, concerned, presented, versions, whole};
+use crate::admission::webhooks::{Invocation, concerned_policies, presented, versions, whole};
 use crate::admission::{Attributes, Operation, Plugin, Reinvocation};
 use crate::registry::served::Served;
 use crate::server::Inner;
@@ -120,8 +120,11 @@ impl Plugin for MutatingAdmissionPolicy {
     }
 
     async fn mutate(&self, attributes: &mut Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        let bound =
-            server.admission.mutating_policies.bound(concerned(attributes), attributes.request, server)?;
+        let bound = server.admission.mutating_policies.bound(
+            concerned_policies(attributes),
+            attributes.request,
+            server,
+        )?;
         if bound.is_empty() {
             return Ok(());
         }

@@ -12,7 +12,7 @@ use super::inputs::{self, Inputs};
 use super::params;
 use super::questions::Questions;
 use super::validations::{Outcome, Validations};
-use crate::admission::webhooks::{Invocation, concerned, presented, versions};
+use crate::admission::webhooks::{Invocation, concerned_policies, presented, versions};
 use crate::admission::{Attributes, Operation, Plugin};
 use crate::registry::served::Served;
 use crate::server::Inner;
@@ -34,8 +34,11 @@ impl Plugin for ValidatingAdmissionPolicy {
     }
 
     async fn validate(&self, attributes: &Attributes<'_>, server: &Inner) -> Result<(), StatusError> {
-        let bound =
-            server.admission.validating_policies.bound(concerned(attributes), attributes.request, server)?;
+        let bound = server.admission.validating_policies.bound(
+            concerned_policies(attributes),
+            attributes.request,
+            server,
+        )?;
         if bound.is_empty() {
             return Ok(());
         }

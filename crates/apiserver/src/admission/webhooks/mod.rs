@@ -33,16 +33,23 @@ pub enum Concerned {
     None,
 }
 
-pub(super) fn concerned(attributes: &Attributes<'_>) -> Concerned {
+/// Of the webhooks. Source: upstream's `IsExemptAdmissionConfigurationResource`.
+fn concerned(attributes: &Attributes<'_>) -> Concerned {
+    match (attributes.resource.group, attributes.resource.plural) {
+        (GROUP, "mutatingwebhookconfigurations" | "validatingwebhookconfigurations") => Concerned::Manifests,
+        _ => concerned_policies(attributes),
+    }
+}
+
+/// Of the policies, which may look at webhooks. Source: upstream's `admissionResources`.
+pub(super) fn concerned_policies(attributes: &Attributes<'_>) -> Concerned {
     match (attributes.resource.group, attributes.resource.plural) {
         (
             GROUP,
             "mutatingadmissionpolicies"
             | "mutatingadmissionpolicybindings"
-            | "mutatingwebhookconfigurations"
             | "validatingadmissionpolicies"
-            | "validatingadmissionpolicybindings"
-            | "validatingwebhookconfigurations",
+            | "validatingadmissionpolicybindings",
         ) => Concerned::Manifests,
         ("authentication.k8s.io", "selfsubjectreviews" | "tokenreviews") => Concerned::None,
         ("authorization.k8s.io", plural) if plural.ends_with("reviews") => Concerned::None,

@@ -22,10 +22,11 @@ fn decide(own: Vec<Health>, others: Vec<Health>, endpoint: Endpoint) -> Vec<Chec
         let result = if ready { task.result } else { task.lasting };
         all.insert(task.name.clone(), check(task.name, result));
     }
-    for task in others.into_iter().filter(|_| ready) {
+    for task in others {
+        let result = if ready { task.result } else { task.lasting };
         let shown = all.entry(task.name.clone()).or_insert_with(|| check(task.name, Ok(())));
         if shown.result.is_ok() {
-            (shown.informs, shown.result) = (task.result.is_err(), task.result);
+            (shown.informs, shown.result) = (result.is_err(), result);
         }
     }
     all.into_values().collect()
@@ -58,7 +59,8 @@ mod tests {
         let ready = shown(&own, &others, Endpoint::Readyz);
         assert_eq!(ready, ["feed=now", "informers?=theirs", "scheduler?=down"]);
         for endpoint in [Endpoint::Livez, Endpoint::Healthz] {
-            assert_eq!(shown(&own, &others, endpoint), ["feed=", "informers=often"]);
+            let lasting = shown(&own, &others, endpoint);
+            assert_eq!(lasting, ["feed=", "informers=often", "scheduler?=down"]);
         }
         let both = [task("informers", Err("own"), Ok(()))];
         assert_eq!(shown(&both, &others[..1], Endpoint::Readyz), ["informers=own"]);

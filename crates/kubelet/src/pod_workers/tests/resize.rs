@@ -261,3 +261,23 @@ async fn a_resize_waits_for_labels_and_taints_of_the_node() {
     label(json!({"disk": "ssd"})).await;
     lab.until("the resize", |lab| is(lab, "web", "2") && pending(lab, "web").is_none()).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_starts_anew_gets_its_lower_limit_whatever_it_uses() {
+    let lab = Lab::new().await;
+    let limits = |memory: &str| {
+        json!({
+            "resources": {"requests": {"cpu": "1", "memory": "1Mi"}, "limits": {"memory": memory}},
+            "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
+        })
+    };
+    lab.add(web(limits("64Mi")));
+    lab.until("the pod", |lab| lab.phase() == "Running").await;
+    lab.runtime.lock().memory_usage = 48 << 20;
+    let mut container = limits("32Mi");
+    container["name"] = "main".into();
+    let patch = json!({"metadata": {"generation": 2}, "spec": {"containers": [container]}});
+    lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
+    lab.until("the restart", |lab| lab.container("main").restart_count == 1).await;
+    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+}

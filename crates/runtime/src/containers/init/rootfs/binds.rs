@@ -22,13 +22,12 @@ pub fn open(
     let tree = mount_api::open_tree(&path, true).map_err(Failure::step(what()))?;
     let propagation = match bind.propagation {
         Propagation::Private => libc::MS_PRIVATE,
-        Propagation::HostToContainer => libc::MS_SLAVE,
+        Propagation::HostToContainer => {
+            check_propagation(source, mountinfo, &["shared:", "master:"], "shared or slave")?;
+            libc::MS_SLAVE
+        }
         Propagation::Bidirectional => {
-            if let Some(mount_point) = not_shared(source, mountinfo) {
-                let message =
-                    format!("path {source:?} is mounted on {mount_point:?} but it is not a shared mount");
-                return Err(Failure { message, exit_code: 128 });
-            }
+            check_propagation(source, mountinfo, &["shared:"], "shared")?;
             libc::MS_SHARED
         }
     };
@@ -54,8 +53,16 @@ pub fn map_ids(tree: &OwnedFd, source: &Path, namespace: BorrowedFd<'_>) -> Resu
     )))
 }
 
-/// The mount point that `path` lies on, if mounts made there do not reach other namespaces.
-fn not_shared(path: &Path, mountinfo: &str) -> Option<String> {
+/// Mounts that come later would not be seen at the other end, which whoever asked for them has to know. The words are
+/// containerd's.
+fn check_propagation(source: &Path, mountinfo: &str, kinds: &[&str], words: &str) -> Result<(), Failure> {
+    let Some(mount_point) = lacking(source, mountinfo, kinds) else { return Ok(()) };
+    let message = format!("path {source:?} is mounted on {mount_point:?} but it is not a {words} mount");
+    Err(Failure { message, exit_code: 128 })
+}
+
+/// The mount point that `path` lies on, if it is of none of these kinds of propagation.
+fn lacking(path: &Path, mountinfo: &str, kinds: &[&str]) -> Option<String> {
     let path = fs::canonicalize(path).ok()?;
     let mut best: Option<(String, bool)> = None;
     for line in mountinfo.lines() {
@@ -65,10 +72,11 @@ fn not_shared(path: &Path, mountinfo: &str) -> Option<String> {
         // Of several mounts on one point the last covers the others.
         if path.starts_with(&point) && best.as_ref().is_none_or(|(known, _)| point.len() >= known.len()) {
             let optional = fields.iter().skip(6).take_while(|field| **field != "-");
-            best = Some((point, optional.into_iter().any(|field| field.starts_with("shared:"))));
+            let found = |field: &&str| kinds.iter().any(|kind| field.starts_with(kind));
+            best = Some((point, optional.into_iter().any(found)));
         }
     }
-    best.and_then(|(point, shared)| (!shared).then_some(point))
+    best.and_then(|(point, has)| (!has).then_some(point))
 }
 
 #[cfg(test)]
@@ -77,8 +85,14 @@ mod tests {
 
     #[test]
     fn shared_mounts_are_recognised() {
-        let info = "1 0 1:1 / / rw shared:1 - ext4 a rw\n2 1 1:2 / /tmp rw - tmpfs t rw\n";
-        assert_eq!(not_shared(Path::new("/usr"), info), None);
-        assert_eq!(not_shared(Path::new("/tmp"), info), Some("/tmp".to_owned()));
+        let info = "1 0 1:1 / / rw shared:1 - ext4 a rw\n2 1 1:2 / /tmp rw - tmpfs t rw\n\
+                    3 1 1:3 / /var rw master:1 - ext4 b rw\n";
+        for (path, shared, either) in
+            [("/usr", None, None), ("/tmp", Some("/tmp"), Some("/tmp")), ("/var", Some("/var"), None)]
+        {
+            let of = |kinds: &[&str]| lacking(Path::new(path), info, kinds);
+            assert_eq!(of(&["shared:"]).as_deref(), shared, "{path}");
+            assert_eq!(of(&["shared:", "master:"]).as_deref(), either, "{path}");
+        }
     }
 }
