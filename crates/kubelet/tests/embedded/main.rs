@@ -1,6 +1,7 @@
 //! Pods on the embedded runtime, as root: real namespaces, cgroups, overlays and volumes.
 
 mod handlers;
+mod mounts;
 mod world;
 
 use std::time::Duration;
