@@ -2,6 +2,7 @@
 
 mod handlers;
 mod mounts;
+mod resizes;
 mod world;
 
 use std::time::Duration;
