@@ -8,9 +8,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Event;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::clock::Clock;
+use knarr_client::Client;
 use knarr_client::clock::TokioClock;
 use knarr_client::leader_election::LeaderElection;
 use knarr_testing::FakeApi;
+use knarr_testing::faults::{Chance, Faulty, Rates};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -25,7 +27,11 @@ struct Candidate {
 
 /// A process that stands for the lease; `at_work` counts all who act under it.
 fn candidate(api: &Arc<FakeApi>, identity: &str, at_work: &Arc<AtomicUsize>) -> Candidate {
-    let (client, stop) = (api.client(), CancellationToken::new());
+    let (clock, stop) = (Arc::clone(api.client().clock()), CancellationToken::new());
+    // Answers take a moment: what is not waited for is not done.
+    let rates = Rates { latency: Duration::from_millis(300), ..Rates::NONE };
+    let slow = Faulty::new(Arc::clone(api.client().transport()), Arc::clone(&clock), Chance::new(7, rates));
+    let client = Client::new(slow, clock, identity);
     let (works, at_work, until) = (Arc::new(AtomicBool::new(false)), Arc::clone(at_work), stop.clone());
     let election = LeaderElection::new("kube-system", "kube-controller-manager", identity);
     let shown = Arc::clone(&works);
@@ -56,7 +62,7 @@ async fn a_lease_is_given_up_when_the_work_under_it_has_ended() {
     };
     let at_work = Arc::default();
     let first = candidate(&api, "first", &at_work);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(first.works.load(Ordering::SeqCst));
     let second = candidate(&api, "second", &at_work);
     tokio::time::sleep(Duration::from_secs(5)).await;
