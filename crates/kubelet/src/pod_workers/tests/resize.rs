@@ -193,3 +193,19 @@ async fn a_resize_that_cannot_be_carried_out_says_so_and_is_tried_again() {
         told.iter().filter(|e| e.starts_with("ResizeError: Pod resize error: {")).collect();
     assert_eq!(errors.len(), 1, "{told:?}");
 }
+
+/// A pod that waits shows the sum of its limits, and one that runs those of its cgroup: what is gone is taken away.
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_pod_settles() {
+    let lab = Lab::new().await;
+    let mut spec = web(json!({"resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}));
+    spec["containers"].as_array_mut().unwrap().push(json!({"name": "other", "image": "web:1"}));
+    lab.add(spec);
+    lab.until("readiness", |lab| lab.container("main").ready && lab.container("other").ready).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let resources = lab.pod().status.unwrap().resources.unwrap();
+    assert_eq!(serde_json::to_value(&resources).unwrap(), json!({"requests": {"cpu": "1"}}));
+    let writes = lab.api.writes().len();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(lab.api.writes().len(), writes, "{:?}", lab.api.writes().last());
+}
