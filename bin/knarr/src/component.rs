@@ -139,9 +139,7 @@ impl Component {
             let (client, election, work) = (client.clone(), election.clone(), Arc::clone(&work));
             async move {
                 match election {
-                    Some(election) => {
-                        leading::while_holding(client, election, until, |leading| work(leading)).await
-                    }
+                    Some(election) => election.while_leading(client, until, |leading| work(leading)).await,
                     None => work(until).await,
                 }
             }

@@ -223,7 +223,7 @@ pub fn elections(
         let client = client.clone();
         move |leading| knarr_controllers::lease_election::run(client.clone(), leading)
     };
-    leading::while_holding(client, election, stop, elect)
+    async move { election.while_leading(client, stop, elect).await }
 }
 
 /// The steps of the API server's start that [`identity`] does.

@@ -35,9 +35,8 @@ pub fn stand(
     candidate.run(client, stop)
 }
 
-/// Runs `component` while this process holds the lease `name` in `kube-system`, until `stop`.
-///
-/// What is run gets a token that is cancelled when the lease is lost; then the process stands by again.
+/// Runs `component` while this process holds the lease `name` in `kube-system`, until `stop`
+/// ([`LeaderElection::while_leading`]).
 pub async fn while_leading<F, Fut>(
     client: Client,
     name: &str,
@@ -57,24 +56,5 @@ pub async fn while_leading<F, Fut>(
             stand(client.clone(), &election, &component, stop)
         });
     }
-    while_holding(client, election, stop, component).await;
-}
-
-/// As [`while_leading`], with the lease and the times of `election`.
-pub async fn while_holding<F, Fut>(
-    client: Client,
-    election: LeaderElection,
-    stop: CancellationToken,
-    component: F,
-) where
-    F: Fn(CancellationToken) -> Fut,
-    Fut: Future<Output = ()>,
-{
-    while !stop.is_cancelled() {
-        let leading = election.clone().acquire(client.clone(), stop.clone()).await;
-        if !leading.is_cancelled() {
-            tracing::info!(lease = election.name, "leading");
-            component(leading).await;
-        }
-    }
+    election.while_leading(client, stop, component).await;
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use futures_util::future::join_all;
 use knarr_api::resource::Resource;
 use knarr_api::{gates, resources};
 use knarr_apimachinery::clock::Clock;
@@ -185,7 +186,7 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     if !options.shared_store {
         start_scrub(&server, &store, &options, &clock, &stop);
     }
-    start_components(&args, &server, &clock, &pki, &options, &stop);
+    let components = start_components(&args, &server, &clock, &pki, &options, &stop);
     let access = (!args.disable_node).then(|| node_access(&server, &clock, &pki, &options)).transpose()?;
     // All of this start is read and written. Authorities may be replaced from here on.
     drop(lock);
@@ -249,6 +250,11 @@ async fn run_async(args: ServerArgs) -> Result<()> {
     stop.cancel();
     if let Some(node) = node {
         node.stopped().await;
+    }
+    // Through this server they give up their leases, so that another one's need not wait.
+    tokio::select! {
+        _ = join_all(components) => {}
+        () = clock.sleep(LEFT_BEHIND) => tracing::warn!("scheduler and controllers do not end"),
     }
     let identity = match identity {
         Some(identity) => identity.await.context("the API server's lease is not kept any more"),
@@ -340,7 +346,7 @@ fn follow_rotation(
     tokio::spawn(followed);
 }
 
-/// Starts what works on the cluster in the background, as far as it is not left to others.
+/// Starts what works on the cluster in the background, as far as it is not left to others. The tasks end after `stop`.
 fn start_components(
     args: &ServerArgs,
     server: &ApiServer,
@@ -348,9 +354,10 @@ fn start_components(
     pki: &Arc<Pki>,
     options: &control_plane::Options,
     stop: &CancellationToken,
-) {
+) -> Vec<JoinHandle<()>> {
     let identity = leading::identity(&options.node_name);
     let supervisor = &options.supervisor;
+    let mut tasks = Vec::new();
     if gates::COORDINATED_LEADER_ELECTION.is_on() {
         let client = control_plane::own_client(server, clock, supervisor);
         let (step, identity) = (server.step(LEADER_ELECTION), identity.clone());
@@ -358,14 +365,17 @@ fn start_components(
             step.finish();
             control_plane::elections(client.clone(), &identity, stop)
         };
-        supervisor.spawn("lease-elections", stop.clone(), elections);
+        tasks.push(supervisor.spawn("lease-elections", stop.clone(), elections));
     }
     if !args.disable_scheduler {
-        tokio::spawn(control_plane::scheduler(server, clock, options, &identity, stop.clone()));
+        let scheduler = control_plane::scheduler(server, clock, options, &identity, stop.clone());
+        tasks.push(tokio::spawn(scheduler));
     }
     if !args.disable_controller_manager {
-        tokio::spawn(control_plane::controllers(server, clock, pki, options, &identity, stop.clone()));
+        let controllers = control_plane::controllers(server, clock, pki, options, &identity, stop.clone());
+        tasks.push(tokio::spawn(controllers));
     }
+    tasks
 }
 
 fn options(args: &ServerArgs, clock: &Arc<dyn Clock>) -> Result<control_plane::Options> {

@@ -10,7 +10,7 @@ use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::schema::{self, Struct, Type};
 
 /// Rows of the classes that nothing checks. The numbers may only go down, save with a new resource.
-const UNCHECKED: &[(&str, usize)] = &[("data", 109), ("unset", 36)];
+const UNCHECKED: &[(&str, usize)] = &[("data", 109), ("unset", 34)];
 
 /// Kinds of queries and bodies that no resource names.
 const OPTIONS: &[&str] = &[

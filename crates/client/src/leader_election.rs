@@ -2,6 +2,7 @@
 //!
 //! Source: the protocol and the default times of `k8s.io/client-go/tools/leaderelection`.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,7 +12,8 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use knarr_api::kind::Kind;
-use tokio_util::sync::CancellationToken;
+use tokio::task::JoinHandle;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::client::Client;
 use crate::error::Result;
@@ -87,27 +89,47 @@ impl LeaderElection {
         }
     }
 
-    /// Waits until this process leads; returns a token that is cancelled when it no longer does.
+    /// Runs `component` whenever this process leads, until `stop`.
     ///
-    /// The lease is renewed in the background until `stop`, then given up.
-    pub async fn acquire(self, client: Client, stop: CancellationToken) -> CancellationToken {
+    /// What is run gets a token that is cancelled when the lease is lost or `stop` is cancelled. The lease is held until
+    /// what was run has ended, and then given up: the next leader need not wait for its end, and never acts beside this
+    /// one. Lost, it is stood for again.
+    ///
+    /// Source: `ReleaseOnCancel` of client-go, which upstream's controller manager sets with the feature gate
+    /// ControllerManagerReleaseLeaderElectionLockOnExit.
+    pub async fn while_leading<F, Fut>(&self, client: Client, stop: CancellationToken, component: F)
+    where
+        F: Fn(CancellationToken) -> Fut,
+        Fut: Future<Output = ()>,
+    {
+        while !stop.is_cancelled() {
+            let Some(leading) = self.clone().acquire(client.clone(), stop.clone()).await else { return };
+            tracing::info!(lease = self.name, "leading");
+            component(leading.until.clone()).await;
+            leading.release().await;
+        }
+    }
+
+    /// Waits until this process leads; `None` if `stop` comes before that.
+    async fn acquire(self, client: Client, stop: CancellationToken) -> Option<Leading> {
         let mut seen = Seen::default();
         metrics::leads(&self.name, false);
         while !self.attempt(&client, &mut seen, self.renew_deadline, &stop).await {
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = stop.cancelled() => {
+                    // An attempt that was cut short may have taken it.
+                    self.release(&client).await;
+                    return None;
+                }
                 () = client.clock().sleep(self.retry_period) => {}
             }
         }
-        let leading = stop.child_token();
-        let leads = !stop.is_cancelled();
-        self.standing.set(&self.name, leads, client.clock().monotonic());
+        self.standing.set(&self.name, true, client.clock().monotonic());
         let recorder = EventRecorder::new(client.clone(), &self.name, "", stop.clone());
-        if leads {
-            self.tell(&recorder, "became leader");
-        }
-        tokio::spawn(self.keep(client, stop, leading.clone(), seen, recorder));
-        leading
+        self.tell(&recorder, "became leader");
+        let (until, over) = (stop.child_token(), CancellationToken::new());
+        let kept = tokio::spawn(self.keep(client, until.clone(), over.clone(), seen, recorder));
+        Some(Leading { until, over: over.drop_guard(), kept })
     }
 
     fn tell(&self, recorder: &EventRecorder, what: &str) {
@@ -138,11 +160,12 @@ impl LeaderElection {
         }
     }
 
+    /// Renews the lease until the leader's work is `over`, and then gives it up; cancels `leading` if it is lost.
     async fn keep(
         self,
         client: Client,
-        stop: CancellationToken,
         leading: CancellationToken,
+        over: CancellationToken,
         mut seen: Seen,
         recorder: EventRecorder,
     ) {
@@ -151,27 +174,24 @@ impl LeaderElection {
         let mut renewed = client.clock().monotonic();
         loop {
             tokio::select! {
-                () = stop.cancelled() => break,
+                () = over.cancelled() => break,
                 () = client.clock().sleep(self.retry_period) => {}
             }
             let silent = client.clock().monotonic().saturating_sub(renewed);
             let left = self.renew_deadline.saturating_sub(silent);
-            if self.attempt(&client, &mut seen, left, &stop).await {
+            if self.attempt(&client, &mut seen, left, &over).await {
                 renewed = client.clock().monotonic();
                 self.standing.set(&self.name, true, renewed);
             } else if client.clock().monotonic().saturating_sub(renewed) >= self.renew_deadline {
                 tracing::error!(lease = %self.name, "leadership lost");
                 self.tell(&recorder, "stopped leading");
                 self.standing.set(&self.name, false, renewed);
-                leading.cancel();
                 return;
             }
         }
         self.standing.set(&self.name, false, client.clock().monotonic());
         self.tell(&recorder, "stopped leading");
-        if let Err(error) = self.release(&client).await {
-            tracing::debug!(%error, "lease not given up");
-        }
+        self.release(&client).await;
     }
 
     /// One attempt to take or renew the lease; returns whether this process holds it.
@@ -254,7 +274,25 @@ impl LeaderElection {
         }
     }
 
-    async fn release(&self, client: &Client) -> Result<()> {
+    /// Gives the lease up if this process holds it. A server that does not answer is not waited for longer than a
+    /// renewal would be.
+    async fn release(&self, client: &Client) {
+        let released = tokio::select! {
+            released = self.try_release(client) => released,
+            () = client.clock().sleep(self.renew_deadline) => {
+                tracing::warn!(lease = %self.name, "the lease could not be given up in time");
+                return;
+            }
+        };
+        match released {
+            Err(error) if !error.is_not_found() => {
+                tracing::warn!(lease = %self.name, %error, "the lease could not be given up");
+            }
+            _ => {}
+        }
+    }
+
+    async fn try_release(&self, client: &Client) -> Result<()> {
         let mut lease = client.get::<Lease>(&self.namespace, &self.name).await?;
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_deref() != Some(&self.identity) {
@@ -270,6 +308,25 @@ impl LeaderElection {
             ..LeaseSpec::default()
         });
         client.update(&lease).await.map(drop)
+    }
+}
+
+/// A lease that this process has. It is given up in the background when this is dropped.
+struct Leading {
+    /// Cancelled when the lease is lost or the leader is to stop.
+    until: CancellationToken,
+    /// Cancelled when the leader's work has ended.
+    over: DropGuard,
+    kept: JoinHandle<()>,
+}
+
+impl Leading {
+    /// Gives the lease up, for a leader whose work has ended.
+    async fn release(self) {
+        drop(self.over);
+        if let Err(error) = self.kept.await {
+            tracing::error!(%error, "the lease was not kept");
+        }
     }
 }
 

@@ -23,6 +23,10 @@ metric_families! {
         "[ALPHA] Sandboxes of pods that were to be made.";
     StartedPodsErrors, Kind::Counter, "kubelet_started_pods_errors_total", [],
         "[ALPHA] Sandboxes of pods that could not be made.";
+    StartedUserNamespacedPods, Kind::Counter, "kubelet_started_user_namespaced_pods_total", [],
+        "[ALPHA] Sandboxes that were to be made of pods with a user namespace of their own.";
+    StartedUserNamespacedPodsErrors, Kind::Counter, "kubelet_started_user_namespaced_pods_errors_total", [],
+        "[ALPHA] Pods with a user namespace of their own that could not be started with their sandbox.";
     StartedContainers, Kind::Counter, "kubelet_started_containers_total", ["container_type"],
         "[ALPHA] Containers that were to be started.";
     StartedContainersErrors, Kind::Counter, "kubelet_started_containers_errors_total", ["container_type", "code"],
@@ -37,6 +41,8 @@ impl Default for KubeletMetrics {
         for (metric, labels) in [
             (Metric::StartedPods, &[][..]),
             (Metric::StartedPodsErrors, &[][..]),
+            (Metric::StartedUserNamespacedPods, &[][..]),
+            (Metric::StartedUserNamespacedPodsErrors, &[][..]),
             (Metric::StartedContainers, &["container"][..]),
         ] {
             registry.add(metric as usize, labels, 0.0);
@@ -68,6 +74,15 @@ impl KubeletMetrics {
 
     pub fn failed_pod(&self) {
         self.0.add(Metric::StartedPodsErrors as usize, &[], 1.0);
+    }
+
+    /// A sandbox with a user namespace was to be made, and containers to be started in it; `failed` if anything of that
+    /// failed.
+    pub fn starts_user_namespaced_pod(&self, failed: bool) {
+        self.0.add(Metric::StartedUserNamespacedPods as usize, &[], 1.0);
+        if failed {
+            self.0.add(Metric::StartedUserNamespacedPodsErrors as usize, &[], 1.0);
+        }
     }
 
     pub fn starts_container(&self, kind: ContainerKind) {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use knarr_apimachinery::quantity::Quantity;
+use knarr_apimachinery::quantity::{Format, Quantity};
 
 use crate::pod;
 use crate::qos;
@@ -33,6 +33,17 @@ pub type Amounts = BTreeMap<String, i64>;
 
 pub fn amounts(list: Option<&ResourceList>) -> Amounts {
     list.into_iter().flatten().filter_map(|(name, _)| Some((name.clone(), amount(list, name)?))).collect()
+}
+
+/// Amounts as the API shows them.
+pub fn quantities(amounts: &Amounts) -> ResourceList {
+    let quantity = |name: &str, n: i64| match name {
+        "cpu" => Quantity::from_milli(n, Format::DecimalSI),
+        "memory" | "ephemeral-storage" => Quantity::new(n, Format::BinarySI),
+        _ if name.starts_with(HUGEPAGES) => Quantity::new(n, Format::BinarySI),
+        _ => Quantity::new(n, Format::DecimalSI),
+    };
+    amounts.iter().map(|(name, n)| (name.clone(), quantity(name, *n).to_api())).collect()
 }
 
 fn add(sum: &mut Amounts, other: &Amounts) {
@@ -82,7 +93,8 @@ pub fn pod_requests(pod: &Pod) -> Amounts {
     sum
 }
 
-fn pod_limits(pod: &Pod) -> Amounts {
+/// What limits of the pod and of its containers make together, overhead included.
+pub fn pod_limits(pod: &Pod) -> Amounts {
     let mut sum = pod_amounts(pod, |r| amounts(r.limits.as_ref()));
     for (name, n) in amounts(pod::spec(pod).overhead.as_ref()) {
         if let Some(own) = sum.get_mut(&name) {
@@ -140,24 +152,28 @@ pub fn container_resources(container: &Container) -> Resources {
     resources
 }
 
+/// Whether the pod's cgroup limits this resource: the pod itself says so, or every container of it.
+pub fn is_limited(pod: &Pod, name: &str) -> bool {
+    let listed = |r: Option<&ResourceRequirements>| {
+        amount(r.and_then(|r| r.limits.as_ref()), name).is_some_and(|n| n > 0)
+    };
+    let mut containers = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
+    let is_declared =
+        listed(pod::spec(pod).resources.as_ref()) || containers.all(|c| listed(c.resources.as_ref()));
+    is_declared && qos::qos_class(pod) != qos::BEST_EFFORT
+}
+
 /// The settings of the pod's cgroup, above its containers'.
 pub fn pod_resources(pod: &Pod, pids_limit: i64) -> Resources {
     let (requests, limits) = (pod_requests(pod), pod_limits(pod));
     let get = |list: &Amounts, name: &str| list.get(name).copied().unwrap_or(0);
-    let declared = |name: &str| {
-        let listed = |r: Option<&ResourceRequirements>| {
-            amount(r.and_then(|r| r.limits.as_ref()), name).is_some_and(|n| n > 0)
-        };
-        let mut containers = pod::init_containers(pod).iter().chain(&pod::spec(pod).containers);
-        listed(pod::spec(pod).resources.as_ref()) || containers.all(|c| listed(c.resources.as_ref()))
-    };
     let best_effort = qos::qos_class(pod) == qos::BEST_EFFORT;
     let shares = if best_effort { MIN_SHARES } else { cpu_shares(get(&requests, "cpu")) };
     let mut resources = Resources { cpu_shares: Some(shares), ..Resources::default() };
-    if !best_effort && declared("cpu") {
+    if is_limited(pod, "cpu") {
         limit_quota(&mut resources, get(&limits, "cpu"));
     }
-    if !best_effort && declared("memory") {
+    if is_limited(pod, "memory") {
         resources.memory_limit = Some(get(&limits, "memory"));
     }
     resources.hugepage_limits = hugepage_limits(&limits);

@@ -14,12 +14,23 @@ pub enum State {
     Skipped,
 }
 
+/// One run of specs on one fresh cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Run {
+    /// `2026-11-25T20:00:00Z`.
+    pub began: String,
+    /// What was run: the commit of the tree that the binary was built from, as far as it is known.
+    pub of: String,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Spec {
     pub name: String,
     pub state: State,
     /// Why it failed or was skipped, in the suite's words.
     pub message: String,
+    /// The run that this is the result of; results that were kept before runs were noted have none.
+    pub run: Option<Run>,
 }
 
 impl Spec {
@@ -29,7 +40,7 @@ impl Spec {
     }
 }
 
-/// The conformance specs of a report that ran, or that skipped themselves; not those that were not chosen.
+/// The specs of a report that ran, or that skipped themselves; not those that were not chosen.
 pub fn parse(text: &str) -> Result<Vec<Spec>> {
     let suites: Value = serde_json::from_str(text).context("the suite's report is no JSON")?;
     let suites = suites.as_array().context("the suite's report is no list")?;
@@ -52,13 +63,26 @@ fn spec(report: &Value) -> Option<Spec> {
     let containers = report["ContainerHierarchyTexts"].as_array().map_or(&[][..], Vec::as_slice);
     let mut name: Vec<&str> = containers.iter().filter_map(Value::as_str).collect();
     name.push(report["LeafNodeText"].as_str()?);
-    Some(Spec { name: name.join(" "), state, message: message.to_owned() })
+    Some(Spec { name: name.join(" "), state, message: message.to_owned(), run: None })
 }
 
-/// The last line of a run.
+/// The last lines of a run: what failed, what skipped itself, and how much of each.
 pub fn summary(specs: &[Spec]) -> String {
-    let count = |state| specs.iter().filter(|spec| spec.state == state).count();
-    format!("{} passed, {} failed", count(State::Passed), count(State::Failed))
+    let of = |state| specs.iter().filter(move |spec| spec.state == state);
+    let mut lines = Vec::new();
+    for (word, state) in [("failed", State::Failed), ("skipped", State::Skipped)] {
+        lines.extend(of(state).map(|spec| {
+            let why = spec.message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("unknown");
+            format!("{word}: {}: {why}", spec.name)
+        }));
+    }
+    let count = |state| of(state).count();
+    let mut last = format!("{} passed, {} failed", count(State::Passed), count(State::Failed));
+    if count(State::Skipped) > 0 {
+        last.push_str(&format!(", {} skipped", count(State::Skipped)));
+    }
+    lines.push(last);
+    lines.join("\n")
 }
 
 /// The latest result of every spec that ever ran, by name.
@@ -74,12 +98,14 @@ impl Results {
             .with_context(|| format!("{} is no list of results", path.display()))?;
         let mut results = Self::default();
         let specs: Vec<Spec> = values.iter().filter_map(read).collect();
-        results.replace(&specs);
+        results.specs.extend(specs.into_iter().map(|spec| (spec.name.clone(), spec)));
         Ok(results)
     }
 
-    pub fn replace(&mut self, specs: &[Spec]) {
-        self.specs.extend(specs.iter().map(|spec| (spec.name.clone(), spec.clone())));
+    /// The results of a run take the place of those before.
+    pub fn replace(&mut self, specs: &[Spec], run: &Run) {
+        let of_run = |spec: &Spec| Spec { run: Some(run.clone()), ..spec.clone() };
+        self.specs.extend(specs.iter().map(|spec| (spec.name.clone(), of_run(spec))));
     }
 
     pub fn save(&self, path: &Path) -> Result<()> {
@@ -99,7 +125,11 @@ fn write(spec: &Spec) -> Value {
         State::Failed => "failed",
         State::Skipped => "skipped",
     };
-    json!({"name": spec.name, "state": state, "message": spec.message})
+    let mut value = json!({"name": spec.name, "state": state, "message": spec.message});
+    if let Some(Run { began, of }) = &spec.run {
+        value["run"] = json!({"began": began, "of": of});
+    }
+    value
 }
 
 fn read(value: &Value) -> Option<Spec> {
@@ -109,8 +139,10 @@ fn read(value: &Value) -> Option<Spec> {
         "skipped" => State::Skipped,
         _ => return None,
     };
-    let text = |key: &str| value[key].as_str().map(str::to_owned);
-    Some(Spec { name: text("name")?, state, message: text("message")? })
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let run = &value["run"];
+    let run = text(&run["began"]).zip(text(&run["of"])).map(|(began, of)| Run { began, of });
+    Some(Spec { name: text(&value["name"])?, state, message: text(&value["message"])?, run })
 }
 
 #[cfg(test)]
@@ -151,17 +183,25 @@ mod tests {
         );
         assert_eq!(specs[1].message, "timed out");
         assert_eq!(specs[0].sig(), "sig-node");
-        assert_eq!(summary(&specs), "1 passed, 2 failed");
+        assert_eq!(
+            summary(&specs),
+            "failed: [sig-node] Pods stop: timed out\nfailed: [sig-node] Pods hang: too long\n\
+             skipped: [sig-node] Pods need a cloud: no cloud\n1 passed, 2 failed, 1 skipped"
+        );
+        assert_eq!(summary(&specs[..1]), "1 passed, 0 failed");
         assert!(parse("{}").is_err() && parse("").is_err());
     }
 
     #[test]
     fn a_later_result_replaces_an_earlier_one() {
-        let spec = |state| Spec { name: "[sig-a] x".into(), state, message: String::new() };
+        let spec = |state| Spec { name: "[sig-a] x".into(), state, message: String::new(), run: None };
+        let run = |began: &str| Run { began: began.into(), of: "c0ffee".into() };
         let mut results = Results::default();
-        results.replace(&[spec(State::Failed)]);
-        results.replace(&[spec(State::Passed)]);
+        results.replace(&[spec(State::Failed)], &run("a"));
+        results.replace(&[spec(State::Passed)], &run("b"));
         let kept: Vec<Spec> = results.specs().map(write).filter_map(|value| read(&value)).collect();
-        assert_eq!(kept, [spec(State::Passed)]);
+        assert_eq!(kept, [Spec { run: Some(run("b")), ..spec(State::Passed) }]);
+        let old = json!({"name": "[sig-a] x", "state": "passed", "message": ""});
+        assert_eq!(read(&old), Some(spec(State::Passed)));
     }
 }

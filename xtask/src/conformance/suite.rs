@@ -11,16 +11,21 @@ use super::cluster::Cluster;
 use super::report::{self, Spec};
 use super::upstream::Programs;
 
-/// Which of the conformance specs.
+/// Which specs.
 #[derive(Clone, Copy)]
 pub struct Choice<'a> {
+    /// Also those that are no part of conformance.
+    pub all: bool,
     pub focus: Option<&'a str>,
     pub skip: Option<&'a str>,
 }
 
 impl Choice<'_> {
     fn flags(self, prefix: &str) -> Vec<String> {
-        let mut flags = vec![format!("--{prefix}label-filter=Conformance")];
+        let mut flags = Vec::new();
+        if !self.all {
+            flags.push(format!("--{prefix}label-filter=Conformance"));
+        }
         flags.extend(self.focus.map(|regex| format!("--{prefix}focus={regex}")));
         flags.extend(self.skip.map(|regex| format!("--{prefix}skip={regex}")));
         flags
@@ -144,7 +149,8 @@ mod tests {
 
     #[test]
     fn choices_become_flags() {
-        let choice = Choice { focus: Some("a b"), skip: None };
+        let choice = Choice { all: false, focus: Some("a b"), skip: None };
         assert_eq!(choice.flags("ginkgo."), ["--ginkgo.label-filter=Conformance", "--ginkgo.focus=a b"]);
+        assert_eq!(Choice { all: true, ..choice }.flags("ginkgo."), ["--ginkgo.focus=a b"]);
     }
 }

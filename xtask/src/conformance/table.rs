@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::causes;
-use super::report::{Results, Spec, State};
+use super::report::{Results, Run, Spec, State};
 use super::upstream::VERSION;
 
 /// The longest message that is shown for a failure without a known cause.
@@ -13,8 +13,9 @@ const MESSAGE: usize = 160;
 pub fn page(results: &Results) -> String {
     let mut text = format!(
         "# Conformance\n\nHow Kubernetes {VERSION}'s own conformance suite fares against Knarr: a fresh cluster of two \
-         nodes, the latest result of each spec. Written by `cargo xtask conformance`.\n\n\
-         | group | passed | failed | skipped |\n| --- | ---: | ---: | ---: |\n"
+         nodes, the latest result of each spec. Written by `cargo xtask conformance`.\n\n{}\n\n\
+         | group | passed | failed | skipped |\n| --- | ---: | ---: | ---: |\n",
+        stamp(results)
     );
     let mut groups: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
     for spec in results.specs() {
@@ -41,6 +42,23 @@ pub fn page(results: &Results) -> String {
     text
 }
 
+/// Which runs the results are of.
+fn stamp(results: &Results) -> String {
+    let mut specs_of: BTreeMap<Option<&Run>, usize> = BTreeMap::new();
+    results.specs().for_each(|spec| *specs_of.entry(spec.run.as_ref()).or_default() += 1);
+    let all: usize = specs_of.values().sum();
+    match specs_of.last_key_value() {
+        Some((Some(run), count)) if *count == all => {
+            format!("All {all} results are of one run, begun {}, of {}.", run.began, run.of)
+        }
+        Some((Some(run), count)) => format!(
+            "The results are of several runs: {count} of the {all} are of the latest one, begun {}, of {}.",
+            run.began, run.of
+        ),
+        _ => "It was not noted which runs the results are of.".to_owned(),
+    }
+}
+
 fn cause(spec: &Spec) -> String {
     if let Some(cause) = causes::of(&spec.name) {
         return cause.to_owned();
@@ -65,14 +83,22 @@ mod tests {
             name: name.to_owned(),
             state,
             message: "\n  timed out | waiting\nmore".to_owned(),
+            run: None,
         };
+        let run = |began: &str| Run { began: began.to_owned(), of: "commit `c0ffee`".to_owned() };
         let mut results = Results::default();
-        results.replace(&[
+        let specs = [
             spec("[sig-node] a", State::Passed),
             spec("[sig-node] b", State::Failed),
             spec("[sig-apps] c", State::Skipped),
-        ]);
+        ];
+        assert_eq!(stamp(&results), "It was not noted which runs the results are of.");
+        results.replace(&specs, &run("2026-01-01"));
+        assert_eq!(stamp(&results), "All 3 results are of one run, begun 2026-01-01, of commit `c0ffee`.");
+        results.replace(&specs[1..], &run("2026-01-02"));
         let page = page(&results);
+        let runs = "several runs: 2 of the 3 are of the latest one, begun 2026-01-02, of commit `c0ffee`.";
+        assert!(page.contains(runs), "{page}");
         assert!(
             page.contains("| sig-apps | 0 | 0 | 1 |\n| sig-node | 1 | 1 | 0 |\n| **total** | 1 | 1 | 1 |"),
             "{page}"

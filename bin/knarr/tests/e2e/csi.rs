@@ -13,7 +13,8 @@ use crate::sandbox::wait_for;
 fn csi_driver(attach_required: bool) -> Value {
     json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": NAME},
         "spec": {"attachRequired": attach_required, "podInfoOnMount": true, "fsGroupPolicy": "File",
-            "tokenRequests": [{"audience": "vault"}], "volumeLifecycleModes": ["Persistent", "Ephemeral"]}})
+            "tokenRequests": [{"audience": "vault"}], "serviceAccountTokenInSecrets": attach_required,
+            "volumeLifecycleModes": ["Persistent", "Ephemeral"]}})
 }
 
 /// A volume that is there already, and the claim that is bound to it.
@@ -85,7 +86,7 @@ fn a4_pods_get_volumes_of_a_csi_driver() {
         let ids = format!("{{\"{NAME}\":\"the-node\"}}");
         assert_eq!(node["metadata"]["annotations"]["csi.volume.kubernetes.io/nodeid"], ids);
         let inline = driver.until_called("NodePublishVolume");
-        assert!(inline.ends_with("pod=early ephemeral=true tokens=true options="), "{inline}");
+        assert!(inline.ends_with("pod=early ephemeral=true tokens=attribute options="), "{inline}");
 
         static_volume(&kubectl, &driver, "kept");
         let mut writer = claimed(once("writer", "id -G; touch /data/group; echo kept > /data/file"), "kept");
@@ -97,7 +98,10 @@ fn a4_pods_get_volumes_of_a_csi_driver() {
         let staged = driver.until_called("NodeStageVolume kept");
         assert_eq!(staged, "NodeStageVolume kept secret=sesame device=");
         let published = driver.until_called("NodePublishVolume kept");
-        assert!(published.ends_with("pod=writer ephemeral=false tokens=true options=noatime"), "{published}");
+        assert!(
+            published.ends_with("pod=writer ephemeral=false tokens=attribute options=noatime"),
+            "{published}"
+        );
 
         // Two pods of a node share what is staged; the driver's absence hinders nobody who runs.
         kubectl.apply(&claimed(sleeper("one"), "kept"));
@@ -159,6 +163,8 @@ fn a4_volumes_are_attached_before_they_are_mounted() {
     assert_eq!(succeeded.trim(), "AttachVolume.Attach succeeded for volume \"disk\"");
     assert_eq!(driver.until_called("NodeStageVolume"), "NodeStageVolume disk secret=sesame device=sdx");
     kubectl.until("node knarr-test", "{.status.volumesAttached[0].name}", &unique);
+    let published = driver.until_called("NodePublishVolume");
+    assert!(published.contains("tokens=secret"), "{published}");
 
     kubectl.run("delete pod user");
     kubectl.eventually("get volumeattachments -o name", str::is_empty);

@@ -314,7 +314,11 @@ impl Service {
 
     fn publish(&self, request: &NodePublishVolumeRequest) -> Outcome<Empty> {
         let told = |key: &str| request.volume_context.get(&format!("csi.storage.k8s.io/{key}")).cloned();
-        let tokens = told("serviceAccount.tokens").is_some();
+        let tokens = match request.secrets.contains_key("csi.storage.k8s.io/serviceAccount.tokens") {
+            true => "secret",
+            false if told("serviceAccount.tokens").is_some() => "attribute",
+            false => "none",
+        };
         let mount = match request.volume_capability.as_ref().and_then(|c| c.access_type.as_ref()) {
             Some(AccessType::Mount(mount)) => mount.mount_flags.join(","),
             _ => "block".to_owned(),

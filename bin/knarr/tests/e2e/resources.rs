@@ -79,3 +79,46 @@ fn e7_pod_pid_limit() {
     kubectl.ready("neighbour");
     kubectl.run("delete pod bomb --timeout=60s");
 }
+
+/// Through the subresource, as the pod as a whole and as its container.
+#[test]
+fn pods_are_resized_in_place() {
+    let cluster = shared();
+    let kubectl = cluster.namespace("resize");
+    let mut object = sleeper("whole");
+    object["spec"]["resources"] =
+        json!({"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"cpu": "200m", "memory": "64Mi"}});
+    kubectl.apply(&object);
+    kubectl.ready("whole");
+    let container = kubectl.path("pod whole", "{.spec.containers[0].name}");
+    let id = kubectl.path("pod whole", "{.status.containerStatuses[0].containerID}");
+    kubectl.until("pod whole", "{.status.resources.limits.cpu} {.status.allocatedResources.cpu}", "200m 50m");
+
+    let resize = |patch: &serde_json::Value| {
+        let patch = patch.to_string();
+        ["patch", "pod", "whole", "--subresource=resize", "-p", &patch].map(str::to_owned)
+    };
+    let sizes = json!([{"name": container, "resources": {"limits": {"memory": "48Mi"}}}]);
+    let sizes = json!({"resources": {"limits": {"cpu": "300m"}}, "containers": sizes});
+    kubectl.run(&resize(&json!({"spec": sizes}))[..]);
+    kubectl.until("pod whole", "{.status.resources.limits.cpu}", "300m");
+    kubectl.until("pod whole", "{.status.containerStatuses[0].resources.limits.memory}", "48Mi");
+    let memory = cgroup_files(cluster, &id, "-name memory.limit_in_bytes -o -name memory.max");
+    assert_eq!(memory, [(48 << 20).to_string()]);
+    let quotas = format!(
+        "find /sys/fs/cgroup -path '*{}*' -path '*pod{}/cpu.cfs_quota_us' -exec cat {{}} + -o \
+         -path '*{0}*' -path '*pod{1}/cpu.max' -exec cat {{}} +",
+        cluster.sandbox.cgroup_root,
+        kubectl.path("pod whole", "{.metadata.uid}")
+    );
+    let quota = cluster.sandbox.sh(&quotas);
+    assert!(quota.trim() == "30000" || quota.trim() == "30000 100000", "{quota}");
+    let after = kubectl.path(
+        "pod whole",
+        "{.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}",
+    );
+    assert_eq!(after, format!("{id} 0"));
+
+    let refused = kubectl.fails(&resize(&json!({"spec": {"resources": {"limits": {"cpu": null}}}}))[..]);
+    assert!(refused.contains("pod-level resource limits cannot be removed"), "{refused}");
+}

@@ -9,8 +9,6 @@ pub enum State {
     Switch,
     /// Acts, and cannot be switched off.
     On,
-    /// As `On`, without a test yet.
-    Untested,
     /// Does not act.
     Off,
     /// Has nothing that users see.
@@ -22,7 +20,7 @@ pub enum State {
 pub struct Entry {
     pub name: &'static str,
     pub state: State,
-    /// `FILE::TEST` that shows it (switch, on), a file (untested), or a sentence (off, internal).
+    /// `FILE::TEST` that shows it (switch, on), or a sentence (off, internal).
     pub shown_by: &'static str,
 }
 
@@ -36,7 +34,6 @@ fn entry(line: &'static str) -> Option<Entry> {
     let state = match word {
         "switch" => State::Switch,
         "on" => State::On,
-        "untested" => State::Untested,
         "off" => State::Off,
         "internal" => State::Internal,
         _ => return None,
@@ -51,9 +48,6 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-
-    /// Gates that act and have no test. The number may only go down.
-    const UNTESTED: usize = 14;
 
     fn root() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -92,11 +86,9 @@ mod tests {
         for entry in entries() {
             let (file, test) = match entry.state {
                 State::Switch | State::On => entry.shown_by.split_once("::").unwrap_or((entry.shown_by, "")),
-                State::Untested => (entry.shown_by, ""),
                 State::Off | State::Internal => continue,
             };
             let found = match fs::read_to_string(root().join(file)) {
-                Ok(text) if entry.state == State::Untested => !text.is_empty(),
                 Ok(text) => is_test(&text, test),
                 Err(_) => false,
             };
@@ -105,8 +97,6 @@ mod tests {
             }
         }
         assert!(wrong.is_empty(), "not in the tree:\n{}", wrong.join("\n"));
-        let untested = entries().filter(|e| e.state == State::Untested).count();
-        assert_eq!(untested, UNTESTED, "lower UNTESTED, or write the test");
     }
 
     /// Whether the text has a test of this name that is not ignored.

@@ -48,7 +48,7 @@ impl Default for Features {
             let entry = *entries.get(name)?;
             let on = match entry.state {
                 State::Switch => default,
-                State::On | State::Untested => true,
+                State::On => true,
                 State::Off | State::Internal => false,
             };
             Some((name, Gate { on, stage, locked: locked.then_some(default), entry }))
@@ -68,7 +68,7 @@ impl Gate {
         }
         match state {
             State::Switch => self.on = on,
-            State::On | State::Untested if !on => {
+            State::On if !on => {
                 return Err(format!("cannot set feature gate {name} to false: it cannot be switched off"));
             }
             State::Off if on && self.locked.is_none() => {
@@ -79,7 +79,7 @@ impl Gate {
                 return Ok(Some(format!("feature gate {name} is not implemented and stays off: {shown_by}")));
             }
             State::Internal => return Ok(Some(format!("feature gate {name} has no effect: {shown_by}"))),
-            State::On | State::Untested | State::Off => {}
+            State::On | State::Off => {}
         }
         let kind = match self.stage {
             "GA" => "GA",

@@ -341,3 +341,60 @@ async fn subresources_and_connects_are_shown() {
         ]
     );
 }
+
+/// Reviews are answered and not stored: a webhook that is down must not keep anybody from being authenticated.
+#[tokio::test]
+async fn reviews_are_shown_to_no_webhook() {
+    let harness = Harness::new().await;
+    let admin = harness.admin();
+    let server = HookServer::start(&["127.0.0.1"], |_| Reply::Raw(500, b"down".to_vec())).await.unwrap();
+    let everything =
+        json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]);
+    for kind in ["MutatingWebhook", "ValidatingWebhook"] {
+        register(&admin, kind, json!([webhook(&server, "/all", json!({"rules": everything}))])).await;
+    }
+    admin.post(CONFIG_MAPS, &config_map("a")).await.expect(500);
+    let shown = |group: &str| {
+        let group_of = |r: &Received| r.body["request"]["resource"]["group"] == group;
+        server.received().iter().any(group_of)
+    };
+    assert!(shown(""), "config maps are");
+
+    let attributes = json!({"verb": "get", "resource": "pods", "namespace": "default"});
+    let access = json!({"user": "ann", "resourceAttributes": attributes});
+    let reviews = [
+        ("authentication.k8s.io", "", "SelfSubjectReview", json!({})),
+        ("authentication.k8s.io", "", "TokenReview", json!({"token": "t"})),
+        ("authorization.k8s.io", "", "SubjectAccessReview", access.clone()),
+        ("authorization.k8s.io", "namespaces/default/", "LocalSubjectAccessReview", access),
+        ("authorization.k8s.io", "", "SelfSubjectAccessReview", json!({"resourceAttributes": attributes})),
+        ("authorization.k8s.io", "", "SelfSubjectRulesReview", json!({"namespace": "default"})),
+    ];
+    let mut rules = Vec::new();
+    for (group, namespace, kind, spec) in reviews {
+        let plural = format!("{}s", kind.to_lowercase());
+        let review = json!({"apiVersion": format!("{group}/v1"), "kind": kind, "spec": spec});
+        let reply = admin.post(&format!("/apis/{group}/v1/{namespace}{plural}"), &review).await;
+        assert_eq!(reply.code, 201, "{kind}: {}", reply.message());
+        rules.push(
+            json!({"operations": ["*"], "apiGroups": [group], "apiVersions": ["v1"], "resources": [plural]}),
+        );
+    }
+    assert!(!shown("authentication.k8s.io") && !shown("authorization.k8s.io"));
+
+    // Who asks for them in so many words is told.
+    for kind in ["MutatingWebhook", "ValidatingWebhook"] {
+        let mut webhook = webhook(&server, "/reviews", json!({"rules": rules}));
+        webhook["failurePolicy"] = "Ignore".into();
+        let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}Configuration"),
+            "metadata": {"name": "reviews"}, "webhooks": [webhook]});
+        let uri = format!("{GROUP}/{}configurations", kind.to_lowercase());
+        let warnings = admin.post(&uri, &configuration).await.warnings;
+        assert_eq!(warnings.len(), 6, "{warnings:?}");
+        assert_eq!(
+            warnings[1],
+            "299 - \"webhooks[0].rules[1]: tokenreviews.authentication.k8s.io is excluded from admission webhooks; \
+             this rule will have no effect\""
+        );
+    }
+}

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, PODS, default_account, pod};
+use crate::harness::{APPLY, Harness, PODS, default_account, pod};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
@@ -145,4 +145,61 @@ async fn a_restart_finds_everything_again() {
     assert_eq!(before["items"], after["items"]);
     // Nothing was missing, so nothing was written.
     assert_eq!(before["metadata"]["resourceVersion"], revision.to_string());
+}
+
+/// KEP-5311: also digits may begin the name of a Service, and of what an Ingress leads to.
+#[tokio::test]
+async fn names_of_services_may_begin_with_a_digit() {
+    let u = Harness::new().await.admin();
+    let created = u.post(SERVICES, &service("7-of-9", json!({"ports": [{"port": 80}]}))).await.expect(201);
+    assert_eq!(created["metadata"]["name"], "7-of-9");
+    let generated = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"generateName": "7-"},
+        "spec": {"ports": [{"port": 80}]}});
+    u.post(SERVICES, &generated).await.expect(201);
+    let refused = u.post(SERVICES, &service("a.b", json!({"ports": [{"port": 80}]}))).await;
+    assert_eq!(refused.code, 422, "{}", refused.message());
+
+    let ingress = |backend: &str| {
+        let service = json!({"name": backend, "port": {"number": 80}});
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "i"},
+            "spec": {"defaultBackend": {"service": service}}})
+    };
+    let uri = "/apis/networking.k8s.io/v1/namespaces/default/ingresses";
+    u.post(uri, &ingress("7-of-9")).await.expect(201);
+    let refused = u.post(uri, &ingress("a.b")).await;
+    assert!(
+        refused.message().contains("spec.defaultBackend.service.name: Invalid value"),
+        "{}",
+        refused.message()
+    );
+}
+
+/// Source: the strategy of `k8s.io/kubernetes/pkg/registry/networking/servicecidr`.
+#[tokio::test]
+async fn the_status_of_a_range_of_addresses_is_written_apart() {
+    let u = Harness::new().await.admin();
+    let ranges = "/apis/networking.k8s.io/v1/servicecidrs";
+    let condition = |status: &str| {
+        json!({"type": "Ready", "status": status, "reason": "r", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let range = |status: &str| {
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
+            "spec": {"cidrs": ["10.200.0.0/24"]}, "status": {"conditions": [condition(status)]}})
+    };
+    let created = u.post(ranges, &range("True")).await.expect(201);
+    assert!(created["status"]["conditions"].is_null(), "{created}");
+    let one = format!("{ranges}/more");
+    let stated = u.put(&format!("{one}/status"), &range("False")).await.expect(200);
+    assert_eq!(stated["status"]["conditions"][0]["status"], "False");
+    let updated = u.put(&one, &range("True")).await.expect(200);
+    assert_eq!(updated["status"]["conditions"][0]["status"], "False");
+
+    // Who applies a status along with the rest does not own it.
+    let apply = |uri: &str| format!("{uri}?fieldManager=tester&force=true");
+    let applied = u.patch(&apply(&one), APPLY, &range("True")).await.expect(200);
+    assert_eq!(applied["status"]["conditions"][0]["status"], "False");
+    let managers = applied["metadata"]["managedFields"].as_array().unwrap();
+    let own = managers.iter().find(|m| m["manager"] == "tester").unwrap();
+    assert!(own["fieldsV1"]["f:status"].is_null() && own["fieldsV1"]["f:spec"].is_object(), "{own}");
 }

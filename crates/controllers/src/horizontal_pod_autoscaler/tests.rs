@@ -21,6 +21,8 @@ struct Metered {
     inner: Client,
     /// Each pod's use in thousandths of a processor; less than nothing: the metrics API is down.
     milli: Arc<AtomicI64>,
+    /// The external metric `queue`.
+    queue: Arc<AtomicI64>,
 }
 
 impl Metered {
@@ -36,6 +38,10 @@ impl Metered {
             return Some(Ok(json!({"kind": "Scale", "apiVersion": "autoscaling/v1",
                 "metadata": {"name": "web", "namespace": "ns"}, "spec": {"replicas": replicas},
                 "status": {"replicas": replicas, "selector": "app=web"}})));
+        }
+        if path == "/apis/external.metrics.k8s.io/v1beta1/namespaces/ns/queue" {
+            let value = self.queue.load(Ordering::SeqCst).to_string();
+            return Some(Ok(json!({"items": [{"metricName": "queue", "value": value}]})));
         }
         if path != "/apis/metrics.k8s.io/v1beta1/namespaces/ns/pods" {
             return None;
@@ -80,6 +86,7 @@ impl Transport for Metered {
 struct Lab {
     world: World,
     milli: Arc<AtomicI64>,
+    queue: Arc<AtomicI64>,
 }
 
 impl Lab {
@@ -97,12 +104,13 @@ impl Lab {
             "spec": {"replicas": replicas, "selector": {}, "template": {}}}))
             .unwrap(),
         );
-        let milli = Arc::new(AtomicI64::new(250));
+        let (milli, queue) = (Arc::new(AtomicI64::new(250)), Arc::new(AtomicI64::new(0)));
         let inner = api.client();
         let clock = Arc::clone(inner.clock());
-        let metered = Metered { api: Arc::clone(&api), inner, milli: Arc::clone(&milli) };
+        let (milli_now, queue_now) = (Arc::clone(&milli), Arc::clone(&queue));
+        let metered = Metered { api: Arc::clone(&api), inner, milli: milli_now, queue: queue_now };
         let client = Client::new(Arc::new(metered), clock, "test");
-        let lab = Self { world, milli };
+        let lab = Self { world, milli, queue };
         lab.pods(replicas);
         let mut whole = json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
             "minReplicas": 1, "maxReplicas": 10,
@@ -134,6 +142,10 @@ impl Lab {
 
     fn replicas(&self) -> i32 {
         self.world.api.get::<Deployment>("ns", "web").unwrap().spec.replicas.unwrap()
+    }
+
+    fn edit(&self, change: impl FnOnce(&mut HorizontalPodAutoscaler)) {
+        self.world.api.edit("ns", "web", change);
     }
 
     fn condition(&self, type_: &str) -> (String, String, String) {
@@ -202,4 +214,92 @@ async fn bounds_hold_without_metrics_and_zero_switches_off() {
     lab.world.pass(1.0).await;
     assert_eq!(lab.replicas(), 0);
     assert_eq!(lab.condition("ScalingActive").1, "ScalingDisabled");
+}
+
+/// KEP-4951.
+#[tokio::test(start_paused = true)]
+async fn each_direction_has_the_tolerance_that_it_is_given() {
+    let behavior = json!({"scaleUp": {"tolerance": "200m"},
+        "scaleDown": {"tolerance": "50m", "stabilizationWindowSeconds": 0}});
+    let lab = Lab::new(20, json!({"maxReplicas": 40, "behavior": behavior})).await;
+    let after = async |milli: i64| {
+        lab.milli.store(milli, Ordering::SeqCst);
+        lab.world.pass(20.0).await;
+        lab.replicas()
+    };
+    // Sixteen percent above the target: more than the usual ten, less than the twenty given.
+    assert_eq!(after(290).await, 20);
+    // Six percent below it: more than the five given.
+    assert_eq!(after(235).await, 19);
+    lab.edit(|hpa| {
+        hpa.spec.behavior = None;
+        hpa.metadata.generation = Some(2);
+    });
+    assert_eq!(after(290).await, 24);
+}
+
+/// KEP-2021.
+#[tokio::test(start_paused = true)]
+async fn a_workload_is_scaled_to_zero_and_back() {
+    let metric = json!({"type": "External", "external": {"metric": {"name": "queue"},
+        "target": {"type": "AverageValue", "averageValue": "5"}}});
+    let lab = Lab::new(2, json!({"minReplicas": 0, "maxReplicas": 9, "metrics": [metric]})).await;
+    lab.queue.store(10, Ordering::SeqCst);
+    lab.world.pass(20.0).await;
+    assert_eq!(lab.replicas(), 2);
+    lab.queue.store(0, Ordering::SeqCst);
+    lab.world.pass(400.0).await;
+    assert_eq!(lab.replicas(), 0);
+    assert_eq!(
+        lab.condition("ScaledToZero"),
+        ("True".into(), "ScaledToZero".into(), "the HPA controller scaled the workload to zero".into())
+    );
+    lab.world.pass(60.0).await;
+    assert_eq!((lab.replicas(), &*lab.condition("ScalingActive").0), (0, "True"), "it is still measured");
+
+    lab.queue.store(12, Ordering::SeqCst);
+    lab.world.pass(20.0).await;
+    assert_eq!(lab.replicas(), 3);
+    assert_eq!(lab.condition("ScaledToZero").1, "NotScaledToZero");
+
+    // Somebody else's zero is a switch: it stays.
+    lab.world.api.edit::<Deployment>("ns", "web", |d| d.spec.replicas = Some(0));
+    lab.world.pass(60.0).await;
+    assert_eq!(lab.replicas(), 0);
+    assert_eq!(lab.condition("ScalingActive").1, "ScalingDisabled");
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_pods_that_are_wanted_at_least_end_a_scale_to_zero() {
+    let metric = json!({"type": "External", "external": {"metric": {"name": "queue"},
+        "target": {"type": "Value", "value": "5"}}});
+    let lab = Lab::new(1, json!({"minReplicas": 0, "metrics": [metric]})).await;
+    lab.world.pass(400.0).await;
+    assert_eq!((lab.replicas(), &*lab.condition("ScaledToZero").0), (0, "True"));
+    lab.edit(|hpa| {
+        hpa.spec.min_replicas = Some(2);
+        hpa.metadata.generation = Some(2);
+    });
+    lab.world.pass(1.0).await;
+    assert_eq!((lab.replicas(), &*lab.condition("ScaledToZero").0), (2, "False"));
+}
+
+/// Source: `updateHPA` of `k8s.io/kubernetes/pkg/controller/podautoscaler/horizontal.go`.
+#[tokio::test(start_paused = true)]
+async fn a_new_generation_is_looked_at_at_once_and_a_new_status_is_not() {
+    let lab = Lab::new(2, json!({})).await;
+    lab.world.pass(5.0).await;
+    assert_eq!(lab.replicas(), 2);
+    lab.milli.store(500, Ordering::SeqCst);
+    lab.edit(|hpa| hpa.status.as_mut().unwrap().desired_replicas = 7);
+    lab.world.pass(5.0).await;
+    assert_eq!(lab.replicas(), 2, "not before the period is over");
+    lab.edit(|hpa| {
+        hpa.spec.min_replicas = Some(2);
+        hpa.metadata.generation = Some(2);
+    });
+    lab.world.pass(1.0).await;
+    assert_eq!(lab.replicas(), 4);
+    let hpa = lab.world.api.get::<HorizontalPodAutoscaler>("ns", "web").unwrap();
+    assert_eq!(hpa.status.unwrap().observed_generation, Some(2));
 }

@@ -309,6 +309,17 @@ mod tests {
         assert_eq!(addresses, ["InternalIP 10.0.0.1", "Hostname n1"]);
     }
 
+    /// KEP-4004: nobody knows the version of the service proxy, and what another kubelet wrote is cleared.
+    #[test]
+    fn the_version_of_the_service_proxy_is_cleared() {
+        let old: NodeStatus =
+            serde_json::from_value(json!({"nodeInfo": {"kubeProxyVersion": "v1.30.0"}})).unwrap();
+        let (new, _) = next(&old, &facts(), now());
+        assert_eq!(new.node_info.as_ref().map(|info| info.kube_proxy_version.as_str()), Some(""));
+        assert!(has_changed(&old, &new));
+        assert_eq!(patch(&old, &new)["status"]["nodeInfo"]["kubeProxyVersion"], "");
+    }
+
     #[test]
     fn what_is_reserved_is_not_for_pods() {
         let reserved = "cpu=250m,memory=1Gi,ephemeral-storage=2000,pid=1000".parse().unwrap();

@@ -100,7 +100,12 @@ impl PodSyncer {
         if actions.is_empty() || cancel.is_cancelled() {
             return SyncOutcome::Done { look_again: end };
         }
-        match self.act(pod, memory, runtime, actions, &volumes, cancel).await {
+        let makes_sandbox = actions.create_sandbox;
+        let acted = self.act(pod, memory, runtime, actions, &volumes, cancel).await;
+        if makes_sandbox && user_namespaces::wanted(pod) {
+            self.metrics.starts_user_namespaced_pod(acted.is_err() || !memory.failures.is_empty());
+        }
+        match acted {
             Ok(look_again) => SyncOutcome::Done { look_again: earlier(look_again, end) },
             Err(error) => {
                 tracing::debug!(pod = %pod::format(pod), error, "the pod will be tried again");

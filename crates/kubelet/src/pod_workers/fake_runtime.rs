@@ -38,6 +38,7 @@ pub struct State {
     pub memory_usage: u64,
     /// Operations that panic, each once: `sandbox`, `stop`, `exec`, `list`.
     pub panics: BTreeSet<String>,
+    pub features: RuntimeFeatures,
 }
 
 impl State {
@@ -145,6 +146,10 @@ impl ContainerRuntime for FakeRuntime {
         };
         running.iter().for_each(|id| self.end(id, 137));
         Ok(())
+    }
+
+    fn features(&self) -> RuntimeFeatures {
+        self.lock().features.clone()
     }
 
     async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 mod isolation;
 mod panics;
 mod resize;
+mod user_namespaces;
 
 use super::fake_runtime::FakeRuntime;
 use crate::config::Config;

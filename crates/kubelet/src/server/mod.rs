@@ -35,6 +35,8 @@ mod upgrade;
 #[cfg(test)]
 pub(crate) mod fake_runtime;
 #[cfg(test)]
+mod rights_tests;
+#[cfg(test)]
 mod tests;
 
 pub use client_authorities::ClientAuthorities;

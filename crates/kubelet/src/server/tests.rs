@@ -14,6 +14,7 @@ use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
+use knarr_client::Client;
 use knarr_client::clock::SystemClock;
 use knarr_client::reviews::{CertifiedUser, UserInfo};
 use knarr_serving::{Limits, Protocol, speak};
@@ -86,7 +87,7 @@ fn folders() -> super::Folders {
     super::Folders { local_path: std::env::temp_dir(), system_logs: "/nonexistent".into() }
 }
 
-struct Lab {
+pub(super) struct Lab {
     handler: Arc<Handler>,
     runtime: &'static FakeRuntime,
     log: PathBuf,
@@ -104,6 +105,13 @@ impl Lab {
     }
 
     fn with_tty(tty: bool) -> Self {
+        let api =
+            FakeApi::new(Arc::new(SystemClock), &[TokenReview::RESOURCE, SubjectAccessReview::RESOURCE]);
+        Self::asking(api.client(), tty)
+    }
+
+    /// A server that asks this client who may do what.
+    pub(super) fn asking(client: Client, tty: bool) -> Self {
         let dir = std::env::temp_dir().join(format!("knarr-server-{:016x}", fastrand::u64(..)));
         std::fs::create_dir_all(&dir).unwrap();
         let log = dir.join("0.log");
@@ -117,11 +125,9 @@ impl Lab {
         .unwrap();
         let runtime = Leaked::new();
         let fake = runtime.0;
-        let api =
-            FakeApi::new(Arc::new(SystemClock), &[TokenReview::RESOURCE, SubjectAccessReview::RESOURCE]);
         let pods = OnePod { pod: Arc::new(pod), log: log.clone(), tty };
         let configz = json!({"kubeletconfig": {"maxPods": 110}});
-        let handler = Handler::new("n1", configz, Arc::new(pods), Arc::new(runtime), api.client(), folders());
+        let handler = Handler::new("n1", configz, Arc::new(pods), Arc::new(runtime), client, folders());
         Self { handler: Arc::new(handler), runtime: fake, log }
     }
 
@@ -147,7 +153,7 @@ impl Lab {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    async fn send(&self, path: &str, known: bool, token: Option<&str>) -> (StatusCode, Bytes) {
+    pub(super) async fn send(&self, path: &str, known: bool, token: Option<&str>) -> (StatusCode, Bytes) {
         self.ask(Method::GET, path, known, token).await
     }
 

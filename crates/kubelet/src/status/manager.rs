@@ -228,6 +228,19 @@ fn object(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
+/// What makes the new object of the old one, where objects are merged: names that are gone are null.
+fn merged(old: Option<&Value>, new: Value) -> Value {
+    let (Some(Value::Object(old)), Value::Object(mut fields)) = (old, new.clone()) else { return new };
+    for (name, before) in old {
+        let after = match fields.remove(name) {
+            Some(after) => merged(Some(before), after),
+            None => Value::Null,
+        };
+        fields.insert(name.clone(), after);
+    }
+    Value::Object(fields)
+}
+
 /// A strategic merge patch from one status to the other; `None` if they are the same. It carries the uid, so that
 /// it cannot hit another pod of that name.
 fn patch(uid: &str, from: &PodStatus, to: &PodStatus) -> Option<Value> {
@@ -249,6 +262,7 @@ fn patch(uid: &str, from: &PodStatus, to: &PodStatus) -> Option<Value> {
                 items.insert(0, json!({"$patch": "replace"}));
                 Value::Array(items)
             }
+            value @ Value::Object(_) => merged(before.as_ref(), value),
             other => other,
         };
         changes.insert(field, value);
@@ -342,6 +356,26 @@ mod tests {
                     {"type": "PodResizePending", "$patch": "delete"},
                 ],
             }
+        });
+        assert_eq!(patch("u", &old, &new), Some(expected));
+    }
+
+    #[test]
+    fn resources_that_are_gone_are_taken_away() {
+        let with = |resources: Value, given: Value| -> PodStatus {
+            serde_json::from_value(json!({"resources": resources, "allocatedResources": given})).unwrap()
+        };
+        let old = with(
+            json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1", "memory": "1Gi"}}),
+            json!({"cpu": "1"}),
+        );
+        let new = with(json!({"requests": {"cpu": "2"}}), json!({"memory": "1Gi"}));
+        let expected = json!({
+            "metadata": {"uid": "u"},
+            "status": {
+                "resources": {"limits": null, "requests": {"cpu": "2", "memory": null}},
+                "allocatedResources": {"cpu": null, "memory": "1Gi"},
+            },
         });
         assert_eq!(patch("u", &old, &new), Some(expected));
     }

@@ -4,6 +4,7 @@ mod conditions;
 mod containers;
 mod manager;
 mod phase;
+mod pod_level;
 #[cfg(test)]
 mod tests;
 
@@ -114,6 +115,7 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
     status.qos_class = Some(qos::qos_class(pod).to_owned());
     status.start_time = old.start_time.clone().or_else(|| Some(whole_seconds(input.now)));
     set_addresses(&mut status, input);
+    pod_level::fill(&mut status, input);
     status.container_statuses = Some(main);
     status.init_container_statuses = (!init.is_empty()).then_some(init);
     status.ephemeral_container_statuses = (!ephemeral.is_empty()).then_some(ephemeral);

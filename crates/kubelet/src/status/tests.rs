@@ -378,3 +378,41 @@ fn what_hooks_print_does_not_fill_the_status() {
     let last = first(&status).last_state.as_ref().unwrap().terminated.as_ref().unwrap();
     assert_eq!(last.message.as_ref().unwrap().len(), 12 << 10);
 }
+
+fn shown(resources: Option<&ResourceRequirements>) -> String {
+    serde_json::to_string(&resources.expect("resources")).unwrap().replace('"', "")
+}
+
+/// The pod as a whole shows what it was given at once, and what it has once a resize has been carried out.
+#[test]
+fn the_resources_of_the_whole_pod() {
+    let of = |cpu: &str| {
+        pod(json!({"resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}},
+            "containers": [{"name": "web", "image": "web:1", "resources": {"requests": {"memory": "64Mi"}}}]}))
+    };
+    let running = runtime(vec![container("web", 0)]);
+    let mut case = Case::default();
+    let waiting = case.status(&of("1"), &PodRuntimeStatus::default());
+    let before = "{limits:{cpu:1},requests:{cpu:1,memory:64Mi}}";
+    assert_eq!(shown(waiting.resources.as_ref()), before);
+    case.old = case.status(&of("1"), &running);
+    assert_eq!((case.old.phase.as_deref(), &*shown(case.old.resources.as_ref())), (Some("Running"), before));
+
+    case.resize =
+        vec![serde_json::from_value(json!({"type": "PodResizeInProgress", "status": "True"})).unwrap()];
+    let resizing = case.status(&of("1500m"), &running);
+    assert_eq!(shown(resizing.resources.as_ref()), before);
+    assert_eq!(resizing.allocated_resources.as_ref().unwrap()["cpu"].0, "1500m");
+    case.resize.clear();
+    let resized = case.status(&of("1500m"), &running);
+    assert_eq!(shown(resized.resources.as_ref()), before.replace("cpu:1", "cpu:1500m"));
+
+    // Of containers alone: the pod's cgroup has a limit only where every one of them has.
+    let limited =
+        json!({"name": "a", "image": "i", "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}});
+    let some = pod(json!({"containers": [limited, {"name": "web", "image": "i"}]}));
+    let status = Case::default().status(&some, &runtime(vec![container("web", 0), container("a", 0)]));
+    assert_eq!(shown(status.resources.as_ref()), "{requests:{cpu:1}}");
+    let status = Case::default().status(&one("Always"), &running);
+    assert_eq!((&*shown(status.resources.as_ref()), status.allocated_resources), ("{}", None));
+}

@@ -1,6 +1,8 @@
 //! Pods on the embedded runtime, as root: real namespaces, cgroups, overlays and volumes.
 
 mod handlers;
+mod mounts;
+mod resizes;
 mod world;
 
 use std::time::Duration;

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use knarr_apimachinery::quantity::Quantity;
 
@@ -94,42 +94,46 @@ fn non_zero_requests(container: &Container) -> Resources {
 /// What a pod takes of a node: the larger of its running containers together (sidecars among them) and of its
 /// hungriest moment during initialisation; plus overhead. Pod-level requests replace the sum where given.
 pub fn pod_requests(pod: &Pod) -> Resources {
-    requests_by(pod, container_requests)
+    requests_by(pod, container_requests, |asked| asked)
 }
 
 /// The same with the assumed minimum per container: what scoring looks at.
 pub fn pod_non_zero_requests(pod: &Pod) -> Resources {
-    requests_by(pod, non_zero_requests)
+    requests_by(pod, non_zero_requests, |asked| asked)
 }
 
-/// What a pod on a node takes: while a container is resized, the larger of what it asks for and what it has.
+/// What a pod on a node takes: while a container or the pod as a whole is resized, the larger of what it asks for and
+/// what it has. What a resize asks for that never fits does not count.
 pub fn placed_requests(pod: &Pod) -> Resources {
-    let status = pod.status.as_ref();
-    let statuses: Vec<_> = status
-        .into_iter()
-        .flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten())
-        .filter(|s| s.resources.is_some() || s.allocated_resources.is_some())
-        .collect();
-    if statuses.is_empty() {
-        return pod_requests(pod);
-    }
-    let pending = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten();
-    let infeasible =
-        pending.filter(|c| c.type_ == "PodResizePending").any(|c| c.reason.as_deref() == Some("Infeasible"));
-    requests_by(pod, |container| {
-        let asked = container_requests(container);
-        let Some(status) = statuses.iter().find(|s| s.name == container.name) else { return asked };
-        let mut has = Resources::from_list(status.resources.as_ref().and_then(|r| r.requests.as_ref()));
-        has.max(&Resources::from_list(status.allocated_resources.as_ref()));
-        if infeasible && status.allocated_resources.is_some() {
-            return has;
+    let Some(status) = &pod.status else { return pod_requests(pod) };
+    let pending = status.conditions.iter().flatten().filter(|c| c.type_ == "PodResizePending");
+    let infeasible = { pending }.any(|c| c.reason.as_deref() == Some("Infeasible"));
+    let most = |asked: Resources, has: Option<&ResourceRequirements>, given: Option<&ResourceList>| {
+        let mut all = Resources::from_list(has.and_then(|r| r.requests.as_ref()));
+        all.max(&Resources::from_list(given));
+        if !infeasible || given.is_none() {
+            all.max(&asked);
         }
-        has.max(&asked);
-        has
-    })
+        all
+    };
+    let statuses = || status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let of_container = |container: &Container| {
+        let asked = container_requests(container);
+        match statuses().find(|s| s.name == container.name) {
+            Some(status) => most(asked, status.resources.as_ref(), status.allocated_resources.as_ref()),
+            None => asked,
+        }
+    };
+    let of_pod = |asked| most(asked, status.resources.as_ref(), status.allocated_resources.as_ref());
+    requests_by(pod, of_container, of_pod)
 }
 
-fn requests_by(pod: &Pod, of: impl Fn(&Container) -> Resources) -> Resources {
+/// By what each container counts with, and what of the pod's own requests.
+fn requests_by(
+    pod: &Pod,
+    of: impl Fn(&Container) -> Resources,
+    of_pod: impl FnOnce(Resources) -> Resources,
+) -> Resources {
     let Some(spec) = &pod.spec else { return Resources::default() };
     let mut sum = Resources::default();
     spec.containers.iter().for_each(|c| sum.add(&of(c)));
@@ -147,27 +151,28 @@ fn requests_by(pod: &Pod, of: impl Fn(&Container) -> Resources) -> Resources {
     sum.add(&sidecars);
     sum.max(&init_peak);
     if let Some(list) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
-        override_with(&mut sum, list);
+        override_with(&mut sum, list, of_pod(Resources::from_list(Some(list))));
     }
     sum.add(&Resources::from_list(spec.overhead.as_ref()));
     sum
 }
 
-fn override_with(sum: &mut Resources, list: &ResourceList) {
-    let pod_level = Resources::from_list(Some(list));
+/// The pod's own amounts stand for the sum of its containers', as far as it lists the resource.
+fn override_with(sum: &mut Resources, list: &ResourceList, of_pod: Resources) {
     if list.contains_key("cpu") {
-        sum.milli_cpu = pod_level.milli_cpu;
+        sum.milli_cpu = of_pod.milli_cpu;
     }
     if list.contains_key("memory") {
-        sum.memory = pod_level.memory;
+        sum.memory = of_pod.memory;
     }
-    sum.scalar.extend(pod_level.scalar);
+    sum.scalar.extend(of_pod.scalar.into_iter().filter(|(name, _)| list.contains_key(name)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+    use k8s_openapi::api::core::v1::PodSpec;
+    use serde_json::json;
 
     fn container(cpu: &str, always: bool) -> Container {
         let requests = BTreeMap::from([("cpu".to_owned(), ApiQuantity(cpu.to_owned()))]);
@@ -205,5 +210,23 @@ mod tests {
         let spec = PodSpec { containers: vec![Container::default(); 2], ..PodSpec::default() };
         let wanted = pod_non_zero_requests(&Pod { spec: Some(spec), ..Pod::default() });
         assert_eq!((wanted.milli_cpu, wanted.memory), (200, 400 << 20));
+    }
+
+    /// Source: `effectivePodLevelResources` of `k8s.io/component-helpers/resource`, KEP-5419.
+    #[test]
+    fn a_pod_that_is_resized_as_a_whole_takes_the_larger_size() {
+        let milli_cpu = |asked: &str, has: &str, given: &str, pending: Option<&str>| {
+            let conditions = pending
+                .map(|reason| json!([{"type": "PodResizePending", "status": "True", "reason": reason}]));
+            let pod = json!({
+                "spec": {"resources": {"requests": {"cpu": asked}}, "containers": [{"name": "c"}]},
+                "status": {"resources": {"requests": {"cpu": has}}, "allocatedResources": {"cpu": given},
+                    "conditions": conditions},
+            });
+            placed_requests(&serde_json::from_value(pod).unwrap()).milli_cpu
+        };
+        assert_eq!(milli_cpu("200m", "100m", "100m", Some("Deferred")), 200, "it waits for more");
+        assert_eq!(milli_cpu("900m", "100m", "100m", Some("Infeasible")), 100, "it never gets that");
+        assert_eq!(milli_cpu("100m", "300m", "100m", None), 300, "it has not given back yet");
     }
 }

@@ -99,9 +99,10 @@ fn resize(new: &mut Value, old: &Value) {
     only_spec_part(new, old);
     keep(new, old, "spec");
     let spec = child(object(new), "spec");
-    if let Some(resources) = wanted.get("resources") {
-        spec.insert("resources".to_owned(), resources.clone());
-    }
+    match wanted.get("resources") {
+        Some(resources) => spec.insert("resources".to_owned(), resources.clone()),
+        None => spec.remove("resources"),
+    };
     for list in lists {
         for (i, container) in items(spec, list).enumerate() {
             for field in ["resources", "resizePolicy"] {
@@ -301,6 +302,13 @@ mod tests {
             json!({"containers": [{"name": "c", "image": "a", "resources": {"limits": {"cpu": "1"}}}]})
         );
         assert_eq!(new["metadata"]["generation"], 2);
+
+        // That resources of the whole pod are gone is for validation to refuse.
+        let old = json!({"metadata": {"generation": 1},
+            "spec": {"resources": {"limits": {"cpu": "1"}}, "containers": [{"name": "c"}]}});
+        let mut new = json!({"metadata": {"generation": 1}, "spec": {"containers": [{"name": "c"}]}});
+        for_update(&mut new, &old, Some("resize"));
+        assert_eq!(new["spec"], json!({"containers": [{"name": "c"}]}));
     }
 
     #[test]

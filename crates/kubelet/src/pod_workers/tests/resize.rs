@@ -281,3 +281,19 @@ async fn a_container_that_starts_anew_gets_its_lower_limit_whatever_it_uses() {
     lab.until("the restart", |lab| lab.container("main").restart_count == 1).await;
     lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
 }
+
+/// A pod that waits shows the sum of its limits, and one that runs those of its cgroup: what is gone is taken away.
+#[tokio::test(start_paused = true)]
+async fn the_status_of_a_pod_settles() {
+    let lab = Lab::new().await;
+    let mut spec = web(json!({"resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}}));
+    spec["containers"].as_array_mut().unwrap().push(json!({"name": "other", "image": "web:1"}));
+    lab.add(spec);
+    lab.until("readiness", |lab| lab.container("main").ready && lab.container("other").ready).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let resources = lab.pod().status.unwrap().resources.unwrap();
+    assert_eq!(serde_json::to_value(&resources).unwrap(), json!({"requests": {"cpu": "1"}}));
+    let writes = lab.api.writes().len();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(lab.api.writes().len(), writes, "{:?}", lab.api.writes().last());
+}

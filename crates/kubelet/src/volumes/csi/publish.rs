@@ -116,8 +116,7 @@ impl Csi {
             attributes.extend(pod_info(task.pod, what.ephemeral));
         }
         if let Some(tokens) = tokens(task, driver.policy).await? {
-            let place = if driver.policy.tokens_in_secrets { &mut secrets } else { &mut attributes };
-            place.insert(TOKENS.to_owned(), tokens);
+            driver.policy.place_of_tokens(&mut secrets, &mut attributes).insert(TOKENS.to_owned(), tokens);
         }
         let group = task.fs_group().filter(|_| driver.can.mount_group());
         Ok(NodePublishVolumeRequest {

@@ -79,6 +79,18 @@ impl Policy {
         }
     }
 
+    /// Where the driver finds the tokens of pods: among the secrets of a publication if its CSIDriver says so, as logs do
+    /// not show those, or else in the volume's attributes.
+    ///
+    /// Source: `podServiceAccountTokenAttrs` of `k8s.io/kubernetes/pkg/volume/csi/csi_mounter.go`, KEP-5538.
+    pub fn place_of_tokens<'a>(
+        &self,
+        secrets: &'a mut BTreeMap<String, String>,
+        attributes: &'a mut BTreeMap<String, String>,
+    ) -> &'a mut BTreeMap<String, String> {
+        if self.tokens_in_secrets { secrets } else { attributes }
+    }
+
     /// Why the driver does not serve volumes of this kind.
     pub fn check_mode(&self, driver: &str, mode: &str) -> Result<(), String> {
         match &self.lifecycle_modes {
@@ -158,6 +170,18 @@ mod tests {
         ];
         for (form, policy, read_only, inline, want) in table {
             assert_eq!(form.applies_fs_group(policy, read_only, inline), want, "{form:?} {policy}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_secrets_for_drivers_that_say_so() {
+        let requests = json!([{"audience": "vault"}]);
+        for (in_secrets, want) in [(Some(true), (1, 0)), (Some(false), (0, 1)), (None, (0, 1))] {
+            let policy =
+                policy(json!({"tokenRequests": requests, "serviceAccountTokenInSecrets": in_secrets}));
+            let (mut secrets, mut attributes) = (BTreeMap::new(), BTreeMap::new());
+            policy.place_of_tokens(&mut secrets, &mut attributes).insert("tokens".into(), "{}".into());
+            assert_eq!((secrets.len(), attributes.len()), want, "{in_secrets:?}");
         }
     }
 

@@ -4,6 +4,7 @@ mod annotations;
 mod container;
 mod env;
 mod handler;
+mod resize;
 mod resources;
 mod scheduling;
 mod security;
@@ -19,9 +20,10 @@ use crate::addresses;
 use crate::validate;
 
 pub use container::as_container;
+pub use resize::resize_update;
 pub use resources::{container_resource_name, is_standard_resource, limits_alone, quantity, resource_name};
 pub use scheduling::{node_selector, taint_effect, tolerations};
-pub use update::{ephemeral_containers_update, resize_update, status_update, update};
+pub use update::{ephemeral_containers_update, status_update, update};
 pub use volume::host_path_source as host_path;
 
 /// Whose spec it is: some rules hold for pods alone, not for templates.

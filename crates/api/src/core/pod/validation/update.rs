@@ -52,7 +52,7 @@ fn inits(spec: &PodSpec) -> Vec<Container> {
 }
 
 /// Absent and empty count as the same.
-fn same_spec(a: &PodSpec, b: &PodSpec) -> bool {
+pub(super) fn same_spec(a: &PodSpec, b: &PodSpec) -> bool {
     a == b || crate::prepare::same(Some(&validate::shown(a)), Some(&validate::shown(b)))
 }
 
@@ -187,54 +187,6 @@ pub fn ephemeral_containers_update(new: &Pod, old: &Pod) -> ErrorList {
         }
     }
     errors
-}
-
-/// `resize` changes cpu and memory of containers, and nothing else.
-pub fn resize_update(new: &Pod, old: &Pod) -> ErrorList {
-    let mut errors = metadata_and_spec(new);
-    let (new_spec, old_spec) = (new.spec.clone().unwrap_or_default(), old.spec.clone().unwrap_or_default());
-    let path = Path::new("spec");
-    let class = |pod: &Pod| pod.status.as_ref().and_then(|s| s.qos_class.clone()).unwrap_or_default();
-    let now = crate::core::pod::qos_class(&validate::shown(&new_spec));
-    let before = class(old);
-    if !before.is_empty() && now != before {
-        let problem = "Pod QOS Class may not change as a result of resizing";
-        errors.push(Error::invalid(&path, now, problem));
-    }
-    let mut settled = new_spec.clone();
-    settled.resources.clone_from(&old_spec.resources);
-    let main = settled.containers.iter_mut().zip(&old_spec.containers);
-    let init = settled.init_containers.iter_mut().flatten().zip(old_spec.init_containers.iter().flatten());
-    for (container, old) in main.chain(init) {
-        keep_compute(container, old);
-    }
-    if !same_spec(&settled, &old_spec) {
-        errors.push(Error::forbidden(&path, "only cpu and memory resources are mutable"));
-    }
-    errors
-}
-
-fn keep_compute(container: &mut Container, old: &Container) {
-    container.resize_policy.clone_from(&old.resize_policy);
-    let old_resources = old.resources.clone().unwrap_or_default();
-    let resources = container.resources.get_or_insert_default();
-    for (list, old) in
-        [(&mut resources.requests, &old_resources.requests), (&mut resources.limits, &old_resources.limits)]
-    {
-        for name in ["cpu", "memory"] {
-            match old.as_ref().and_then(|o| o.get(name)) {
-                Some(before) => {
-                    list.get_or_insert_default().insert(name.to_owned(), before.clone());
-                }
-                None => {
-                    list.as_mut().and_then(|l| l.remove(name));
-                }
-            }
-        }
-        if list.as_ref().is_some_and(|l| l.is_empty()) && old.is_none() {
-            *list = None;
-        }
-    }
 }
 
 pub fn status_update(new: &Pod, old: &Pod) -> ErrorList {

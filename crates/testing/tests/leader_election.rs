@@ -1,0 +1,87 @@
+//! A leader that stops gives its lease up, and not before its work has ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Event;
+use knarr_api::kind::Kind;
+use knarr_apimachinery::clock::Clock;
+use knarr_client::Client;
+use knarr_client::clock::TokioClock;
+use knarr_client::leader_election::LeaderElection;
+use knarr_testing::FakeApi;
+use knarr_testing::faults::{Chance, Faulty, Rates};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How long the work of a leader goes on after it was told to stop: longer than the lease lasts.
+const WINDING_UP: Duration = Duration::from_secs(40);
+
+struct Candidate {
+    stop: CancellationToken,
+    works: Arc<AtomicBool>,
+    running: JoinHandle<()>,
+}
+
+/// A process that stands for the lease; `at_work` counts all who act under it.
+fn candidate(api: &Arc<FakeApi>, identity: &str, at_work: &Arc<AtomicUsize>) -> Candidate {
+    let (clock, stop) = (Arc::clone(api.client().clock()), CancellationToken::new());
+    // Answers take a moment: what is not waited for is not done.
+    let rates = Rates { latency: Duration::from_millis(300), ..Rates::NONE };
+    let slow = Faulty::new(Arc::clone(api.client().transport()), Arc::clone(&clock), Chance::new(7, rates));
+    let client = Client::new(slow, clock, identity);
+    let (works, at_work, until) = (Arc::new(AtomicBool::new(false)), Arc::clone(at_work), stop.clone());
+    let election = LeaderElection::new("kube-system", "kube-controller-manager", identity);
+    let shown = Arc::clone(&works);
+    let running = tokio::spawn(async move {
+        let work = |leading: CancellationToken| {
+            let (works, at_work) = (Arc::clone(&works), Arc::clone(&at_work));
+            async move {
+                assert_eq!(at_work.fetch_add(1, Ordering::SeqCst), 0, "another one still acts");
+                works.store(true, Ordering::SeqCst);
+                leading.cancelled().await;
+                tokio::time::sleep(WINDING_UP).await;
+                works.store(false, Ordering::SeqCst);
+                at_work.fetch_sub(1, Ordering::SeqCst);
+            }
+        };
+        election.while_leading(client, until, work).await;
+    });
+    Candidate { stop, works: shown, running }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_given_up_when_the_work_under_it_has_ended() {
+    let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+    let api = FakeApi::new(Arc::clone(&clock), &[Lease::RESOURCE, Event::RESOURCE]);
+    let holder = || {
+        let lease = api.get::<Lease>("kube-system", "kube-controller-manager").unwrap();
+        lease.spec.unwrap().holder_identity.unwrap()
+    };
+    let at_work = Arc::default();
+    let first = candidate(&api, "first", &at_work);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(first.works.load(Ordering::SeqCst));
+    let second = candidate(&api, "second", &at_work);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!second.works.load(Ordering::SeqCst));
+
+    first.stop.cancel();
+    tokio::time::sleep(WINDING_UP - Duration::from_secs(1)).await;
+    assert!(first.works.load(Ordering::SeqCst), "is still at it");
+    assert_eq!(holder(), "first");
+    let before = clock.monotonic();
+    first.running.await.unwrap();
+    assert_ne!(holder(), "first", "whoever has ended holds nothing");
+    while !second.works.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let took = clock.monotonic() - before;
+    assert!(took < Duration::from_secs(5), "the next one waited for {took:?}: the lease lasts 15 s");
+
+    second.stop.cancel();
+    second.running.await.unwrap();
+    assert_eq!(holder(), "", "nobody is left");
+}
