@@ -166,7 +166,7 @@ pub fn passphrase(file: Option<&Path>) -> Result<Option<Passphrase>> {
     let content = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     match Passphrase::of_file(&content) {
         Some(passphrase) => Ok(Some(passphrase)),
-        None => bail!("--passphrase-file: {} is empty", file.display()),
+        None => bail!("the passphrase file {} is empty", file.display()),
     }
 }
 

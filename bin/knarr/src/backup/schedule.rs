@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::archive::Manifest;
 use super::contents::{self, Source};
 use super::output_file::OutputFile;
+use super::passphrase;
 
 /// Every twelve hours, as k3s takes snapshots of its etcd.
 const DEFAULT_SCHEDULE: &str = "0 */12 * * *";
@@ -40,6 +41,9 @@ pub struct ScheduleArgs {
     /// How many of them are kept
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     backup_retention: u32,
+    /// Encrypt them with the passphrase that is the content of this file, which is read for each one
+    #[arg(long, value_name = "FILE")]
+    backup_passphrase_file: Option<PathBuf>,
 }
 
 /// What is to be done when.
@@ -48,6 +52,7 @@ pub struct Scheduled {
     schedule: Schedule,
     folder: PathBuf,
     retention: usize,
+    passphrase_file: Option<PathBuf>,
     counts: Arc<Mutex<Counts>>,
 }
 
@@ -75,7 +80,11 @@ impl ScheduleArgs {
         }
         let folder = self.backup_dir.clone().unwrap_or_else(|| source.layout.root().join("backups"));
         let retention = usize::try_from(self.backup_retention)?;
-        let scheduled = Scheduled { source, schedule, folder, retention, counts: Arc::default() };
+        let passphrase_file = self.backup_passphrase_file.clone();
+        // Better no server than backups that nobody can be trusted with.
+        passphrase(passphrase_file.as_deref()).context("--backup-passphrase-file")?;
+        let scheduled =
+            Scheduled { source, schedule, folder, retention, passphrase_file, counts: Arc::default() };
         let last = scheduled.newest();
         scheduled.count(|counts| counts.last_success = last.map(Timestamp::as_second));
         Ok(Some(scheduled))
@@ -173,10 +182,12 @@ impl Scheduled {
             .mode(0o700)
             .create(folder)
             .with_context(|| format!("cannot create the folder {}", folder.display()))?;
+        let passphrase = passphrase(self.passphrase_file.as_deref())?;
         check_room(folder, taken.kvs.iter().map(|kv| (kv.key.len() + kv.value.len()) as u64).sum())?;
         let path = folder.join(format!("{}{}{SUFFIX}", self.prefix(), now.strftime(TIME_FORMAT)));
         let output = std::io::BufWriter::with_capacity(super::BUFFER_BYTES, OutputFile::create(&path)?);
-        let (manifest, output) = contents::prepare(&self.source, taken, now)?.write(None, output)?;
+        let (manifest, output) =
+            contents::prepare(&self.source, taken, now)?.write(passphrase.as_ref(), output)?;
         let output = output.into_inner().map_err(std::io::IntoInnerError::into_error);
         output.with_context(|| super::output_file::cannot_write(&path))?.commit()?;
         let bytes = std::fs::metadata(&path).map_or(0, |of| of.len());
@@ -319,7 +330,12 @@ mod tests {
             shared_store: false,
             encryption_config: None,
         };
-        let args = ScheduleArgs { backup_schedule: None, backup_dir: None, backup_retention: 5 };
+        let args = ScheduleArgs {
+            backup_schedule: None,
+            backup_dir: None,
+            backup_retention: 5,
+            backup_passphrase_file: None,
+        };
         let scheduled = args.scheduled(source).unwrap().unwrap();
         let clock = SetClock::new("2030-01-01T00:30:00Z");
         clock.set_at_sleep("2026-01-01T00:30:00Z");
@@ -371,6 +387,7 @@ mod tests {
             backup_schedule: schedule.map(ToOwned::to_owned),
             backup_dir: None,
             backup_retention: 5,
+            backup_passphrase_file: None,
         };
         for (schedule, shared, taken) in
             [(None, false, true), (None, true, false), (Some(""), false, false), (Some("@daily"), true, true)]
@@ -396,7 +413,12 @@ mod tests {
         let store = Embedded::memory(Options::default());
         store.put("/registry/a".into(), "1".into(), Precondition::Any, None).await.unwrap();
         let source = Source { layout, node: "n".into(), shared_store: false, encryption_config: None };
-        let args = ScheduleArgs { backup_schedule: None, backup_dir: None, backup_retention: 2 };
+        let args = ScheduleArgs {
+            backup_schedule: None,
+            backup_dir: None,
+            backup_retention: 2,
+            backup_passphrase_file: None,
+        };
         let scheduled = Arc::new(args.scheduled(source).unwrap().unwrap());
         for day in 1..=3 {
             let now = format!("2026-01-0{day}T00:00:00Z").parse().unwrap();
@@ -413,6 +435,47 @@ mod tests {
         assert!(text.contains("_total{result=\"success\"} 3\n"), "{text}");
         assert!(text.contains("last_success_timestamp_seconds 1767398400\n"), "{text}");
         assert!(check_room(&root, u64::MAX / 4).is_err());
+        std::fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[tokio::test]
+    async fn backups_are_encrypted_if_that_is_wanted() {
+        let root = std::env::temp_dir().join(format!("knarr-scheduled-sealed-{}", std::process::id()));
+        let layout = Layout::create(&root).unwrap();
+        Pki::open(layout.pki()).unwrap().service_account_key().unwrap();
+        let store = Embedded::memory(Options::default());
+        let file = root.join("passphrase");
+        let scheduled = || {
+            let source = Source {
+                layout: Layout::at(&root),
+                node: "n".into(),
+                shared_store: false,
+                encryption_config: None,
+            };
+            let args = ScheduleArgs {
+                backup_schedule: None,
+                backup_dir: None,
+                backup_retention: 2,
+                backup_passphrase_file: Some(file.clone()),
+            };
+            args.scheduled(source)
+        };
+        assert!(
+            format!("{:#}", scheduled().err().unwrap()).starts_with("--backup-passphrase-file: cannot read ")
+        );
+        std::fs::write(&file, "secret\n").unwrap();
+        let scheduled = Arc::new(scheduled().unwrap().unwrap());
+        let taken = scheduled.take(&store, "2026-01-01T00:00:00Z".parse().unwrap()).await.unwrap();
+        let open = |words: Option<&str>| {
+            let passphrase =
+                words.and_then(|words| crate::backup::seal::Passphrase::of_file(words.as_bytes()));
+            super::super::restore::Backup::open(&taken.path, passphrase).map(drop)
+        };
+        assert!(format!("{:#}", open(None).unwrap_err()).contains("it is encrypted"));
+        open(Some("secret")).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let failed = scheduled.take(&store, "2026-01-02T00:00:00Z".parse().unwrap()).await;
+        assert!(failed.is_err(), "never without");
         std::fs::remove_dir_all(&root).unwrap();
     }
 }
