@@ -135,11 +135,16 @@ fn limit_quota(resources: &mut Resources, milli_cpu: i64) {
     }
 }
 
-/// The settings of a container's own cgroup.
-pub fn container_resources(container: &Container) -> Resources {
+/// The settings of a container's own cgroup. Where it has no limit of its own, that of the pod as a whole holds for it
+/// too, so that it can see it.
+///
+/// Source: `getCPULimit` and `getMemoryLimit` of `k8s.io/kubernetes/pkg/kubelet/kuberuntime`, KEP-2837.
+pub fn container_resources(pod: &Pod, container: &Container) -> Resources {
     let requirements = container.resources.clone().unwrap_or_default();
     let limits = amounts(requirements.limits.as_ref());
-    let limit = |name: &str| limits.get(name).copied().filter(|n| *n > 0);
+    let own = |name: &str| limits.get(name).copied().filter(|n| *n > 0);
+    let of_pod = |name: &str| amount(pod::spec(pod).resources.as_ref()?.limits.as_ref(), name);
+    let limit = |name: &str| own(name).or_else(|| of_pod(name).filter(|n| *n > 0));
     let cpu = amount(requirements.requests.as_ref(), "cpu").or(limit("cpu")).unwrap_or(0);
     let mut resources = Resources { cpu_shares: Some(cpu_shares(cpu)), ..Resources::default() };
     limit_quota(&mut resources, limit("cpu").unwrap_or(0));
@@ -224,16 +229,34 @@ mod tests {
 
     #[test]
     fn containers() {
-        let r = container_resources(&container(&[("cpu", "250m")], &[("cpu", "500m"), ("memory", "64Mi")]));
+        let none = Pod::default();
+        let r = container_resources(
+            &none,
+            &container(&[("cpu", "250m")], &[("cpu", "500m"), ("memory", "64Mi")]),
+        );
         assert_eq!((r.cpu_shares, r.cpu_quota, r.cpu_period), (Some(256), Some(50_000), Some(100_000)));
         assert_eq!((r.memory_limit, r.memory_swap_limit), (Some(64 << 20), Some(64 << 20)));
-        let r = container_resources(&container(&[], &[("cpu", "1m"), ("hugepages-2Mi", "4Mi")]));
+        let r = container_resources(&none, &container(&[], &[("cpu", "1m"), ("hugepages-2Mi", "4Mi")]));
         assert_eq!((r.cpu_shares, r.cpu_quota), (Some(2), Some(1000)));
         assert_eq!(r.hugepage_limits, BTreeMap::from([("2MB".to_owned(), 4 << 20)]));
-        assert_eq!(container_resources(&Container::default()).cpu_shares, Some(2));
+        assert_eq!(container_resources(&none, &Container::default()).cpu_shares, Some(2));
         // What the kernel would refuse.
-        let huge = container_resources(&container(&[], &[("cpu", "100000000000")]));
+        let huge = container_resources(&none, &container(&[], &[("cpu", "100000000000")]));
         assert_eq!(huge.cpu_quota, Some(1 << 43));
+    }
+
+    #[test]
+    fn limits_of_the_whole_pod_hold_for_containers_without_their_own() {
+        let mut pod = pod(vec![container(&[], &[("cpu", "200m")])]);
+        let limits = BTreeMap::from(
+            [("cpu", "1"), ("memory", "64Mi")].map(|(name, n)| (name.to_owned(), ApiQuantity(n.to_owned()))),
+        );
+        pod.spec.as_mut().unwrap().resources =
+            Some(ResourceRequirements { limits: Some(limits), ..Default::default() });
+        let r = container_resources(&pod, &pod::spec(&pod).containers[0]);
+        assert_eq!((r.cpu_quota, r.memory_limit, r.cpu_shares), (Some(20_000), Some(64 << 20), Some(204)));
+        let r = container_resources(&pod, &Container::default());
+        assert_eq!((r.cpu_quota, r.memory_limit, r.cpu_shares), (Some(100_000), Some(64 << 20), Some(1024)));
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub fn container_config(
         target.map_or(PidMode::Container, PidMode::Target)
     };
     let log_dir = config.dirs().pod_logs_dir(pod.namespace(), pod.name(), pod.uid());
-    let mut resources = container_resources(container);
+    let mut resources = container_resources(pod, container);
     if kind == ContainerKind::Ephemeral {
         // It lives from what the pod has.
         resources = crate::runtime::Resources { cpu_shares: resources.cpu_shares, ..Default::default() };

@@ -124,7 +124,7 @@ impl PodSyncer {
         let mut todo = Vec::new();
         for container in pod::init_containers(pod).iter().chain(&pod::spec(pod).containers) {
             let Some(status) = newest(runtime, &container.name).filter(running) else { continue };
-            let wanted = container_resources(container);
+            let wanted = container_resources(pod, container);
             let applied = memory.applied.get(&status.id);
             match change(container, applied, &wanted) {
                 // What changes nothing in the cgroup, as a memory request, is there at once.
@@ -211,7 +211,7 @@ fn actuated(memory: &mut PodMemory, container: &Container, id: &str) {
 
 /// Notes what a container was started with.
 pub(super) fn note_start(memory: &mut PodMemory, pod: &Pod, container: &Container, id: &str) {
-    memory.applied.insert(id.to_owned(), container_resources(container));
+    memory.applied.insert(id.to_owned(), container_resources(pod, container));
     actuated(memory, container, id);
     // After a failed resize the group of a pod that runs has other limits.
     if memory.failed_resizes == 0 {

@@ -99,6 +99,12 @@ async fn the_pod_is_resized_as_a_whole() {
     let has = |w: &World| status(w).resources == Some(requirements(&after));
     world.until("the new size in the status", "whole", has).await;
     assert_eq!(limits(&world, cgroup), ("30000".into(), (96 << 20).to_string()));
+    let short = id.as_deref().and_then(|id| id.strip_prefix("knarr://")).unwrap();
+    assert_eq!(
+        limits(&world, short),
+        ("30000".into(), (96 << 20).to_string()),
+        "the container has none of its own"
+    );
     assert_eq!(status(&world).allocated_resources, requirements(&after).requests);
     assert_eq!(world.container("whole", "main").container_id, id, "it was not restarted");
 }
