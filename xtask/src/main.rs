@@ -40,7 +40,7 @@ enum Task {
     Bench(bench::Args),
     /// Run Kubernetes' own conformance suite against the release binary (needs `go`, a module proxy and mmdebstrap)
     Conformance(conformance::Args),
-    /// Try the known ways out of a container, on pure cgroup v2, too (as root)
+    /// Try the known ways out of containers and pods, on pure cgroup v2, too (as root)
     Escapes(escapes::Args),
     /// Feed broken input to what decodes, for as long as you like
     Fuzz(fuzz::Args),

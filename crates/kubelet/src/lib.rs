@@ -25,6 +25,7 @@ pub mod labels;
 pub mod log_rotation;
 mod node_allocatable;
 pub mod node_status;
+mod plain_file;
 pub mod plugins;
 pub mod pod;
 pub mod pod_cgroups;

@@ -1,12 +1,11 @@
 //! What a container said at its end: the termination message file, or the end of its log.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::config::PodDirs;
 use crate::labels;
+use crate::plain_file;
 use crate::runtime::ContainerStatus;
 
 const MAX_FILE: u64 = 4096;
@@ -36,18 +35,17 @@ pub fn read(dirs: &PodDirs, uid: &str, status: &ContainerStatus) -> Option<Strin
 
 /// The container owns the file and may have put anything there: only a plain file is read, and not all of it.
 fn read_file(path: &Path) -> io::Result<String> {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Ok(String::new());
-    }
+    let file = match plain_file::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(String::new()),
+        opened => opened?,
+    };
     let mut bytes = Vec::new();
     file.take(MAX_FILE).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn log_tail(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = plain_file::open(path)?;
     let length = file.metadata()?.len();
     let start = length.saturating_sub(LOG_TAIL);
     file.seek(SeekFrom::Start(start))?;
@@ -92,7 +90,7 @@ mod tests {
         let tail = log_tail(&path).unwrap();
         assert!(tail.ends_with("line 499\n") && tail.lines().count() == 80, "{tail}");
         std::os::unix::fs::symlink("/etc/passwd", dir.join("link")).unwrap();
-        assert!(read_file(&dir.join("link")).is_err());
+        assert!(read_file(&dir.join("link")).is_err() && log_tail(&dir.join("link")).is_err());
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

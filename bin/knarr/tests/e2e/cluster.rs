@@ -85,7 +85,7 @@ impl Cluster {
         command.args(arguments);
         log_to(&mut command, &log);
         let mut child = command.spawn().expect("nsenter(1) of util-linux");
-        wait_for("the server's last line", Duration::from_secs(60), || {
+        wait_for("the server's last line", Duration::from_secs(300), || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             if let Ok(Some(status)) = child.try_wait() {
                 panic!("the server ended with {status}:\n{text}");

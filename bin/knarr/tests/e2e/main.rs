@@ -23,6 +23,7 @@ mod deletion;
 mod devices;
 mod draining;
 mod edits;
+mod escapes;
 mod images;
 mod kubectl;
 mod life;

@@ -82,7 +82,11 @@ impl Sandbox {
         // The new network namespace needs a sysfs of its own; mounting it hides the cgroup mounts: bind them back.
         self.sh("mkdir -p $0/cg && mount --rbind /sys/fs/cgroup $0/cg && mount -t sysfs sysfs /sys \
             && mount --rbind $0/cg /sys/fs/cgroup && umount -l $0/cg");
-        self.sh("mount -t tmpfs tmpfs /run");
+        // Kernels before 6.3 cannot map the ids of a tmpfs: there, the runtime's files have to lie on the disk.
+        self.sh(match std::env::var_os("KNARR_TEST_RUN_ON_DISK") {
+            Some(_) => "mkdir $0/run && mount --bind $0/run /run",
+            None => "mount -t tmpfs tmpfs /run",
+        });
         self.sh(&format!("hostname {HOST_NAME} && ip link set lo up"));
         self.sh("ip link add uplink type veth peer name uplink-far && ip link set uplink-far up \
             && ip link set uplink up");

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use super::log_line::Formatter;
 use super::log_options::LogOptions;
 use super::log_watch::LogWatch;
+use crate::plain_file;
 
 const BUFFER: usize = 64 << 10;
 /// What is kept of a line without an end; runtimes cut at 16 KiB.
@@ -33,7 +34,7 @@ pub async fn send<R: Running>(
     chunks: &mpsc::Sender<Bytes>,
 ) -> io::Result<()> {
     let mut watch = options.follow.then(|| LogWatch::new(path));
-    let mut file = File::open(path).await?;
+    let mut file = open(path).await?;
     if let Some(lines) = options.tail_lines {
         let start = tail_start(&mut file, lines).await?;
         file.seek(SeekFrom::Start(start)).await?;
@@ -67,9 +68,16 @@ pub async fn send<R: Running>(
     }
 }
 
+/// Who is given the folder of logs may have put anything there.
+async fn open(path: &Path) -> io::Result<File> {
+    let path = path.to_owned();
+    let opened = tokio::task::spawn_blocking(move || plain_file::open(&path)).await;
+    opened.map_err(io::Error::other)?.map(File::from_std)
+}
+
 /// Another file has taken the log's place: that file.
 async fn rotated(path: &Path, file: &File) -> io::Result<Option<File>> {
-    let next = match File::open(path).await {
+    let next = match open(path).await {
         Ok(next) => next,
         // Renamed, and the new one is not there yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

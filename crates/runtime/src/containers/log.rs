@@ -97,9 +97,10 @@ impl LogFile {
     }
 }
 
+/// Who is given the folder of logs may have put a link or a FIFO there: neither is written through or waited for.
 fn open(path: &Path) -> io::Result<File> {
-    // Non-blocking, so that a FIFO somebody put there cannot stop the shim.
-    OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(libc::O_NONBLOCK).open(path)
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)
 }
 
 #[cfg(test)]
