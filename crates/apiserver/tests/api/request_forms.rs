@@ -246,3 +246,26 @@ async fn parameters_are_read_once() {
         assert_eq!(found.split(' ').next(), Some(expected), "{query}: {found}");
     }
 }
+
+/// Whoever may read one path may not read another one that looks like it.
+#[tokio::test]
+async fn a_slash_at_the_end_is_part_of_the_path() {
+    let h = Harness::new().await;
+    let admin = h.admin();
+    for (uri, code) in [
+        ("/", 200),
+        ("//", 404),
+        ("/metrics", 200),
+        ("/metrics/", 404),
+        ("/metrics/slis/", 404),
+        ("/healthz/", 404),
+        ("/livez/ping", 200),
+        ("/livez/ping/", 404),
+        ("/openapi/v2/", 404),
+        ("/version/", 200),
+        ("/api/", 200),
+        ("/apis/apps/v1/", 200),
+    ] {
+        assert_eq!(admin.get(uri).await.code, code, "{uri}");
+    }
+}

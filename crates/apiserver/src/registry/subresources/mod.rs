@@ -12,6 +12,7 @@ mod token_review;
 
 use std::sync::Arc;
 
+use http::Method;
 use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
@@ -47,7 +48,8 @@ pub async fn dispatch(
     }
     // What is passed on may have a method that has no verb.
     let passed_on = subresource.name == "proxy" && info.verb.is_empty();
-    if !passed_on && !subresource.verbs.contains(&info.verb.as_str()) {
+    let headless = request.method == Method::HEAD && subresource.name != "proxy";
+    if headless || !passed_on && !subresource.verbs.contains(&info.verb.as_str()) {
         return Err(StatusError::no_such_method());
     }
     match subresource.name {
