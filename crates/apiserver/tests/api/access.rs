@@ -205,6 +205,26 @@ async fn a_node_reads_what_is_the_clusters_by_its_own_path() {
 }
 
 #[tokio::test]
+async fn reviews_go_through_admission() {
+    let h = Harness::new().await;
+    // NodeRestriction lets nobody write who says to be a node, and not which.
+    let (unnamed, named) =
+        (h.user("system:node:", &["system:nodes"]), h.user("system:node:n1", &["system:nodes"]));
+    let pods = json!({"resourceAttributes": {"verb": "get", "resource": "pods"}});
+    for (resource, spec) in [
+        ("authentication.k8s.io/v1/selfsubjectreviews", json!({})),
+        ("authorization.k8s.io/v1/selfsubjectaccessreviews", pods),
+        ("authorization.k8s.io/v1/selfsubjectrulesreviews", json!({"namespace": "default"})),
+    ] {
+        let (uri, review) = (format!("/apis/{resource}"), json!({"spec": spec}));
+        let refused = unnamed.post(&uri, &review).await.expect(403);
+        let why = "\"Unknown\" is forbidden: could not determine node from user \"system:node:\"";
+        assert!(refused["message"].as_str().unwrap().ends_with(why), "{refused}");
+        named.post(&uri, &review).await.expect(201);
+    }
+}
+
+#[tokio::test]
 async fn a_refusal_says_whose_it_is() {
     let h = Harness::new().await;
     let admin = h.admin();
