@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, Status
 
 use crate::field::ErrorList;
 use crate::gvk::GroupResource;
+use crate::schema::validate::quote;
 
 /// An API error: an HTTP code, a reason and the `Status` body that carries them.
 ///
@@ -90,10 +91,12 @@ impl StatusError {
 
     /// 403 with upstream's wording: `pods "x" is forbidden: why`.
     pub fn forbidden(resource: &GroupResource, name: &str, why: &str) -> Self {
-        let message = if name.is_empty() {
+        let message = if resource.group.is_empty() && resource.resource.is_empty() {
+            format!("forbidden: {why}")
+        } else if name.is_empty() {
             format!("{resource} is forbidden: {why}")
         } else {
-            format!("{resource} \"{name}\" is forbidden: {why}")
+            format!("{resource} {} is forbidden: {why}", quote(name))
         };
         Self::new(403, "Forbidden", message).about(resource, name)
     }

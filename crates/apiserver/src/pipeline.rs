@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::header::{
-    CACHE_CONTROL, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE, WARNING, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER, UPGRADE, WARNING, X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderMap, Response, Version};
@@ -37,6 +37,7 @@ use crate::http::output::{self, Answer, ListAnswer};
 use crate::http::query::Query;
 use crate::http::request_info::RequestInfo;
 use crate::http::routes::{self, Writes};
+use crate::http::unreadable;
 use crate::http::yaml::Yaml;
 use crate::local_api;
 use crate::metrics::{Metric, Observed};
@@ -76,9 +77,16 @@ pub async fn serve(
     mut request: http::Request<Incoming>,
     certificate: Certificate,
 ) -> Response<Body> {
-    let upgrade = request.headers().contains_key(UPGRADE).then(|| hyper::upgrade::on(&mut request));
+    let upgrade = wants_upgrade(request.headers()).then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
     answer(server, parts, Payload::Stream(body), upgrade, Sender::Network(Box::new(certificate))).await
+}
+
+/// Whether the connection is to switch to another protocol: both headers have to say so.
+fn wants_upgrade(headers: &HeaderMap) -> bool {
+    let connection = headers.get_all(CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
+    let mut options = connection.flat_map(|value| value.split(',').map(str::trim));
+    headers.contains_key(UPGRADE) && options.any(|option| option.eq_ignore_ascii_case("upgrade"))
 }
 
 /// One request of a component of this process.
@@ -146,6 +154,9 @@ async fn answer(
     let started = server.clock.monotonic();
     let query = Query::parse(parts.uri.query().unwrap_or(""));
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+    if let Some(refusal) = unreadable::answer(&parts, &info) {
+        return refusal;
+    }
     let audit_id = audit_id(&parts.headers);
     let lenient = negotiate::negotiate_leniently(&parts.headers, &query);
     let known = is_served(&server, &info);
@@ -341,7 +352,7 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
     let trail = Trail::begin(&server.audit, &source, user.as_ref().cloned().unwrap_or_default(), &way.notes);
     if let Some(trail) = &trail {
         if user.is_ok() && !trail.received().await {
-            return Ok(not_audited(server, &parts));
+            return Ok(not_audited(&parts));
         }
         // Set once, here.
         let _ = way.trail.set(Arc::clone(trail));
@@ -407,10 +418,10 @@ async fn carry_out(server: &Arc<Inner>, work: Work, way: &Way) -> Result<Respons
 }
 
 /// To a request that must not be carried out unaudited.
-fn not_audited(server: &Inner, parts: &Parts) -> Response<Body> {
+fn not_audited(parts: &Parts) -> Response<Body> {
     let uri = parts.uri.path_and_query().map_or("", |p| p.as_str());
     let text = format!("Internal Server Error: {uri:?}: failed to store audit event\n");
-    output::write(Answer::text(500, text), Negotiated::default(), IncludeObject::default(), &server.clock)
+    output::plain(500, text)
 }
 
 /// Format and form of an answer about a resource.

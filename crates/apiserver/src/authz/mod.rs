@@ -161,7 +161,9 @@ impl Authorizer {
                 Step::Webhook(webhook) => webhook.authorize(user, attributes, &*self.clock).await,
             };
             match decision {
-                Decision::NoOpinion { reason } if !reason.is_empty() => reasons.push(reason),
+                Decision::NoOpinion { reason } if !reason.is_empty() => {
+                    reasons.push(format!("{}: {reason}", step.labels().1));
+                }
                 Decision::NoOpinion { .. } => {}
                 terminal => {
                     let (kind, name) = step.labels();
@@ -170,7 +172,7 @@ impl Authorizer {
                 }
             }
         }
-        Decision::NoOpinion { reason: reasons.join(", ") }
+        Decision::NoOpinion { reason: reasons.join("\n") }
     }
 
     /// As `authorize`, with the 403 that a client gets.

@@ -69,12 +69,14 @@ impl NodeAuthorizer {
             ("", "persistentvolumeclaims") => {
                 self.gettable(node, wanted, |s, w| s.needed(node, w, Kind::Claim))
             }
-            ("", "persistentvolumes") => self.gettable(node, wanted, |s, w| s.volume_needed(node, &w.name)),
+            ("", "persistentvolumes") => {
+                self.gettable(node, wanted, |s, w| w.namespace.is_empty() && s.volume_needed(node, &w.name))
+            }
             ("resource.k8s.io", "resourceclaims") => {
                 self.gettable(node, wanted, |s, w| s.needed(node, w, Kind::ResourceClaim))
             }
             ("storage.k8s.io", "volumeattachments") => {
-                self.gettable(node, wanted, |s, w| s.is_on(node, "storage.k8s.io/volumeattachments", &w.name))
+                self.gettable(node, wanted, |s, w| s.is_on(node, "storage.k8s.io/volumeattachments", &key(w)))
             }
             ("", "serviceaccounts") => self.service_account(node, wanted),
             ("coordination.k8s.io", "leases") => lease(node, wanted),
@@ -149,7 +151,7 @@ impl NodeAuthorizer {
                 if wanted.name.is_empty() {
                     return no("No Object name found");
                 }
-                let own = self.is_on(node, "resource.k8s.io/resourceslices", &wanted.name);
+                let own = self.is_on(node, "resource.k8s.io/resourceslices", &key(wanted));
                 if own { yes() } else { unrelated(node) }
             }
             "watch" | "list" | "deletecollection" if selects(wanted, "spec.nodeName", node) => yes(),
@@ -166,10 +168,9 @@ impl NodeAuthorizer {
         if !wanted.subresource.is_empty() {
             return no("nodes may not access the status subresource of PodCertificateRequests");
         }
-        let key = format!("{}/{}", wanted.namespace, wanted.name);
         match wanted.verb.as_str() {
             "create" => yes(),
-            "get" if self.is_on(node, "certificates.k8s.io/podcertificaterequests", &key) => yes(),
+            "get" if self.is_on(node, "certificates.k8s.io/podcertificaterequests", &key(wanted)) => yes(),
             "get" => unrelated(node),
             "list" | "watch" if selects(wanted, "spec.nodeName", node) => yes(),
             "list" | "watch" => no("can only list/watch podcertificaterequests with nodeName field selector"),
@@ -196,8 +197,7 @@ impl NodeAuthorizer {
     }
 
     fn own_pod(&self, node: &str, wanted: &Attributes) -> Decision {
-        let key = format!("{}/{}", wanted.namespace, wanted.name);
-        let pod = self.caches.get("core/pods").and_then(|pods| pods.get(&key));
+        let pod = self.caches.get("core/pods").and_then(|pods| pods.get(&key(wanted)));
         if pod.is_some_and(|p| p.header().field("spec.nodeName") == Some(node)) {
             return yes();
         }
@@ -253,14 +253,26 @@ impl NodeAuthorizer {
     }
 }
 
+/// The key of the wanted object in its cache. One that asks for an object of the cluster through a namespace asks for
+/// another one, which does not exist.
+fn key(wanted: &Attributes) -> String {
+    match wanted.namespace.as_str() {
+        "" => wanted.name.clone(),
+        namespace => format!("{namespace}/{}", wanted.name),
+    }
+}
+
+/// Whether one of the selector's terms asks for this value: what else it says only selects less.
 fn selects(wanted: &Attributes, field: &str, value: &str) -> bool {
     let selector = FieldSelector::parse(&wanted.field_selector).unwrap_or_default();
-    selector.requires_exact(field) == Some(value)
+    selector.terms().iter().any(|term| term.field == field && !term.negated && term.value == value)
 }
 
 fn csi_node(node: &str, wanted: &Attributes) -> Decision {
-    if !wanted.subresource.is_empty() {
-        return no("cannot authorize CSINode subresources");
+    match wanted.subresource.as_str() {
+        "" => {}
+        "status" => return no("CSINode status access requires CSIVolumeHealth feature"),
+        _ => return no("cannot authorize CSINode subresources"),
     }
     if !matches!(wanted.verb.as_str(), "get" | "create" | "update" | "patch" | "delete") {
         return no("can only get, create, update, patch, or delete a CSINode");
@@ -276,8 +288,7 @@ fn yes() -> Decision {
 }
 
 fn no(reason: &str) -> Decision {
-    let reason = if reason.is_empty() { String::new() } else { format!("node: {reason}") };
-    Decision::NoOpinion { reason }
+    Decision::NoOpinion { reason: reason.to_owned() }
 }
 
 fn unrelated(node: &str) -> Decision {

@@ -160,10 +160,22 @@ fn version(config: &Config) -> Value {
     })
 }
 
+/// Whether the path is another one with a slash at its end: rules about paths are, and grant either alone. Web services
+/// upstream (`/api`, `/apis`, `/version`) take the slash.
+fn is_exact(parts: &[&str]) -> bool {
+    matches!(
+        parts,
+        [] | ["healthz" | "livez" | "readyz" | "metrics", ..] | ["statusz" | "flagz"] | ["openapi", "v2"]
+    )
+}
+
 /// Answers an authorized request that is about no resource.
 pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
     let path = request.info.path.trim_end_matches('/');
     let parts: Vec<&str> = path.split('/').skip(1).collect();
+    if request.info.path.len() > 1 && request.info.path.ends_with('/') && is_exact(&parts) {
+        return Ok(nothing_here());
+    }
     let table = &server.table.snapshot();
     if let Some(writes) = routed(&parts, table) {
         routes::read_only(&request.method, &request.headers, writes)?;

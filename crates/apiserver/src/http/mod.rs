@@ -10,4 +10,5 @@ pub mod query;
 pub mod request_info;
 pub mod routes;
 pub mod tls;
+pub mod unreadable;
 pub mod yaml;

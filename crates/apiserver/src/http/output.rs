@@ -44,10 +44,15 @@ pub enum Answer {
 
 impl Answer {
     pub fn text(code: u16, text: impl Into<Bytes>) -> Self {
-        let mut response = raw(code, "text/plain; charset=utf-8", text.into());
-        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        Self::Raw(response)
+        Self::Raw(plain(code, text))
     }
+}
+
+/// Plain text, as Go's `http.Error` writes it.
+pub fn plain(code: u16, text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = raw(code, "text/plain; charset=utf-8", text.into());
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
 }
 
 pub struct ListAnswer {

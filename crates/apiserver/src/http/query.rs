@@ -7,8 +7,10 @@ use knarr_apimachinery::status::StatusError;
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
+    /// Parameters with a semicolon or with an escape that is none are left out, as Go's `url.URL.Query` leaves them out.
     pub fn parse(text: &str) -> Self {
-        let pairs = text.split('&').filter(|p| !p.is_empty()).map(|pair| {
+        let pairs = text.split('&').filter(|p| !p.is_empty() && !p.contains(';') && has_whole_escapes(p));
+        let pairs = pairs.map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             (decode(name, true), decode(value, true))
         });
@@ -40,11 +42,17 @@ impl Query {
     }
 
     pub fn number(&self, name: &str) -> Result<Option<i64>, StatusError> {
-        let Some(text) = self.non_empty(name) else { return Ok(None) };
+        let Some(text) = self.get(name) else { return Ok(None) };
         text.parse().map(Some).map_err(|_| {
             StatusError::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
         })
     }
+}
+
+/// Whether every percent sign begins an escape.
+pub fn has_whole_escapes(text: &str) -> bool {
+    let is_hex = |digit: Option<&u8>| digit.is_some_and(u8::is_ascii_hexdigit);
+    text.split('%').skip(1).all(|rest| is_hex(rest.as_bytes().first()) && is_hex(rest.as_bytes().get(1)))
 }
 
 /// Percent-decodes; what is not an escape stays as it is, invalid UTF-8 is replaced.
@@ -85,8 +93,26 @@ mod tests {
         assert!(q.flag("watch") && q.flag("x") && !q.flag("f") && !q.flag("none"));
         assert_eq!(q.get("labelSelector"), Some("a=b,c d"));
         assert_eq!(q.all("command").collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!(q.get("bad"), Some("%zz"));
+        assert_eq!(q.get("bad"), None);
         assert_eq!(q.number("n").unwrap(), Some(7));
         assert!(q.number("labelSelector").is_err());
+    }
+
+    #[test]
+    fn parameters_that_cannot_be_read_are_left_out() {
+        for (text, watches) in [
+            ("watch=true", true),
+            ("%77atch", true),
+            ("watch=%20", true),
+            ("watch=%zz", false),
+            ("watch=%2", false),
+            ("watch%=1", false),
+            ("watch=true;x", false),
+            ("x;watch=true", false),
+            ("watch=true%3Bx", true),
+            ("watch=%&watch=1", true),
+        ] {
+            assert_eq!(Query::parse(text).flag("watch"), watches, "{text}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use http::Method;
 use knarr_apimachinery::names;
-use knarr_apimachinery::selector::FieldSelector;
+use knarr_apimachinery::selector::{FieldSelector, Selector};
 
 use super::query::{Query, decode};
 
@@ -29,6 +29,8 @@ pub struct RequestInfo {
     pub in_namespace: bool,
     /// A segment of the path is empty: it names nothing.
     pub malformed: bool,
+    /// The path ends after `watch` or `proxy`: nobody can say what it is about.
+    pub undetermined: bool,
     /// Asked for by one of the old paths that begin with `watch`.
     pub watch_path: bool,
     /// What follows the subresource, with a leading slash: the path of a proxy request.
@@ -66,7 +68,11 @@ impl RequestInfo {
         }
         .to_owned();
         // The old paths name their verb, whatever the method; nothing is served at those of `proxy` any more.
-        if matches!(parts[0].as_str(), "watch" | "proxy") && parts.len() > 1 {
+        if matches!(parts[0].as_str(), "watch" | "proxy") {
+            if parts.len() < 2 {
+                info.undetermined = true;
+                return info;
+            }
             info.verb = parts.remove(0);
             info.watch_path = info.verb == "watch";
         }
@@ -91,7 +97,10 @@ impl RequestInfo {
         let mut parts = parts.into_iter();
         self.resource = parts.next().unwrap_or_default();
         self.name = parts.next().unwrap_or_default();
-        self.subresource = parts.next().unwrap_or_default();
+        // What follows the name is the backend's path there, and no subresource.
+        if self.verb != "proxy" {
+            self.subresource = parts.next().unwrap_or_default();
+        }
         let rest: Vec<String> = parts.filter(|p| !p.is_empty()).collect();
         if !rest.is_empty() {
             self.rest = format!("/{}", rest.join("/"));
@@ -102,7 +111,7 @@ impl RequestInfo {
         if self.name.is_empty() && self.verb == "get" {
             self.verb = if query.flag("watch") { "watch" } else { "list" }.into();
             // A list of one name is authorized as a request for that name.
-            if let Some(name) = query.get("fieldSelector").and_then(name_of_selector) {
+            if let Some(name) = name_of_list(query) {
                 self.name = name;
                 self.selected_name = true;
             }
@@ -120,9 +129,14 @@ impl RequestInfo {
     }
 }
 
-/// The one name that a selector asks for, read as the handlers read it.
-fn name_of_selector(selector: &str) -> Option<String> {
-    let selector = FieldSelector::parse(selector).ok()?;
+/// The one name that a list asks for, its parameters read as the handlers read them: where one of them is refused, no
+/// name was asked for.
+fn name_of_list(query: &Query) -> Option<String> {
+    let selector = FieldSelector::parse(query.get("fieldSelector")?).ok()?;
+    Selector::parse(query.get("labelSelector").unwrap_or("")).ok()?;
+    for number in ["limit", "timeoutSeconds"] {
+        query.number(number).ok()?;
+    }
     let name = selector.requires_exact("metadata.name")?;
     (!name.is_empty() && names::path_segment_name(name).is_empty()).then(|| name.to_owned())
 }
@@ -202,6 +216,7 @@ mod tests {
                 "watch /v1 nodes ns= name= sub= rest=",
             ),
             (Method::GET, "/api/v1/proxy/nodes/n", "proxy /v1 nodes ns= name=n sub= rest="),
+            (Method::GET, "/api/v1/proxy/nodes/n/status", "proxy /v1 nodes ns= name=n sub= rest=/status"),
             (Method::GET, "/api/v1/watch/namespaces/a/pods/p", "watch /v1 pods ns=a name=p sub= rest="),
             (
                 Method::GET,
@@ -226,6 +241,39 @@ mod tests {
             (Method::GET, "/api/v1/namespaces/a/pods//log", "list /v1 pods ns=a name= sub=log rest="),
         ] {
             assert_eq!(show(method, uri), expected, "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_list_with_a_parameter_that_is_refused_names_nothing() {
+        let selector = "fieldSelector=metadata.name%3Dx";
+        for (query, name) in [
+            ("limit=1&timeoutSeconds=1&labelSelector=a", "x"),
+            ("limit=many", ""),
+            ("limit=", ""),
+            ("timeoutSeconds=soon", ""),
+            ("labelSelector=a+in", ""),
+            ("fieldSelector=%5C", ""),
+            ("fieldSelector=%", "x"),
+        ] {
+            let query = Query::parse(&format!("{query}&{selector}&watch=1"));
+            let info = RequestInfo::parse(&Method::GET, "/api/v1/pods", &query);
+            assert_eq!((info.verb.as_str(), info.name.as_str()), ("watch", name), "{query:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_path_is_about_can_be_told_or_not() {
+        for (path, undetermined) in [
+            ("/api/v1/watch", true),
+            ("/api/v1/watch/", true),
+            ("/apis/apps/v1/proxy", true),
+            ("/api/v1/watch/pods", false),
+            ("/api/v1/watch//pods", false),
+            ("/api/watch", false),
+        ] {
+            let info = RequestInfo::parse(&Method::GET, path, &Query::default());
+            assert_eq!(info.undetermined, undetermined, "{path}");
         }
     }
 

@@ -78,6 +78,9 @@ const HOP_BY_HOP: [HeaderName; 4] =
 
 /// Answers `log`, `exec`, `attach`, `portforward` and `proxy`.
 pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, StatusError> {
+    if request.info.subresource != "log" && request.query.non_empty("dryRun").is_some() {
+        return Err(StatusError::bad_request("dryRun is not supported"));
+    }
     admit(server, request).await?;
     let streaming = matches!(request.info.subresource.as_str(), "exec" | "attach" | "portforward");
     if streaming {

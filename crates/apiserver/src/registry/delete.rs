@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::object::Object;
 use knarr_api::prepare;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
@@ -20,6 +20,7 @@ use crate::allocators;
 use crate::audit;
 use crate::authz;
 use crate::http::input;
+use crate::http::query::Query;
 use crate::server::Inner;
 
 const ATTEMPTS: usize = 32;
@@ -88,6 +89,7 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
             grace_period_seconds: query.number("gracePeriodSeconds")?,
             orphan_dependents: query.optional_flag("orphanDependents"),
             propagation_policy: query.non_empty("propagationPolicy").map(str::to_owned),
+            preconditions: preconditions_of(query),
             dry_run: Some(query.all("dryRun").map(str::to_owned).collect()),
             ignore_store_read_error_with_cluster_breaking_potential: query.optional_flag(IGNORE_READ_ERRORS),
             ..DeleteOptions::default()
@@ -102,6 +104,13 @@ pub fn options(request: &Request) -> Result<How, StatusError> {
         .map_err(|e| StatusError::bad_request(e.to_string()))?
     };
     checked(options)
+}
+
+/// Source: `Convert_url_Values_To_v1_DeleteOptions` of `k8s.io/apimachinery/pkg/apis/meta/v1`.
+fn preconditions_of(query: &Query) -> Option<Preconditions> {
+    let parameter = |name| query.non_empty(name).map(str::to_owned);
+    let wanted = Preconditions { uid: parameter("uid"), resource_version: parameter("resourceVersion") };
+    (wanted != Preconditions::default()).then_some(wanted)
 }
 
 /// What was asked, if it can be.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Method;
+use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
 use serde_json::json;
 
@@ -72,6 +73,7 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
             }
             let version = Version::parse(request.query.get("resourceVersion"))
                 .map_err(|e| StatusError::new(500, "", e.message()))?;
+            check_name(&info.name)?;
             let object = list::get(server, served, &info.namespace, &info.name, version).await?;
             Ok(object_answer(200, served, object))
         }
@@ -101,6 +103,15 @@ pub async fn dispatch(server: &Arc<Inner>, request: &Request) -> Result<Answer, 
         "deletecollection" => delete_collection(server, request, served).await,
         other => Err(StatusError::method_not_allowed(&served.group_resource(), other)),
     }
+}
+
+/// A name that no object can have.
+fn check_name(name: &str) -> Result<(), StatusError> {
+    let problems = names::path_segment_name(name);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(StatusError::bad_request(format!("Name parameter invalid: {name:?}: {}", problems.join(";"))))
 }
 
 /// Whether single objects have paths of their own: what is answered and forgotten has none.
@@ -174,6 +185,7 @@ async fn watch(server: &Arc<Inner>, request: &Request, served: &Arc<Served>) -> 
 
 async fn delete_one(server: &Inner, request: &Request, served: &Served) -> Result<Answer, StatusError> {
     let how = delete::options(request)?;
+    check_name(&request.info.name)?;
     let (namespace, name) = (namespace_of(served, request), &request.info.name);
     let deleted = delete::delete(server, request, served, namespace, name, &how).await?;
     if let Some(value) = delete::success(served, &deleted) {

@@ -138,7 +138,14 @@ async fn nodes_see_their_own() {
     assert_eq!(node.get("/api/v1/namespaces/default/secrets").await.code, 403);
     let own = node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1").await.expect(200);
     assert_eq!(own["items"].as_array().unwrap().len(), 1);
-    assert_eq!(node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn2").await.code, 403);
+    let elsewhere = node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn2").await.expect(403);
+    let why = "scope: node: can only list/watch pods with spec.nodeName field selector";
+    assert!(elsewhere["message"].as_str().unwrap().ends_with(why), "{elsewhere}");
+    // Nothing is on both nodes, so that either may ask for it.
+    for terms in ["spec.nodeName%3Dn1,spec.nodeName%3Dm", "spec.nodeName%3Dn1,spec.nodeName%3Dn2"] {
+        let none = node.get(&format!("/api/v1/pods?fieldSelector={terms}")).await.expect(200);
+        assert_eq!(none["items"], json!([]), "{terms}");
+    }
     // Through knarr:node-proxier: a node has to know the others to reach their pods.
     node.get("/api/v1/nodes").await.expect(200);
     let register = |name: &str| json!({"metadata": {"name": name}});
@@ -162,6 +169,92 @@ async fn nodes_see_their_own() {
     node.patch(&format!("{PODS}/mine/status"), "merge-patch+json", &status).await.expect(200);
     let refused = node.patch(&format!("{PODS}/other/status"), "merge-patch+json", &status).await;
     assert_eq!(refused.code, 403, "{}", refused.body);
+}
+
+#[tokio::test]
+async fn a_node_reads_what_is_the_clusters_by_its_own_path() {
+    let h = Harness::new().await;
+    let (admin, node) = (h.admin(), h.user("system:node:n1", &["system:nodes"]));
+    let attachment = json!({"metadata": {"name": "a"},
+        "spec": {"attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": "v"}}});
+    admin.post("/apis/storage.k8s.io/v1/volumeattachments", &attachment).await.expect(201);
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "n1", "devices": [],
+        "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1}}});
+    admin.post("/apis/resource.k8s.io/v1/resourceslices", &slice).await.expect(201);
+    default_account(&admin).await;
+    let mut user = pod("user");
+    user["spec"]["nodeName"] = json!("n1");
+    user["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    admin.post(PODS, &user).await.expect(201);
+    let volume = json!({"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"],
+        "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/v"},
+        "claimRef": {"namespace": "default", "name": "c"}}});
+    admin.post("/api/v1/persistentvolumes", &volume).await.expect(201);
+    // A list is answered once the caches hold every earlier write, and the authorizer reads the caches.
+    admin.get("/api/v1/persistentvolumes").await.expect(200);
+    for (group, object) in [
+        ("/api/v1", "persistentvolumes/v"),
+        ("/apis/storage.k8s.io/v1", "volumeattachments/a"),
+        ("/apis/resource.k8s.io/v1", "resourceslices/s"),
+    ] {
+        node.get(&format!("{group}/{object}")).await.expect(200);
+        let below = node.get(&format!("{group}/namespaces/default/{object}")).await.expect(403);
+        let why = "no relationship found between node 'n1' and this object";
+        assert!(below["message"].as_str().unwrap().ends_with(why), "{below}");
+    }
+}
+
+#[tokio::test]
+async fn reviews_go_through_admission() {
+    let h = Harness::new().await;
+    // NodeRestriction lets nobody write who says to be a node, and not which.
+    let (unnamed, named) =
+        (h.user("system:node:", &["system:nodes"]), h.user("system:node:n1", &["system:nodes"]));
+    let pods = json!({"resourceAttributes": {"verb": "get", "resource": "pods"}});
+    for (resource, spec) in [
+        ("authentication.k8s.io/v1/selfsubjectreviews", json!({})),
+        ("authorization.k8s.io/v1/selfsubjectaccessreviews", pods),
+        ("authorization.k8s.io/v1/selfsubjectrulesreviews", json!({"namespace": "default"})),
+    ] {
+        let (uri, review) = (format!("/apis/{resource}"), json!({"spec": spec}));
+        let refused = unnamed.post(&uri, &review).await.expect(403);
+        let why = "\"Unknown\" is forbidden: could not determine node from user \"system:node:\"";
+        assert!(refused["message"].as_str().unwrap().ends_with(why), "{refused}");
+        named.post(&uri, &review).await.expect(201);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_says_whose_it_is() {
+    let h = Harness::new().await;
+    let admin = h.admin();
+    let group = "rbac.authorization.k8s.io";
+    let binding = json!({"metadata": {"name": "dangling"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "missing"},
+        "subjects": [{"kind": "User", "apiGroup": group, "name": "system:node:n1"}]});
+    admin.post(&format!("/apis/{group}/v1/clusterrolebindings"), &binding).await.expect(201);
+    admin.get(&format!("/apis/{group}/v1/clusterrolebindings")).await.expect(200);
+    let node = h.user("system:node:n1", &["system:nodes"]);
+    let missing = format!("rbac: RBAC: clusterrole.{group} \"missing\" not found");
+    for (uri, why) in [
+        (
+            "/api/v1/secrets",
+            format!(
+                "secrets is forbidden: User \"system:node:n1\" cannot list resource \"secrets\" in API group \"\" at \
+                 the cluster scope: node: can only read namespaced object of this type\n{missing}"
+            ),
+        ),
+        ("/nope", format!("forbidden: User \"system:node:n1\" cannot get path \"/nope\": {missing}")),
+        (
+            "/api/v1//pods",
+            format!(
+                "forbidden: User \"system:node:n1\" cannot get resource \"\" in API group \"\" at the cluster scope: \
+                 {missing}"
+            ),
+        ),
+    ] {
+        assert_eq!(node.get(uri).await.expect(403)["message"], why, "{uri}");
+    }
 }
 
 #[tokio::test]

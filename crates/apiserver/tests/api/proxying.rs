@@ -212,6 +212,33 @@ async fn kubelets_out_of_reach_are_an_error() {
     assert_eq!(frame.into_body().collect().await.unwrap().to_bytes(), "ok");
 }
 
+#[tokio::test]
+async fn what_is_no_stream_is_refused() {
+    let (s, admin, user) = with_pod_to_proxy_to().await;
+    bind(&user).await;
+    let exec = format!("{PODS}/p/exec?command=true&stdout=true");
+    let (upgrade, dry) = (("upgrade", "websocket"), "dryRun is not supported");
+    for (method, uri, headers, code, message) in [
+        ("GET", exec.clone(), vec![upgrade], 400, "Upgrade request required"),
+        (
+            "GET",
+            exec.clone(),
+            vec![upgrade, ("connection", "close, upgrades")],
+            400,
+            "Upgrade request required",
+        ),
+        ("GET", format!("{exec}&dryRun=All"), vec![upgrade, ("connection", "upgrade")], 400, dry),
+        ("DELETE", "/api/v1/nodes/n/proxy/x?dryRun=All".to_owned(), vec![], 400, dry),
+        ("HEAD", exec.clone(), vec![upgrade, ("connection", "upgrade")], 405, ""),
+    ] {
+        let request = get1(&uri).method(method);
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+        let (found, status) = s.ask(Some(&admin), false, request, "").await;
+        let told = status["message"].as_str().unwrap_or("");
+        assert_eq!((found, told), (code, message), "{method} {uri} {headers:?}");
+    }
+}
+
 /// A clock whose waits are a hundredth of what they should be.
 struct Hurried(knarr_client::clock::SystemClock);
 

@@ -204,3 +204,68 @@ async fn the_old_watch_paths_only_watch() {
         assert_eq!(reply.code, 405, "{method}: {}", reply.body);
     }
 }
+
+/// Answered to everybody alike, before anybody asks who it is.
+#[tokio::test]
+async fn what_cannot_be_read_is_refused_before_all_else() {
+    let h = Harness::new().await;
+    for user in [h.admin(), h.user("nobody", &[])] {
+        let unclear = |uri: &str| {
+            format!(
+                "Internal Server Error: {uri:?}: failed to create RequestInfo: unable to determine kind and \
+                 namespace from url, {uri}"
+            )
+        };
+        for (uri, code, text) in [
+            ("/api/v1/watch", 500, unclear("/api/v1/watch")),
+            ("/apis/apps/v1/proxy/?watch=1", 500, unclear("/apis/apps/v1/proxy/?watch=1")),
+            ("/api/v1/pods%", 400, "400 Bad Request".to_owned()),
+            ("/metrics%zz", 400, "400 Bad Request".to_owned()),
+        ] {
+            let reply = user.get(uri).await;
+            assert_eq!((reply.code, reply.message()), (code, text.as_str()), "{uri}");
+        }
+    }
+}
+
+/// A parameter that the handler does not see is not authorized, either, and the other way round.
+#[tokio::test]
+async fn parameters_are_read_once() {
+    let (_h, jane) = with_one_secret().await;
+    let name = "fieldSelector=metadata.name%3Dallowed";
+    for (query, expected) in [
+        (format!("fieldSelector=%zz&{name}"), "allowed"),
+        (format!("fieldSelector=x;y&{name}"), "allowed"),
+        (format!("{name}&limit=many"), "403"),
+        (format!("{name}&limit="), "403"),
+        (format!("{name}&timeoutSeconds=soon"), "403"),
+        (format!("{name}&labelSelector=a+in"), "403"),
+        (format!("{name};x"), "403"),
+    ] {
+        let found = shown(&jane.get(&format!("{SECRETS}?{query}")).await);
+        assert_eq!(found.split(' ').next(), Some(expected), "{query}: {found}");
+    }
+}
+
+/// Whoever may read one path may not read another one that looks like it.
+#[tokio::test]
+async fn a_slash_at_the_end_is_part_of_the_path() {
+    let h = Harness::new().await;
+    let admin = h.admin();
+    for (uri, code) in [
+        ("/", 200),
+        ("//", 404),
+        ("/metrics", 200),
+        ("/metrics/", 404),
+        ("/metrics/slis/", 404),
+        ("/healthz/", 404),
+        ("/livez/ping", 200),
+        ("/livez/ping/", 404),
+        ("/openapi/v2/", 404),
+        ("/version/", 200),
+        ("/api/", 200),
+        ("/apis/apps/v1/", 200),
+    ] {
+        assert_eq!(admin.get(uri).await.code, code, "{uri}");
+    }
+}

@@ -263,6 +263,17 @@ async fn finalizers_hold_objects_back() {
     let wrong = json!({"preconditions": {"uid": "x"}});
     u.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
     assert_eq!(u.delete_with(&format!("{CONFIG_MAPS}/b"), &wrong).await.code, 409);
+    // The query says as much as the body; a name that none can have is told apart from one that nothing has.
+    for (uri, code, message) in [
+        ("b?uid=x", 409, "the UID in the precondition (x) does not match"),
+        ("b?resourceVersion=0", 409, "the ResourceVersion in the precondition (0) does not match"),
+        ("%2e%2e", 400, "Name parameter invalid: \"..\": may not be '..'"),
+        ("a%25", 400, "Name parameter invalid: \"a%\": may not contain '%'"),
+    ] {
+        let refused = u.delete(&format!("{CONFIG_MAPS}/{uri}")).await;
+        assert!(refused.code == code && refused.message().contains(message), "{uri}: {}", refused.body);
+    }
+    assert_eq!(u.get(&format!("{CONFIG_MAPS}/%2e")).await.code, 400);
     let orphaned =
         u.delete_with(&format!("{CONFIG_MAPS}/b"), &json!({"propagationPolicy": "Orphan"})).await.expect(200);
     assert_eq!(orphaned["metadata"]["finalizers"], json!(["orphan"]));

@@ -96,6 +96,9 @@ async fn authorization_is_asked_for_and_a_denial_is_final() {
         (403, Some("forbidden: User \"eve\" cannot get path \"/version\": not eve"))
     );
     let (_, body) = s.ask(Some(&bob), false, get1(pods), "").await;
-    assert!(body["message"].as_str().unwrap().ends_with("in the namespace \"default\": no idea"), "{body}");
+    assert!(
+        body["message"].as_str().unwrap().ends_with("in the namespace \"default\": default: no idea"),
+        "{body}"
+    );
     std::fs::remove_file(&file).unwrap();
 }

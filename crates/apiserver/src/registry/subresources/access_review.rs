@@ -6,7 +6,7 @@ use knarr_apimachinery::names;
 use knarr_apimachinery::status::StatusError;
 use serde_json::{Value, json};
 
-use super::body_of;
+use super::{admitted, body_of};
 use crate::authn::UserInfo;
 use crate::authz::{Attributes, Decision, node};
 use crate::http::output::Answer;
@@ -27,14 +27,17 @@ pub async fn answer(
     let mut review = body_of(request, GROUP, "v1", kind, &params)?;
     metadata::match_namespace(served, &mut review, &request.info.namespace)?;
     if kind == "SelfSubjectRulesReview" {
+        let review = admitted(server, request, served, review, &params).await?;
         return self_rules(server, request, review);
     }
-    let spec = review["spec"].clone();
-    let mut errors = validate_spec(&spec, kind, &request.info.namespace);
+    let spec = &review["spec"];
+    let mut errors = validate_spec(spec, kind, &request.info.namespace);
     errors.extend(validate_metadata(&review, kind));
     if !errors.is_empty() {
         return Err(StatusError::invalid(GROUP, kind, "", &errors));
     }
+    review = admitted(server, request, served, review, &params).await?;
+    let spec = review["spec"].clone();
     managed::created(served, &params, &mut review, server.clock.now());
     let user = if kind == "SelfSubjectAccessReview" { request.user.clone() } else { user_of(&spec) };
     let decision = server.authorizer.authorize(&user, &attributes(&spec)).await;

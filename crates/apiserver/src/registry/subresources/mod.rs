@@ -12,6 +12,7 @@ mod token_review;
 
 use std::sync::Arc;
 
+use http::Method;
 use knarr_apimachinery::gvk::GroupVersionKind;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
@@ -19,6 +20,7 @@ use serde_json::Value;
 use super::Request;
 use super::options::{FieldValidation, WriteParams};
 use super::served::Served;
+use crate::admission::{self, Attributes, Operation};
 use crate::http::input;
 use crate::http::output::Answer;
 use crate::proxy;
@@ -47,7 +49,8 @@ pub async fn dispatch(
     }
     // What is passed on may have a method that has no verb.
     let passed_on = subresource.name == "proxy" && info.verb.is_empty();
-    if !passed_on && !subresource.verbs.contains(&info.verb.as_str()) {
+    let headless = request.method == Method::HEAD && subresource.name != "proxy";
+    if headless || !passed_on && !subresource.verbs.contains(&info.verb.as_str()) {
         return Err(StatusError::no_such_method());
     }
     match subresource.name {
@@ -69,10 +72,23 @@ pub async fn review(
     match served.resource.types.kind {
         "ComponentStatus" => component_status::answer(server, request, served).await,
         "Binding" => binding::answer(server, request).await,
-        "TokenReview" => token_review::token_review(server, request).await,
-        "SelfSubjectReview" => token_review::self_subject_review(server, request),
+        "TokenReview" => token_review::token_review(server, request, served).await,
+        "SelfSubjectReview" => token_review::self_subject_review(server, request, served).await,
         kind => access_review::answer(server, request, served, kind).await,
     }
+}
+
+/// A review after admission, which sees it as it sees all that is created.
+async fn admitted(
+    server: &Inner,
+    request: &Request,
+    served: &Served,
+    review: Value,
+    params: &WriteParams,
+) -> Result<Value, StatusError> {
+    let place = (request.info.namespace.as_str(), "", "");
+    let mut attributes = Attributes::new(request, served, Operation::Create, place, review, params.dry_run);
+    admission::admit(&mut attributes, server).await
 }
 
 /// Decodes the body as this kind.

@@ -1,19 +1,12 @@
-//! The same roles, bindings and questions at our API server and at upstream's: the answers have to be the same.
-//!
-//! `KNARR_UPSTREAM` is a folder with kube-apiserver and etcd.
+//! Generated roles and bindings, and SubjectAccessReviews about them.
 
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::HeaderValue;
-use knarr_client::http::HttpTransport;
-use knarr_client::kubeconfig::Access;
 use serde_json::{Value, json};
 
+use super::upstream::Upstream;
 use crate::harness::{Harness, User};
+use crate::tls::Authority;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(100);
@@ -21,98 +14,6 @@ const SEEDS: u64 = 4;
 const QUESTIONS: usize = 400;
 const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-
-/// Upstream's API server on an etcd of its own; ends with this.
-struct Upstream {
-    folder: PathBuf,
-    children: Vec<Child>,
-    admin: User,
-}
-
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        for child in self.children.iter_mut().rev() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-impl Upstream {
-    async fn start() -> Self {
-        let programs = std::env::var_os("KNARR_UPSTREAM")
-            .expect("KNARR_UPSTREAM: a folder with kube-apiserver and etcd");
-        let programs = Path::new(&programs);
-        let folder = std::env::temp_dir().join(format!("upstream-{}", uuid::Uuid::new_v4()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = |name: &str| folder.join(name).display().to_string();
-        std::fs::write(file("tokens"), "secret,admin,1,system:masters\n").unwrap();
-        let key = rcgen::KeyPair::generate().unwrap();
-        std::fs::write(file("key"), key.serialize_pem()).unwrap();
-        std::fs::write(file("public"), key.public_key_pem()).unwrap();
-        let (store, peer, port) = (free_port(), free_port(), free_port());
-        let start = |name: &str, flags: &[String]| {
-            let log = std::fs::File::create(file(&format!("{name}.log"))).unwrap();
-            let mut command = Command::new(programs.join(name));
-            command.args(flags).stdout(Stdio::null()).stderr(log);
-            command.spawn().unwrap_or_else(|e| panic!("KNARR_UPSTREAM: {name} does not start: {e}"))
-        };
-        let (store, peer) = (format!("http://127.0.0.1:{store}"), format!("http://127.0.0.1:{peer}"));
-        let etcd = start(
-            "etcd",
-            &[
-                format!("--data-dir={}", file("etcd")),
-                format!("--listen-client-urls={store}"),
-                format!("--advertise-client-urls={store}"),
-                format!("--listen-peer-urls={peer}"),
-                format!("--initial-advertise-peer-urls={peer}"),
-                format!("--initial-cluster=default={peer}"),
-                "--unsafe-no-fsync".to_owned(),
-            ],
-        );
-        let api = start(
-            "kube-apiserver",
-            &[
-                format!("--etcd-servers={store}"),
-                format!("--secure-port={port}"),
-                format!("--cert-dir={}", file("certificates")),
-                format!("--token-auth-file={}", file("tokens")),
-                format!("--service-account-signing-key-file={}", file("key")),
-                format!("--service-account-key-file={}", file("public")),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                "--bind-address=127.0.0.1".to_owned(),
-                "--advertise-address=127.0.0.1".to_owned(),
-                "--endpoint-reconciler-type=none".to_owned(),
-                "--authorization-mode=Node,RBAC".to_owned(),
-            ],
-        );
-        let server = format!("https://127.0.0.1:{port}");
-        let access = Access { server, insecure_skip_tls_verify: true, ..Access::default() };
-        let transport = HttpTransport::new(&access).unwrap();
-        let transport = transport.with_authorization(HeaderValue::from_static("Bearer secret"));
-        let upstream = Self { children: vec![etcd, api], admin: User(Arc::new(transport)), folder };
-        upstream.ready().await;
-        upstream
-    }
-
-    async fn ready(&self) {
-        let began = Instant::now();
-        let request = || http::Request::builder().uri("/readyz").body(bytes::Bytes::new()).unwrap();
-        while self.admin.0.send(request()).await.is_err() {
-            if began.elapsed() > PATIENCE {
-                let log = std::fs::read_to_string(self.folder.join("kube-apiserver.log")).unwrap_or_default();
-                panic!("kube-apiserver is not ready: {}", &log[log.len().saturating_sub(4000)..]);
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-}
 
 fn one<'a>(random: &mut fastrand::Rng, of: &[&'a str]) -> &'a str {
     of[random.usize(..of.len())]
@@ -299,7 +200,7 @@ fn question(random: &mut fastrand::Rng, seed: u64) -> Value {
 #[tokio::test]
 #[ignore = "needs KNARR_UPSTREAM, a folder with kube-apiserver and etcd"]
 async fn reviews_are_answered_as_upstream_answers_them() {
-    let upstream = Upstream::start().await;
+    let upstream = Upstream::start(&Authority::new(), "secret,admin,1,system:masters\n", "secret").await;
     let harness = Harness::new().await;
     let (ours, theirs) = (harness.admin(), &upstream.admin);
     for namespace in ["n", "m"] {
