@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use async_trait::async_trait;
+use k8s_openapi::api::core::v1::ObjectReference;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
+use knarr_client::events::{EventRecorder, EventType};
 use knarr_client::http::HttpTransport;
 use knarr_client::kubeconfig::Access;
 use knarr_client::transport::{List, ListOptions, Transport, WatchStream};
@@ -98,10 +100,12 @@ pub struct Renewal {
 impl Renewal {
     /// Sleeps until something is due or asked for (`knarr certificates rotate`), until `stop`.
     pub async fn run(&mut self, stop: CancellationToken) {
+        let client = Client::new(Arc::clone(&self.transport) as _, Arc::clone(&self.clock), "knarr-agent");
+        let events = EventRecorder::new(client, "knarr", &self.node, stop.clone());
         let watch = FolderWatch::new(&[self.store.folder().to_owned()]);
         let watch = watch.inspect_err(|error| tracing::warn!("{error:#}")).ok();
         loop {
-            let stepped = self.step().await;
+            let stepped = self.step(&events).await;
             // What the step has written is no news, but for a request that somebody has left meanwhile.
             watch.iter().for_each(FolderWatch::forget);
             let wait = match stepped {
@@ -109,6 +113,8 @@ impl Renewal {
                 Ok(wait) => wait,
                 Err(error) => {
                     tracing::warn!("the node's certificates were not renewed: {error:#}");
+                    let text = format!("Certificates are not renewed: {error:#}");
+                    events.event_about(self.reference(), EventType::Warning, "CertificateRenewalFailed", text);
                     RETRY
                 }
             };
@@ -124,8 +130,24 @@ impl Renewal {
         [CLIENT, SERVING].iter().any(|name| rotate::is_requested(self.store.folder(), name))
     }
 
+    fn reference(&self) -> ObjectReference {
+        let name = Some(self.node.clone());
+        ObjectReference {
+            kind: Some("Node".to_owned()),
+            uid: name.clone(),
+            name,
+            ..ObjectReference::default()
+        }
+    }
+
+    fn tell(&self, events: &EventRecorder, name: &str) {
+        tracing::info!(name, "certificate renewed");
+        let text = format!("The certificate {name} was renewed");
+        events.event_about(self.reference(), EventType::Normal, "CertificateRenewed", text);
+    }
+
     /// Renews what is due; returns for how long nothing is.
-    async fn step(&mut self) -> Result<Duration> {
+    async fn step(&mut self, events: &EventRecorder) -> Result<Duration> {
         if let Err(error) = self.follow().await {
             tracing::warn!("the cluster's authorities cannot be followed: {error:#}");
         }
@@ -151,7 +173,7 @@ impl Renewal {
             self.superseded.renewed(&self.identity, now);
             self.transport.exchange(&self.identity)?;
             rotate::done(&folder, CLIENT)?;
-            tracing::info!("the node's client certificate was renewed");
+            self.tell(events, CLIENT);
         }
         // A request that nobody approves must not keep the client certificate from being renewed.
         let applicant = self.applicant(&self.user);
@@ -164,7 +186,7 @@ impl Renewal {
         if let Some(serving) = renewed {
             self.serving.exchange(&serving.certificate, &serving.key)?;
             rotate::done(&folder, SERVING)?;
-            tracing::info!("the node's serving certificate was renewed");
+            self.tell(events, SERVING);
         }
         Ok(left.clamp(Duration::from_secs(60), LONGEST_WAIT))
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::{PodMemory, PodSyncer, blocking};
 use crate::compute_actions::{KillReason, newest};
 use crate::pod;
-use crate::resources::{container_resources, pod_resources};
+use crate::resources::{amounts, container_resources, pod_resources};
 use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, Resources};
 use crate::termination::Kill;
 
@@ -25,9 +25,16 @@ enum Change {
     Restart,
 }
 
-/// By what the container has and is to have, and by its `resizePolicy`.
-fn change(container: &Container, applied: Option<&Resources>, wanted: &Resources) -> Change {
+/// By what the container has and is to have, and by its `resizePolicy`. `had` are the requests and limits that it runs
+/// with: a request of memory is in no cgroup, and may want a new start all the same.
+fn change(
+    container: &Container,
+    had: Option<&ResourceRequirements>,
+    applied: Option<&Resources>,
+    wanted: &Resources,
+) -> Change {
     let Some(applied) = applied else { return Change::InPlace };
+    let requested = had.is_some_and(|had| memory_request(Some(had)) != memory_request(container.resources.as_ref()));
     let cpu = applied.cpu_shares != wanted.cpu_shares || applied.cpu_quota != wanted.cpu_quota;
     let memory = applied.memory_limit != wanted.memory_limit;
     let restarts = |resource: &str| {
@@ -35,10 +42,14 @@ fn change(container: &Container, applied: Option<&Resources>, wanted: &Resources
         policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
     };
     match (cpu, memory) {
+        _ if cpu && restarts("cpu") || (memory || requested) && restarts("memory") => Change::Restart,
         (false, false) => Change::None,
-        _ if cpu && restarts("cpu") || memory && restarts("memory") => Change::Restart,
         _ => Change::InPlace,
     }
+}
+
+fn memory_request(of: Option<&ResourceRequirements>) -> Option<i64> {
+    amounts(of.and_then(|r| r.requests.as_ref())).get("memory").copied()
 }
 
 /// A container that runs to its end before the others are started.
@@ -126,7 +137,7 @@ impl PodSyncer {
             let Some(status) = newest(runtime, &container.name).filter(running) else { continue };
             let wanted = container_resources(pod, container);
             let applied = memory.applied.get(&status.id);
-            match change(container, applied, &wanted) {
+            match change(container, memory.actuated.get(&status.id), applied, &wanted) {
                 // What changes nothing in the cgroup, as a memory request, is there at once.
                 Change::None => actuated(memory, container, &status.id),
                 // What runs to its end is not begun anew.
@@ -254,7 +265,15 @@ mod tests {
             (restart, Some(&old), limits(Some(6000), Some(65)), Change::Restart),
         ];
         for (policies, applied, wanted, expected) in table {
-            assert_eq!(change(&container(policies), applied, &wanted), expected, "{policies:?} {wanted:?}");
+            let found = change(&container(policies), None, applied, &wanted);
+            assert_eq!(found, expected, "{policies:?} {wanted:?}");
+        }
+        let had: ResourceRequirements = serde_json::from_value(json!({"requests": {"memory": "64"}})).unwrap();
+        for (policies, expected) in [(&[][..], Change::None), (restart, Change::Restart)] {
+            let mut container = container(policies);
+            assert_eq!(change(&container, Some(&had), Some(&old), &old), expected, "{policies:?}");
+            container.resources = Some(had.clone());
+            assert_eq!(change(&container, Some(&had), Some(&old), &old), Change::None, "the same");
         }
     }
 
