@@ -123,7 +123,7 @@ impl RequestInfo {
     /// Whether the request may take as long as it likes.
     pub fn is_long_running(&self, query: &Query) -> bool {
         self.is_resource
-            && (self.verb == "watch"
+            && (matches!(self.verb.as_str(), "watch" | "proxy")
                 || matches!(self.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy")
                 || (self.subresource == "log" && query.flag("follow")))
     }
