@@ -161,7 +161,7 @@ async fn answer(
     let lenient = negotiate::negotiate_leniently(&parts.headers, &query);
     let known = is_served(&server, &info);
     let observed = Arc::new(Observed::new(&info, &query, known));
-    let long = info.is_long_running(&query);
+    let long = info.is_long_running();
     let path = info.path.clone();
     let running = long.then(|| LongRunning::begin(&server, &observed));
     let http2 = parts.version == Version::HTTP_2;
@@ -585,7 +585,7 @@ async fn take_seat(
     way: &Way,
 ) -> Result<Option<Turn>, Response<Body>> {
     let watch = info.verb == "watch";
-    if info.is_long_running(query) && !watch {
+    if info.is_long_running() && !watch {
         return Ok(None);
     }
     let mutating = !matches!(info.verb.as_str(), "get" | "list" | "watch" | "head" | "options");

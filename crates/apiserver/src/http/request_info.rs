@@ -121,11 +121,10 @@ impl RequestInfo {
     }
 
     /// Whether the request may take as long as it likes.
-    pub fn is_long_running(&self, query: &Query) -> bool {
+    pub fn is_long_running(&self) -> bool {
         self.is_resource
             && (matches!(self.verb.as_str(), "watch" | "proxy")
-                || matches!(self.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy")
-                || (self.subresource == "log" && query.flag("follow")))
+                || matches!(self.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy" | "log"))
     }
 }
 

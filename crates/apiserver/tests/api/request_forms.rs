@@ -230,13 +230,14 @@ async fn what_cannot_be_read_is_refused_before_all_else() {
 
 /// A limit of time is not looked at where there is none, so that it is the authorizer that answers.
 #[tokio::test]
-async fn the_old_proxy_paths_have_no_limit_of_time() {
+async fn what_may_take_long_has_no_limit_of_time() {
     let h = Harness::new().await;
     let nobody = h.user("nobody", &[]);
     for (uri, code) in [
         ("/api/v1/proxy/nodes/n?timeout=soon", 403),
         ("/api/v1/watch/nodes/n?timeout=soon", 403),
         ("/api/v1/nodes/n/proxy/x?timeout=soon", 403),
+        ("/api/v1/namespaces/default/pods/p/log?timeout=soon", 403),
         ("/api/v1/nodes/n?timeout=soon", 400),
     ] {
         assert_eq!(nobody.get(uri).await.code, code, "{uri}");
