@@ -39,9 +39,8 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mkdir -p /dev/shm
 mount -t tmpfs tmpfs /dev/shm
 mknod /dev/shm/disk-node b 98 0
-mkdir /dev/shm/disk
-mount -t ext4 /dev/shm/disk-node /dev/shm/disk
-export TMPDIR=/dev/shm/disk
+mount -t ext4 /dev/shm/disk-node /mnt
+export TMPDIR=/mnt
 modules=/usr/lib/uml/modules/$(uname -r)
 for module in overlay veth bridge nf_tables; do
     needed=$(sed -n "s|^\(.*/$module\.ko\):\(.*\)|\1 \2|p" "$modules/modules.dep")

@@ -15,7 +15,9 @@ const KERNEL_FILES: [&str; 4] = [
     "/sys/kernel/uevent_helper",
     "/proc/sys/kernel/domainname",
 ];
-pub const CONTENT: &str = "what only the host has\n";
+/// In the form of a log, so that who takes it for one shows it.
+pub const CONTENT: &str = "2026-01-01T00:00:00Z stdout F what only the host has\n";
+pub const WORDS: &str = "what only the host has";
 
 /// A folder that no pod is given, with a file, and the state of the host.
 pub struct Host {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::host::{CONTENT, make_marker, marker_changes};
+use super::host::{WORDS, make_marker, marker_changes};
 use crate::cluster::{Cluster, shared};
 use crate::objects::{once, pod, sleeper};
 use crate::sandbox::wait_for;
@@ -44,7 +44,7 @@ fn log_files_that_are_links() {
 
     for words in ["logs victim", "logs victim --tail=5"] {
         let output = kubectl.attempt(words);
-        assert!(!String::from_utf8_lossy(&output.stdout).contains(CONTENT.trim()), "{output:?}");
+        assert!(!String::from_utf8_lossy(&output.stdout).contains(WORDS), "{output:?}");
     }
     kubectl.run("exec victim -- touch /tmp/end");
     // It is started again, with another log, or cannot be.
@@ -53,7 +53,7 @@ fn log_files_that_are_links() {
         !out.starts_with('0') || out.contains("RunContainerError") || out.contains("StartError")
     });
     let status = kubectl.path("pod victim", "{.status.containerStatuses}");
-    assert!(!status.contains(CONTENT.trim()), "{status}");
+    assert!(!status.contains(WORDS), "{status}");
     assert_eq!(marker_changes(&marker), Vec::<String>::new());
 }
 
