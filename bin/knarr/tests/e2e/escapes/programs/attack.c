@@ -347,7 +347,9 @@ static int newcomers(int wanted) {
             seen++;
             if (permitted(pid) & ~own) {
                 if (own & SYS_PTRACE_RIGHT) mighty++;
-                if (ptrace(PTRACE_SEIZE, pid, 0, 0) == 0) escaped("a process with more rights was taken over");
+                /* It may have become its program meanwhile; once it is traced, it cannot. */
+                if (ptrace(PTRACE_SEIZE, pid, 0, 0) == 0 && permitted(pid) & ~own)
+                    escaped("a process with more rights was taken over");
             }
             for (int door = 0; door < 2; door++) {
                 snprintf(path, sizeof path, "/proc/%d/%s", pid, doors[door]);
