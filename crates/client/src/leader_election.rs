@@ -22,6 +22,9 @@ use crate::metrics;
 
 /// For how long a leader may act after the end of its lease before it counts as ill; upstream's.
 const TOLERATED: Duration = Duration::from_secs(20);
+/// For how long a leader's work is waited for once it is to end.
+const LEFT_BEHIND: Duration = Duration::from_secs(5);
+const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Whose lease, where, and how long it lasts.
 #[derive(Debug, Clone)]
@@ -93,7 +96,7 @@ impl LeaderElection {
     ///
     /// What is run gets a token that is cancelled when the lease is lost or `stop` is cancelled. The lease is held until
     /// what was run has ended, and then given up: the next leader need not wait for its end, and never acts beside this
-    /// one. Lost, it is stood for again.
+    /// one, unless it takes longer than [`LEFT_BEHIND`] to end. Lost, it is stood for again.
     ///
     /// Source: `ReleaseOnCancel` of client-go, which upstream's controller manager sets with the feature gate
     /// ControllerManagerReleaseLeaderElectionLockOnExit.
@@ -105,7 +108,14 @@ impl LeaderElection {
         while !stop.is_cancelled() {
             let Some(leading) = self.clone().acquire(client.clone(), stop.clone()).await else { return };
             tracing::info!(lease = self.name, "leading");
-            component(leading.until.clone()).await;
+            let until = leading.until.clone();
+            tokio::select! {
+                () = component(until.clone()) => {}
+                () = async {
+                    until.cancelled().await;
+                    client.clock().sleep(LEFT_BEHIND).await;
+                } => tracing::warn!(lease = self.name, "what led does not end: the lease is given up"),
+            }
             leading.release().await;
         }
     }
@@ -189,6 +199,8 @@ impl LeaderElection {
                 return;
             }
         }
+        // What may be left of its work ends before the next leader begins.
+        leading.cancel();
         self.standing.set(&self.name, false, client.clock().monotonic());
         self.tell(&recorder, "stopped leading");
         self.release(&client).await;
@@ -292,7 +304,17 @@ impl LeaderElection {
         }
     }
 
+    /// A renewal that was under way may arrive in between.
     async fn try_release(&self, client: &Client) -> Result<()> {
+        loop {
+            match self.release_once(client).await {
+                Err(error) if error.is_conflict() => client.clock().sleep(CONFLICT_PAUSE).await,
+                other => return other,
+            }
+        }
+    }
+
+    async fn release_once(&self, client: &Client) -> Result<()> {
         let mut lease = client.get::<Lease>(&self.namespace, &self.name).await?;
         let spec = lease.spec.get_or_insert_default();
         if spec.holder_identity.as_deref() != Some(&self.identity) {

@@ -35,8 +35,10 @@ struct Link<'a> {
 
 impl<'a> Link<'a> {
     fn new(der: &'a CertificateDer<'a>) -> Option<Self> {
-        let (_, parsed) = X509Certificate::from_der(der).ok()?;
-        Some(Self { der, parsed })
+        let (rest, parsed) = X509Certificate::from_der(der).ok()?;
+        // Whoever has a certificate must not make another one of it, with another fingerprint.
+        let is_whole = rest.is_empty() && parsed.tbs_certificate.signature == parsed.signature_algorithm;
+        is_whole.then_some(Self { der, parsed })
     }
 
     fn is_valid_at(&self, now: UnixTime) -> Result<(), CertificateError> {
@@ -104,7 +106,9 @@ impl<'a> Link<'a> {
         let provider = provider();
         let mut algorithms = provider.signature_verification_algorithms.all.iter().filter(|algorithm| {
             // An object identifier, with its tag and length, comes first.
-            algorithm.signature_alg_id().as_ref().get(2..).is_some_and(|id| id.starts_with(oid))
+            let id = algorithm.signature_alg_id();
+            let id = id.as_ref();
+            id.get(1).is_some_and(|length| id.get(2..2 + usize::from(*length)) == Some(oid))
         });
         let (message, signature) = (self.parsed.tbs_certificate.as_ref(), &self.parsed.signature_value.data);
         algorithms.any(|algorithm| key.verify_signature(*algorithm, message, signature).is_ok())

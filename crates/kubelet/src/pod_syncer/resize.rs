@@ -10,12 +10,15 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use serde::Serialize;
 
-use super::{PodMemory, PodSyncer, blocking};
+use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::compute_actions::{KillReason, newest};
 use crate::pod;
 use crate::resources::{amounts, container_resources, pod_resources};
 use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, Resources};
 use crate::termination::Kill;
+
+/// The exit code of what SIGKILL ends.
+const KILLED: i32 = 137;
 
 /// What a container's new limits need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +152,12 @@ impl PodSyncer {
             }
         }
         let of_pod = pod_resources(pod, 0);
-        let pod_alone = todo.is_empty() && memory.applied_to_pod.as_ref().is_some_and(|had| *had != of_pod);
+        let other = match &memory.applied_to_pod {
+            Some(had) => *had != of_pod,
+            // After a restart of the server it is not known.
+            None => lock(&self.allocations).in_progress(pod.uid()),
+        };
+        let pod_alone = todo.is_empty() && other;
         if todo.is_empty() && !pod_alone {
             return Ok(false);
         }
@@ -166,6 +174,7 @@ impl PodSyncer {
         let mut stopped = false;
         for (container, status, change, settings, wanted) in todo {
             if change == Change::Restart {
+                memory.stopped_to_resize.insert(status.id.clone());
                 self.stop_to_resize(pod, runtime, container, status).await?;
                 stopped = true;
                 continue;
@@ -177,6 +186,22 @@ impl PodSyncer {
         self.limit_pod(pod, lifting(Some(&before), &of_pod)).await?;
         memory.applied_to_pod = Some(of_pod);
         Ok(stopped)
+    }
+
+    /// What runs of the pod. A container that was stopped for its new limits is to be started again, however it took
+    /// its end: with an exit code of 0 it would be over, and perhaps its pod.
+    pub(super) async fn pod_state(&self, pod: &Pod, memory: &mut PodMemory) -> Result<PodRuntimeStatus, String> {
+        let mut runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
+        memory.stopped_to_resize.retain(|id| runtime.containers.iter().any(|c| c.id == *id));
+        let mut seen: Vec<String> = Vec::new();
+        for status in &mut runtime.containers {
+            let is_newest = !seen.contains(&status.name);
+            if is_newest && status.exit_code == Some(0) && memory.stopped_to_resize.contains(&status.id) {
+                status.exit_code = Some(KILLED);
+            }
+            seen.push(status.name.clone());
+        }
+        Ok(runtime)
     }
 
     async fn limit_pod(&self, pod: &Arc<Pod>, resources: Resources) -> Result<(), String> {

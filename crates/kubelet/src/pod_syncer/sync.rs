@@ -122,7 +122,7 @@ impl PodSyncer {
         memory: &mut PodMemory,
     ) -> Result<(PodRuntimeStatus, bool), String> {
         let recorded = self.record_allocation(pod).await;
-        let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
+        let runtime = self.pod_state(pod, memory).await?;
         if lock(&self.allocations).in_progress(pod.uid()) {
             self.publish(pod, memory, &runtime, false, true).await;
         }
@@ -132,7 +132,7 @@ impl PodSyncer {
         };
         match resized {
             // What was stopped starts with its new limits; until then the resize is under way.
-            Ok(true) => Ok((self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?, true)),
+            Ok(true) => Ok((self.pod_state(pod, memory).await?, true)),
             Ok(false) => {
                 memory.failed_resizes = 0;
                 self.finish_resize(pod);
@@ -142,7 +142,7 @@ impl PodSyncer {
                 tracing::warn!(pod = %pod::format(pod), error, "cannot resize the pod");
                 memory.failed_resizes = memory.failed_resizes.saturating_add(1);
                 self.fail_resize(pod, &error);
-                Ok((self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?, false))
+                Ok((self.pod_state(pod, memory).await?, false))
             }
         }
     }
@@ -220,13 +220,13 @@ impl PodSyncer {
             }
             self.create_sandbox(pod, actions.attempt).await?;
         }
-        runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
+        runtime = self.pod_state(pod, memory).await?;
         // Of a container that is replaced the moment in between is not told, as upstream does not tell it.
         if actions.create_sandbox || actions.kill_pod {
             self.publish(pod, memory, &runtime, false, true).await;
         }
         let look_again = self.start_all(pod, memory, &runtime, &actions, volumes, cancel).await;
-        let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
+        let runtime = self.pod_state(pod, memory).await?;
         self.prune(&runtime).await;
         self.publish(pod, memory, &runtime, false, true).await;
         Ok(look_again)
@@ -320,7 +320,7 @@ impl PodSyncer {
                     memory.failures.remove(&container.name);
                     memory.told_back_off.remove(&container.name);
                     if at + 1 < count
-                        && let Ok(now) = self.runtime.pod_status(pod.uid()).await
+                        && let Ok(now) = self.pod_state(pod, memory).await
                     {
                         self.publish(pod, memory, &now, false, true).await;
                     }

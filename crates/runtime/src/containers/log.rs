@@ -97,10 +97,14 @@ impl LogFile {
     }
 }
 
-/// Who is given the folder of logs may have put a link or a FIFO there: neither is written through or waited for.
+/// Who is given the folder of logs may have put a link, a FIFO or a device there: none is written to or waited for.
 fn open(path: &Path) -> io::Result<File> {
-    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
-    OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)
+    let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_NOCTTY;
+    let file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("there is something else than a file in the place of the log"));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]

@@ -167,6 +167,8 @@ fn an_old_certificate_is_checked_like_any_other() {
     let last = changed.len() - 1;
     changed[last] ^= 1;
     assert!(verifier.verify_client_cert(&changed.into(), &[], UnixTime::now()).is_err());
+    let longer = [&certificate[..], &[0]].concat();
+    assert!(verifier.verify_client_cert(&longer.into(), &[], UnixTime::now()).is_err());
     // It signs no others.
     let below =
         Authority { der: certificate, issuer: Issuer::new(params("alice"), KeyPair::generate().unwrap()) };

@@ -99,10 +99,11 @@ fn resize(new: &mut Value, old: &Value) {
     only_spec_part(new, old);
     keep(new, old, "spec");
     let spec = child(object(new), "spec");
-    match wanted.get("resources") {
-        Some(resources) => spec.insert("resources".to_owned(), resources.clone()),
-        None => spec.remove("resources"),
-    };
+    // A client that does not know those of the whole pod leaves them as they are (PodLevelResourcesFixDefaulting).
+    let of_pod = wanted.get("resources");
+    if let Some(resources) = of_pod {
+        spec.insert("resources".to_owned(), resources.clone());
+    }
     for list in lists {
         for (i, container) in items(spec, list).enumerate() {
             for field in ["resources", "resizePolicy"] {
@@ -113,6 +114,9 @@ fn resize(new: &mut Value, old: &Value) {
                 };
             }
         }
+    }
+    if of_pod.is_some() {
+        default_pod_level_resources(spec);
     }
     bump_generation(new, old, &["/spec"]);
 }
@@ -303,12 +307,16 @@ mod tests {
         );
         assert_eq!(new["metadata"]["generation"], 2);
 
-        // That resources of the whole pod are gone is for validation to refuse.
+        // Of the whole pod they are kept where they are left out, and defaulted where they are not.
         let old = json!({"metadata": {"generation": 1},
             "spec": {"resources": {"limits": {"cpu": "1"}}, "containers": [{"name": "c"}]}});
         let mut new = json!({"metadata": {"generation": 1}, "spec": {"containers": [{"name": "c"}]}});
         for_update(&mut new, &old, Some("resize"));
-        assert_eq!(new["spec"], json!({"containers": [{"name": "c"}]}));
+        assert_eq!(new["spec"], old["spec"]);
+        let mut new = json!({"metadata": {"generation": 1},
+            "spec": {"resources": {"limits": {"cpu": "2"}}, "containers": [{"name": "c"}]}});
+        for_update(&mut new, &old, Some("resize"));
+        assert_eq!(new["spec"]["resources"], json!({"limits": {"cpu": "2"}, "requests": {"cpu": "2"}}));
     }
 
     #[test]

@@ -297,3 +297,29 @@ async fn the_status_of_a_pod_settles() {
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(lab.api.writes().len(), writes, "{:?}", lab.api.writes().last());
 }
+
+/// It ends itself well when it is asked to, as a job does that notes how far it is.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_stopped_for_its_limits_is_not_over() {
+    let lab = Lab::new().await;
+    let limits = |memory: &str| {
+        json!({
+            "resources": {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": "64Mi"}},
+            "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
+        })
+    };
+    let mut spec = web(limits("1Mi"));
+    spec["restartPolicy"] = "OnFailure".into();
+    lab.add(spec);
+    lab.until("the pod", |lab| lab.phase() == "Running").await;
+    let mut container = limits("2Mi");
+    container["name"] = "main".into();
+    let patch = json!({"metadata": {"generation": 2}, "spec": {"containers": [container]}});
+    lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
+    lab.until("the restart", |lab| {
+        assert_ne!(lab.phase(), "Succeeded");
+        lab.container("main").restart_count == 1 && lab.state("main") == "Running"
+    })
+    .await;
+    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+}
