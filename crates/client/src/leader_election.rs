@@ -23,7 +23,7 @@ use crate::metrics;
 /// For how long a leader may act after the end of its lease before it counts as ill; upstream's.
 const TOLERATED: Duration = Duration::from_secs(20);
 /// For how long a leader's work is waited for once it is to end.
-const LEFT_BEHIND: Duration = Duration::from_secs(5);
+const LEFT_BEHIND: Duration = Duration::from_secs(8);
 const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Whose lease, where, and how long it lasts.

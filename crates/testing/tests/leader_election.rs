@@ -1,4 +1,4 @@
-//! A leader that stops gives its lease up, and not before its work has ended.
+//! A leader that stops gives its lease up, and not before its work has ended, if that ends in time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,7 +17,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// How long the work of a leader goes on after it was told to stop: longer than the lease lasts.
-const WINDING_UP: Duration = Duration::from_secs(40);
+const WINDING_UP: Duration = Duration::from_secs(7);
+const LEASE: Duration = Duration::from_secs(3);
+/// Longer than any leader is waited for.
+const NEVER: Duration = Duration::from_secs(1_000_000);
 
 struct Candidate {
     stop: CancellationToken,
@@ -26,14 +29,24 @@ struct Candidate {
 }
 
 /// A process that stands for the lease; `at_work` counts all who act under it.
-fn candidate(api: &Arc<FakeApi>, identity: &str, at_work: &Arc<AtomicUsize>) -> Candidate {
+fn candidate(
+    api: &Arc<FakeApi>,
+    identity: &str,
+    at_work: &Arc<AtomicUsize>,
+    winding_up: Duration,
+) -> Candidate {
     let (clock, stop) = (Arc::clone(api.client().clock()), CancellationToken::new());
     // Answers take a moment: what is not waited for is not done.
     let rates = Rates { latency: Duration::from_millis(300), ..Rates::NONE };
     let slow = Faulty::new(Arc::clone(api.client().transport()), Arc::clone(&clock), Chance::new(7, rates));
     let client = Client::new(slow, clock, identity);
     let (works, at_work, until) = (Arc::new(AtomicBool::new(false)), Arc::clone(at_work), stop.clone());
-    let election = LeaderElection::new("kube-system", "kube-controller-manager", identity);
+    let election = LeaderElection {
+        lease_duration: LEASE,
+        renew_deadline: Duration::from_secs(2),
+        retry_period: Duration::from_millis(500),
+        ..LeaderElection::new("kube-system", "kube-controller-manager", identity)
+    };
     let shown = Arc::clone(&works);
     let running = tokio::spawn(async move {
         let work = |leading: CancellationToken| {
@@ -42,7 +55,7 @@ fn candidate(api: &Arc<FakeApi>, identity: &str, at_work: &Arc<AtomicUsize>) -> 
                 assert_eq!(at_work.fetch_add(1, Ordering::SeqCst), 0, "another one still acts");
                 works.store(true, Ordering::SeqCst);
                 leading.cancelled().await;
-                tokio::time::sleep(WINDING_UP).await;
+                tokio::time::sleep(winding_up).await;
                 works.store(false, Ordering::SeqCst);
                 at_work.fetch_sub(1, Ordering::SeqCst);
             }
@@ -61,10 +74,10 @@ async fn a_lease_is_given_up_when_the_work_under_it_has_ended() {
         lease.spec.unwrap().holder_identity.unwrap()
     };
     let at_work = Arc::default();
-    let first = candidate(&api, "first", &at_work);
+    let first = candidate(&api, "first", &at_work, WINDING_UP);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(first.works.load(Ordering::SeqCst));
-    let second = candidate(&api, "second", &at_work);
+    let second = candidate(&api, "second", &at_work, WINDING_UP);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert!(!second.works.load(Ordering::SeqCst));
 
@@ -79,9 +92,22 @@ async fn a_lease_is_given_up_when_the_work_under_it_has_ended() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let took = clock.monotonic() - before;
-    assert!(took < Duration::from_secs(5), "the next one waited for {took:?}: the lease lasts 15 s");
+    assert!(took < LEASE - Duration::from_millis(500), "the next one waited for {took:?}");
 
     second.stop.cancel();
     second.running.await.unwrap();
     assert_eq!(holder(), "", "nobody is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_does_not_end_keeps_neither_the_lease_nor_the_process() {
+    let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+    let api = FakeApi::new(Arc::clone(&clock), &[Lease::RESOURCE, Event::RESOURCE]);
+    let stuck = candidate(&api, "stuck", &Arc::default(), NEVER);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(stuck.works.load(Ordering::SeqCst));
+    stuck.stop.cancel();
+    tokio::time::timeout(Duration::from_secs(60), stuck.running).await.unwrap().unwrap();
+    let lease = api.get::<Lease>("kube-system", "kube-controller-manager").unwrap();
+    assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some(""));
 }

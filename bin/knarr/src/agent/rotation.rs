@@ -114,7 +114,12 @@ impl Renewal {
                 Err(error) => {
                     tracing::warn!("the node's certificates were not renewed: {error:#}");
                     let text = format!("Certificates are not renewed: {error:#}");
-                    events.event_about(self.reference(), EventType::Warning, "CertificateRenewalFailed", text);
+                    events.event_about(
+                        self.reference(),
+                        EventType::Warning,
+                        "CertificateRenewalFailed",
+                        text,
+                    );
                     RETRY
                 }
             };

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use knarr_api::kind::Kind;
 use serde::Serialize;
 
 use super::{PodMemory, PodSyncer, blocking, lock};
@@ -37,7 +38,8 @@ fn change(
     wanted: &Resources,
 ) -> Change {
     let Some(applied) = applied else { return Change::InPlace };
-    let requested = had.is_some_and(|had| memory_request(Some(had)) != memory_request(container.resources.as_ref()));
+    let requested =
+        had.is_some_and(|had| memory_request(Some(had)) != memory_request(container.resources.as_ref()));
     let cpu = applied.cpu_shares != wanted.cpu_shares || applied.cpu_quota != wanted.cpu_quota;
     let memory = applied.memory_limit != wanted.memory_limit;
     let restarts = |resource: &str| {
@@ -190,7 +192,11 @@ impl PodSyncer {
 
     /// What runs of the pod. A container that was stopped for its new limits is to be started again, however it took
     /// its end: with an exit code of 0 it would be over, and perhaps its pod.
-    pub(super) async fn pod_state(&self, pod: &Pod, memory: &mut PodMemory) -> Result<PodRuntimeStatus, String> {
+    pub(super) async fn pod_state(
+        &self,
+        pod: &Pod,
+        memory: &mut PodMemory,
+    ) -> Result<PodRuntimeStatus, String> {
         let mut runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
         memory.stopped_to_resize.retain(|id| runtime.containers.iter().any(|c| c.id == *id));
         let mut seen: Vec<String> = Vec::new();
@@ -293,7 +299,8 @@ mod tests {
             let found = change(&container(policies), None, applied, &wanted);
             assert_eq!(found, expected, "{policies:?} {wanted:?}");
         }
-        let had: ResourceRequirements = serde_json::from_value(json!({"requests": {"memory": "64"}})).unwrap();
+        let had: ResourceRequirements =
+            serde_json::from_value(json!({"requests": {"memory": "64"}})).unwrap();
         for (policies, expected) in [(&[][..], Change::None), (restart, Change::Restart)] {
             let mut container = container(policies);
             assert_eq!(change(&container, Some(&had), Some(&old), &old), expected, "{policies:?}");
