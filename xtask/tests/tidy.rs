@@ -18,7 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("apiserver", &["apimachinery", "api", "cel", "grpc", "serving", "storage", "client", "tls"]),
     ("scheduler", &["apimachinery", "api", "cel", "client"]),
     ("controllers", &["apimachinery", "api", "client"]),
-    ("kubelet", &["apimachinery", "api", "client", "grpc", "runtime", "serving"]),
+    ("kubelet", &["apimachinery", "api", "client", "grpc", "runtime", "serving", "tls"]),
     ("network", &["apimachinery", "api", "client"]),
 ];
 

@@ -1,3 +1,5 @@
+//! Handshakes and chains of clients, with certificates of versions 3 and 1.
+
 use std::io::{Read, Write};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SigningKey};

@@ -1,3 +1,5 @@
+//! Which files are taken, and why others are not.
+
 use knarr_api::admissionregistration::{
     validatingadmissionpolicy, validatingadmissionpolicybinding, validatingwebhookconfiguration,
 };
