@@ -16,7 +16,7 @@ use knarr_testing::faults::{Chance, Faulty, Rates};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How long the work of a leader goes on after it was told to stop: longer than the lease lasts.
+/// How long the work of a leader goes on after its token was cancelled: longer than the lease lasts.
 const WINDING_UP: Duration = Duration::from_secs(7);
 const LEASE: Duration = Duration::from_secs(3);
 /// Longer than any leader is waited for.

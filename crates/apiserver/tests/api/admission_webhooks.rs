@@ -382,7 +382,7 @@ async fn reviews_are_shown_to_no_webhook() {
     }
     assert!(!shown("authentication.k8s.io") && !shown("authorization.k8s.io"));
 
-    // Who asks for them in so many words is told.
+    // A rule that names them gets a warning.
     for kind in ["MutatingWebhook", "ValidatingWebhook"] {
         let mut webhook = webhook(&server, "/reviews", json!({"rules": rules}));
         webhook["failurePolicy"] = "Ignore".into();

@@ -263,7 +263,7 @@ async fn finalizers_hold_objects_back() {
     let wrong = json!({"preconditions": {"uid": "x"}});
     u.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
     assert_eq!(u.delete_with(&format!("{CONFIG_MAPS}/b"), &wrong).await.code, 409);
-    // The query says as much as the body; a name that none can have is told apart from one that nothing has.
+    // The query says as much as the body; a name that none can have is 400, not 404.
     for (uri, code, message) in [
         ("b?uid=x", 409, "the UID in the precondition (x) does not match"),
         ("b?resourceVersion=0", 409, "the ResourceVersion in the precondition (0) does not match"),

@@ -84,7 +84,7 @@ struct Findings {
     verdict: Differences,
     /// Of codes with the same verdict. These are shown, and no fault of authorization.
     code: Differences,
-    /// Of what somebody is told who may not, with the same code.
+    /// Of the messages of refusals, with the same code.
     message: Differences,
 }
 

@@ -98,7 +98,7 @@ static void look_at_masks(void) {
     }
 }
 
-/* The kernel's files through which the host would run a program or do as it is told. */
+/* The kernel's files through which the host would run a program or change its behaviour. */
 static void write_kernel_files(void) {
     char handler[4096];
     snprintf(handler, sizeof handler, "|%s/handler", marker);
@@ -388,7 +388,7 @@ static int roots(int rounds) {
 }
 
 /* Run by the loader with the runtime's executable open as descriptor 3. As long as anybody runs it nobody can write to
- * it: its mode tells whether it could be changed. */
+ * it: its mode shows whether it could be changed. */
 static int overwrite(void) {
     char path[64];
     for (int attempt = 0; attempt < 50; attempt++) {
