@@ -24,6 +24,7 @@ mod leading;
 mod logging;
 mod memory;
 mod node;
+mod node_reference;
 mod node_runtime;
 mod oom_score;
 mod open_files;

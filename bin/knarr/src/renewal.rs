@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
 use knarr_apimachinery::clock::Clock;
 use knarr_apiserver::ApiServer;
 use knarr_client::events::{EventRecorder, EventType};
@@ -18,6 +17,7 @@ use crate::certificates::inventory::{self, Entry};
 use crate::certificates::{expiry, issued};
 use crate::control_plane::{self, Options};
 use crate::layout::Layout;
+use crate::node_reference::node_reference;
 use crate::pki::Pki;
 use crate::{kubeconfig, server};
 
@@ -63,7 +63,12 @@ impl Renewal {
                 Err(error) => {
                     tracing::error!("certificates are not renewed: {error:#}");
                     let text = format!("Certificates are not renewed: {error:#}");
-                    events.event_about(self.node(), EventType::Warning, "CertificateRenewalFailed", text);
+                    events.event_about(
+                        node_reference(&self.options.node_name),
+                        EventType::Warning,
+                        "CertificateRenewalFailed",
+                        text,
+                    );
                 }
             }
             if failed {
@@ -90,21 +95,21 @@ impl Renewal {
         for name in replaced(before, now) {
             tracing::info!(name, "certificate renewed");
             let text = format!("The certificate {name} was renewed");
-            events.event_about(self.node(), EventType::Normal, "CertificateRenewed", text);
+            events.event_about(
+                node_reference(&self.options.node_name),
+                EventType::Normal,
+                "CertificateRenewed",
+                text,
+            );
         }
         for text in expiry::warnings(now, at) {
             tracing::warn!("{text}");
-            events.event_about(self.node(), EventType::Warning, expiry::REASON, text);
-        }
-    }
-
-    fn node(&self) -> ObjectReference {
-        let name = Some(self.options.node_name.clone());
-        ObjectReference {
-            kind: Some("Node".to_owned()),
-            uid: name.clone(),
-            name,
-            ..ObjectReference::default()
+            events.event_about(
+                node_reference(&self.options.node_name),
+                EventType::Warning,
+                expiry::REASON,
+                text,
+            );
         }
     }
 

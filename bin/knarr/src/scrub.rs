@@ -4,11 +4,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ObjectReference;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::events::{EventRecorder, EventType};
 use knarr_storage::{ScrubFault, ScrubStep, Store};
 use tokio_util::sync::CancellationToken;
+
+use crate::node_reference::node_reference;
 
 /// The first look comes when the server has been up for a while.
 const FIRST: Duration = Duration::from_secs(15 * 60);
@@ -63,7 +64,7 @@ impl Scrub {
                         for fault in &found.first {
                             tracing::error!("the store's file is damaged at {fault}");
                         }
-                        events.event_about(about(&node), EventType::Warning, REASON, words(&found));
+                        events.event_about(node_reference(&node), EventType::Warning, REASON, words(&found));
                     }
                     Err(error) => tracing::warn!("the store's file was not looked at: {error}"),
                 }
@@ -114,11 +115,6 @@ impl Found {
         let left = LOGGED.saturating_sub(self.first.len());
         self.first.extend(faults.into_iter().take(left));
     }
-}
-
-fn about(node: &str) -> ObjectReference {
-    let name = Some(node.to_owned());
-    ObjectReference { kind: Some("Node".to_owned()), uid: name.clone(), name, ..ObjectReference::default() }
 }
 
 /// What an event says.

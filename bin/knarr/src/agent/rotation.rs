@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::ObjectReference;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
@@ -21,6 +20,7 @@ use super::certificates::{Applicant, CLIENT, SERVING, Store, renew_at};
 use super::{access, trust, with_credentials};
 use crate::certificates::folder_watch::{self, FolderWatch};
 use crate::certificates::rotate;
+use crate::node_reference::node_reference;
 
 /// How often the cluster's authorities are looked at. A machine's clock may be set, or the machine be asleep, in between.
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
@@ -115,7 +115,7 @@ impl Renewal {
                     tracing::warn!("the node's certificates were not renewed: {error:#}");
                     let text = format!("Certificates are not renewed: {error:#}");
                     events.event_about(
-                        self.reference(),
+                        node_reference(&self.node),
                         EventType::Warning,
                         "CertificateRenewalFailed",
                         text,
@@ -135,20 +135,10 @@ impl Renewal {
         [CLIENT, SERVING].iter().any(|name| rotate::is_requested(self.store.folder(), name))
     }
 
-    fn reference(&self) -> ObjectReference {
-        let name = Some(self.node.clone());
-        ObjectReference {
-            kind: Some("Node".to_owned()),
-            uid: name.clone(),
-            name,
-            ..ObjectReference::default()
-        }
-    }
-
-    fn tell(&self, events: &EventRecorder, name: &str) {
+    fn publish_renewal(&self, events: &EventRecorder, name: &str) {
         tracing::info!(name, "certificate renewed");
         let text = format!("The certificate {name} was renewed");
-        events.event_about(self.reference(), EventType::Normal, "CertificateRenewed", text);
+        events.event_about(node_reference(&self.node), EventType::Normal, "CertificateRenewed", text);
     }
 
     /// Renews what is due; returns for how long nothing is.
@@ -178,7 +168,7 @@ impl Renewal {
             self.superseded.renewed(&self.identity, now);
             self.transport.exchange(&self.identity)?;
             rotate::done(&folder, CLIENT)?;
-            self.tell(events, CLIENT);
+            self.publish_renewal(events, CLIENT);
         }
         // A request that nobody approves must not keep the client certificate from being renewed.
         let applicant = self.applicant(&self.user);
@@ -191,7 +181,7 @@ impl Renewal {
         if let Some(serving) = renewed {
             self.serving.exchange(&serving.certificate, &serving.key)?;
             rotate::done(&folder, SERVING)?;
-            self.tell(events, SERVING);
+            self.publish_renewal(events, SERVING);
         }
         Ok(left.clamp(Duration::from_secs(60), LONGEST_WAIT))
     }

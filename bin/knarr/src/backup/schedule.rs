@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use k8s_openapi::api::core::v1::ObjectReference;
 use knarr_api::batch::schedule::Schedule;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::events::{EventRecorder, EventType};
@@ -20,6 +19,7 @@ use super::archive::Manifest;
 use super::contents::{self, Source};
 use super::output_file::OutputFile;
 use super::passphrase;
+use crate::node_reference::node_reference;
 
 /// Every twelve hours, as k3s takes snapshots of its etcd.
 const DEFAULT_SCHEDULE: &str = "0 */12 * * *";
@@ -108,7 +108,7 @@ impl Scheduled {
     ) {
         let warn = |reason: &'static str, text: String| {
             tracing::error!("{text}");
-            events.event_about(self.node(), EventType::Warning, reason, text);
+            events.event_about(node_reference(&self.source.node), EventType::Warning, reason, text);
         };
         loop {
             tokio::select! {
@@ -151,16 +151,6 @@ impl Scheduled {
         {
             clock.sleep(left.min(LOOK_EVERY)).await;
             due = due.min(next(clock.now()));
-        }
-    }
-
-    fn node(&self) -> ObjectReference {
-        let name = Some(self.source.node.clone());
-        ObjectReference {
-            kind: Some("Node".to_owned()),
-            uid: name.clone(),
-            name,
-            ..ObjectReference::default()
         }
     }
 
