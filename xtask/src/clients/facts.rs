@@ -28,10 +28,19 @@ pub struct Client {
     /// Further packages with their versions, as `NAME@VERSION`; a command of Go is built with them in place of older ones.
     #[serde(default)]
     pub with: Vec<String>,
-    /// The Go command in the module that is the client; without it, our program in the folder of the client's name is
-    /// built with the module.
+    /// The Go command in the module that is the client, or several with spaces between; without it, our program in the
+    /// folder of the client's name is built with the module.
     #[serde(default)]
     pub command: String,
+    /// The commands are built in the module itself, where what it has in place of other modules holds.
+    #[serde(default)]
+    pub in_place: bool,
+    /// The path of our program's module: what a client keeps in `internal` is for modules below its own path.
+    #[serde(default)]
+    pub module: String,
+    /// Files and folders of the module that the script uses, such as the client's definitions of resources.
+    #[serde(default)]
+    pub files: Vec<String>,
     /// Our script that uses the client.
     #[serde(default)]
     pub script: String,
@@ -80,12 +89,15 @@ mod tests {
             let folder = crate::clients::folder();
             assert_eq!(client.version.is_empty(), client.registry == Registry::Machine, "{}", client.name);
             assert_eq!(client.packages().count(), 1 + client.with.len(), "{}: NAME@VERSION", client.name);
-            if client.script.is_empty() {
-                assert_eq!(client.registry, Registry::Go, "{}", client.name);
-                assert!(folder.join(&client.name).join("main.go").is_file(), "{}", client.name);
-            } else {
-                assert!(folder.join(&client.script).is_file(), "{}", client.name);
-            }
+            let is_go = client.registry == Registry::Go;
+            let ours = is_go && client.command.is_empty();
+            assert_eq!(folder.join(&client.name).join("main.go").is_file(), ours, "{}", client.name);
+            assert!(ours || !client.script.is_empty(), "{}", client.name);
+            assert!(client.script.is_empty() || folder.join(&client.script).is_file(), "{}", client.name);
+            assert!(ours || client.module.is_empty(), "{}", client.name);
+            assert!(is_go || client.files.is_empty(), "{}", client.name);
+            assert!(!client.in_place || client.with.is_empty() && !ours, "{}", client.name);
+            assert!(client.with.is_empty() || !client.command.contains(' '), "{}: one command", client.name);
         }
     }
 

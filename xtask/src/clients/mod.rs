@@ -1,6 +1,7 @@
 //! `cargo xtask clients`: other people's client programs against a fresh server, and a table of how they fared.
 
 mod facts;
+mod go;
 mod outcome;
 mod process;
 mod registries;

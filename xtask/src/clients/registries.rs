@@ -1,4 +1,4 @@
-//! Fetches clients from the registries into the cache, each into a folder of its own, and builds those of Go.
+//! Fetches clients from the registries into the cache, each into a folder of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,14 +9,12 @@ use anyhow::{Context, Result};
 
 use super::facts::{Client, Registry};
 use super::outcome::{End, Outcome, not_fetched};
-use super::process;
+use super::{go, process};
 
 /// For one step: a build from nothing on a slow machine takes long.
 const LIMIT: Duration = Duration::from_secs(3600);
 /// Holds what was installed into a folder, once that is complete.
 const INSTALLED: &str = "installed";
-/// Of Go, for our programs: what the modules in the table need.
-const GO: &str = "1.26.0";
 
 /// A client that is ready to be run.
 pub struct Program {
@@ -24,6 +22,8 @@ pub struct Program {
     pub words: Vec<PathBuf>,
     /// Goes before the others in `PATH`.
     pub path: PathBuf,
+    /// Holds the files of the module that the table names.
+    pub files: PathBuf,
     pub version: String,
 }
 
@@ -59,6 +59,7 @@ fn fetched(client: &Client, folder: &Path, log: &Path) -> Result<Option<Program>
     let program = |first: PathBuf, rest: Option<PathBuf>| Program {
         words: std::iter::once(first).chain(rest).collect(),
         path: bin.clone(),
+        files: folder.join(go::FILES),
         version: client.version.clone(),
     };
     Ok(match client.registry {
@@ -74,9 +75,18 @@ fn fetched(client: &Client, folder: &Path, log: &Path) -> Result<Option<Program>
             fs::copy(&script, &copy)?;
             Some(program("node".into(), Some(copy)))
         }
-        Registry::Go if client.command.is_empty() => built(client, folder, &scripts.join(&client.name), log)?
-            .then(|| program(bin.join(&client.name), None)),
-        Registry::Go => installed(client, folder, log, go)?.then(|| program("sh".into(), Some(script))),
+        Registry::Go => {
+            let is_there = if client.command.is_empty() {
+                // The compiler knows whether there is anything to do.
+                all(go::program(client, folder, &scripts.join(&client.name))?, client, log)?
+            } else {
+                installed(client, folder, log, go::commands)?
+            };
+            is_there.then(|| match interpreter(&client.script) {
+                Some(interpreter) => program(interpreter.into(), Some(script)),
+                None => program(bin.join(&client.name), None),
+            })
+        }
         Registry::Machine => {
             let output = Command::new(&client.package).arg("--version").output();
             let output = output.with_context(|| format!("no program {}", client.package))?;
@@ -87,6 +97,14 @@ fn fetched(client: &Client, folder: &Path, log: &Path) -> Result<Option<Program>
     })
 }
 
+/// The machine's program that runs a script, if there is a script.
+fn interpreter(script: &str) -> Option<&'static str> {
+    match script.rsplit_once('.')?.1 {
+        "py" => Some("python3"),
+        _ => Some("sh"),
+    }
+}
+
 /// Installs into an empty folder what is not installed in these versions; whether it is there then.
 fn installed(
     client: &Client,
@@ -94,7 +112,8 @@ fn installed(
     log: &Path,
     steps: fn(&Client, &Path) -> Vec<Command>,
 ) -> Result<bool> {
-    let wanted: String = client.packages().map(|(name, version)| format!("{name} {version}\n")).collect();
+    let mut wanted: String = client.packages().map(|(name, version)| format!("{name} {version}\n")).collect();
+    wanted.extend(client.files.iter().map(|file| format!("{file}\n")));
     let mark = folder.join(INSTALLED);
     if fs::read_to_string(&mark).is_ok_and(|text| text == wanted) {
         return Ok(true);
@@ -138,50 +157,11 @@ fn npm(client: &Client, folder: &Path) -> Vec<Command> {
     vec![install]
 }
 
-fn go(client: &Client, folder: &Path) -> Vec<Command> {
-    let step = |words: &[&str]| {
-        let mut command = Command::new("go");
-        command.args(words).current_dir(folder);
-        command
-    };
-    if client.with.is_empty() {
-        let mut install = step(&["install", &format!("{}@{}", client.command, client.version)]);
-        install.env("GOBIN", folder.join("bin"));
-        return vec![install];
-    }
-    // With newer modules than it asks for itself.
-    let required = client.packages().map(|(module, version)| format!("-require={module}@{version}"));
-    let mut edit = step(&["mod", "edit"]);
-    edit.args(required);
-    let mut build = step(&["build", "-mod=mod", "-o"]);
-    build.arg(folder.join("bin").join(&client.name)).arg(&client.command);
-    vec![step(&["mod", "init", &client.name]), edit, build]
-}
-
-/// Builds our program of the client's name with the modules of the table.
-fn built(client: &Client, folder: &Path, source: &Path, log: &Path) -> Result<bool> {
-    fs::create_dir_all(folder)?;
-    for entry in fs::read_dir(source)?.flatten() {
-        fs::copy(entry.path(), folder.join(entry.file_name()))?;
-    }
-    fs::write(folder.join("go.mod"), go_mod(client))?;
-    let mut build = Command::new("go");
-    build.args(["build", "-mod=mod", "-o"]).arg(folder.join("bin").join(&client.name)).arg(".");
-    build.current_dir(folder);
-    all(vec![build], client, log)
-}
-
-fn go_mod(client: &Client) -> String {
-    let required: String =
-        client.packages().map(|(module, version)| format!("require {module} {version}\n")).collect();
-    format!("module {}\n\ngo {GO}\n\n{required}", client.name)
-}
-
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn client(registry: Registry, with: &[&str]) -> Client {
+    pub fn client(registry: Registry, with: &[&str]) -> Client {
         Client {
             name: "c".to_owned(),
             registry,
@@ -189,38 +169,11 @@ mod tests {
             version: "v1.2.3".to_owned(),
             with: with.iter().map(|package| (*package).to_owned()).collect(),
             command: String::new(),
+            in_place: false,
+            module: String::new(),
+            files: Vec::new(),
             script: String::new(),
         }
-    }
-
-    #[test]
-    fn commands_are_built_with_the_modules_of_the_table() {
-        let words = |client: &Client| -> Vec<String> {
-            let line = |command: &Command| {
-                let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
-                words.join(" ")
-            };
-            go(client, Path::new("/cache/c")).iter().map(line).collect()
-        };
-        let command =
-            |with: &[&str]| Client { command: "m.example/c/cmd/c".to_owned(), ..client(Registry::Go, with) };
-        assert_eq!(words(&command(&[])), ["install m.example/c/cmd/c@v1.2.3"]);
-        assert_eq!(
-            words(&command(&["m.example/d@v4.5.6"])),
-            [
-                "mod init c",
-                "mod edit -require=m.example/c@v1.2.3 -require=m.example/d@v4.5.6",
-                "build -mod=mod -o /cache/c/bin/c m.example/c/cmd/c",
-            ]
-        );
-    }
-
-    #[test]
-    fn our_programs_require_what_the_table_says() {
-        assert_eq!(
-            go_mod(&client(Registry::Go, &["m.example/d@v4.5.6"])),
-            "module c\n\ngo 1.26.0\n\nrequire m.example/c v1.2.3\nrequire m.example/d v4.5.6\n"
-        );
     }
 
     #[test]
@@ -245,6 +198,13 @@ mod tests {
         assert_eq!(count(), 1, "in an empty folder");
         fs::remove_dir_all(&folder).expect("folder");
         fs::remove_file(&log).expect("log");
+    }
+
+    #[test]
+    fn scripts_are_run_by_what_they_are_written_for() {
+        assert_eq!(interpreter("with_helm.sh"), Some("sh"));
+        assert_eq!(interpreter("with_k9s.py"), Some("python3"));
+        assert_eq!(interpreter(""), None);
     }
 
     #[test]

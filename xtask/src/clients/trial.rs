@@ -36,6 +36,7 @@ pub fn of(
     command.arg(format!("PATH={}:{path}", program.path.display())).args(&program.words);
     command.env("KUBECONFIG", cluster.data_dir().join("admin.kubeconfig"));
     command.env("KNARR_NAMESPACE", &namespace).env("KNARR_EXAMPLES", crate::root().join("examples"));
+    command.env("KNARR_FILES", &program.files);
     // Nothing of the machine's own settings, and no trace in them.
     command.env("HOME", &home).env("PYTHONDONTWRITEBYTECODE", "1").env("PYTHONUNBUFFERED", "1");
     process::lead(&mut command);
