@@ -1,11 +1,17 @@
 """What the Python scripts share: naming what is tried, waiting for it, and the objects that they try it with."""
 
+import contextlib
+import json
 import os
+import pathlib
+import subprocess
 import time
 
 NAMESPACE = os.environ["KNARR_NAMESPACE"]
 IMAGE = "busybox"
 WEB_IMAGE = "knarr.local/web:v1"
+# What the table of clients names of a Go module's files.
+FILES = pathlib.Path(os.environ["KNARR_FILES"])
 
 
 def step(name):
@@ -25,6 +31,79 @@ def eventually(what, ask, limit=120):
         time.sleep(0.1)
 
 
+def kubectl(*words, given=None):
+    """What kubectl prints, in the namespace of this client."""
+    words = ["kubectl", "--namespace", NAMESPACE, *words]
+    done = subprocess.run(words, input=given, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def refused(*objects):
+    """The error of applying what the API has to refuse."""
+    words = ["kubectl", "--namespace", NAMESPACE, "apply", "--filename", "-"]
+    done = subprocess.run(words, input=listed(objects), capture_output=True, text=True)
+    assert done.returncode, f"not refused: {done.stdout}"
+    return done.stderr
+
+
+def apply(*objects, server_side=False):
+    kubectl("apply", "--filename", "-", f"--server-side={json.dumps(server_side)}", given=listed(objects))
+
+
+def listed(objects):
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+
+
+def read(path):
+    """The objects of a file of the module, or of the `kustomization.yaml` in a folder."""
+    path = FILES / path
+    text = subprocess.check_output(["kubectl", "kustomize", path], text=True) if path.is_dir() else path.read_text()
+    made = kubectl("create", "--dry-run=client", "--output", "json", "--filename", "-", given=text)
+    made = json.loads(made)
+    return made["items"] if made["kind"] == "List" else [made]
+
+
+def define(*definitions):
+    """Creates CustomResourceDefinitions, and waits until they are served."""
+    # The annotation of client-side apply would be too long for them.
+    apply(*definitions, server_side=True)
+    names = [f"customresourcedefinition/{definition['metadata']['name']}" for definition in definitions]
+    kubectl("wait", "--for", "condition=Established", *names, "--timeout", "60s")
+
+
+def get(kind, name):
+    """An object, or None."""
+    text = kubectl("get", kind, name, "--ignore-not-found", "--output", "json")
+    return json.loads(text) if text else None
+
+
+def condition(found, kind):
+    """The status of a condition; empty if there is none."""
+    conditions = (found or {}).get("status", {}).get("conditions", [])
+    return "".join(one["status"] for one in conditions if one["type"] == kind)
+
+
+@contextlib.contextmanager
+def running(*words):
+    """A program of the client's, from now to the end of the block, at which it ends well when it is told to."""
+    log = f"{'-'.join(words[:2]).replace('/', '-')}.log"
+    with open(log, "w") as output:
+        program = subprocess.Popen(words, stdout=output, stderr=output)
+    try:
+        yield program
+        assert program.poll() is None, f"{words[0]} ended with {program.returncode}"
+        program.terminate()
+        assert program.wait(60) == 0, f"{words[0]} ended with {program.returncode}"
+    except BaseException:
+        print(f"the end of {log}:\n{pathlib.Path(log).read_text()[-6000:]}", flush=True)
+        raise
+    finally:
+        program.kill()
+        program.wait()
+
+
 def pod(name, **container):
     """A pod of one container; it ends at once when it is deleted."""
     container = {"name": "main", "image": IMAGE, "imagePullPolicy": "IfNotPresent", **container}
@@ -33,6 +112,19 @@ def pod(name, **container):
         "kind": "Pod",
         "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"app": name}},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
+    }
+
+
+def deployment(name, replicas):
+    """A Deployment of web servers."""
+    labels = {"app": name}
+    containers = [{"name": "web", "image": WEB_IMAGE, "ports": [{"containerPort": 80}]}]
+    template = {"metadata": {"labels": labels}, "spec": {"containers": containers, "terminationGracePeriodSeconds": 0}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
     }
 
 
