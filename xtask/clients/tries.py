@@ -33,7 +33,8 @@ def eventually(what, ask, limit=120):
 
 def kubectl(*words, given=None):
     """What kubectl prints, in the namespace of this client."""
-    words = ["kubectl", "--namespace", NAMESPACE, *words]
+    # Plugins take no options before their names.
+    words = ["kubectl", *words, "--namespace", NAMESPACE]
     done = subprocess.run(words, input=given, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\n{done.stderr.strip()}")
@@ -42,7 +43,7 @@ def kubectl(*words, given=None):
 
 def refused(*objects):
     """The error of applying what the API has to refuse."""
-    words = ["kubectl", "--namespace", NAMESPACE, "apply", "--filename", "-"]
+    words = ["kubectl", "apply", "--filename", "-", "--namespace", NAMESPACE]
     done = subprocess.run(words, input=documents(objects), capture_output=True, text=True)
     assert done.returncode, f"not refused: {done.stdout}"
     return done.stderr
@@ -61,9 +62,14 @@ def read(path):
     """The objects of a file of the module, or of the `kustomization.yaml` in a folder."""
     path = FILES / path
     text = subprocess.check_output(["kubectl", "kustomize", path], text=True) if path.is_dir() else path.read_text()
-    made = kubectl("create", "--dry-run=client", "--output", "json", "--filename", "-", given=text)
-    made = json.loads(made)
-    return made["items"] if made["kind"] == "List" else [made]
+    # One document after the other, as JSON.
+    text = kubectl("create", "--dry-run=client", "--output", "json", "--filename", "-", given=text).strip()
+    objects = []
+    while text:
+        found, end = json.JSONDecoder().raw_decode(text)
+        text = text[end:].lstrip()
+        objects += found["items"] if found["kind"] == "List" else [found]
+    return objects
 
 
 def define(*definitions):

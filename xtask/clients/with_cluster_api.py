@@ -1,0 +1,244 @@
+"""Cluster API's core manager: its webhooks, versions and phases; a provider's part is played by this script."""
+
+import base64
+import json
+import os
+import pathlib
+import subprocess
+
+from tries import (
+    NAMESPACE,
+    apply,
+    condition,
+    config_map,
+    define,
+    definition,
+    eventually,
+    get,
+    kubectl,
+    read,
+    refused,
+    running,
+    step,
+)
+
+GROUP = "cluster.x-k8s.io"
+PROVIDER = f"infrastructure.{GROUP}"
+HOST = f"webhook-service.{NAMESPACE}.svc"
+PORT = 9443
+
+
+def made(kind, name, group=GROUP, version="v1beta2", labels=None, **fields):
+    meta = {"name": name, "namespace": NAMESPACE, "labels": labels or {}}
+    return {"apiVersion": f"{group}/{version}", "kind": kind, "metadata": meta, **fields}
+
+
+def certificate():
+    """A certificate for the webhooks that is its own authority."""
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=webhooks"]
+    words += ["-addext", f"subjectAltName=DNS:{HOST}", "-keyout", "tls.key", "-out", "tls.crt"]
+    subprocess.run(words, check=True, capture_output=True)
+    return base64.b64encode(pathlib.Path("tls.crt").read_bytes()).decode()
+
+
+def aimed(found, bundle):
+    """With the webhooks' Service in this namespace, and their authority, wherever a client configuration is."""
+    if isinstance(found, list):
+        return [aimed(item, bundle) for item in found]
+    if not isinstance(found, dict):
+        return found
+    found = {key: aimed(value, bundle) for key, value in found.items()}
+    config = found.get("clientConfig", {})
+    if "service" in config:
+        found["clientConfig"] = {"service": {**config["service"], "namespace": NAMESPACE}, "caBundle": bundle}
+    return found
+
+
+def service():
+    """The Service of the webhooks, which run on the node itself."""
+    node = kubectl("get", "nodes", "-o", 'jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}')
+    ports = [{"name": "https", "port": PORT, "protocol": "TCP"}]
+    labels = {"kubernetes.io/service-name": "webhook-service"}
+    slices = {"addressType": "IPv4", "ports": ports, "endpoints": [{"addresses": [node]}]}
+    return (
+        made("Service", "webhook-service", spec={"ports": [{"name": "https", "port": 443, "targetPort": PORT}]})
+        | {"apiVersion": "v1"},
+        made("EndpointSlice", "webhook-service-1", group="discovery.k8s.io", version="v1", labels=labels, **slices),
+    )
+
+
+def provider(kind):
+    crd = definition(PROVIDER, kind)
+    # The contract with Cluster API that the version fulfils.
+    crd["metadata"]["labels"] = {f"{GROUP}/v1beta2": "v1"}
+    return crd
+
+
+def kind(name, group=GROUP):
+    return f"{name}.{group}"
+
+
+def cluster():
+    return get(kind("clusters"), "one") or {}
+
+
+def phase(resource, name):
+    return (get(kind(resource), name) or {}).get("status", {}).get("phase")
+
+
+def provision(resource, name, **spec):
+    """What a provider does when its part is there."""
+    status = json.dumps({"status": {"initialization": {"provisioned": True}}})
+    words = ["patch", kind(resource, PROVIDER), name, "--type", "merge", "--patch"]
+    kubectl(*words, json.dumps({"spec": spec}))
+    kubectl(*words, status, "--subresource", "status")
+
+
+def machines():
+    labels = f"{GROUP}/deployment-name=deck"
+    return kubectl("get", kind("machines"), "-l", labels, "-o", "jsonpath={.items[*].metadata.name}").split()
+
+
+def owner(found):
+    return [(one["kind"], one["name"]) for one in (found or {}).get("metadata", {}).get("ownerReferences", [])]
+
+
+def machine_deployment(**template):
+    bootstrap = {"dataSecretName": "cloud-init"}
+    infrastructure = {"apiGroup": PROVIDER, "kind": "HarbourMachineTemplate", "name": "small"}
+    spec = {"clusterName": "one", "bootstrap": bootstrap, "infrastructureRef": infrastructure, **template}
+    return made("MachineDeployment", "deck", spec={"clusterName": "one", "template": {"spec": spec}})
+
+
+def node(name):
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "spec": {"providerID": f"harbour://{name}", "unschedulable": True},
+    }
+
+
+step("definitions, webhooks by Service")
+bundle = certificate()
+apply(*service())
+define(*aimed(read("core/config/crd"), bundle))
+define(*(provider(kind) for kind in ("HarbourCluster", "HarbourMachine", "HarbourMachineTemplate")))
+
+with running(
+    "cluster-api",
+    f"--webhook-port={PORT}",
+    f"--webhook-cert-dir={os.getcwd()}",
+    "--diagnostics-address=127.0.0.1:18443",
+    "--health-addr=127.0.0.1:19440",
+):
+    webhooks = read("core/config/webhook/manifests.yaml")
+    apply(*aimed(webhooks, bundle))
+
+    step("validation, defaulting")
+    wrong = machine_deployment(version="one")
+    eventually("the webhook's answer", lambda: "must be a valid semantic version" in refused(wrong))
+    network = {"pods": {"cidrBlocks": ["10.0.0.0/16"]}}
+    reference = {"apiGroup": PROVIDER, "kind": "HarbourCluster", "name": "one"}
+    spec = {"clusterNetwork": network, "infrastructureRef": reference}
+    apply(made("Cluster", "one", labels={"fleet": "north"}, spec=spec))
+    apply(machine_deployment(version="1.37.0"))
+    deck = get(kind("machinedeployments"), "deck")["spec"]
+    assert deck["replicas"] == 1 and deck["template"]["spec"]["version"] == "v1.37.0", deck
+    assert deck["selector"]["matchLabels"] == {
+        f"{GROUP}/cluster-name": "one",
+        f"{GROUP}/deployment-name": "deck",
+    }, deck
+
+    step("conversion")
+    old = get("clusters.v1beta1.cluster.x-k8s.io", "one")
+    assert old["apiVersion"] == f"{GROUP}/v1beta1", old["apiVersion"]
+    assert old["spec"]["infrastructureRef"]["apiVersion"] == f"{PROVIDER}/v1", old["spec"]
+    reference = {"apiVersion": f"{PROVIDER}/v1", "kind": "HarbourCluster", "name": "two", "namespace": NAMESPACE}
+    apply(made("Cluster", "two", version="v1beta1", spec={"paused": True, "infrastructureRef": reference}))
+    new = get(kind("clusters"), "two")
+    assert new["apiVersion"] == f"{GROUP}/v1beta2", new["apiVersion"]
+    assert new["spec"]["infrastructureRef"] == {"apiGroup": PROVIDER, "kind": "HarbourCluster", "name": "two"}, new
+    listed = kubectl("get", "clusters.v1beta1.cluster.x-k8s.io", "-o", "jsonpath={.items[*].apiVersion}")
+    assert listed == f"{GROUP}/v1beta1 {GROUP}/v1beta1", listed
+
+    step("Cluster: phases, conditions, owner")
+    eventually("a Cluster that waits for its provider", lambda: phase("clusters", "one") == "Provisioning")
+    assert condition(cluster(), "InfrastructureReady") == "False", cluster()["status"]
+    assert cluster()["metadata"]["finalizers"] == [f"cluster.{GROUP}"], cluster()["metadata"]
+    apply(made("HarbourCluster", "one", group=PROVIDER, version="v1"))
+    eventually(
+        "its owner", lambda: owner(get(kind("harbourclusters", PROVIDER), "one")) == [("Cluster", "one")]
+    )
+    kubeconfig = pathlib.Path(os.environ["KUBECONFIG"]).read_bytes()
+    secret = made("Secret", "one-kubeconfig", labels={f"{GROUP}/cluster-name": "one"}, type=f"{GROUP}/secret")
+    apply(secret | {"apiVersion": "v1", "data": {"value": base64.b64encode(kubeconfig).decode()}})
+    endpoint = {"host": "127.0.0.1", "port": 6443}
+    provision("harbourclusters", "one", controlPlaneEndpoint=endpoint)
+    eventually("a provisioned Cluster", lambda: phase("clusters", "one") == "Provisioned")
+    assert cluster()["spec"]["controlPlaneEndpoint"] == endpoint, cluster()["spec"]
+    eventually("the Cluster's infrastructure", lambda: condition(cluster(), "InfrastructureReady") == "True")
+
+    step("connection to the cluster, which is this one")
+    eventually("a probe", lambda: condition(cluster(), "RemoteConnectionProbe") == "True")
+
+    step("MachineDeployment, MachineSet, Machine")
+    spec = {"template": {"spec": {"size": 1}}}
+    apply(made("HarbourMachineTemplate", "small", group=PROVIDER, version="v1", spec=spec))
+    eventually("a Machine", lambda: len(machines()) == 1)
+    (name,) = machines()
+    eventually("the provider's machine", lambda: get(kind("harbourmachines", PROVIDER), name))
+    harbour = get(kind("harbourmachines", PROVIDER), name)
+    assert harbour["spec"]["size"] == 1, harbour
+    eventually("its owner", lambda: ("Machine", name) in owner(get(kind("harbourmachines", PROVIDER), name)))
+    provision("harbourmachines", name, providerID="harbour://one")
+    eventually("a provisioned Machine", lambda: phase("machines", name) == "Provisioned")
+
+    step("Machine and its Node")
+    apply(node("one"))
+    eventually("a running Machine", lambda: phase("machines", name) == "Running")
+    assert get(kind("machines"), name)["status"]["nodeRef"]["name"] == "one"
+    eventually("the Node's label", lambda: f"{GROUP}/machine" in get("node", "one")["metadata"].get("annotations", {}))
+
+    step("scale")
+    kubectl("scale", kind("machinedeployments"), "deck", "--replicas", "2")
+    eventually("another Machine", lambda: len(machines()) == 2)
+    columns = kubectl("get", kind("machinedeployments"), "deck").splitlines()
+    assert "deck" in columns[1] and "one" in columns[1], columns
+
+    step("ClusterResourceSet")
+    payload = config_map("landed", cargo="grain")
+    apply(config_map("payload", **{"payload.json": json.dumps(payload)}))
+    selector = {"matchLabels": {"fleet": "north"}}
+    spec = {"clusterSelector": selector, "resources": [{"kind": "ConfigMap", "name": "payload"}]}
+    apply(made("ClusterResourceSet", "north", group=f"addons.{GROUP}", spec=spec))
+    eventually("what it brings to the cluster", lambda: get("configmap", "landed"))
+    assert get("configmap", "landed")["data"] == payload["data"]
+
+    step("Machine of the control plane")
+    reference = {"apiGroup": PROVIDER, "kind": "HarbourMachine", "name": "captain"}
+    spec = {"clusterName": "one", "bootstrap": {"dataSecretName": "cloud-init"}, "infrastructureRef": reference}
+    labels = {f"{GROUP}/control-plane": "", f"{GROUP}/cluster-name": "one"}
+    apply(node("captain"), made("HarbourMachine", "captain", group=PROVIDER, version="v1"))
+    apply(made("Machine", "captain", labels=labels, spec=spec))
+    provision("harbourmachines", "captain", providerID="harbour://captain")
+    eventually("a running Machine", lambda: phase("machines", "captain") == "Running")
+    eventually("a control plane", lambda: condition(cluster(), "ControlPlaneInitialized") == "True")
+
+    step("Machine deleted, its Node drained and deleted")
+    kubectl("delete", kind("machines"), name, "--wait=false")
+    eventually("the end of the Node", lambda: get("node", "one") is None)
+    eventually("the end of the Machine", lambda: get(kind("machines"), name) is None)
+    assert get(kind("harbourmachines", PROVIDER), name) is None
+    eventually("one in its place", lambda: len(machines()) == 2)
+
+    step("Cluster deleted")
+    kubectl("patch", kind("clusters"), "two", "--type", "merge", "-p", json.dumps({"spec": {"paused": None}}))
+    kubectl("delete", kind("clusters"), "one", "two", "--timeout", "120s")
+    assert not kubectl("get", kind("machines"), "-o", "name")
+    assert not kubectl("get", kind("harbourmachines", PROVIDER), "-o", "name")
+    assert get(kind("harbourclusters", PROVIDER), "one") is None
+
+    step("manager stopped")
+    names = [f"{found['kind']}/{found['metadata']['name']}" for found in webhooks]
+    kubectl("delete", "node/captain", *names)
