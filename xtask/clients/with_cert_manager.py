@@ -3,6 +3,7 @@
 import base64
 import pathlib
 import ssl
+import subprocess
 
 from tries import FILES, NAMESPACE, apply, condition, define, eventually, get, kubectl, read, refused, running, step
 
@@ -51,13 +52,11 @@ def data(secret):
     return {key: base64.b64decode(value).decode() for key, value in found.items()}
 
 
-def serves(secret, host):
-    """Whether a server with this Secret's certificate and key is trusted under a name, with the CA in the Secret."""
-    found = data(secret)
-    for key, text in found.items():
-        pathlib.Path(f"{secret}.{key}").write_text(text)
+def serves(found, host):
+    """Whether a server with the certificate and key in a Secret is trusted under a name, with the CA in the Secret."""
+    pathlib.Path("tls.pem").write_text(found["tls.crt"] + found["tls.key"])
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(f"{secret}.tls.crt", f"{secret}.tls.key")
+    server.load_cert_chain("tls.pem")
     client = ssl.create_default_context(cadata=found["ca.crt"])
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = client.wrap_bio(back, there, server_hostname=host), server.wrap_bio(there, back, server_side=True)
@@ -120,8 +119,8 @@ with (
         assert secret["type"] == "kubernetes.io/tls", secret["type"]
         assert sorted(secret["data"]) == ["ca.crt", "tls.crt", "tls.key"], sorted(secret["data"])
         assert data(name)["ca.crt"] == data("root")["tls.crt"], name
-        assert serves(name, f"{name}.example.com"), name
-        assert not serves(name, "other.example.com"), name
+        assert serves(data(name), f"{name}.example.com"), name
+        assert not serves(data(name), "other.example.com"), name
 
     step("requests and events")
     request = get(f"certificaterequest.{GROUP}", "ecdsa-521-1")
@@ -142,11 +141,11 @@ with (
     eventually("another Secret", lambda: data("ecdsa-521").get("tls.crt", before["tls.crt"]) != before["tls.crt"])
     ready("certificate", "ecdsa-521")
     assert data("ecdsa-521")["tls.key"] != before["tls.key"]
-    assert serves("ecdsa-521", "ecdsa-521.example.com")
+    assert serves(data("ecdsa-521"), "ecdsa-521.example.com")
 
     step("Certificate changed, issued again")
     apply(certificate("ecdsa-384", "ca", algorithm="ECDSA", size=384, dnsNames=["new.example.com"]))
-    eventually("a certificate with the new name", lambda: serves("ecdsa-384", "new.example.com"))
+    eventually("a certificate with the new name", lambda: serves(data("ecdsa-384"), "new.example.com"))
 
     step("renewal")
     # It is renewed five seconds after it was issued.
@@ -162,7 +161,25 @@ with (
     ready("clusterissuer", "everywhere")
     apply(certificate("far", "everywhere", kind="ClusterIssuer", dnsNames=["far.example.com"]))
     ready("certificate", "far")
-    assert serves("far", "far.example.com")
+    assert serves(data("far"), "far.example.com")
+
+    step("CertificateSigningRequest with a P-521 key")
+    words = ["openssl", "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-521", "-nodes"]
+    words += ["-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=own"]
+    words += ["-addext", "subjectAltName=DNS:own.example.com"]
+    subprocess.run(words, check=True, capture_output=True)
+    request = {
+        "signerName": f"issuers.{GROUP}/{NAMESPACE}.ca",
+        "usages": ["digital signature", "server auth"],
+        "request": base64.b64encode(pathlib.Path("own.csr").read_bytes()).decode(),
+    }
+    own = {"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "own"}}
+    apply({**own, "spec": request})
+    kubectl("certificate", "approve", "own")
+    eventually("a certificate", lambda: get("certificatesigningrequest", "own")["status"].get("certificate"))
+    signed = base64.b64decode(get("certificatesigningrequest", "own")["status"]["certificate"]).decode()
+    found = {"tls.crt": signed, "tls.key": pathlib.Path("own.key").read_text(), "ca.crt": data("root")["tls.crt"]}
+    assert serves(found, "own.example.com")
 
     step("CA injected from a Certificate")
     inject = {f"{GROUP}/inject-ca-from": f"{NAMESPACE}/far"}
