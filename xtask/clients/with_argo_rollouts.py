@@ -1,12 +1,22 @@
 """Argo Rollouts and its kubectl plugin: canaries with steps, promoted and aborted, blue and green, analysis by Jobs."""
 
-import os
-
-from tries import IMAGE, NAMESPACE, WEB_IMAGE, apply, define, deployment, eventually, get, kubectl, read, running, step
+from tries import (
+    IMAGE,
+    NAMESPACE,
+    WEB_IMAGE,
+    account,
+    apply,
+    define,
+    deployment,
+    eventually,
+    get,
+    kubectl,
+    read,
+    running,
+    step,
+)
 
 WEB_IMAGE_2 = "knarr.local/web:v2"
-# Where its leader's lease is.
-os.environ["POD_NAMESPACE"] = NAMESPACE
 
 
 def made(kind, name, **spec):
@@ -66,10 +76,14 @@ def images(app):
     return pods(app, ".spec.containers[0].image")
 
 
-step("definitions")
+step("definitions, account with the role that it ships")
 define(*read("manifests/crds"))
 
-with running("rollouts-controller", "--metricsPort=18090", "--healthzPort=18091"):
+apply(*read("manifests/role"))
+# Where its leader's lease is.
+environment = {**account("argo-rollouts"), "POD_NAMESPACE": NAMESPACE}
+
+with running("rollouts-controller", "--metricsPort=18090", "--healthzPort=18091", env=environment):
     step("Rollout")
     pauses = [{"setWeight": 25}, {"pause": {}}, {"setWeight": 50}, {"pause": {"duration": "1s"}}]
     apply(service("ship-canary", "ship"), service("ship-stable", "ship"))
@@ -104,14 +118,26 @@ with running("rollouts-controller", "--metricsPort=18090", "--healthzPort=18091"
     argo("undo", "ship")
     reaches("ship", "Healthy", stableRS=second, availableReplicas=4)
 
-    step("scale, restart")
+    step("scale, by an autoscaler too; disruption budget")
     kubectl("scale", "rollout", "ship", "--replicas", "2")
     reaches("ship", "Healthy", availableReplicas=2)
-    assert int(kubectl("get", "rollout", "ship", "-o", "jsonpath={.spec.replicas}")) == 2
+    assert get("rollout", "ship")["spec"]["replicas"] == 2
+    kubectl("autoscale", "rollout", "ship", "--min", "3", "--max", "5", "--cpu-percent", "80")
+    reaches("ship", "Healthy", availableReplicas=3)
+    kubectl("delete", "hpa", "ship")
+    kubectl("create", "poddisruptionbudget", "ship", "--selector", "app=ship", "--max-unavailable", "1")
+
+    def budget():
+        status = get("poddisruptionbudget", "ship").get("status", {})
+        return status.get("expectedPods"), status.get("disruptionsAllowed")
+
+    eventually("what the budget knows of the Rollout's scale", lambda: budget() == (3, 1))
+
+    step("restart")
     before = set(pods("ship"))
     argo("restart", "ship")
     eventually("other pods", lambda: not before & set(pods("ship")))
-    reaches("ship", "Healthy", availableReplicas=2)
+    reaches("ship", "Healthy", availableReplicas=3)
 
     step("analysis by Jobs")
     apply(analysis("good", "true"), analysis("bad", "false"))

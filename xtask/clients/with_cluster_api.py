@@ -8,6 +8,7 @@ import subprocess
 
 from tries import (
     NAMESPACE,
+    account,
     apply,
     condition,
     config_map,
@@ -74,6 +75,19 @@ def provider(kind):
     return crd
 
 
+def roles():
+    """The manager's ClusterRole, which adds up those with a label: its own, and one for a provider's kinds."""
+    (role,) = read("core/config/rbac/role.yaml")
+    resources = ["harbourclusters", "harbourmachines", "harbourmachinetemplates"]
+    resources += [f"{resource}/status" for resource in resources]
+    rule = {"apiGroups": [PROVIDER], "resources": resources, "verbs": ["*"]}
+    harbour = {**role, "metadata": {"name": "harbour"}, "rules": [rule]}
+    for labelled in (role, harbour):
+        labelled["metadata"]["labels"] = {f"{GROUP}/aggregate-to-manager": "true"}
+    (aggregated,) = [found for found in read("core/config/rbac/aggregated_role.yaml") if found.get("aggregationRule")]
+    return role, harbour, aggregated
+
+
 def kind(name, group=GROUP):
     return f"{name}.{group}"
 
@@ -125,12 +139,18 @@ apply(*service())
 define(*aimed(read("core/config/crd"), bundle))
 define(*(provider(kind) for kind in ("HarbourCluster", "HarbourMachine", "HarbourMachineTemplate")))
 
+step("account with an aggregated role")
+apply(*roles())
+wanted = len(get("clusterrole", "manager-role")["rules"]) + 1
+eventually("the added rules", lambda: len(get("clusterrole", "aggregated-manager-role").get("rules") or ()) == wanted)
+
 with running(
     "cluster-api",
     f"--webhook-port={PORT}",
     f"--webhook-cert-dir={os.getcwd()}",
     "--diagnostics-address=127.0.0.1:18443",
     "--health-addr=127.0.0.1:19440",
+    env=account("aggregated-manager-role"),
 ):
     webhooks = read("core/config/webhook/manifests.yaml")
     apply(*aimed(webhooks, bundle))
