@@ -51,7 +51,8 @@ site.wait("condition=Available", timeout=120)
 site.scale(2)
 service = Service({"metadata": meta, "spec": {"selector": labels, "ports": [{"port": 80}]}}, api=api)
 service.create()
-eventually("endpoints of the Service", lambda: service.ready_pods())
+# A connection to the new pod would fail before it is ready.
+eventually("both pods behind the Service", lambda: len(service.ready_pods()) == 2)
 
 step("port-forward")
 for target, port in ((site.pods()[0], 80), (service, 80)):
