@@ -25,6 +25,9 @@ from tries import (
 
 GROUP = "cluster.x-k8s.io"
 PROVIDER = f"infrastructure.{GROUP}"
+# The provider's kinds, of one group; each has templates.
+KINDS = ["HarbourCluster", "HarbourControlPlane", "HarbourBootstrap", "HarbourMachine"]
+KINDS += [f"{kind}Template" for kind in KINDS]
 HOST = f"webhook-service.{NAMESPACE}.svc"
 PORT = 9443
 
@@ -78,7 +81,7 @@ def provider(kind):
 def roles():
     """The manager's ClusterRole, which adds up those with a label: its own, and one for a provider's kinds."""
     (role,) = read("core/config/rbac/role.yaml")
-    resources = ["harbourclusters", "harbourmachines", "harbourmachinetemplates"]
+    resources = [f"{kind.lower()}s" for kind in KINDS]
     resources += [f"{resource}/status" for resource in resources]
     rule = {"apiGroups": [PROVIDER], "resources": resources, "verbs": ["*"]}
     harbour = {**role, "metadata": {"name": "harbour"}, "rules": [rule]}
@@ -124,6 +127,51 @@ def machine_deployment(**template):
     return made("MachineDeployment", "deck", spec={"clusterName": "one", "template": {"spec": spec}})
 
 
+def template(kind, **spec):
+    spec = {"template": {"spec": spec}}
+    return made(f"{kind}Template", "small", group=PROVIDER, version="v1", spec=spec)
+
+
+def cluster_class():
+    """One of a control plane and machines, whose size is a variable."""
+
+    def used(kind):
+        return {"templateRef": {"apiVersion": f"{PROVIDER}/v1", "kind": f"{kind}Template", "name": "small"}}
+
+    deck = {"class": "deck", "bootstrap": used("HarbourBootstrap"), "infrastructure": used("HarbourMachine")}
+    schema = {"openAPIV3Schema": {"type": "integer", "minimum": 1, "default": 3}}
+    machines = {"machineDeploymentClass": {"names": ["deck"]}}
+    selector = {"apiVersion": f"{PROVIDER}/v1", "kind": "HarbourMachineTemplate", "matchResources": machines}
+    change = {"op": "replace", "path": "/spec/template/spec/size", "valueFrom": {"variable": "size"}}
+    spec = {
+        "infrastructure": used("HarbourCluster"),
+        "controlPlane": used("HarbourControlPlane"),
+        "workers": {"machineDeployments": [deck]},
+        "variables": [{"name": "size", "required": True, "schema": schema}],
+        "patches": [{"name": "size", "definitions": [{"selector": selector, "jsonPatches": [change]}]}],
+    }
+    return made("ClusterClass", "harbour", spec=spec)
+
+
+def classy(version="v1.37.0", replicas=1, **more):
+    """A Cluster of that class."""
+    deck = {"class": "deck", "name": "deck", "replicas": replicas}
+    topology = {"classRef": {"name": "harbour"}, "version": version, "workers": {"machineDeployments": [deck]}}
+    return made("Cluster", "classy", spec={"topology": {**topology, **more}})
+
+
+def classy_deck():
+    """Its MachineDeployment, and the size of that one's machines."""
+    labels = f"{GROUP}/cluster-name=classy"
+    names = kubectl("get", kind("machinedeployments"), "-l", labels, "-o", "jsonpath={.items[*].metadata.name}").split()
+    if not names:
+        return {}, 0
+    found = get(kind("machinedeployments"), names[0])
+    used = found["spec"]["template"]["spec"]["infrastructureRef"]["name"]
+    machine = get(kind("harbourmachinetemplates", PROVIDER), used)
+    return found, machine and machine["spec"]["template"]["spec"]["size"]
+
+
 def node(name):
     return {
         "apiVersion": "v1",
@@ -137,7 +185,7 @@ step("definitions, webhooks by Service")
 bundle = certificate()
 apply(*service())
 define(*aimed(read("core/config/crd"), bundle))
-define(*(provider(kind) for kind in ("HarbourCluster", "HarbourMachine", "HarbourMachineTemplate")))
+define(*map(provider, KINDS))
 
 step("account with an aggregated role")
 apply(*roles())
@@ -150,6 +198,7 @@ with running(
     f"--webhook-cert-dir={os.getcwd()}",
     "--diagnostics-address=127.0.0.1:18443",
     "--health-addr=127.0.0.1:19440",
+    "--feature-gates=ClusterTopology=true",
     env=account("aggregated-manager-role"),
 ):
     webhooks = read("core/config/webhook/manifests.yaml")
@@ -203,8 +252,7 @@ with running(
     eventually("a probe", lambda: condition(cluster(), "RemoteConnectionProbe") == "True")
 
     step("MachineDeployment, MachineSet, Machine")
-    spec = {"template": {"spec": {"size": 1}}}
-    apply(made("HarbourMachineTemplate", "small", group=PROVIDER, version="v1", spec=spec))
+    apply(template("HarbourMachine", size=1))
     eventually("a Machine", lambda: len(machines()) == 1)
     (name,) = machines()
     eventually("the provider's machine", lambda: get(kind("harbourmachines", PROVIDER), name))
@@ -252,9 +300,38 @@ with running(
     assert get(kind("harbourmachines", PROVIDER), name) is None
     eventually("one in its place", lambda: len(machines()) == 2)
 
+    step("ClusterClass, topology")
+    apply(*map(template, ["HarbourCluster", "HarbourControlPlane", "HarbourBootstrap"]), cluster_class())
+    eventually(
+        "the class's variables", lambda: condition(get(kind("clusterclasses"), "harbour"), "VariablesReady") == "True"
+    )
+    apply(classy())
+    found = get(kind("clusters"), "classy")
+    assert found["spec"]["topology"]["variables"] == [{"name": "size", "value": 3}], found["spec"]
+    eventually("machines of the default size", lambda: classy_deck()[1] == 3)
+    plane = kind("harbourcontrolplanes", PROVIDER), get(kind("clusters"), "classy")["spec"]["controlPlaneRef"]["name"]
+    assert get(*plane)["spec"]["version"] == "v1.37.0", get(*plane)
+    eventually("its owner", lambda: owner(get(*plane)) == [("Cluster", "classy")])
+    words = ["--show-managed-fields", "--output", "jsonpath={.metadata.managedFields[*].manager}"]
+    managers = kubectl("get", *plane, *words).split()
+    assert "capi-topology" in managers, managers
+
+    step("topology changed, by hand too")
+    error = refused(classy(variables=[{"name": "size", "value": 0}]))
+    assert "should be greater than or equal to 1" in error, error
+    error = refused(classy(version="v1.36.0"))
+    assert "version cannot be decreased" in error, error
+    apply(classy(variables=[{"name": "size", "value": 5}]))
+    eventually("bigger machines", lambda: classy_deck()[1] == 5)
+    deck = classy_deck()[0]["metadata"]["name"]
+    kubectl("scale", kind("machinedeployments"), deck, "--replicas", "2")
+    kubectl("annotate", kind("machinedeployments"), deck, "ours=kept")
+    eventually("the number of the topology", lambda: classy_deck()[0]["spec"]["replicas"] == 1)
+    assert classy_deck()[0]["metadata"]["annotations"]["ours"] == "kept"
+
     step("Cluster deleted")
     kubectl("patch", kind("clusters"), "two", "--type", "merge", "-p", json.dumps({"spec": {"paused": None}}))
-    kubectl("delete", kind("clusters"), "one", "two", "--timeout", "120s")
+    kubectl("delete", kind("clusters"), "one", "two", "classy", "--timeout", "120s")
     assert not kubectl("get", kind("machines"), "-o", "name")
     assert not kubectl("get", kind("harbourmachines", PROVIDER), "-o", "name")
     assert get(kind("harbourclusters", PROVIDER), "one") is None
