@@ -1,8 +1,9 @@
 """The PyPI package `lightkube`: objects, apply, watches, a Deployment, exec and logs, and a resource of our own."""
 
+import asyncio
 import itertools
 
-from lightkube import ApiError, Client
+from lightkube import ApiError, AsyncClient, Client
 from lightkube.codecs import from_dict
 from lightkube.generic_resource import create_resources_from_crd, get_generic_resource
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
@@ -88,6 +89,31 @@ answer = upgraded.exec("box", command=["sh", "-c", "cat; echo oh >&2; exit 3"], 
 assert answer == ("in", "oh\n", 3), answer
 assert list(client.log("box", newlines=False)) == ["begun"]
 assert next(client.log("box", follow=True)) == "begun\n"
+
+step("asynchronous client")
+
+
+async def together():
+    """Ten watches at once, which each see their object come and go."""
+    other = AsyncClient(namespace=NAMESPACE)
+
+    async def seen(name):
+        async for event, _ in other.watch(ConfigMap, fields={"metadata.name": name}):
+            if event == "ADDED":
+                await other.delete(ConfigMap, name)
+            elif event == "DELETED":
+                return name
+
+    names = [f"async-{number}" for number in range(10)]
+    watches = [asyncio.create_task(seen(name)) for name in names]
+    await asyncio.gather(*(other.create(from_dict(config_map(name))) for name in names))
+    assert await asyncio.wait_for(asyncio.gather(*watches), 60) == names
+    left = [found.metadata.name async for found in other.list(ConfigMap, fields={"metadata.name": names[0]})]
+    assert left == [], left
+    await other.close()
+
+
+asyncio.run(together())
 
 step("events, nodes")
 reasons = {event.reason for event in client.list(Event, fields={"involvedObject.name": "box"})}
