@@ -9,13 +9,13 @@ use crate::sandbox::{Process, succeeded};
 const SERVER: [&str; 1] = ["--disable-node"];
 
 /// A command that has to fail; returns what it says.
-fn refused(command: &mut Command) -> String {
+pub fn refused(command: &mut Command) -> String {
     let output = command.output().expect("nsenter(1) of util-linux");
     assert!(!output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn backup(cluster: &Cluster, file: &Path, more: &[&str]) -> Output {
+pub fn backup(cluster: &Cluster, file: &Path, more: &[&str]) -> Output {
     cluster
         .knarr(&["backup"])
         .args(more)
@@ -25,7 +25,7 @@ fn backup(cluster: &Cluster, file: &Path, more: &[&str]) -> Output {
         .expect("nsenter(1) of util-linux")
 }
 
-fn restore(cluster: &Cluster, file: &Path, more: &[&str]) -> Command {
+pub fn restore(cluster: &Cluster, file: &Path, more: &[&str]) -> Command {
     let mut command = cluster.knarr(&["restore"]);
     command.args(more).arg(file);
     command
@@ -37,7 +37,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// What is compared: everything that users have made, without its resourceVersion.
-fn objects(cluster: &Cluster) -> String {
+pub fn objects(cluster: &Cluster) -> String {
     let columns =
         "-o custom-columns=KIND:.kind,NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid";
     let admin = cluster.admin();
@@ -46,13 +46,13 @@ fn objects(cluster: &Cluster) -> String {
     ))
 }
 
-fn version(cluster: &Cluster) -> u64 {
+pub fn version(cluster: &Cluster) -> u64 {
     let version = cluster.admin().path("secret keep -n default", "{.metadata.resourceVersion}");
     version.parse().expect("a resourceVersion")
 }
 
 #[test]
-fn h1_a_backup_of_a_running_server_comes_back_in_another_folder() {
+fn h5_a_backup_of_a_running_server_comes_back_in_another_folder() {
     let mut cluster = Cluster::new();
     cluster.start_server_with(&SERVER);
     cluster.admin().run("create deployment web --image=example/web --replicas=0");
@@ -107,7 +107,7 @@ fn h1_a_backup_of_a_running_server_comes_back_in_another_folder() {
 }
 
 #[test]
-fn h1_a_damaged_backup_is_refused_and_a_killed_one_leaves_no_file() {
+fn h5_a_damaged_backup_is_refused_and_a_killed_one_leaves_no_file() {
     let mut cluster = Cluster::new();
     cluster.start_server_with(&SERVER);
     let folder = cluster.sandbox.path("backups");

@@ -6,20 +6,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::cluster::{Cluster, knarr};
+use crate::etcd::{ETCD, etcd};
 use crate::kubectl::Kubectl;
 use crate::sandbox::{NODE_IP, Process, log_to, succeeded, wait_for};
 
-const ETCD: &str = "http://127.0.0.1:2379";
 const ADDRESSES: [&str; 2] = [NODE_IP, "10.99.0.3"];
-
-fn etcd(cluster: &Cluster) -> Process {
-    let mut command = cluster.sandbox.command("etcd");
-    command.args(["--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
-    command.args(["--heartbeat-interval", "20", "--election-timeout", "200"]);
-    command.arg("--data-dir").arg(cluster.sandbox.path("etcd"));
-    log_to(&mut command, &cluster.sandbox.path("etcd.log"));
-    Process::new(command.spawn().expect("etcd(1) of etcd-server"))
-}
 
 fn data_dir(cluster: &Cluster, n: usize) -> PathBuf {
     cluster.sandbox.path(&format!("server-{n}"))

@@ -1,23 +1,36 @@
-//! Whose serving certificate a kubelet shows: that of the node, by its name or by the address that was dialled.
+//! Whose serving certificate a kubelet shows: that of the node, by its subject, and by its name or the address dialled.
 
 use std::sync::Arc;
 
+use knarr_api::certificates::signers::NODE_USER_PREFIX;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Accepts a certificate of the CA that carries the node's name or its address: a node that joins gets the name first,
-/// as nobody can vouch for its addresses yet.
+/// Accepts a certificate of the CA whose subject is the node's user (`system:node:NAME`), which the signer of kubelets'
+/// serving certificates demands, and that carries the node's name or its address. Both alternative names are taken: a
+/// node that joins gets the name first, as nobody can vouch for its addresses yet. The address alone would let a node
+/// answer for the one that has taken over its old address.
 #[derive(Debug)]
 pub struct NodeIdentity {
     inner: Arc<dyn ServerCertVerifier>,
+    user: String,
     names: Vec<ServerName<'static>>,
 }
 
 impl NodeIdentity {
     pub fn new(inner: Arc<dyn ServerCertVerifier>, node: &str, address: &str) -> Self {
         let names = [node, address].map(|name| ServerName::try_from(name.to_owned()).ok());
-        Self { inner, names: names.into_iter().flatten().collect() }
+        let user = format!("{NODE_USER_PREFIX}{node}");
+        Self { inner, user, names: names.into_iter().flatten().collect() }
+    }
+
+    /// Whether the certificate's common name is the node's user.
+    fn is_of_node(&self, leaf: &CertificateDer<'_>) -> bool {
+        let Ok((_, certificate)) = X509Certificate::from_der(leaf) else { return false };
+        let mut names = certificate.subject().iter_common_name();
+        names.next().and_then(|name| name.as_str().ok()).is_some_and(|name| name == self.user)
     }
 }
 
@@ -34,6 +47,7 @@ impl ServerCertVerifier for NodeIdentity {
         for name in &self.names {
             match self.inner.verify_server_cert(leaf, intermediates, name, ocsp, now) {
                 Err(error) if is_other_name(&error) => refused = error,
+                Ok(_) if !self.is_of_node(leaf) => break,
                 other => return other,
             }
         }
@@ -71,7 +85,7 @@ fn is_other_name(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
     fn authority() -> (CertificateDer<'static>, Issuer<'static, KeyPair>) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -82,16 +96,18 @@ mod tests {
     }
 
     #[test]
-    fn the_name_or_the_address_has_to_fit() {
+    fn the_node_and_its_name_or_address_have_to_fit() {
         let (root, issuer) = authority();
         let (_, foreign) = authority();
         let mut roots = knarr_tls::Roots::empty();
         roots.add(root).unwrap();
         let inner = knarr_tls::verifier(roots).unwrap();
-        let leaf = |names: &[&str], issuer: &Issuer<'static, KeyPair>| {
+        let leaf = |node: &str, names: &[&str], issuer: &Issuer<'static, KeyPair>| {
             let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+            let mut params = CertificateParams::new(names).unwrap();
+            params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
             let key = KeyPair::generate().unwrap();
-            CertificateParams::new(names).unwrap().signed_by(&key, issuer).unwrap().der().clone()
+            params.signed_by(&key, issuer).unwrap().der().clone()
         };
         let verifier = NodeIdentity::new(Arc::clone(&inner), "n1", "10.0.0.1");
         let asked = ServerName::try_from("10.0.0.1").unwrap();
@@ -99,11 +115,15 @@ mod tests {
             verifier.verify_server_cert(certificate, &[], &asked, &[], UnixTime::now())
         };
         for names in [&["n1"][..], &["10.0.0.1"], &["n1", "10.0.0.9"]] {
-            check(&leaf(names, &issuer)).unwrap_or_else(|e| panic!("{names:?}: {e}"));
+            check(&leaf("n1", names, &issuer)).unwrap_or_else(|e| panic!("{names:?}: {e}"));
         }
         for names in [&["n2"][..], &["10.0.0.2"], &["n1.example"]] {
-            assert!(is_other_name(&check(&leaf(names, &issuer)).unwrap_err()), "{names:?}");
+            assert!(is_other_name(&check(&leaf("n1", names, &issuer)).unwrap_err()), "{names:?}");
         }
-        assert!(check(&leaf(&["n1"], &foreign)).is_err());
+        assert!(check(&leaf("n1", &["n1"], &foreign)).is_err());
+        // The node that had the address before, or that got another one's name.
+        for names in [&["n1"][..], &["10.0.0.1"], &["n2", "10.0.0.1"]] {
+            assert!(is_other_name(&check(&leaf("n2", names, &issuer)).unwrap_err()), "{names:?}");
+        }
     }
 }
