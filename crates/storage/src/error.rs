@@ -62,3 +62,6 @@ impl Error {
         }
     }
 }
+
+/// What every operation of a [`Store`](crate::Store) answers.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -10,6 +10,7 @@
 //! servers may share.
 
 mod disk;
+mod embedded;
 mod engine;
 mod error;
 mod etcd;
@@ -24,11 +25,10 @@ mod watch;
 mod window;
 
 pub use disk::{Checked, Entry, Fault, FaultKind, OpenError, RepairError, WriteError, is_damaged_disk};
-pub use engine::Embedded;
-pub use engine::quota::ShareOf;
-pub use error::{Conflict, Error};
+pub use embedded::Embedded;
+pub use error::{Conflict, Error, Result};
 pub use etcd::{Etcd, EtcdConfigError, EtcdOptions, EtcdTls};
-pub use options::{Options, TimeSource};
+pub use options::{Options, ShareOf, TimeSource};
 pub use shifted::Shifted;
 pub use snapshot::{Snapshot, snapshot};
 pub use store::Store;
@@ -39,6 +39,3 @@ pub use types::{
 };
 pub use watch::{ProgressRequester, Watch, WatchEvents, WatchItem, WatchRequest};
 pub use window::RevisionWindow;
-
-/// What every operation of a [`Store`] answers.
-pub type Result<T, E = Error> = std::result::Result<T, E>;

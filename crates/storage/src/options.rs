@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::quota::ShareOf;
 use crate::types::KeyRange;
+
+/// Names the share that a key belongs to; `None` for keys of no share.
+pub type ShareOf = fn(&[u8]) -> Option<&[u8]>;
 
 /// Time since some fixed point, never going back. Leases are measured by it.
 #[derive(Clone)]

@@ -202,7 +202,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::engine::tests::manual_time;
+    use crate::embedded::tests::manual_time;
     use crate::{Embedded, Options, suite};
 
     fn shifted(by: u64) -> Arc<dyn Store> {

@@ -41,7 +41,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::tests::manual_time;
+    use crate::embedded::tests::manual_time;
     use crate::{Embedded, Options, Precondition};
 
     #[tokio::test]

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend};
 
+use super::file::{OpenError, database_error, file, guarded};
 use super::journal::{KEYS, LEASES};
 use super::load::{self, Damage, LoadError, Loaded};
 use super::overlay::{Overlay, Unread};
-use super::{OpenError, database_error, file, guarded};
 use crate::engine::state::{Scan, State};
 use crate::types::{KeyRange, KeyValue, LeaseId, damage};
 

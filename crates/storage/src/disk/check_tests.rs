@@ -13,10 +13,11 @@ use redb::backends::FileBackend;
 use redb::{Database, ReadableTable};
 
 use super::check::{Checked, FaultKind, check, check_with, open_on};
+use super::codec;
+use super::file::{self, OpenError, guarded};
 use super::journal::{KEYS, LEASES, LOG, META, META_LAST_LEASE, META_REVISION};
 use super::rewrite::{RepairError, repair};
 use super::tests::{Faults, FaultyFile, TempDir};
-use super::{OpenError, codec, guarded};
 use crate::{Embedded, KeyValue, LeaseId, Options, Precondition, ScrubFault, Store, damage};
 
 fn options() -> Options {
@@ -24,7 +25,7 @@ fn options() -> Options {
 }
 
 fn file(dir: &TempDir) -> PathBuf {
-    super::file(&dir.0)
+    file::file(&dir.0)
 }
 
 /// A store with some keys, one of them under a lease, and a history.

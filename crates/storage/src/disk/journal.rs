@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase, TableDefinition};
 
+use super::codec;
+use super::file::OpenError;
 use super::reserve::{Reserve, is_full};
-use super::{OpenError, codec};
 use crate::engine::batch::Batch;
 use crate::engine::journal::{CommitError, Fate, Journal, RawFile, Room, Rows};
 use crate::engine::scrub::bound;

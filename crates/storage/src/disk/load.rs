@@ -10,7 +10,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableHandle};
 
 use super::codec::{self, Undo};
 use super::journal::{KEYS, LEASES, LOG, META, META_COMPACTED, META_FORMAT, META_LAST_LEASE, META_REVISION};
-use super::{FORMAT, migrate};
+use super::migrate::{self, FORMAT};
 use crate::engine::batch::tombstone;
 use crate::engine::state::{Commit, FIRST_REVISION, State};
 use crate::types::{Event, EventKind, KeyValue, LeaseId, damaged_value};

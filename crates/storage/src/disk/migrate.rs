@@ -13,6 +13,9 @@ pub(super) const OLDEST: u64 = 1;
 /// The steps from each format since to the next.
 pub(super) const STEPS: &[Step] = &[];
 
+/// The format that this version writes.
+pub(super) const FORMAT: u64 = newest(STEPS);
+
 /// Brings everything from one format to the next. What it writes is kept only if all steps succeed.
 pub(super) type Step = fn(&WriteTransaction) -> Result<(), redb::Error>;
 

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use super::codec::{decode_key_value, encode_key_value};
+use super::file::{OpenError, file};
 use super::journal::{KEYS, META, META_FORMAT};
 use super::load::LoadError;
-use super::migrate::{OLDEST, STEPS, Step, migrate, newest};
+use super::migrate::{FORMAT, OLDEST, STEPS, Step, migrate, newest};
 use super::tests::TempDir;
-use super::{FORMAT, OpenError, file};
 use crate::{
     Embedded, KeyRange, LeaseId, Options, Precondition, RangeRequest, Store, WatchItem, WatchRequest,
 };

@@ -4,6 +4,7 @@
 mod blocks;
 pub(crate) mod check;
 mod codec;
+pub(crate) mod file;
 mod journal;
 mod load;
 mod look;
@@ -23,56 +24,28 @@ mod tests;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use redb::backends::FileBackend;
-use redb::{DatabaseError, StorageError};
 
 use crate::engine::state::State;
 use crate::options::Options;
 use blocks::Blocks;
 pub use check::{Checked, Fault, FaultKind};
+pub use file::OpenError;
+use file::{FILE_NAME, database_error, guarded, open_file};
 use journal::{Opener, RedbJournal};
 use look::Looker;
+use migrate::FORMAT;
 pub use overlay::is_damaged_disk;
 use reserve::{Reserve, ReservedFile};
 pub use restore::{Entry, WriteError};
 pub use rewrite::RepairError;
 
-const FILE_NAME: &str = "store.redb";
-/// Goes up with each step of migration.
-const FORMAT: u64 = migrate::newest(migrate::STEPS);
-
-/// Why a store could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("{} is in use by another process", .0.display())]
-    Locked(PathBuf),
-    #[error("{} is damaged: {reason}", path.display())]
-    Corrupt { path: PathBuf, reason: String },
-    #[error(
-        "{} has format {found}, this version of knarr reads formats up to {supported}: start one that is at least as new \
-         as the last one that used it, or restore a backup",
-        path.display()
-    )]
-    Format { path: PathBuf, found: u64, supported: u64 },
-    #[error("cannot open {}", path.display())]
-    Io { path: PathBuf, source: io::Error },
-    #[error("cannot start the commit thread")]
-    Thread(#[source] io::Error),
-}
-
-/// Where the file of the store in a folder is.
-pub(crate) fn file(dir: &Path) -> PathBuf {
-    dir.join(FILE_NAME)
-}
-
 /// Opens the store in a folder; also answers where its file is.
 pub(crate) fn open(dir: &Path, options: &Options) -> Result<(RedbJournal, State, PathBuf), OpenError> {
-    let path = file(dir);
+    let path = file::file(dir);
     let io_error = |source| OpenError::Io { path: path.clone(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_error)?;
     create_whole(dir, &path)?;
@@ -129,17 +102,6 @@ fn opener(dir: &Path, path: &Path, cache_bytes: usize, reserve: Arc<Reserve>, bl
     })
 }
 
-fn open_file(dir: &Path, path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    // The file's name has to be as durable as what is written to it.
-    File::open(dir)?.sync_all()?;
-    // What an earlier sync has failed to write is not to be read from memory.
-    file.sync_all()?;
-    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
-    Ok(file)
-}
-
 /// Opens the database, reads the state from it and makes it ready to be written.
 fn start(mut opener: Opener, reserve: Arc<Reserve>, path: &Path) -> Result<(RedbJournal, State), OpenError> {
     let database = opener()?;
@@ -154,25 +116,4 @@ fn start(mut opener: Opener, reserve: Arc<Reserve>, path: &Path) -> Result<(Redb
         let journal = RedbJournal::new(opener, database, reserve, path.to_owned());
         Ok((journal.map_err(|error| corrupt(error.to_string()))?, state))
     })
-}
-
-/// redb panics on some damaged files; to its user that is a damaged file like any other.
-fn guarded<T>(path: &Path, open: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
-    std::panic::catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
-        Err(OpenError::Corrupt { path: path.to_owned(), reason: "the database cannot be read".to_owned() })
-    })
-}
-
-fn database_error(path: &Path, error: DatabaseError) -> OpenError {
-    let path = path.to_owned();
-    let corrupt =
-        |path, reason: &dyn std::fmt::Display| OpenError::Corrupt { path, reason: reason.to_string() };
-    match error {
-        DatabaseError::DatabaseAlreadyOpen => OpenError::Locked(path),
-        DatabaseError::Storage(StorageError::Io(source)) => match source.kind() {
-            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => corrupt(path, &source),
-            _ => OpenError::Io { path, source },
-        },
-        error => corrupt(path, &error),
-    }
 }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use redb::Database;
 
+use super::codec;
+use super::file::{OpenError, database_error, file, open_file};
 use super::journal::{KEYS, LEASES, LOG, META, META_COMPACTED, META_FORMAT, META_LAST_LEASE, META_REVISION};
-use super::{FORMAT, codec, database_error, file, open_file};
-use crate::OpenError;
+use super::migrate::FORMAT;
 use crate::types::{KeyValue, LeaseId};
 
 /// Bytes of rows that one database transaction writes.

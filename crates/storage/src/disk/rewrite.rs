@@ -8,10 +8,11 @@ use std::path::Path;
 use redb::Database;
 
 use super::check::{self, Checked, Fault};
+use super::codec;
+use super::file::{OpenError, file, guarded};
 use super::journal::{KEYS, LEASES};
 use super::overlay::Unread;
 use super::restore::{begin, create, seal};
-use super::{OpenError, codec, file, guarded};
 use crate::types::{KeyValue, LeaseId};
 
 /// The file until it is whole.

@@ -11,7 +11,7 @@ use redb::backends::FileBackend;
 
 use super::*;
 use crate::damage;
-use crate::engine::tests::manual_time;
+use crate::embedded::tests::manual_time;
 use crate::suite::{self, Fixture};
 use crate::{Embedded, Error, Event, KeyRange, Precondition, RangeRequest, Store, WatchItem, WatchRequest};
 

@@ -1,4 +1,4 @@
-//! Tests of the engine without a file.
+//! Tests of the store without a file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::journal::{CommitError, Fate};
 use super::*;
+use crate::engine::journal::{CommitError, Fate};
 use crate::suite::{self, Fixture};
 use crate::{KeyRange, Precondition, TimeSource};
 

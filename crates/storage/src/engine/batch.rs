@@ -6,10 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::journal::Room;
-use super::quota::{Changes, ShareOf};
+use super::quota::Changes;
 use super::state::{Commit, State};
 use crate::error::{Conflict, Error};
-use crate::options::Options;
+use crate::options::{Options, ShareOf};
 use crate::types::{Compare, Event, EventKind, KeyValue, LeaseId, Op, OpResult, TxnResponse};
 
 /// How many revisions of history are dropped with one batch.

@@ -26,7 +26,7 @@ type Answer<T> = oneshot::Sender<Result<T>>;
 
 /// A write waiting for its turn.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(crate) enum Request {
     Txn {
         compares: Vec<Compare>,
         ops: Vec<Op>,
@@ -62,7 +62,7 @@ pub(super) enum Request {
 
 impl Request {
     /// Roughly the bytes that the request writes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let of_op = |op: &Op| match op {
             Op::Put { key, value, .. } => key.len() + value.len(),
             Op::Delete { key } => key.len(),
@@ -111,12 +111,12 @@ impl Decided {
 }
 
 #[derive(Debug)]
-pub(super) struct Committer<J> {
-    pub(super) core: Arc<Core>,
-    pub(super) journal: J,
+pub(crate) struct Committer<J> {
+    pub(crate) core: Arc<Core>,
+    pub(crate) journal: J,
     /// Set after a commit that failed, until the file has been opened anew.
     pub(super) broken: Option<Broken>,
-    pub(super) room: Room,
+    pub(crate) room: Room,
     /// The quota's alarm, and whether the quota has refused a write since it was last looked at.
     alarm: bool,
     refused: Cell<bool>,
@@ -125,7 +125,7 @@ pub(super) struct Committer<J> {
 }
 
 impl<J: Journal> Committer<J> {
-    pub(super) fn new(core: Arc<Core>, journal: J) -> Self {
+    pub(crate) fn new(core: Arc<Core>, journal: J) -> Self {
         Self {
             core,
             journal,
@@ -138,7 +138,7 @@ impl<J: Journal> Committer<J> {
     }
 
     /// Carries out requests in order with one durable step. Those to close come back.
-    pub(super) fn run(&mut self, requests: Vec<Request>) -> Vec<Answer<()>> {
+    pub(crate) fn run(&mut self, requests: Vec<Request>) -> Vec<Answer<()>> {
         let mut closes = Vec::new();
         if let Err(error) = self.prepare(requests.is_empty()) {
             requests.into_iter().for_each(|request| request.refuse(error.clone(), &mut closes));
@@ -178,12 +178,12 @@ impl<J: Journal> Committer<J> {
     }
 
     /// Whether there is compacted history to drop when nothing else is to be done.
-    pub(super) fn has_leftovers(&self) -> bool {
+    pub(crate) fn has_leftovers(&self) -> bool {
         self.broken.is_none() && self.core.read().is_ok_and(|state| state.has_prunable())
     }
 
     /// How long until something is to be tried again that no request asks for.
-    pub(super) fn retry_in(&self) -> Option<Duration> {
+    pub(crate) fn retry_in(&self) -> Option<Duration> {
         match &self.broken {
             Some(broken) => broken.retry_in(self.core.options.time.now()),
             None if self.room > Room::Enough => Some(LOOK_FOR_ROOM),
@@ -341,7 +341,7 @@ impl<J: Journal> Committer<J> {
         Ok(expired)
     }
 
-    pub(super) fn apply(&self, batch: &Batch, before: u64) -> Result<()> {
+    pub(crate) fn apply(&self, batch: &Batch, before: u64) -> Result<()> {
         let mut hub = self.core.hub()?;
         self.core.write()?.apply(batch);
         self.update_deadlines(batch)?;

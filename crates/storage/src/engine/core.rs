@@ -17,16 +17,16 @@ use crate::{Error, Result};
 
 /// What keeps writes from being taken.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Health {
+pub(crate) struct Health {
     /// Why all of them are refused.
-    pub(super) failure: Option<Arc<str>>,
+    pub(crate) failure: Option<Arc<str>>,
     /// Why those that make the store larger are.
-    pub(super) no_space: Option<NoSpace>,
+    pub(crate) no_space: Option<NoSpace>,
 }
 
 /// Locks are taken in the order of the fields, and none is held across an await.
 #[derive(Debug)]
-pub(super) struct Core {
+pub(crate) struct Core {
     /// Held while a batch is applied and published, so that who holds it knows that the state's
     /// revision has been published.
     hub: Mutex<Hub>,
@@ -38,13 +38,13 @@ pub(super) struct Core {
     closed: AtomicBool,
     /// Notified when it is.
     ended: Notify,
-    pub(super) options: Options,
-    pub(super) limits: Limits,
-    pub(super) file: Option<PathBuf>,
+    pub(crate) options: Options,
+    pub(crate) limits: Limits,
+    pub(crate) file: Option<PathBuf>,
 }
 
 impl Core {
-    pub(super) fn new(mut state: State, options: Options, file: Option<PathBuf>) -> Self {
+    pub(crate) fn new(mut state: State, options: Options, file: Option<PathBuf>) -> Self {
         let now = options.time.now();
         let deadline = |ttl_seconds| now.saturating_add(Duration::from_secs(ttl_seconds));
         let deadlines = state.leases().iter().map(|(id, lease)| (*id, deadline(lease.ttl_seconds))).collect();
@@ -63,7 +63,7 @@ impl Core {
         }
     }
 
-    pub(super) fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+    pub(crate) fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
@@ -71,19 +71,19 @@ impl Core {
     }
 
     /// For the committer only.
-    pub(super) fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+    pub(crate) fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
         self.state.write().map_err(|_| panicked())
     }
 
-    pub(super) fn hub(&self) -> Result<MutexGuard<'_, Hub>> {
+    pub(crate) fn hub(&self) -> Result<MutexGuard<'_, Hub>> {
         self.hub.lock().map_err(|_| panicked())
     }
 
-    pub(super) fn deadlines(&self) -> Result<MutexGuard<'_, BTreeMap<LeaseId, Duration>>> {
+    pub(crate) fn deadlines(&self) -> Result<MutexGuard<'_, BTreeMap<LeaseId, Duration>>> {
         self.deadlines.lock().map_err(|_| panicked())
     }
 
-    pub(super) fn request_progress(&self, watcher: u64) {
+    pub(crate) fn request_progress(&self, watcher: u64) {
         // A store that is closed or broken ends its watches by itself.
         if let Ok(mut hub) = self.hub()
             && let Ok(state) = self.read()
@@ -92,17 +92,17 @@ impl Core {
         }
     }
 
-    pub(super) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> Health {
         self.locked_health().clone()
     }
 
     /// For the committer only.
-    pub(super) fn set_failure(&self, reason: Option<&str>) {
+    pub(crate) fn set_failure(&self, reason: Option<&str>) {
         self.locked_health().failure = reason.map(Into::into);
     }
 
     /// For the committer only. Answers what was so before.
-    pub(super) fn set_no_space(&self, no_space: Option<NoSpace>) -> Option<NoSpace> {
+    pub(crate) fn set_no_space(&self, no_space: Option<NoSpace>) -> Option<NoSpace> {
         std::mem::replace(&mut self.locked_health().no_space, no_space)
     }
 
@@ -111,11 +111,11 @@ impl Core {
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn check_open(&self) -> Result<()> {
+    pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         if let Ok(mut hub) = self.hub() {
             hub.close();
@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// Returns once it is closed.
-    pub(super) async fn closed(&self) {
+    pub(crate) async fn closed(&self) {
         let mut ended = std::pin::pin!(self.ended.notified());
         // Whoever closes from here on notifies this one.
         ended.as_mut().enable();

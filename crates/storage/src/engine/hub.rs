@@ -27,7 +27,7 @@ pub(super) struct Live {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Hub {
+pub(crate) struct Hub {
     slots: BTreeMap<u64, Slot>,
     last_id: u64,
     closed: bool,
@@ -39,7 +39,7 @@ impl Hub {
         self.last_id
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 

@@ -104,7 +104,7 @@ pub(crate) trait Journal: Send {
 
 /// The journal of a store that lives in memory alone.
 #[derive(Debug)]
-pub(super) struct NoJournal;
+pub(crate) struct NoJournal;
 
 impl Journal for NoJournal {
     fn commit(&mut self, _batch: &Batch) -> Result<(), CommitError> {

@@ -7,16 +7,13 @@ use bytes::Bytes;
 use super::health::admits;
 use super::journal::Room;
 use crate::error::Error;
-use crate::options::Options;
+use crate::options::{Options, ShareOf};
 use crate::types::{Event, EventKind, KeyRange, KeyValue, Op};
 
 /// What a key takes beside its own bytes and those of its value; etcd's estimate.
 pub(crate) const KEY_OVERHEAD_BYTES: u64 = 256;
 /// The alarm clears once this much is free (less with small quotas): more than the largest value.
 const CLEAR_BELOW: u64 = 4 * 1024 * 1024;
-
-/// Names the share that a key belongs to; `None` for keys of no share.
-pub type ShareOf = fn(&[u8]) -> Option<&[u8]>;
 
 /// What the live keys take.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 const STEP_BYTES: usize = 1024 * 1024;
 
 /// Reads the bytes from an offset on, where blocking is allowed.
-pub(super) async fn of_file(raw: Arc<dyn RawFile>, offset: u64) -> Result<ScrubStep> {
+pub(crate) async fn of_file(raw: Arc<dyn RawFile>, offset: u64) -> Result<ScrubStep> {
     let looked = tokio::task::spawn_blocking(move || raw.look(offset)).await;
     let step = looked.map_err(|_| Error::Unavailable { reason: "the file was not looked at".into() })?;
     let next = match step.next {
@@ -31,7 +31,7 @@ pub(super) async fn of_file(raw: Arc<dyn RawFile>, offset: u64) -> Result<ScrubS
 
 impl<J: Journal> Committer<J> {
     /// Reads the rows after a key, between two batches: the file holds what memory does.
-    pub(super) fn scrub(&mut self, after: Option<&[u8]>) -> Result<ScrubStep> {
+    pub(crate) fn scrub(&mut self, after: Option<&[u8]>) -> Result<ScrubStep> {
         let read = self.journal.read_rows(after, STEP_BYTES);
         let state = self.core.read()?;
         match read {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::batch::Batch;
-use super::quota::{ShareOf, Usage, footprint};
+use super::quota::{Usage, footprint};
+use crate::options::ShareOf;
 use crate::types::{Event, EventKind, KeyRange, KeyValue, LeaseId};
 
 /// The revision of a store nobody has written to.

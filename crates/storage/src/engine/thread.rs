@@ -24,7 +24,7 @@ const PATIENCE_MAX: Duration = Duration::from_millis(2);
 const LOOK_FOR_END: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub(super) struct CommitThread {
+pub(crate) struct CommitThread {
     sender: Option<mpsc::Sender<Request>>,
     /// How many requests have to wait for the thread to be woken; 0 while it does not wait for company.
     wanted: Arc<AtomicUsize>,
@@ -33,7 +33,7 @@ pub(super) struct CommitThread {
 }
 
 impl CommitThread {
-    pub(super) fn start(core: Arc<Core>, journal: impl Journal + 'static) -> io::Result<Self> {
+    pub(crate) fn start(core: Arc<Core>, journal: impl Journal + 'static) -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel(core.options.queue_requests.max(1));
         let wanted = Arc::new(AtomicUsize::new(0));
         let queue = Queue::new(receiver, Arc::clone(&wanted));
@@ -44,7 +44,7 @@ impl CommitThread {
         Ok(Self { sender: Some(sender), wanted, thread, handle: Mutex::new(Some(handle)) })
     }
 
-    pub(super) async fn send(&self, request: Request) -> Result<()> {
+    pub(crate) async fn send(&self, request: Request) -> Result<()> {
         let sender = self.sender.as_ref().ok_or(Error::Closed)?;
         sender.send(request).await.map_err(|_| Error::Closed)?;
         // Either this sees that the thread waits, or the thread sees the request.

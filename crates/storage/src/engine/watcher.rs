@@ -32,7 +32,7 @@ enum Step {
     Joined(Live),
 }
 
-pub(super) fn watch(core: &Arc<Core>, range: KeyRange, after: Option<u64>) -> Result<Watch> {
+pub(crate) fn watch(core: &Arc<Core>, range: KeyRange, after: Option<u64>) -> Result<Watch> {
     let delivered = {
         let state = core.read()?;
         let current = state.revision();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::*;
-use crate::engine::tests::manual_time;
+use crate::embedded::tests::manual_time;
 use crate::suite::etcd_server::Server;
 use crate::suite::{self, Fixture};
 use crate::{EventKind, Precondition, WatchItem};
