@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value as Json;
 
 use crate::error::EvalError;
-use crate::library::Opaque;
+use crate::opaque::Opaque;
 use crate::value::{Map, Object, Value};
 
 /// Parts of one value at most: lists that hold each other twice grow fast.

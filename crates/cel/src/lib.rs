@@ -93,6 +93,7 @@ mod json;
 mod lexer;
 pub mod library;
 mod macros;
+mod opaque;
 mod ops;
 mod parser;
 mod plan;

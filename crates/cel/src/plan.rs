@@ -7,8 +7,9 @@ use crate::ast::{ACCUMULATOR, Expr, Fold, Kind, Literal, operator};
 use crate::budget::Budget;
 use crate::checker::Checked;
 use crate::error::EvalError;
+use crate::library::function::Call;
 use crate::library::regex::Pattern;
-use crate::library::registry::{Call, calls};
+use crate::library::registry::calls;
 use crate::value::{Key, Map, Value};
 
 /// One step of an evaluation.

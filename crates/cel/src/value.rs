@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value as Json;
 
 use crate::error::EvalError;
-use crate::library::Opaque;
+use crate::opaque::Opaque;
 use crate::schema::{DeclType, from_json};
 use crate::types::Type;
 

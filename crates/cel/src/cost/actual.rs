@@ -1,7 +1,7 @@
 //! What a call did cost.
 
 use crate::cost::{CHECK, PATTERN, STRING};
-use crate::library::Opaque;
+use crate::opaque::Opaque;
 use crate::value::{List, Value};
 
 /// Of making a list, a map, an object.

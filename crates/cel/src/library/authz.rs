@@ -1,13 +1,13 @@
 //! Questions to the authorizer: `authorizer.group('').resource('pods').check('create').allowed()`.
 
-use std::fmt;
 use std::sync::Arc;
 
 use knarr_apimachinery::names;
 
-use super::Opaque;
-use super::registry::Function;
+use super::function::Function;
 use crate::error::EvalError;
+use crate::opaque::Opaque;
+pub use crate::opaque::authz::{Authorizer, Authz, Check, Decision};
 use crate::value::Value;
 
 pub const FUNCTIONS: &[Function] = &[
@@ -118,65 +118,6 @@ pub const FUNCTIONS: &[Function] = &[
         call: |args, _| decision(args, |d| Value::string(d.reason.clone())),
     },
 ];
-
-/// Who is asked whether something is allowed.
-pub trait Authorizer: Send + Sync {
-    /// Decides for the user of the request, or the service account that the check names.
-    fn authorize(&self, check: &Check) -> Decision;
-}
-
-/// What is asked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Check {
-    /// Namespace and name of the service account to decide for, instead of the user of the request.
-    pub service_account: Option<(String, String)>,
-    pub verb: String,
-    /// The URL path of a question that is about no resource.
-    pub path: String,
-    pub group: String,
-    pub resource: String,
-    pub subresource: String,
-    pub namespace: String,
-    pub name: String,
-    pub field_selector: String,
-    pub label_selector: String,
-}
-
-/// The answer.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Decision {
-    pub allowed: bool,
-    pub reason: String,
-    pub error: Option<String>,
-}
-
-/// A question as far as it has been put, or its answer.
-#[derive(Clone)]
-pub enum Authz {
-    Authorizer { authorizer: Arc<dyn Authorizer>, check: Check },
-    Path { authorizer: Arc<dyn Authorizer>, check: Check },
-    Group { authorizer: Arc<dyn Authorizer>, check: Check },
-    Resource { authorizer: Arc<dyn Authorizer>, check: Check },
-    Decision(Decision),
-}
-
-impl Authz {
-    pub fn type_name(&self) -> &'static str {
-        match self {
-            Self::Authorizer { .. } => "kubernetes.authorization.Authorizer",
-            Self::Path { .. } => "kubernetes.authorization.PathCheck",
-            Self::Group { .. } => "kubernetes.authorization.GroupCheck",
-            Self::Resource { .. } => "kubernetes.authorization.ResourceCheck",
-            Self::Decision(_) => "kubernetes.authorization.Decision",
-        }
-    }
-}
-
-impl fmt::Debug for Authz {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.type_name())
-    }
-}
 
 type Outcome<'a> = Result<Value<'a>, EvalError>;
 

@@ -1,6 +1,6 @@
 //! What folds with two variables build maps with.
 
-use super::registry::Function;
+use super::function::Function;
 use crate::error::EvalError;
 use crate::ops;
 use crate::value::{Key, Map, Value};

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::registry::Function;
+use super::function::Function;
 use crate::budget::Budget;
 use crate::error::EvalError;
 use crate::time;

@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::Opaque;
-use super::registry::Function;
+use super::function::Function;
 use crate::error::EvalError;
+use crate::opaque::Opaque;
 use crate::value::Value;
 
 pub const FUNCTIONS: &[Function] = &[

@@ -1,6 +1,6 @@
 //! Keys in the paths of JSON patches.
 
-use super::registry::Function;
+use super::function::Function;
 use crate::error::EvalError;
 use crate::value::Value;
 

@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
+use super::function::Function;
 use super::operators::add;
-use super::registry::Function;
 use crate::budget::Budget;
 use crate::error::EvalError;
 use crate::ops;

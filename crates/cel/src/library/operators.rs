@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::registry::Function;
+use super::function::Function;
 use crate::ast::operator;
 use crate::budget::Budget;
 use crate::error::EvalError;

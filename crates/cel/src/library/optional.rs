@@ -1,6 +1,6 @@
 //! Optional values: made, asked, unwrapped.
 
-use super::registry::Function;
+use super::function::Function;
 use crate::budget::Budget;
 use crate::error::EvalError;
 use crate::ops;

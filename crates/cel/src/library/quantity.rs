@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use knarr_apimachinery::quantity::{Format, Quantity};
 
-use super::Opaque;
-use super::registry::Function;
+use super::function::Function;
 use crate::error::EvalError;
+use crate::opaque::Opaque;
 use crate::value::Value;
 
 pub const FUNCTIONS: &[Function] = &[

@@ -2,7 +2,7 @@
 
 use regex::{Regex, RegexBuilder};
 
-use super::registry::Function;
+use super::function::Function;
 use crate::error::EvalError;
 use crate::value::Value;
 

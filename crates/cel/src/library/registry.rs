@@ -3,21 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use crate::budget::Budget;
-use crate::error::EvalError;
+use super::function::Call;
+use super::list::LIBRARIES;
 use crate::types::Type;
-use crate::value::Value;
-
-/// Computes a call. [`EvalError::NoSuchOverload`] if the values are not for it.
-pub type Call = for<'a> fn(&[Value<'a>], &mut Budget<'_>) -> Result<Value<'a>, EvalError>;
-
-/// One function of a library; several libraries may add to one function.
-pub struct Function {
-    pub name: &'static str,
-    /// Id and signature of each overload: `string.(string,int)bool` for a method of strings.
-    pub overloads: &'static [(&'static str, &'static str)],
-    pub call: Call,
-}
 
 /// One way to call a function.
 #[derive(Debug, Clone)]
@@ -32,7 +20,7 @@ pub struct Overload {
 
 static OVERLOADS: LazyLock<HashMap<&'static str, Vec<Overload>>> = LazyLock::new(|| {
     let mut all: HashMap<&'static str, Vec<Overload>> = HashMap::new();
-    for function in super::LIBRARIES.iter().flat_map(|l| l.iter()) {
+    for function in LIBRARIES.iter().flat_map(|l| l.iter()) {
         let parsed = function.overloads.iter().filter_map(|(id, s)| parse(function.name, id, s));
         all.entry(function.name).or_default().extend(parsed);
     }
@@ -41,7 +29,7 @@ static OVERLOADS: LazyLock<HashMap<&'static str, Vec<Overload>>> = LazyLock::new
 
 static CALLS: LazyLock<HashMap<&'static str, Vec<Call>>> = LazyLock::new(|| {
     let mut all: HashMap<&'static str, Vec<Call>> = HashMap::new();
-    for function in super::LIBRARIES.iter().flat_map(|l| l.iter()) {
+    for function in LIBRARIES.iter().flat_map(|l| l.iter()) {
         all.entry(function.name).or_default().push(function.call);
     }
     all
@@ -131,7 +119,7 @@ mod tests {
 
     #[test]
     fn every_signature_is_read() {
-        for function in crate::library::LIBRARIES.iter().flat_map(|l| l.iter()) {
+        for function in LIBRARIES.iter().flat_map(|l| l.iter()) {
             for (id, signature) in function.overloads {
                 assert!(parse(function.name, id, signature).is_some(), "{}: {signature}", function.name);
             }

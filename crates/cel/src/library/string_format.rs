@@ -1,7 +1,7 @@
 //! `'%s is %d'.format([a, b])`.
 
 use super::conversions::double_string;
-use super::registry::Function;
+use super::function::Function;
 use crate::budget::Budget;
 use crate::error::EvalError;
 use crate::time;

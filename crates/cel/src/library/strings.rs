@@ -1,6 +1,6 @@
 //! Strings: parts, places, replacement. Positions count characters.
 
-use super::registry::Function;
+use super::function::Function;
 use crate::budget::Budget;
 use crate::error::EvalError;
 use crate::value::Value;

@@ -2,7 +2,7 @@
 
 use jiff::Zoned;
 
-use super::registry::Function;
+use super::function::Function;
 use crate::budget::Budget;
 use crate::error::EvalError;
 use crate::time;
