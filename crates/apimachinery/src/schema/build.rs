@@ -1,7 +1,7 @@
 //! The short forms in which the generated table is written.
 
-use super::protobuf::Plan;
-use super::{Field, Struct, Type};
+use super::plan::Plan;
+use super::types::{Field, Struct, Type};
 
 /// A fact about a field that most fields lack.
 #[derive(Clone, Copy)]

@@ -2,8 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::envelope::with;
 use super::paths::{self, group_word, lower_first};
-use super::{Describe, schemas};
+use super::resource::Describe;
+use super::schemas;
 use crate::schema::for_definition;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -40,7 +42,7 @@ impl Get<'_> {
         let roots: Vec<_> = self.definition.iter().filter_map(|name| for_definition(name)).collect();
         let mut all = schemas::schemas(&roots, describe);
         all.retain(|name, _| !name.ends_with(".meta.v1.Patch"));
-        super::with(paths, all)
+        with(paths, all)
     }
 }
 

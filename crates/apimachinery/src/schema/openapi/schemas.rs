@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::Describe;
+use super::resource::Describe;
 use crate::schema::{Field, ListKind, Struct, Type, go_element, kinds};
 
 /// The schemas of `roots` and of all they reach, by definition name.

@@ -1,6 +1,6 @@
 //! Tests of the documents: references resolve, and clients find what they look for.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::schema::kinds;

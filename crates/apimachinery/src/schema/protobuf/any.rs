@@ -5,10 +5,10 @@ use serde_json::{Map, Value};
 use super::decode::{struct_into, wrong_wire};
 use super::encode::message;
 use super::wire::{self, BYTES, Reader, VARINT};
-use super::{DecodeError, EncodeError, plan};
+use super::{DecodeError, EncodeError};
 use crate::field::go_json;
 use crate::schema::validate::decode_untyped;
-use crate::schema::{Struct, for_definition};
+use crate::schema::{Struct, for_definition, plan};
 
 const JSON_SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 

@@ -6,9 +6,9 @@
 use serde_json::{Map, Value};
 
 use super::encode::is_wrapped;
-use super::plan::{self, Step};
 use super::wire::{BYTES, FIXED64, Reader, VARINT};
 use super::{DecodeError, any, special};
+use crate::schema::plan::{self, Step};
 use crate::schema::validate::{MAX_DEPTH, base64, dropped};
 use crate::schema::{self, Field, Struct, Type, go_element};
 

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::plan::{self, Step};
 use super::wire::{self, FIXED64, put_message};
 use super::{EncodeError, any, special};
+use crate::schema::plan::{self, Step};
 use crate::schema::validate::base64;
 use crate::schema::{Field, Struct, Type, go_element};
 

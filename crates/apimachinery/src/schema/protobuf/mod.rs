@@ -8,7 +8,6 @@ mod any;
 mod decode;
 mod encode;
 mod envelope;
-mod plan;
 mod request;
 mod special;
 mod wire;
@@ -17,8 +16,6 @@ pub use decode::decode;
 pub use encode::encode;
 pub use envelope::{ListEncoder, MAGIC, MEDIA_TYPE, Unknown, encode_object, open, watch_frame, wrap};
 pub use request::{decode_as, decode_request};
-
-pub(super) use plan::Plan;
 
 use super::Struct;
 

@@ -6,7 +6,7 @@ mod watches;
 
 use serde_json::{Map, Value, json};
 
-use super::{Resource, Subresource, group_version_path};
+use super::resource::{Resource, Subresource, group_version_path};
 use crate::gvk::GroupVersionKind;
 use crate::schema::for_kind;
 

@@ -1,0 +1,19 @@
+//! What stands around paths and schemas in every document.
+
+use serde_json::{Map, Value, json};
+
+/// A document with these paths and schemas.
+pub(super) fn with(paths: Map<String, Value>, schemas: Map<String, Value>) -> Value {
+    json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "1.37"},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"BearerToken": {
+                "description": "Bearer Token authentication",
+                "in": "header", "name": "authorization", "type": "apiKey",
+            }},
+        },
+    })
+}
