@@ -113,7 +113,7 @@ impl Run {
 }
 
 fn measure(workload: &Workload, nodes: usize, pods: usize) -> Result<Value, String> {
-    let profile = Profile::default_profile("default-scheduler", &Arc::default())?;
+    let profile = knarr_scheduler::plugins::default_profile("default-scheduler", &Arc::default())?;
     let mut run = Run { cache: Cache::default(), cycles: Cycles::new(1), profile, placed: 0, shaping: 0 };
     (0..nodes).for_each(|n| run.cache.set_node(Arc::new(node(n))));
     // Anti-affinity by host leaves room for one pod a node.

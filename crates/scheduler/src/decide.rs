@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::binding::Bound;
 use crate::cache::Cache;
 use crate::diagnosis::Diagnosis;
-use crate::framework::points::make_room;
+use crate::framework::rooms::make_room;
 use crate::framework::{Attempt, Code, CycleState, NoRoom, PodInfo, PostFilter, Profile, Room, Status};
 use crate::metrics::{Metric, code_name};
 use crate::schedule_one::Outcome;

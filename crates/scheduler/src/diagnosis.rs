@@ -5,6 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::framework::Status;
 use crate::snapshot::NodeIdx;
 
+/// The name under which an extender's refusal counts among the plugins'.
+pub const EXTENDER: &str = "Extender";
+
 /// A plugin's answer about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {

@@ -1,10 +1,10 @@
 //! The plain path: every plugin asked anew about every node, with nothing kept. What the scheduler would do and why.
 
 use crate::framework::points::NodeView;
+use crate::framework::work::Work;
 use crate::framework::{PodInfo, Profile, Status};
 use crate::schedule_one::check_node;
 use crate::snapshot::{NodeIdx, Snapshot};
-use crate::work::Work;
 
 /// One plugin's scores, one per feasible node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,7 +146,7 @@ mod tests {
     /// Changes the cluster at random, and after each change compares what was kept of some shapes with the plain path.
     fn compare(seed: u64) {
         let mut rng = Rng::with_seed(seed);
-        let profile = Profile::default_profile("default-scheduler", &Arc::default()).unwrap();
+        let profile = crate::plugins::default_profile("default-scheduler", &Arc::default()).unwrap();
         let mut cache = Cache::default();
         (0..12).for_each(|n| cache.set_node(any_node(&mut rng, n).into()));
         let shapes: Vec<PodInfo> = (0..10).map(|n| PodInfo::new(&any_pod(&mut rng, n).build())).collect();

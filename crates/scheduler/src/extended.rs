@@ -142,12 +142,12 @@ impl Scheduler {
         let state = self.lock();
         let cluster = state.cache.snapshot();
         let mut diagnosis = state.cycles.diagnose(at, cluster, pod)?;
-        diagnosis.plugins.insert(extender::NAME);
+        diagnosis.plugins.insert(crate::diagnosis::EXTENDER);
         let unresolvable = said.unresolvable.iter().map(|(n, why)| (n, Status::unresolvable(why.clone())));
         let failed = said.failed.iter().map(|(n, why)| (n, Status::unschedulable(why.clone())));
         for (name, status) in unresolvable.chain(failed) {
             if let Some(node) = cluster.find(name) {
-                diagnosis.reject(node, extender::NAME, status);
+                diagnosis.reject(node, crate::diagnosis::EXTENDER, status);
             }
         }
         Ok(diagnosis)

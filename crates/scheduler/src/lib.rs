@@ -28,6 +28,5 @@ pub mod snapshot;
 pub mod trial;
 pub mod waiting;
 pub mod what_if;
-pub mod work;
 
 pub use scheduler::{Options, Scheduler};

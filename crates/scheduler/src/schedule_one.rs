@@ -7,11 +7,11 @@ use fastrand::Rng;
 
 use crate::diagnosis::Diagnosis;
 use crate::framework::points::NodeView;
+use crate::framework::work::Work;
 use crate::framework::{Code, PodInfo, Profile, Shape, Status};
 use crate::metrics::{Metric, Metrics, SAMPLED};
 use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
 use crate::trial::Trial;
-use crate::work::Work;
 
 /// Clusters up to this size are always searched whole.
 const MIN_FEASIBLE_NODES: usize = 100;
@@ -417,7 +417,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn profile() -> Profile {
-        Profile::default_profile("default-scheduler", &Arc::default()).unwrap()
+        crate::plugins::default_profile("default-scheduler", &Arc::default()).unwrap()
     }
 
     fn run(cluster: &Snapshot, pod: PodBuilder, seed: u64) -> String {

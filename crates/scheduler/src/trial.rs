@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::framework::points::NodeView;
+use crate::framework::work::Work;
 use crate::framework::{Code, NodeFilter, Scope, Status};
 use crate::metrics::Metrics;
 use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
-use crate::work::Work;
 
 /// One node in a state that it is not in. Filters that count over the cluster are copied and told of the changes.
 pub struct Trial<'a> {

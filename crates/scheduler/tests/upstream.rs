@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVo
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use knarr_scheduler::cache::Cache;
 use knarr_scheduler::explain::{Explained, explain};
-use knarr_scheduler::framework::{Catalog, Code, PodInfo, Profile};
+use knarr_scheduler::framework::{Catalog, Code, PodInfo};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -56,7 +56,7 @@ fn ours(fact: &Fact) -> (Explained, Vec<String>) {
         ($($kind:ident),*) => { $(fact.$kind.iter().flatten().for_each(|o| catalog.put(o.clone()));)* };
     }
     put!(services, claims, volumes, classes, csi_nodes, csi_drivers, capacities, attachments);
-    let profile = Profile::default_profile("default-scheduler", &catalog).unwrap();
+    let profile = knarr_scheduler::plugins::default_profile("default-scheduler", &catalog).unwrap();
     let mut cache = Cache::default();
     for ns in fact.namespaces.iter().flatten() {
         let labels = ns.metadata.labels.clone().unwrap_or_default();

@@ -24,8 +24,6 @@ use self::wire::{field, names_of, victims_of};
 use crate::config::ConfigError;
 use crate::framework::{MAX_NODE_SCORE, PodInfo};
 
-/// The name under which an extender's refusal counts among the plugins'.
-pub const NAME: &str = "Extender";
 const MAX_PRIORITY: i64 = 10;
 
 /// An extender that failed, or said what cannot be.

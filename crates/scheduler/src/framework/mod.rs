@@ -12,9 +12,11 @@ pub mod pod_info;
 pub mod points;
 pub mod profile;
 pub mod resources;
+pub mod rooms;
 pub mod shape;
 pub mod status;
 pub mod terms;
+pub mod work;
 
 pub use catalog::Catalog;
 pub use cycle_state::CycleState;

@@ -17,12 +17,11 @@ use super::cycle_state::CycleState;
 use super::events::{Changed, ClusterEvent};
 use super::footprint::Footprint;
 use super::pod_info::PodInfo;
-use super::profile::Profile;
 use super::shape::Shape;
 use super::status::{Code, Status};
+use super::work::Work;
 use crate::diagnosis::Diagnosis;
 use crate::snapshot::{NodeIdx, NodeRow, PlacedPod, Snapshot};
-use crate::work::Work;
 
 /// The highest score a plugin gives a node, before weights.
 pub const MAX_NODE_SCORE: i64 = 100;
@@ -176,7 +175,7 @@ pub struct NoRoom {
 }
 
 impl NoRoom {
-    fn join(&mut self, more: Self) {
+    pub(super) fn join(&mut self, more: Self) {
         if !self.words.is_empty() && !more.words.is_empty() {
             self.words.push_str(", ");
         }
@@ -189,32 +188,9 @@ impl NoRoom {
 pub struct Attempt<'a> {
     pub cluster: &'a Snapshot,
     pub pod: &'a PodInfo,
-    /// The filters as they stand for the pod's shape; see [`crate::trial::Trial`].
+    /// The filters as they stand for the pod's shape; see `Trial`.
     pub work: &'a Work,
     pub diagnosis: &'a Diagnosis,
-}
-
-/// Rooms, with the plugin that found them.
-pub type FoundRooms<'a> = (&'a Arc<dyn PostFilter>, Vec<Room>);
-
-/// The rooms that the first of the PostFilter plugins finds; otherwise what all of them said.
-pub fn make_room<'a>(profile: &'a Profile, attempt: &Attempt) -> Result<FoundRooms<'a>, Option<NoRoom>> {
-    let mut said: Option<NoRoom> = None;
-    for plugin in &profile.points.post_filter {
-        let found = profile.timed("PostFilter", plugin.name(), || {
-            let found = plugin.post_filter(attempt);
-            let code = if found.is_ok() { Code::Success } else { Code::Unschedulable };
-            (found, code)
-        });
-        match found {
-            Ok(rooms) => return Ok((plugin, rooms)),
-            Err(none) => match &mut said {
-                Some(said) => said.join(none),
-                None => said = Some(none),
-            },
-        }
-    }
-    Err(said)
 }
 
 /// Ranks the nodes that passed: upstream's PreScore, Score and NormalizeScore.

@@ -12,7 +12,6 @@ use super::plugin_args::{self, Judge, PluginArgs};
 use super::points::{Parts, Plugin, Points};
 use super::status::Code;
 use crate::metrics::Metrics;
-use crate::plugins;
 
 /// What a plugin is made with.
 pub struct Build<'a> {
@@ -61,16 +60,6 @@ impl Profile {
             plugins,
             metrics: OnceLock::new(),
         }
-    }
-
-    /// The plugins of the default configuration.
-    pub fn default_profile(scheduler_name: &str, catalog: &Arc<Catalog>) -> Result<Self, String> {
-        let mut points = Points::default();
-        for descriptor in plugins::ALL {
-            let parts = (descriptor.build)(&Build { args: &Value::Null, catalog })?;
-            points.add(parts, descriptor.weight);
-        }
-        Ok(Self::new(scheduler_name, points, 0))
     }
 
     /// Runs a plugin at a point that is not part of every cycle, and records how long it took.

@@ -1,12 +1,14 @@
 //! Inter-pod (anti-)affinity, parsed: which pods a term means, and within which topology.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm};
 use knarr_apimachinery::selector::Selector;
 
 use super::footprint::Footprint;
-use crate::snapshot::Snapshot;
+
+/// The labels of namespaces, by their names.
+pub type Namespaces = HashMap<Box<str>, BTreeMap<String, String>>;
 
 /// One term.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,13 +38,13 @@ impl Term {
     }
 
     /// Whether the term means a pod with this footprint.
-    pub fn matches(&self, pod: &Footprint, cluster: &Snapshot) -> bool {
+    pub fn matches(&self, pod: &Footprint, namespaces: &Namespaces) -> bool {
         let in_namespace = || {
             self.namespaces.contains(&*pod.namespace)
                 || self.namespace_selector.is_everything()
                 || !self.namespace_selector.is_nothing() && {
                     let empty = BTreeMap::new();
-                    let labels = cluster.namespace_labels(&pod.namespace).unwrap_or(&empty);
+                    let labels = namespaces.get(&*pod.namespace).unwrap_or(&empty);
                     self.namespace_selector.matches(labels)
                 }
         };
@@ -98,6 +100,7 @@ impl Terms {
 mod tests {
     use super::*;
     use crate::plugins::testing::{labelled, pod, term};
+    use crate::snapshot::Snapshot;
 
     #[test]
     fn namespaces_are_the_pods_own_the_listed_ones_or_the_selected_ones() {
@@ -126,7 +129,7 @@ mod tests {
         ];
         for (term, own, other, prod) in table {
             let parsed = Term::parse(&term, "default");
-            let means = |namespace| parsed.matches(&target(namespace), &cluster);
+            let means = |namespace| parsed.matches(&target(namespace), cluster.namespaces());
             assert_eq!((means("default"), means("other"), means("prod")), (own, other, prod), "{term:?}");
         }
     }

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::framework::points::NodeView;
-use crate::framework::{Code, NodeFilter, NodeScore, PreFilter, Profile, Scope, Shape, Status};
+use super::points::{NodeFilter, NodeScore, NodeView, PreFilter, Scope};
+use super::profile::Profile;
+use super::shape::Shape;
+use super::status::{Code, Status};
 use crate::metrics::Metrics;
 use crate::snapshot::{BitSet, Change, NodeIdx, Snapshot};
 

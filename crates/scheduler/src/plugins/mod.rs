@@ -29,7 +29,11 @@ pub mod volume_restrictions;
 pub mod volume_zone;
 pub mod workload_hold;
 
-use crate::framework::profile::Descriptor;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::framework::{Build, Catalog, Descriptor, Points, Profile};
 
 /// The default set, in the order in which filters run.
 pub const ALL: &[Descriptor] = &[
@@ -59,3 +63,13 @@ pub const ALL: &[Descriptor] = &[
 
 /// Plugins that follow the default set while a feature is on.
 pub const OF_GENERIC_WORKLOAD: &[Descriptor] = &[gang_scheduling::DESCRIPTOR];
+
+/// A profile with the plugins of the default configuration.
+pub fn default_profile(scheduler_name: &str, catalog: &Arc<Catalog>) -> Result<Profile, String> {
+    let mut points = Points::default();
+    for descriptor in ALL {
+        let parts = (descriptor.build)(&Build { args: &Value::Null, catalog })?;
+        points.add(parts, descriptor.weight);
+    }
+    Ok(Profile::new(scheduler_name, points, 0))
+}

@@ -132,9 +132,9 @@ mod tests {
     use super::*;
     use crate::cache::Cache;
     use crate::framework::Catalog;
+    use crate::framework::work::Work;
     use crate::health::Awareness;
     use crate::plugins::testing::{PodBuilder, node, object, pod, profile_with};
-    use crate::work::Work;
     use serde_json::{Value, json};
     use std::time::Duration;
 

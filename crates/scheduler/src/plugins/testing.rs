@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 
 use crate::framework::points::NodeView;
 use crate::framework::profile::{Build, Descriptor};
+use crate::framework::work::Work;
 use crate::framework::{Catalog, PodInfo, Points, Profile, Status};
 use crate::schedule_one::check_node;
 use crate::snapshot::{NodeIdx, PlacedPod, Snapshot};
-use crate::work::Work;
 
 #[derive(Clone)]
 pub struct PodBuilder(Pod);

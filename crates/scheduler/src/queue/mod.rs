@@ -13,7 +13,7 @@ use std::time::Duration;
 use groups::Waiters;
 pub use groups::{Ended, PoppedGroup, Ready};
 
-use crate::extender;
+use crate::diagnosis::EXTENDER;
 use crate::framework::{Changed, ClusterEvent, PodInfo, Profiles, Status};
 use crate::metrics::{Metric, Metrics};
 
@@ -235,7 +235,7 @@ impl Queue {
             }
         }
         // An extender does not say what would help.
-        candidates.extend(self.by_plugin.get(extender::NAME).into_iter().flatten().cloned());
+        candidates.extend(self.by_plugin.get(EXTENDER).into_iter().flatten().cloned());
         for uid in candidates {
             if self.helps(profiles, &uid, event, change) {
                 self.release(profiles, &uid, now, event.label());
@@ -283,7 +283,7 @@ impl Queue {
     fn helps(&self, profiles: &Profiles, uid: &str, event: ClusterEvent, change: &Changed) -> bool {
         let Some(waiting) = self.pods.get(uid) else { return false };
         let Some((_, profile)) = profiles.find(waiting.info.scheduler_name()) else { return false };
-        if waiting.plugins.contains(extender::NAME) {
+        if waiting.plugins.contains(EXTENDER) {
             return true;
         }
         let plugins = waiting.plugins.iter().filter_map(|name| profile.plugin(name));
@@ -494,7 +494,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framework::{Action, Profile, Resource};
+    use crate::framework::{Action, Resource};
     use crate::plugins::testing::{PodBuilder, node, pod};
     use k8s_openapi::api::core::v1::{Node, Pod};
 
@@ -506,7 +506,7 @@ mod tests {
 
     fn profile() -> Profiles {
         let catalog = std::sync::Arc::default();
-        Profiles::new(vec![Profile::default_profile("default-scheduler", &catalog).unwrap()])
+        Profiles::new(vec![crate::plugins::default_profile("default-scheduler", &catalog).unwrap()])
     }
 
     fn node_event(actions: Action) -> ClusterEvent {

@@ -16,6 +16,7 @@ pub use log::{Change, Log};
 pub use row::{NodeRow, PlacedPod};
 
 use crate::framework::footprint::Footprint;
+use crate::framework::terms::Namespaces;
 
 /// A node's place in the table: it keeps it while it exists.
 pub type NodeIdx = u32;
@@ -57,7 +58,7 @@ pub struct Snapshot {
     counted: BTreeMap<u64, Counted>,
     /// The footprints that carry inter-pod (anti-)affinity of their own.
     with_terms: BTreeSet<u64>,
-    namespaces: HashMap<Box<str>, BTreeMap<String, String>>,
+    namespaces: Namespaces,
     /// Waiting pods for which room was made, by node name.
     nominated: BTreeMap<Box<str>, Vec<Arc<PlacedPod>>>,
     log: Log,
@@ -132,9 +133,9 @@ impl Snapshot {
         self.with_terms.iter().filter_map(|id| self.counted.get(id))
     }
 
-    /// A namespace's labels, if it is known.
-    pub fn namespace_labels(&self, name: &str) -> Option<&BTreeMap<String, String>> {
-        self.namespaces.get(name)
+    /// The labels of the namespaces that are known.
+    pub fn namespaces(&self) -> &Namespaces {
+        &self.namespaces
     }
 
     /// Waiting pods for which room was made, by node name.

@@ -18,14 +18,15 @@ use thiserror::Error;
 use crate::cache::Cache;
 use crate::config::{ConfigError, Configuration};
 use crate::explain::explain;
-use crate::framework::points::{NodeView, make_room};
+use crate::framework::points::NodeView;
+use crate::framework::rooms::make_room;
+use crate::framework::work::Work;
 use crate::framework::{Attempt, Catalog, PodInfo, Profile, Profiles, Room};
 use crate::groups::Groups;
 use crate::health::Health;
 use crate::health_watch::CONDITION as PODS_FAIL_TO_START;
 use crate::schedule_one::{Cycles, Outcome};
 use crate::snapshot::{NodeIdx, Snapshot};
-use crate::work::Work;
 use gangs::Unit;
 use report::{Change, Explanation, NodeReport, Objection, Placement, PluginScore, Simulation, Victim};
 

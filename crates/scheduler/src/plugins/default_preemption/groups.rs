@@ -208,7 +208,7 @@ fn under_way(groups: &Groups, attempt: &GroupAttempt, cluster: &Snapshot, wanted
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framework::{Catalog, PodInfo, Profile};
+    use crate::framework::{Catalog, PodInfo};
     use crate::plugins::testing::{NodeBuilder, PodBuilder, cluster, node, pod, pod_group};
     use crate::schedule_one::{Cycles, Outcome};
     use k8s_openapi::api::scheduling::v1beta1::{AllDisruptionMode, DisruptionMode};
@@ -234,7 +234,7 @@ mod tests {
             pod.metadata.uid = Some(format!("there-{n}"));
             groups.set_pod(&pod);
         }
-        let profile = Profile::default_profile("default-scheduler", &catalog).unwrap();
+        let profile = crate::plugins::default_profile("default-scheduler", &catalog).unwrap();
         let cluster = cluster(nodes, there);
         let (pod, mut cycles) = (PodInfo::new(&incoming.build()), Cycles::new(1));
         let Outcome::NoFit(diagnosis) = cycles.schedule(0, &profile, &cluster, &pod) else {

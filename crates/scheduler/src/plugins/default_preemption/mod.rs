@@ -291,7 +291,7 @@ fn unhelpful(attempt: &Attempt, failures: Vec<(NodeIdx, Status)>) -> Diagnosis {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::framework::{PodInfo, Profile};
+    use crate::framework::PodInfo;
     use crate::plugins::testing::{PodBuilder, cluster, labelled, node, pod};
     use crate::schedule_one::{Cycles, Outcome};
     use k8s_openapi::api::policy::v1::{PodDisruptionBudgetSpec, PodDisruptionBudgetStatus};
@@ -321,7 +321,7 @@ mod tests {
     ) -> String {
         let catalog = Arc::new(Catalog::default());
         budgets.into_iter().for_each(|b| catalog.put(b));
-        let profile = Profile::default_profile("default-scheduler", &catalog).unwrap();
+        let profile = crate::plugins::default_profile("default-scheduler", &catalog).unwrap();
         let cluster = cluster(vec![node("a"), node("b"), node("c")], there);
         let (pod, mut cycles) = (PodInfo::new(&incoming.build()), Cycles::new(1));
         let Outcome::NoFit(diagnosis) = cycles.schedule(0, &profile, &cluster, &pod) else {

@@ -48,7 +48,7 @@ impl Rules {
         let mut rules = Self {
             incoming: Arc::clone(incoming),
             near: terms.required.iter().map(|t| counts(&t.topology_key)).collect(),
-            self_match: terms.required.iter().all(|t| t.matches(incoming, cluster)),
+            self_match: terms.required.iter().all(|t| t.matches(incoming, cluster.namespaces())),
             away: terms.required_anti.iter().map(|t| counts(&t.topology_key)).collect(),
             existing: Vec::new(),
             known: HashMap::new(),
@@ -81,11 +81,15 @@ impl Rules {
             return Arc::clone(effect);
         }
         let terms = &self.incoming.terms;
-        let near = !terms.required.is_empty() && terms.required.iter().all(|t| t.matches(footprint, cluster));
-        let meant = |(_, t): &(usize, &crate::framework::terms::Term)| t.matches(footprint, cluster);
+        let near = !terms.required.is_empty()
+            && terms.required.iter().all(|t| t.matches(footprint, cluster.namespaces()));
+        let meant =
+            |(_, t): &(usize, &crate::framework::terms::Term)| t.matches(footprint, cluster.namespaces());
         let away = terms.required_anti.iter().enumerate().filter(meant).map(|(at, _)| at).collect();
         let mut own = Vec::new();
-        for term in footprint.terms.required_anti.iter().filter(|t| t.matches(&self.incoming, cluster)) {
+        for term in
+            footprint.terms.required_anti.iter().filter(|t| t.matches(&self.incoming, cluster.namespaces()))
+        {
             let known = self.existing.iter().position(|counts| counts.key == term.topology_key);
             own.push(known.unwrap_or_else(|| {
                 self.existing.push(DomainCounts::new(cluster, &term.topology_key));

@@ -53,7 +53,7 @@ impl Weights {
         let (own, theirs) = (&incoming.terms, &footprint.terms);
         let mut effect = Vec::new();
         let mut add = |term: &Term, weight: i64, target: &Footprint| {
-            if weight == 0 || !term.matches(target, cluster) {
+            if weight == 0 || !term.matches(target, cluster.namespaces()) {
                 return;
             }
             let known = self.weights.iter().position(|w| w.key == term.topology_key);

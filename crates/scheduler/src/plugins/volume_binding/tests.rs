@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::cache::Cache;
+use crate::framework::work::Work;
 use crate::framework::{Build, Catalog};
 use crate::plugins::testing::{PodBuilder, labelled, node, object, pod, profile_with, verdicts_of};
-use crate::work::Work;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 const IMMEDIATE_CLASS: &str = "now";
