@@ -5,38 +5,13 @@ use std::path::{Path, PathBuf};
 
 use super::archive::ArchiveError;
 use super::builder::BuildError;
+pub use super::content_error::ContentError;
 use super::digest::Digest;
+pub use super::error_kind::ErrorKind;
 use super::layers::LayerError;
 use super::oci::DocumentError;
 use super::reference::ReferenceError;
 use super::registry::RegistryError;
-
-/// The coarse reason, for callers that act on it (an ErrImagePull's wording, an exit code).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ErrorKind {
-    NotFound,
-    Unauthorized,
-    Network,
-    InvalidReference,
-    DigestMismatch,
-    InvalidImage,
-    AlreadyExists,
-    Io,
-}
-
-impl ErrorKind {
-    /// The gRPC code a CRI runtime answers with, as it is spelled in the kubelet's messages.
-    pub fn code(self) -> &'static str {
-        match self {
-            ErrorKind::NotFound => "NotFound",
-            ErrorKind::InvalidReference => "InvalidArgument",
-            ErrorKind::DigestMismatch => "FailedPrecondition",
-            ErrorKind::AlreadyExists => "AlreadyExists",
-            ErrorKind::Network => "Unavailable",
-            ErrorKind::Unauthorized | ErrorKind::InvalidImage | ErrorKind::Io => "Unknown",
-        }
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -74,31 +49,6 @@ pub enum ImageError {
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("the worker thread for {0} panicked")]
     Panicked(&'static str),
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ContentError {
-    #[error("blob {0}: not found")]
-    Missing(Digest),
-    #[error("digest mismatch: content is {actual}, expected {expected}")]
-    Mismatch { expected: Digest, actual: Digest },
-    #[error("content is {actual} bytes, expected {expected}")]
-    Size { expected: u64, actual: u64 },
-    #[error("blob {digest} of {size} bytes is larger than the limit of {limit}")]
-    TooLarge { digest: Digest, size: u64, limit: u64 },
-    #[error("cannot {action} {}", path.display())]
-    Io { action: &'static str, path: PathBuf, source: io::Error },
-}
-
-impl ContentError {
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            ContentError::Missing(_) => ErrorKind::NotFound,
-            ContentError::Mismatch { .. } | ContentError::Size { .. } => ErrorKind::DigestMismatch,
-            ContentError::TooLarge { .. } => ErrorKind::InvalidImage,
-            ContentError::Io { .. } => ErrorKind::Io,
-        }
-    }
 }
 
 impl ImageError {

@@ -5,6 +5,7 @@
 //! go on; the socket closes by itself when the program takes over.
 
 mod app_armor;
+mod failure;
 pub(super) mod null_device;
 mod process;
 mod root;
@@ -15,16 +16,13 @@ mod terminal;
 mod user_namespace;
 mod working_folder;
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use serde::{Deserialize, Serialize};
-
 use super::cgroups::JoinHandles;
-use super::socket;
 use super::spec::IdRange;
 use super::status::TerminalSize;
-use super::sys::{self, errno_text};
+use super::sys;
+pub use failure::{Failure, MAX_REPORT_BYTES, report_failure};
 use process::Entry;
 pub use process::Process;
 use root::Root;
@@ -33,24 +31,6 @@ pub use sibling::SIBLING_REPORT;
 pub use standard_streams::Stdio;
 pub use terminal::TERMINAL_REPORT;
 pub use user_namespace::enter as enter_user_namespace;
-
-/// What a report may have, and how much of it is the message: escapes make a byte up to six times as long.
-pub const MAX_REPORT_BYTES: usize = 16 << 10;
-const MAX_MESSAGE_BYTES: usize = 2 << 10;
-
-/// Why a process could not start; worded as runc words it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    pub message: String,
-    pub exit_code: i32,
-}
-
-impl Failure {
-    /// A step of the set-up that failed, as `what: errno`.
-    pub(super) fn step(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Failure {
-        move |error| Failure { message: format!("{what}: {}", errno_text(&error)), exit_code: 128 }
-    }
-}
 
 /// How the process gets to its surroundings.
 pub enum Surroundings<'a> {
@@ -99,13 +79,6 @@ pub fn run(launch: Launch<'_>) -> ! {
     let exit_code = failure.exit_code;
     report_failure(launch.report.as_fd(), failure);
     sys::exit_now(exit_code)
-}
-
-pub fn report_failure(report: BorrowedFd<'_>, mut failure: Failure) {
-    // A message that the socket does not take would pass for a start.
-    failure.message.truncate(failure.message.floor_char_boundary(MAX_MESSAGE_BYTES));
-    let text = serde_json::to_vec(&failure).unwrap_or_default();
-    let _ = socket::send(report, &text, &[]);
 }
 
 fn prepare_and_exec(launch: &Launch<'_>) -> Result<std::convert::Infallible, Failure> {
