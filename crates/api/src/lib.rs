@@ -20,6 +20,7 @@ pub mod object;
 pub mod prepare;
 pub mod quota;
 pub mod resource;
+pub mod resource_ref;
 pub mod resources;
 pub mod scale;
 pub mod strategy;

@@ -1,16 +1,13 @@
 //! The table of served resources: one [`Resource`] each, with its names, verbs, subresources, columns and strategy.
 
-use std::ops::Deref;
-use std::sync::Arc;
+use serde_json::Value;
 
-use serde_json::{Value, json};
-
-use crate::custom::CustomResource;
 use crate::header::Header;
 use crate::kind::ResourceType;
 use crate::object::Object;
 use crate::strategy::Strategy;
 use crate::table;
+pub use crate::table::{CellContext, Column};
 
 /// One served resource: everything the generic handlers need to know about it.
 pub struct Resource {
@@ -36,74 +33,6 @@ pub struct Resource {
     pub deprecated: Option<&'static str>,
     /// Set where objects of this resource are stored as another one.
     pub stored_as: Option<&'static StoredAs>,
-}
-
-/// A served resource: one of the table's, or one that a CustomResourceDefinition describes at run time.
-///
-/// It reads as the [`Resource`] itself; what cannot be static (strategy, columns) has a method of its own here, which is
-/// the one to use.
-#[derive(Clone)]
-pub enum ResourceRef {
-    BuiltIn(&'static Resource),
-    Custom(Arc<CustomResource>),
-}
-
-impl Deref for ResourceRef {
-    type Target = Resource;
-
-    fn deref(&self) -> &Resource {
-        match self {
-            Self::BuiltIn(resource) => resource,
-            Self::Custom(custom) => &custom.resource,
-        }
-    }
-}
-
-impl From<&'static Resource> for ResourceRef {
-    fn from(resource: &'static Resource) -> Self {
-        Self::BuiltIn(resource)
-    }
-}
-
-impl ResourceRef {
-    pub fn strategy(&self) -> &dyn Strategy {
-        match self {
-            Self::BuiltIn(resource) => resource.strategy,
-            Self::Custom(custom) => &**custom,
-        }
-    }
-
-    /// Sets what the user left out, and drops what may not be set here, given what is there already.
-    pub fn default(&self, object: &mut Value, old: Option<&Value>) {
-        self.strategy().default(object);
-        // Who asked is warned elsewhere; what a webhook or policy adds is not kept either.
-        crate::dropped::drop_fields(self.types, object);
-        crate::core::pod::drop_gated(self.types, object, old);
-    }
-
-    /// What a CustomResourceDefinition says of it; `None` for built-in resources.
-    pub fn custom(&self) -> Option<&Arc<CustomResource>> {
-        match self {
-            Self::BuiltIn(_) => None,
-            Self::Custom(custom) => Some(custom),
-        }
-    }
-
-    /// The columns of a table, as the Table kind lists them.
-    pub fn column_definitions(&self) -> Value {
-        match self {
-            Self::BuiltIn(resource) => resource.columns.iter().map(Column::definition).collect(),
-            Self::Custom(custom) => custom.columns.definitions(),
-        }
-    }
-
-    /// The cells of one table row.
-    pub fn row(&self, object: &Object, context: &CellContext) -> Vec<Value> {
-        match self {
-            Self::BuiltIn(resource) => (resource.cells)(object, context),
-            Self::Custom(custom) => custom.columns.cells(object, context),
-        }
-    }
 }
 
 /// How a resource shares the storage of another one: `events.k8s.io` Events are core Events.
@@ -203,47 +132,10 @@ fn selector_path(types: ResourceType, path: &str) -> &str {
     }
 }
 
-/// What cells need besides the object.
-pub struct CellContext {
-    pub now: jiff::Timestamp,
-}
-
 /// One subresource, as discovery shows it: `pods/status`.
 pub struct Subresource {
     pub name: &'static str,
     /// Group, version and kind of its body where they differ from the parent's: `("autoscaling", "v1", "Scale")`.
     pub body: Option<(&'static str, &'static str, &'static str)>,
     pub verbs: &'static [&'static str],
-}
-
-/// A table column, as `kubectl get` shows it.
-pub struct Column {
-    pub name: &'static str,
-    /// `string`, `integer`, `date`, `boolean`.
-    pub type_: &'static str,
-    /// `name` for the name column, otherwise empty.
-    pub format: &'static str,
-    /// 0: always shown; 1 and above: with `-o wide`.
-    pub priority: i32,
-    pub description: &'static str,
-}
-
-impl Column {
-    /// As the Table kind writes it.
-    pub fn definition(&self) -> Value {
-        json!({
-            "name": self.name, "type": self.type_, "format": self.format,
-            "description": self.description, "priority": self.priority,
-        })
-    }
-
-    /// A column that is always shown.
-    pub const fn new(name: &'static str, type_: &'static str, description: &'static str) -> Self {
-        Self { name, type_, format: "", priority: 0, description }
-    }
-
-    /// A column of `-o wide`.
-    pub const fn wide(name: &'static str, type_: &'static str, description: &'static str) -> Self {
-        Self { name, type_, format: "", priority: 1, description }
-    }
 }

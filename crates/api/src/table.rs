@@ -6,10 +6,46 @@ use std::fmt::Display;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::object::Object;
-use crate::resource::{CellContext, Column};
+
+/// What cells need besides the object.
+pub struct CellContext {
+    pub now: jiff::Timestamp,
+}
+
+/// A table column, as `kubectl get` shows it.
+pub struct Column {
+    pub name: &'static str,
+    /// `string`, `integer`, `date`, `boolean`.
+    pub type_: &'static str,
+    /// `name` for the name column, otherwise empty.
+    pub format: &'static str,
+    /// 0: always shown; 1 and above: with `-o wide`.
+    pub priority: i32,
+    pub description: &'static str,
+}
+
+impl Column {
+    /// As the Table kind writes it.
+    pub fn definition(&self) -> Value {
+        json!({
+            "name": self.name, "type": self.type_, "format": self.format,
+            "description": self.description, "priority": self.priority,
+        })
+    }
+
+    /// A column that is always shown.
+    pub const fn new(name: &'static str, type_: &'static str, description: &'static str) -> Self {
+        Self { name, type_, format: "", priority: 0, description }
+    }
+
+    /// A column of `-o wide`.
+    pub const fn wide(name: &'static str, type_: &'static str, description: &'static str) -> Self {
+        Self { name, type_, format: "", priority: 1, description }
+    }
+}
 
 /// The name column, which every table begins with.
 pub const NAME: Column = Column {

@@ -3,7 +3,8 @@
 
 use bytes::Bytes;
 use knarr_api::object::Object;
-use knarr_api::resource::{CellContext, Resource, ResourceRef};
+use knarr_api::resource::{CellContext, Resource};
+use knarr_api::resource_ref::ResourceRef;
 use knarr_api::resources;
 use knarr_apimachinery::schema;
 use serde_json::Value;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use knarr_api::object::Object;
-use knarr_api::resource::{CellContext, ResourceRef};
+use knarr_api::resource::CellContext;
+use knarr_api::resource_ref::ResourceRef;
 use serde_json::{Map, Value, json};
 
 /// What a table row carries of its object.

@@ -9,7 +9,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Lister, Patch, Result};
 use serde_json::json;
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "clusterrole-aggregation-controller",

@@ -14,12 +14,13 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Informer, Lister, Result};
 
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
-use crate::owners::{controller_reference, still_owns};
-use crate::subsets::repack;
-use crate::trigger_times;
-use crate::written::{CATCH_UP, Written};
+use crate::support::owners::{controller_reference, still_owns};
+use crate::support::refusals::namespace_is_terminating;
+use crate::support::subsets::repack;
+use crate::support::trigger_times;
+use crate::support::written::{CATCH_UP, Written};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "endpointslice-mirroring-controller",

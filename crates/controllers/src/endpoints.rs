@@ -12,16 +12,17 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Lister, Result};
 
+use crate::context::{Context, Descriptor};
 use crate::endpoint_slice::wake_services;
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
-use crate::pod_state::is_ready;
-use crate::service_pods::{
+use crate::support::pod_state::is_ready;
+use crate::support::refusals::namespace_is_terminating;
+use crate::support::service_pods::{
     Port, by_ports, hostname_in, is_headless, is_terminating, node_of, pod_ip, publishes_not_ready,
     selector_of,
 };
-use crate::subsets::repack;
-use crate::trigger_times::{TriggerTimes, annotate};
-use crate::written::{CATCH_UP, Written};
+use crate::support::subsets::repack;
+use crate::support::trigger_times::{TriggerTimes, annotate};
+use crate::support::written::{CATCH_UP, Written};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "endpoints-controller", run: |cx| Box::pin(async move { run(cx).await }) };

@@ -10,8 +10,9 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Lister, Result};
 
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
-use crate::owners::still_owns;
+use crate::context::{Context, Descriptor};
+use crate::support::owners::still_owns;
+use crate::support::refusals::namespace_is_terminating;
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "ephemeral-volume-controller", run: |cx| Box::pin(async move { run(cx).await }) };

@@ -17,7 +17,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Lister, Patch, Result};
 use serde_json::{Value, json};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "legacy-serviceaccount-token-cleaner-controller",

@@ -1,25 +1,17 @@
 //! The controllers: each watches objects and brings the cluster towards what they ask for. One file or folder each,
-//! one line in [`manager::ALL`].
+//! one line in [`list::ALL`].
 
-mod discovery;
-pub mod manager;
+mod context;
+mod list;
+mod manager;
 pub mod metrics;
 pub mod names;
-mod nodes;
-mod owners;
-mod pod_control;
-mod pod_disruption;
-mod pod_state;
 mod resource_claim;
 mod resource_quota;
-mod revisions;
-mod service_pods;
 mod settings;
-mod subsets;
+mod support;
 #[cfg(test)]
 mod testing;
-mod trigger_times;
-mod written;
 
 pub mod api_server_identity;
 mod attach_detach;
@@ -61,7 +53,8 @@ mod ttl_after_finished;
 mod validating_admission_policy_status;
 
 pub use certificates::CertificateSigner;
-pub use manager::{ClientOf, Context, Options, run, run_chosen};
+pub use context::{ClientOf, Context, Options};
+pub use manager::{run, run_chosen};
 pub use names::names;
 pub use service_account_tokens::TokenSigner;
 pub use settings::{AutoscalerSettings, NodeSettings, RecyclerSettings, Scrubbing, Settings};

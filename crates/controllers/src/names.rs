@@ -2,7 +2,7 @@
 //!
 //! Source: `cmd/kube-controller-manager/names` and the descriptors beside it.
 
-use crate::manager::ALL;
+use crate::list::ALL;
 
 /// The names of all controllers.
 pub fn names() -> impl Iterator<Item = &'static str> {

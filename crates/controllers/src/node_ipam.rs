@@ -12,7 +12,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Patch, Result};
 use serde_json::json;
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "node-ipam-controller", run: |cx| Box::pin(async move { run(cx).await }) };

@@ -9,11 +9,11 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
-use crate::nodes::{index_pods, is_ready, node_of, pods_on, taints};
-use crate::pod_disruption::{self, Disruption, mark_failed};
-use crate::pod_state::has_ended;
+use crate::support::nodes::{index_pods, is_ready, node_of, pods_on, taints};
+use crate::support::pod_disruption::{self, Disruption, mark_failed};
+use crate::support::pod_state::has_ended;
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "pod-garbage-collector-controller", run: |cx| Box::pin(async move { run(cx).await }) };

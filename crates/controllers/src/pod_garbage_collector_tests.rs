@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use knarr_apimachinery::status::StatusError;
 
 use super::*;
-use crate::pod_state::condition;
+use crate::support::pod_state::condition;
 use crate::testing::{World, at};
 
 fn pod(name: &str, node: &str, phase: &str) -> Pod {

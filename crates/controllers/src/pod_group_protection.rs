@@ -9,8 +9,8 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Result};
 
-use crate::manager::{Context, Descriptor};
-use crate::pod_state::has_ended;
+use crate::context::{Context, Descriptor};
+use crate::support::pod_state::has_ended;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "podgroup-protection-controller",

@@ -10,7 +10,8 @@ use knarr_client::transport::ListOptions;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::context::{Context, Descriptor};
+use crate::support::refusals::namespace_is_terminating;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "root-ca-certificate-publisher-controller",

@@ -8,7 +8,8 @@ use knarr_api::kind::Kind;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::context::{Context, Descriptor};
+use crate::support::refusals::namespace_is_terminating;
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "serviceaccount-controller", run: |cx| Box::pin(async move { run(cx).await }) };

@@ -14,7 +14,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 use serde_json::json;
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "service-cidr-controller", run: |cx| Box::pin(async move { run(cx).await }) };

@@ -14,7 +14,7 @@ use knarr_client::{Event, Result};
 
 use crate::api_server_identity::storage_versions::{servers, set_servers};
 use crate::api_server_identity::{NAMESPACE, is_identity};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "storageversion-garbage-collector-controller",

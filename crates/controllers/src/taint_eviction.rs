@@ -14,11 +14,11 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
-use crate::nodes::{index_pods, node_of, pods_on, taints};
-use crate::pod_disruption::{self, Disruption, mark};
-use crate::pod_state::condition;
+use crate::support::nodes::{index_pods, node_of, pods_on, taints};
+use crate::support::pod_disruption::{self, Disruption, mark};
+use crate::support::pod_state::condition;
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "taint-eviction-controller", run: |cx| Box::pin(async move { run(cx).await }) };

@@ -14,7 +14,7 @@ use knarr_testing::FakeApi;
 use tokio_util::sync::CancellationToken;
 
 use crate::certificates::CertificateSigner;
-use crate::manager::{Context, Descriptor, Options};
+use crate::context::{Context, Descriptor, Options};
 use crate::names::event_source;
 use crate::service_account_tokens::TokenSigner;
 use crate::settings::Settings;

@@ -10,8 +10,8 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 
+use crate::context::{Context, Descriptor};
 use crate::job::{COMPLETE, FAILED, condition};
-use crate::manager::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "ttl-after-finished-controller", run: |cx| Box::pin(async move { run(cx).await }) };

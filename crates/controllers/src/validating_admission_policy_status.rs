@@ -11,7 +11,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Lister, Result};
 use serde_json::{Value, json};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "validatingadmissionpolicy-status-controller",

@@ -6,7 +6,7 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use serde_json::Value;
 
 use crate::apps::validation;
-use crate::core::persistentvolumeclaim;
+use crate::core::claim_spec;
 use crate::core::pod::default_template;
 use crate::core::pod::warnings::claim_spec;
 use crate::defaults::{blank, child, existing, items, text, unset};
@@ -74,7 +74,7 @@ impl Strategy for Rules {
             claim.insert("apiVersion".to_owned(), Value::from("v1"));
             claim.insert("kind".to_owned(), Value::from("PersistentVolumeClaim"));
             blank(child(claim, "status"), "phase", "Pending");
-            persistentvolumeclaim::default_spec(child(claim, "spec"));
+            claim_spec::default_spec(child(claim, "spec"));
         }
     }
 
@@ -166,7 +166,7 @@ fn validate_spec(object: &Object, set: &api::StatefulSet, created: bool) -> Erro
     for (i, claim) in spec.volume_claim_templates.iter().flatten().enumerate().filter(|_| created) {
         let path = path.child("volumeClaimTemplates").index(i).child("spec");
         let claim = claim.spec.clone().unwrap_or_default();
-        persistentvolumeclaim::validate_claim_spec(&mut errors, &path, &claim);
+        claim_spec::validate_claim_spec(&mut errors, &path, &claim);
     }
     let start = spec.ordinals.as_ref().and_then(|o| o.start);
     for (field, n) in

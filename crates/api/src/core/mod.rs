@@ -1,6 +1,8 @@
 //! The core group, `v1`.
 
+mod access_modes;
 pub mod binding;
+pub(crate) mod claim_spec;
 pub mod componentstatus;
 pub mod configmap;
 pub mod endpoints;
@@ -17,4 +19,5 @@ pub mod resourcequota;
 pub mod secret;
 pub mod service;
 pub mod serviceaccount;
+pub mod storage_class_name;
 pub mod volume_sources;

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
-use crate::core::persistentvolumeclaim::validate_access_modes;
+use crate::core::access_modes::{access_modes, validate_access_modes};
 use crate::core::pod::default_network_volume;
 use crate::core::pod::validation::{host_path, node_selector};
 use crate::core::pod::warnings::node_selector_term;
+use crate::core::storage_class_name::{CLASS_ANNOTATION, class};
 use crate::core::volume_sources::{self, Of};
 use crate::defaults::{Fields, blank, child, existing, text, unset};
 use crate::kind::Kind;
@@ -71,27 +71,6 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
         table::age(o.metadata.creation_timestamp.as_ref(), cx),
         Value::from(spec.volume_mode.as_deref().unwrap_or("<unset>")),
     ]
-}
-
-/// `RWO,ROX,RWX,RWOP`, those that are there.
-pub(crate) fn access_modes(modes: &[String]) -> String {
-    const SHORT: [(&str, &str); 4] = [
-        ("ReadWriteOnce", "RWO"),
-        ("ReadOnlyMany", "ROX"),
-        ("ReadWriteMany", "RWX"),
-        ("ReadWriteOncePod", "RWOP"),
-    ];
-    let found = SHORT.iter().filter(|(mode, _)| modes.iter().any(|m| m == mode));
-    found.map(|(_, short)| *short).collect::<Vec<_>>().join(",")
-}
-
-/// Where the class of claims and volumes stood before it had a field.
-pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-
-/// The storage class; the old annotation goes before the field.
-pub(crate) fn class<'a>(metadata: &'a ObjectMeta, field: Option<&'a str>) -> &'a str {
-    let annotation = metadata.annotations.as_ref().and_then(|a| a.get(CLASS_ANNOTATION));
-    annotation.map(String::as_str).or(field).unwrap_or("")
 }
 
 struct Rules;

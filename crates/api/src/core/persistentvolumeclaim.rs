@@ -6,9 +6,11 @@ use knarr_apimachinery::field::{Error, ErrorList, Path};
 use knarr_apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
-use crate::core::persistentvolume::{CLASS_ANNOTATION, access_modes, class};
+use crate::core::access_modes::access_modes;
+use crate::core::claim_spec::{default_spec, validate_claim_spec};
 use crate::core::pod::warnings::claim_spec;
-use crate::defaults::{Fields, blank, child, unset};
+use crate::core::storage_class_name::{CLASS_ANNOTATION, class};
+use crate::defaults::{Fields, blank, child};
 use crate::kind::Kind;
 use crate::naming;
 use crate::object::Object;
@@ -70,11 +72,6 @@ fn cells(object: &Object, cx: &CellContext) -> Vec<Value> {
     ]
 }
 
-/// A claim's spec, wherever it stands.
-pub fn default_spec(spec: &mut Fields) {
-    unset(spec, "volumeMode", "Filesystem");
-}
-
 struct Rules;
 
 impl Strategy for Rules {
@@ -121,20 +118,6 @@ impl Strategy for Rules {
     }
 }
 
-const ACCESS_MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-
-/// Access modes of a claim or a volume.
-pub(crate) fn validate_access_modes(errors: &mut ErrorList, path: &Path, modes: &[String]) {
-    for mode in modes {
-        validate::supported_value(errors, path, mode, ACCESS_MODES);
-    }
-    let known = |mode: &&String| ACCESS_MODES.contains(&mode.as_str());
-    let single = modes.iter().any(|m| m == "ReadWriteOncePod");
-    if single && modes.iter().filter(known).any(|m| m != "ReadWriteOncePod") {
-        errors.push(Error::forbidden(path, "may not use ReadWriteOncePod with other access modes"));
-    }
-}
-
 fn storage_of(claim: &api::PersistentVolumeClaim) -> Option<Quantity> {
     let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
     Quantity::try_from(requests.get("storage")?).ok()
@@ -145,73 +128,6 @@ fn validate_claim(claim: &api::PersistentVolumeClaim) -> ErrorList {
     let spec = claim.spec.clone().unwrap_or_default();
     validate_claim_spec(&mut errors, &Path::new("spec"), &spec);
     errors
-}
-
-/// A claim's spec, wherever it stands.
-pub fn validate_claim_spec(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeClaimSpec) {
-    let modes = spec.access_modes.as_deref().unwrap_or_default();
-    if modes.is_empty() {
-        let why = "at least 1 access mode is required";
-        errors.push(Error::required(&path.child("accessModes"), why));
-    }
-    validate::label_selector(errors, &path.child("selector"), spec.selector.as_ref());
-    validate_access_modes(errors, &path.child("accessModes"), modes);
-    let at = path.child("resources").key("storage");
-    let requests = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
-    match requests.and_then(|r| r.get("storage")).map(Quantity::try_from) {
-        None => errors.push(Error::required(&at, "")),
-        Some(Ok(size)) if size.signum() <= 0 => {
-            errors.push(Error::invalid(&at, size.to_string(), "must be greater than zero"));
-        }
-        Some(_) => {}
-    }
-    let class_name = |errors: &mut ErrorList, field: &str, class: Option<&str>| {
-        if let Some(class) = class.filter(|c| !c.is_empty()) {
-            validate::dns_subdomain(errors, &path.child(field), class);
-        }
-    };
-    class_name(errors, "storageClassName", spec.storage_class_name.as_deref());
-    if let Some(mode) = &spec.volume_mode {
-        validate::supported_value(errors, &path.child("volumeMode"), mode, &["Block", "Filesystem"]);
-    }
-    data_sources(errors, path, spec);
-    class_name(errors, "volumeAttributesClassName", spec.volume_attributes_class_name.as_deref());
-}
-
-/// What a new volume is filled with: both fields say the same.
-fn data_sources(errors: &mut ErrorList, path: &Path, spec: &api::PersistentVolumeClaimSpec) {
-    let reference = |errors: &mut ErrorList, path: &Path, name: &str, kind: &str, group: Option<&str>| {
-        validate::required(errors, &path.child("name"), name);
-        validate::required(errors, &path.child("kind"), kind);
-        let group = group.unwrap_or("");
-        if group.is_empty() && kind != "PersistentVolumeClaim" {
-            let problem = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-            errors.push(Error::invalid(path, kind, problem));
-        }
-        if !group.is_empty() {
-            validate::dns_subdomain(errors, &path.child("apiGroup"), group);
-        }
-    };
-    if let Some(s) = &spec.data_source {
-        reference(errors, &path.child("dataSource"), &s.name, &s.kind, s.api_group.as_deref());
-    }
-    let Some(r) = &spec.data_source_ref else { return };
-    let at = path.child("dataSourceRef");
-    reference(errors, &at, &r.name, &r.kind, r.api_group.as_deref());
-    let namespace = r.namespace.as_deref().unwrap_or("");
-    if !namespace.is_empty() {
-        validate::dns_label(errors, &at.child("namespace"), namespace);
-    }
-    let Some(s) = &spec.data_source else { return };
-    let problem = if !namespace.is_empty() {
-        "may not be specified when dataSourceRef.namespace is specified"
-    } else if (&s.name, &s.kind, &s.api_group) != (&r.name, &r.kind, &r.api_group) {
-        "must match dataSourceRef"
-    } else {
-        return;
-    };
-    // Upstream shows a path where the value should be.
-    errors.push(validate::invalid_text(path, "{}", problem));
 }
 
 /// The sources that claims knew before there was a field for any kind.

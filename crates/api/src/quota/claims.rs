@@ -1,6 +1,6 @@
 //! What claims use: storage by class, and devices by class.
 
-use crate::core::persistentvolume::CLASS_ANNOTATION;
+use crate::core::storage_class_name::CLASS_ANNOTATION;
 use knarr_apimachinery::quantity::{Format, Quantity};
 use serde_json::Value;
 

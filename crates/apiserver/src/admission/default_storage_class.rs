@@ -1,7 +1,7 @@
 //! DefaultStorageClass: a claim that names no class gets the default one.
 
 use async_trait::async_trait;
-use knarr_api::core::persistentvolume::CLASS_ANNOTATION;
+use knarr_api::core::storage_class_name::CLASS_ANNOTATION;
 use knarr_api::storage::storageclass::DEFAULT_CLASSES;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! PersistentVolumeClaimResize: claims grow only where their storage class can.
 
 use async_trait::async_trait;
-use knarr_api::core::persistentvolume::CLASS_ANNOTATION;
+use knarr_api::core::storage_class_name::CLASS_ANNOTATION;
 use knarr_api::quota::list;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;

@@ -1,7 +1,7 @@
 //! What part of a collection a list or watch wants.
 
 use knarr_api::object::Object;
-use knarr_api::resource::ResourceRef;
+use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::selector::{FieldSelector, Selector};
 
 /// Fields by whose value watches are indexed: those that every node, or every waiter for one object, asks for.

@@ -19,7 +19,7 @@ fn cache() -> Cache {
     cache
 }
 
-fn pods() -> knarr_api::resource::ResourceRef {
+fn pods() -> knarr_api::resource_ref::ResourceRef {
     knarr_api::resources::find("", "pods").unwrap().into()
 }
 

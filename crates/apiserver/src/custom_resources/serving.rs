@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use knarr_api::apiextensions::definition::{Definition, compare_versions};
 use knarr_api::custom::CustomResource;
 use knarr_api::intern;
-use knarr_api::resource::ResourceRef;
+use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::status::StatusError;
 use serde_json::Value;
 use sha2::{Digest, Sha256};

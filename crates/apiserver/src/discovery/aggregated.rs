@@ -1,6 +1,6 @@
 //! Aggregated discovery: all groups, versions and resources in one document.
 
-use knarr_api::resource::ResourceRef;
+use knarr_api::resource_ref::ResourceRef;
 use serde_json::{Value, json};
 
 use super::legacy::group_versions;

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use knarr_api::resource::ResourceRef;
+use knarr_api::resource_ref::ResourceRef;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 

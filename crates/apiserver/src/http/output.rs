@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, VARY, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use knarr_api::object::Object;
-use knarr_api::resource::ResourceRef;
+use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::schema::protobuf::{self, EncodeError, ListEncoder};
 use knarr_apimachinery::status::StatusError;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use knarr_api::object::Object;
-use knarr_api::resource::{Resource, ResourceRef};
+use knarr_api::resource::Resource;
+use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::gvk::GroupResource;
 use knarr_apimachinery::schema::{self, Struct};
 use knarr_apimachinery::status::StatusError;

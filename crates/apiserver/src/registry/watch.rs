@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use knarr_api::resource::ResourceRef;
+use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::clock::Sleep;
 use knarr_apimachinery::status::StatusError;
 use tokio_util::sync::CancellationToken;

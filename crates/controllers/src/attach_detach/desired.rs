@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::CSIDriver;
 use knarr_api::kind::Kind;
 
 use super::names;
-use crate::pod_state::has_ended;
+use crate::support::pod_state::has_ended;
 
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 const KEEP_TERMINATED: &str = "volumes.kubernetes.io/keep-terminated-pod-volumes";

@@ -26,9 +26,9 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Result};
 use serde_json::json;
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
-use crate::written::CATCH_UP;
+use crate::support::written::CATCH_UP;
 use decide::{Detach, is_attached, multi_attach_text, volumes_attached};
 use desired::{Sources, Wanted, claim_name, of_node};
 use memory::Memory;

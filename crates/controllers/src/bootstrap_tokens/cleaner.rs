@@ -10,7 +10,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 
 use super::{expiration, is_token};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "token-cleaner-controller", run: |cx| Box::pin(async move { run(cx).await }) };

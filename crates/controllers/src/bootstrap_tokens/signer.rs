@@ -18,7 +18,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{for_signing, is_token};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "bootstrap-signer-controller", run: |cx| Box::pin(async move { run(cx).await }) };

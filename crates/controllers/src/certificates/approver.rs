@@ -15,7 +15,7 @@ use knarr_client::{Error, Event, Lister, Result};
 
 use super::serving::{self, Known};
 use super::{condition, usages_of};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "certificatesigningrequest-approving-controller",

@@ -9,7 +9,7 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "podcertificaterequest-cleaner-controller",

@@ -12,7 +12,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Lister, Result};
 
 use super::{CertificateSigner, condition, usages_of};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "certificatesigningrequest-signing-controller",

@@ -10,7 +10,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Lister, Result};
 use sha2::{Digest, Sha256};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "kube-apiserver-serving-clustertrustbundle-publisher-controller",

@@ -11,10 +11,11 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Result};
 
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
-use crate::owners::{controller_of, still_owns};
-use crate::written::{CATCH_UP, Written};
+use crate::support::owners::{controller_of, still_owns};
+use crate::support::refusals::namespace_is_terminating;
+use crate::support::written::{CATCH_UP, Written};
 use plan::{Plan, plan, reference};
 
 pub const DESCRIPTOR: Descriptor =

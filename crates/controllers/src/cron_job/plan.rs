@@ -14,7 +14,7 @@ use knarr_api::kind::Kind;
 use knarr_client::events::EventType;
 
 use crate::job::{COMPLETE, FAILED, condition, is_finished};
-use crate::owners::controller_reference;
+use crate::support::owners::controller_reference;
 
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 /// More missed times than these are told as a fault.

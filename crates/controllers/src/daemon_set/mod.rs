@@ -17,12 +17,12 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Lister, Result};
 
-use crate::manager::{Context, Descriptor};
-use crate::owners::controller_of;
-use crate::pod_control::PodControl;
-use crate::pod_state::available_in;
-use crate::revisions::{Revisions, hash_of};
-use crate::written::CATCH_UP;
+use crate::context::{Context, Descriptor};
+use crate::support::owners::controller_of;
+use crate::support::pod_control::PodControl;
+use crate::support::pod_state::available_in;
+use crate::support::revisions::{Revisions, hash_of};
+use crate::support::written::CATCH_UP;
 use plan::{GENERATION_ANNOTATION, GENERATION_LABEL, HASH_LABEL, View, Why, Work, by_node};
 
 pub const DESCRIPTOR: Descriptor =

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use knarr_api::core::pod::placement::{node_matches, required_terms, taints, tolerated, tolerations};
 use knarr_api::kind::Kind;
 
-use crate::pod_control::pod_from;
+use crate::support::pod_control::pod_from;
 
 const NAME_FIELD: &str = "metadata.name";
 

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_api::kind::Kind;
 
 use super::nodes::{Fit, fit, node_of};
-use crate::pod_state::{has_ended, is_available, is_ready};
+use crate::support::pod_state::{has_ended, is_available, is_ready};
 
 pub const GENERATION_LABEL: &str = "pod-template-generation";
 pub const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";

@@ -21,10 +21,11 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Informer, ListOptions, Lister, Patch, Result};
 
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
-use crate::owners::{Claim, adopt_patch, claim, controller_of, release_patch, still_owns};
-use crate::pod_state::has_ended;
-use crate::written::{CATCH_UP, Written, may_be_done};
+use crate::context::{Context, Descriptor};
+use crate::support::owners::{Claim, adopt_patch, claim, controller_of, release_patch, still_owns};
+use crate::support::pod_state::has_ended;
+use crate::support::refusals::namespace_is_terminating;
+use crate::support::written::{CATCH_UP, Written, may_be_done};
 use sizes::{Resize, replicas};
 
 pub const DESCRIPTOR: Descriptor =

@@ -9,7 +9,7 @@ use knarr_api::kind::Kind;
 use knarr_apimachinery::names::{DNS_SUBDOMAIN_MAX, safe_encode};
 
 use super::sizes::{limits, newest, replicas, sum, wanted};
-use crate::owners::controller_reference;
+use crate::support::owners::controller_reference;
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";

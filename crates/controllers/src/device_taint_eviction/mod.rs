@@ -23,9 +23,9 @@ use serde_json::json;
 
 use self::decide::{Eviction, NO_EXECUTE, Seen, allocated, newest, selects};
 use self::rule_status::{Counts, condition, known};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{Metric, add, record};
-use crate::pod_disruption::{self, Disruption, mark};
+use crate::support::pod_disruption::{self, Disruption, mark};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "device-taint-eviction-controller", run: |cx| Box::pin(async move { run(cx).await }) };

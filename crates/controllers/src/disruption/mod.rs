@@ -17,8 +17,8 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Lister, Result};
 
-use crate::manager::{Context, Descriptor};
-use crate::owners::controller_of;
+use crate::context::{Context, Descriptor};
+use crate::support::owners::controller_of;
 use plan::{expected, failed, needs_scale, outcome};
 use scale::Scales;
 

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_api::kind::Kind;
 
-use crate::owners::controller_of;
-use crate::pod_state::is_ready;
+use crate::support::owners::controller_of;
+use crate::support::pod_state::is_ready;
 
 /// An evicted pod that is not being deleted after this long counts as undisturbed again.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_secs(120);

@@ -12,8 +12,8 @@ use knarr_api::kind::Kind;
 use knarr_client::{Client, Error, Lister, Result};
 use serde_json::Value;
 
-use crate::discovery::Discovery;
-use crate::owners::controller_of;
+use crate::support::discovery::Discovery;
+use crate::support::owners::controller_of;
 
 pub struct Scales {
     pub client: Client,

@@ -11,9 +11,9 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Patch, Result};
 use serde_json::json;
 
-use crate::manager::Context;
-use crate::pod_disruption;
-use crate::pod_state::{condition, has_ended};
+use crate::context::Context;
+use crate::support::pod_disruption;
+use crate::support::pod_state::{condition, has_ended};
 
 /// So long a pod that is to go may take until its deletion.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(120);

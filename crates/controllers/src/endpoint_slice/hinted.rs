@@ -9,7 +9,7 @@ use knarr_client::events::EventType;
 
 use super::plan::{Plan, ZONE};
 use super::topology::{Counts, Shares, hint, is_asked_for};
-use crate::nodes::is_ready;
+use crate::support::nodes::is_ready;
 
 const ENABLED: &str = "TopologyAwareHintsEnabled";
 const DISABLED: &str = "TopologyAwareHintsDisabled";

@@ -20,13 +20,14 @@ use knarr_client::{Event, Informer, Lister, Result};
 
 use self::hinted::{Hinted, nodes_differ};
 use self::sizes::AllSizes;
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
-use crate::nodes::{index_pods, pods_on};
-use crate::owners::still_owns;
-use crate::service_pods::{endpoints_differ, selector_of};
-use crate::trigger_times::{TriggerTimes, annotate};
-use crate::written::{CATCH_UP, Written};
+use crate::support::nodes::{index_pods, pods_on};
+use crate::support::owners::still_owns;
+use crate::support::refusals::namespace_is_terminating;
+use crate::support::service_pods::{endpoints_differ, selector_of};
+use crate::support::trigger_times::{TriggerTimes, annotate};
+use crate::support::written::{CATCH_UP, Written};
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "endpointslice-controller", run: |cx| Box::pin(async move { run(cx).await }) };

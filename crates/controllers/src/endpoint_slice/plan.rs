@@ -12,9 +12,9 @@ use knarr_api::kind::Kind;
 
 use super::packing::{key, pack};
 use super::topology;
-use crate::owners::controller_reference;
-use crate::pod_state::is_ready;
-use crate::service_pods::{
+use crate::support::owners::controller_reference;
+use crate::support::pod_state::is_ready;
+use crate::support::service_pods::{
     Port, by_ports, hostname_in, is_headless, is_terminating, node_of, pod_ip, publishes_not_ready,
 };
 

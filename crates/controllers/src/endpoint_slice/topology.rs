@@ -11,7 +11,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointHints, EndpointSlice, Fo
 use knarr_apimachinery::quantity::Quantity;
 
 use super::plan::{Plan, ZONE};
-use crate::nodes::is_ready;
+use crate::support::nodes::is_ready;
 
 /// Annotations that ask for it, the older one first.
 pub const ANNOTATIONS: [&str; 2] =

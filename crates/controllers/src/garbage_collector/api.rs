@@ -8,7 +8,7 @@ use knarr_client::{Client, Patch};
 use serde_json::{Value, json};
 
 use super::identity::{Identity, Meta, Reference};
-use crate::discovery::Discovery;
+use crate::support::discovery::Discovery;
 
 /// Attempts of a write that others get in the way of.
 const ATTEMPTS: u32 = 5;

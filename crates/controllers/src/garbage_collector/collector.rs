@@ -13,8 +13,8 @@ use super::api::{Error, Remote, Result, resource_of};
 use super::decide::{Owner, Verdict, decide};
 use super::graph::{Effects, Graph, View};
 use super::identity::{FOREGROUND, Identity, Meta, ORPHAN, Reference, Uid};
-use crate::discovery::Discovery;
-use crate::manager::Context;
+use crate::context::Context;
+use crate::support::discovery::Discovery;
 
 /// Patches of dependents under way at once.
 const BATCH: usize = 16;

@@ -15,8 +15,8 @@ mod monitors;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::discovery::Discovery;
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
+use crate::support::discovery::Discovery;
 use collector::{Collector, Work};
 use monitors::Monitors;
 

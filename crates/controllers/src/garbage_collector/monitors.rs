@@ -9,8 +9,8 @@ use knarr_client::reflector::{self, Handler, Reflector};
 use tokio_util::sync::CancellationToken;
 
 use super::collector::{Collector, Names};
-use crate::discovery::{Discovery, Served};
-use crate::manager::Context;
+use crate::context::Context;
+use crate::support::discovery::{Discovery, Served};
 
 /// Whether objects of the resource stand in the graph. Events are many, owned by none, and expire by themselves.
 fn is_monitored(served: &Served) -> bool {

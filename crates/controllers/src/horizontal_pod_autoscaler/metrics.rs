@@ -14,7 +14,7 @@ use knarr_client::Client;
 use serde_json::Value;
 
 use super::replicas::{Metrics, PodMetric};
-use crate::discovery::Discovery;
+use crate::support::discovery::Discovery;
 
 /// Over what a custom metric was measured that does not say it.
 const WINDOW: Duration = Duration::from_secs(60);

@@ -25,10 +25,10 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Result};
 use serde_json::Value;
 
-use crate::discovery::Discovery;
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self as metric_store, Metric};
 use crate::settings::AutoscalerSettings;
+use crate::support::discovery::Discovery;
 use evaluate::{Failure, Input};
 use limits::{History, Rules};
 use metrics::Source;

@@ -19,10 +19,10 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Patch, Result};
 
-use crate::manager::{Context, Descriptor};
-use crate::owners::controller_of;
-use crate::pod_control::PodControl;
-use crate::written::{CATCH_UP, Written};
+use crate::context::{Context, Descriptor};
+use crate::support::owners::controller_of;
+use crate::support::pod_control::PodControl;
+use crate::support::written::{CATCH_UP, Written};
 use plan::{Plan, plan};
 use pods::{FINALIZER, has_finalizer, spec};
 

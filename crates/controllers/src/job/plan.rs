@@ -16,7 +16,7 @@ use knarr_api::kind::Kind;
 use super::indexes::Indexes;
 use super::pods::{Slot, finished_at, has_finalizer, index, index_failures, is_indexed, phase, spec};
 use super::policies::{Failure, judge, success};
-use crate::pod_state::{active_order, has_ended, is_active, is_ready};
+use crate::support::pod_state::{active_order, has_ended, is_active, is_ready};
 
 pub const COMPLETE: &str = "Complete";
 pub const FAILED: &str = "Failed";

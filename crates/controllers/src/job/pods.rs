@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use knarr_api::kind::Kind;
 use serde_json::{Value, json};
 
-use crate::pod_control::pod_from;
+use crate::support::pod_control::pod_from;
 
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -72,7 +72,7 @@ pub fn finished_at(pod: &Pod) -> Option<Timestamp> {
     };
     let all: Option<Vec<Timestamp>> = statuses.into_iter().flatten().map(ended).collect();
     let unready = || {
-        let ready = crate::pod_state::condition(pod, "Ready").filter(|c| c.status == "False")?;
+        let ready = crate::support::pod_state::condition(pod, "Ready").filter(|c| c.status == "False")?;
         ready.last_transition_time.as_ref().map(|t| t.0)
     };
     let meta = &pod.metadata;

@@ -16,7 +16,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer, Result};
 use serde_json::{Value, json};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::persistent_volumes::class_of;
 use plan::{FINALIZER, Reclaim, SELECTED_NODE, Wish};
 

@@ -11,8 +11,8 @@ use knarr_api::kind::{Kind, ResourceType};
 use knarr_client::{Client, Error, List, ListOptions, Result};
 
 use super::conditions::Findings;
-use crate::discovery::{Discovery, Served};
-use crate::pod_state::has_ended;
+use crate::support::discovery::{Discovery, Served};
+use crate::support::pod_state::has_ended;
 
 /// How long finalizers are given when nothing better is known.
 const FINALIZER_ESTIMATE: Duration = Duration::from_secs(15);

@@ -12,7 +12,7 @@ use knarr_api::kind::Kind;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Lister, Result};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use conditions::Findings;
 
 pub const DESCRIPTOR: Descriptor =

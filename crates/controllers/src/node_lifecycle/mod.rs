@@ -18,10 +18,10 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, ListOptions, Lister, Patch, Result};
 use serde_json::json;
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
-use crate::nodes::{condition, index_pods, is_ready, node_of, pods_on};
-use crate::pod_state;
+use crate::support::nodes::{condition, index_pods, is_ready, node_of, pods_on};
+use crate::support::pod_state;
 use health::{Health, unknown_conditions};
 use taints::{NoExecute, next_labels, next_taints};
 use zones::{Change, Permit, Zones, zone_of};

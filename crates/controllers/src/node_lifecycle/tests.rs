@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Event as ApiEvent, PodCondition, PodSpec, PodSt
 
 use super::*;
 use crate::node_lifecycle::testing::{lease, node};
-use crate::nodes::taints;
+use crate::support::nodes::taints;
 use crate::testing::{START, World};
 
 fn world(nodes: &[&str]) -> World {

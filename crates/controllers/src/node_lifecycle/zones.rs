@@ -7,8 +7,8 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::metrics::{self, Metric};
-use crate::nodes::is_ready;
 use crate::settings::NodeSettings;
+use crate::support::nodes::is_ready;
 
 const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 

@@ -14,9 +14,9 @@ use super::matching::{class_of, free, has_class, mismatch, refers, reserved};
 use super::migration::{driver_of, is_of_kubernetes};
 use super::protection::claims_of;
 use super::recycler::{Recycling, volume_of};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
-use crate::pod_state;
+use crate::support::pod_state;
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "persistentvolume-binder-controller",

@@ -10,7 +10,7 @@ use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Event, Informer};
 
 use super::protection::{carry_out, verdict};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "volumeattributesclass-protection-controller",

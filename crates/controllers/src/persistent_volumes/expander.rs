@@ -11,7 +11,7 @@ use knarr_client::work_queue::WorkQueue;
 
 use knarr_api::kind::{Kind, ObjectKey};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "persistentvolume-expander-controller",

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
-use knarr_api::core::persistentvolume::CLASS_ANNOTATION;
 pub use knarr_api::core::persistentvolume::class_of_volume;
 pub use knarr_api::core::persistentvolumeclaim::class_of;
+use knarr_api::core::storage_class_name::CLASS_ANNOTATION;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::quantity::Quantity;
 use knarr_apimachinery::selector::Selector;

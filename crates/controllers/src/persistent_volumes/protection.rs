@@ -11,9 +11,9 @@ use knarr_api::kind::{Kind, ObjectKey};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Informer, ListOptions, Result};
 
-use crate::manager::{Context, Descriptor};
-use crate::owners::controller_of;
-use crate::pod_state;
+use crate::context::{Context, Descriptor};
+use crate::support::owners::controller_of;
+use crate::support::pod_state;
 
 pub const CLAIMS: Descriptor = Descriptor {
     name: "persistentvolumeclaim-protection-controller",

@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::binder::Controller;
 use super::protection::claims_of;
-use crate::pod_state::has_ended;
 use crate::settings::{RecyclerSettings, Scrubbing};
+use crate::support::pod_state::has_ended;
 
 const FAILED: &str = "VolumeFailedRecycle";
 const PREFIX: &str = "recycler-for-";

@@ -18,11 +18,11 @@ use knarr_apimachinery::selector::Selector;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Informer, Result};
 
-use crate::manager::Context;
-use crate::owners::controller_of;
-use crate::pod_control::{PodControl, pod_from};
-use crate::pod_state::{available_in, is_active};
-use crate::written::{CATCH_UP, Written};
+use crate::context::Context;
+use crate::support::owners::controller_of;
+use crate::support::pod_control::{PodControl, pod_from};
+use crate::support::pod_state::{available_in, is_active};
+use crate::support::written::{CATCH_UP, Written};
 use plan::{Plan, Status, plan};
 
 pub use replica_set::DESCRIPTOR as REPLICA_SET;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Replicas;
-use crate::pod_state::{deletion_order, is_active, is_available, is_ready, is_terminating};
+use crate::support::pod_state::{deletion_order, is_active, is_available, is_ready, is_terminating};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 

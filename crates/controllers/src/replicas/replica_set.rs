@@ -6,7 +6,7 @@ use knarr_apimachinery::selector::Selector;
 
 use super::plan::{Condition, Status};
 use super::{Replicas, run};
-use crate::manager::Descriptor;
+use crate::context::Descriptor;
 
 const NAME: &str = "replicaset-controller";
 pub const DESCRIPTOR: Descriptor =

@@ -9,7 +9,7 @@ use knarr_apimachinery::selector::Selector;
 
 use super::plan::{Condition, Status};
 use super::{Replicas, run};
-use crate::manager::Descriptor;
+use crate::context::Descriptor;
 
 const NAME: &str = "replicationcontroller-controller";
 pub const DESCRIPTOR: Descriptor = Descriptor {

@@ -17,7 +17,7 @@ use knarr_apimachinery::status::StatusError;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Error, Event, Lister};
 
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
 use crate::metrics::{self, Metric};
 
 pub const DESCRIPTOR: Descriptor =

@@ -10,8 +10,8 @@ use knarr_client::{Patch, Result};
 use serde_json::json;
 
 use super::{BY_OWNER, POD_CLAIM, Work, failure};
-use crate::owners::still_owns;
-use crate::pod_state::has_ended;
+use crate::support::owners::still_owns;
+use crate::support::pod_state::has_ended;
 
 /// Room for a hyphen and five random characters in a name of 63.
 const MAX_BASE_BYTES: usize = 57;

@@ -20,8 +20,8 @@ use serde_json::Value;
 
 use charges::{Charges, SETTLE, keep_recent};
 
-use crate::discovery::Discovery;
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
+use crate::support::discovery::Discovery;
 
 pub const DESCRIPTOR: Descriptor =
     Descriptor { name: "resourcequota-controller", run: |cx| Box::pin(async move { run(cx).await }) };

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use knarr_api::kind::Kind;
 
 use super::identity::in_range;
-use crate::owners::{controller_of, controller_reference};
+use crate::support::owners::{controller_of, controller_reference};
 
 /// Who should own a claim, and with that takes it along.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

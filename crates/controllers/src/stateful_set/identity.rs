@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{
 };
 use knarr_api::kind::Kind;
 
-use crate::pod_control::pod_from;
+use crate::support::pod_control::pod_from;
 
 pub const POD_NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 pub const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";

@@ -17,12 +17,13 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Informer, Lister, Result};
 
-use crate::manager::{Context, Descriptor, namespace_is_terminating};
-use crate::owners::still_owns;
-use crate::pod_control::PodControl;
-use crate::pod_state::available_in;
-use crate::revisions::{Revisions, template_of};
-use crate::written::{CATCH_UP, Written};
+use crate::context::{Context, Descriptor};
+use crate::support::owners::still_owns;
+use crate::support::pod_control::PodControl;
+use crate::support::pod_state::available_in;
+use crate::support::refusals::namespace_is_terminating;
+use crate::support::revisions::{Revisions, template_of};
+use crate::support::written::{CATCH_UP, Written};
 use identity::{identify, mount_claims, new_pod, ordinal, pod_name};
 use plan::{Action, View, is_parallel};
 

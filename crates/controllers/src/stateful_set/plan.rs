@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_api::kind::Kind;
 
 use super::identity::{in_range, is_identified, ordinal, revision, start, wanted};
-use crate::pod_state::{is_available, is_ready};
+use crate::support::pod_state::{is_available, is_ready};
 
 /// A set and its pods.
 pub struct View<'v> {

@@ -6,7 +6,7 @@ use knarr_client::{Client, Patch, Result};
 use serde_json::{Value, json};
 
 use super::get;
-use crate::manager::Context;
+use crate::context::Context;
 
 /// Who applies the statuses of definitions: upstream's name.
 const FIELD_MANAGER: &str = "migration-runner-controller";

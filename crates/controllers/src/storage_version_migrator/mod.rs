@@ -23,8 +23,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use self::status::{FAILED, RUNNING, SUCCEEDED, is, is_over, progress, resource, set, turns};
-use crate::discovery::{Discovery, Served};
-use crate::manager::{Context, Descriptor};
+use crate::context::{Context, Descriptor};
+use crate::support::discovery::{Discovery, Served};
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
     name: "storage-version-migrator-controller",

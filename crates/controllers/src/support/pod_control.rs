@@ -12,12 +12,13 @@ use knarr_client::events::EventType;
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Error, Event, Informer, ListOptions, Lister, Patch, Result};
 
-use crate::manager::{Context, namespace_is_terminating};
-use crate::owners::{
+use crate::context::Context;
+use crate::support::owners::{
     Claim, adopt_patch, claim, controller_of, controller_reference, release_patch, still_owns,
 };
-use crate::pod_state::has_ended;
-use crate::written::{Deleted, Written, may_be_done};
+use crate::support::pod_state::has_ended;
+use crate::support::refusals::namespace_is_terminating;
+use crate::support::written::{Deleted, Written, may_be_done};
 
 /// The index of pods by the uid of their controller; those without one are under `orphans/NAMESPACE`.
 const BY_CONTROLLER: &str = "controllerUID";

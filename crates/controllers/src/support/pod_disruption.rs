@@ -7,7 +7,7 @@ use knarr_api::kind::Kind;
 use knarr_client::{Client, Patch, Result};
 use serde_json::{Value, json};
 
-use crate::pod_state::{condition, has_ended};
+use crate::support::pod_state::{condition, has_ended};
 
 pub const TYPE: &str = "DisruptionTarget";
 

@@ -11,7 +11,7 @@ use knarr_apimachinery::selector::Selector;
 use knarr_client::{Client, Error, Lister, Patch, Result};
 use serde_json::{Value, json};
 
-use crate::owners::{Claim, adopt_patch, claim, controller_reference, release_patch, still_owns};
+use crate::support::owners::{Claim, adopt_patch, claim, controller_reference, release_patch, still_owns};
 
 /// Names are cut so that the hash fits behind them.
 const MAX_PREFIX: usize = 223;

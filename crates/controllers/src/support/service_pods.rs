@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use knarr_api::kind::Kind;
 use knarr_apimachinery::selector::Selector;
 
-use crate::pod_state::{has_ended, is_ready};
+use crate::support::pod_state::{has_ended, is_ready};
 
 /// A Service's selector; `None` where it has none and somebody else keeps its endpoints.
 pub fn selector_of(service: &Service) -> Option<Selector> {

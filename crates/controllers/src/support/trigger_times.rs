@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use knarr_api::kind::{Kind, ObjectKey};
 
-use crate::pod_state::condition;
+use crate::support::pod_state::condition;
 
 pub const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::image;
-use crate::core::persistentvolumeclaim;
+use crate::core::claim_spec;
 use crate::defaults::{Fields, blank, child, existing, items, text, unset};
 use crate::dropped;
 use crate::prepare::object;
@@ -176,7 +176,7 @@ fn volume(volume: &mut Fields) {
         blank(image, "pullPolicy", policy);
     }
     if let Some(claim) = existing(volume, "ephemeral").and_then(|e| existing(e, "volumeClaimTemplate")) {
-        persistentvolumeclaim::default_spec(child(claim, "spec"));
+        claim_spec::default_spec(child(claim, "spec"));
     }
     network_volume(volume);
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{Of, env};
 use crate::certificates::signer_name;
-use crate::core::{persistentvolumeclaim, volume_sources};
+use crate::core::{claim_spec, volume_sources};
 use crate::validate;
 
 /// The valid volumes by name.
@@ -189,7 +189,7 @@ fn ephemeral(errors: &mut ErrorList, path: &Path, volume: &Volume) {
             errors.push(Error::forbidden(&at.child(field), "cannot be set"));
         }
     }
-    persistentvolumeclaim::validate_claim_spec(errors, &path.child("spec"), &template.spec);
+    claim_spec::validate_claim_spec(errors, &path.child("spec"), &template.spec);
 }
 
 fn empty_dir(errors: &mut ErrorList, path: &Path, volume: &Volume) {
