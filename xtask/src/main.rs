@@ -8,20 +8,15 @@ mod conformance;
 mod escapes;
 mod fuzz;
 mod http;
-#[path = "../../bin/knarr/tests/e2e/requirements.rs"]
-mod requirements;
-#[path = "../../bin/knarr/tests/e2e/sandbox.rs"]
-#[allow(dead_code, reason = "the end-to-end tests use more of it")]
-mod sandbox;
 mod simulate;
 mod soak;
 mod test;
+mod workspace;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
+use knarr_sandbox::{requirements, sandbox};
+pub(crate) use workspace::{cargo, release_binary, root, run};
 
 #[derive(Parser)]
 #[command(name = "xtask", about = "Project tasks")]
@@ -67,39 +62,4 @@ fn main() -> Result<()> {
         Task::Soak(args) => soak::run(&args),
         Task::Codegen(args) => codegen::run(&args),
     }
-}
-
-/// The workspace's folder.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_owned)
-}
-
-/// cargo, in the workspace's folder.
-fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(arguments).current_dir(root());
-    command
-}
-
-/// Runs a command that has to succeed.
-fn run(mut command: Command) -> Result<()> {
-    let line = format!("{command:?}").replace('"', "");
-    let status = command.status().with_context(|| format!("cannot run {line}"))?;
-    if !status.success() {
-        bail!("{line}: {status}");
-    }
-    Ok(())
-}
-
-/// Builds the release binary, unless `KNARR_BIN` names one; returns its path.
-fn release_binary() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("KNARR_BIN") {
-        return PathBuf::from(&path)
-            .canonicalize()
-            .with_context(|| format!("KNARR_BIN is {}", path.display()));
-    }
-    run(cargo(&["build", "--release", "--package", "knarr"]))?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let path = target.join("release/knarr");
-    path.canonicalize().with_context(|| format!("{} was not built", path.display()))
 }

@@ -10,6 +10,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("grpc", &[]),
     ("serving", &[]),
     ("tls", &[]),
+    ("sandbox", &[]),
     ("storage", &["grpc", "tls"]),
     ("runtime", &["tls"]),
     ("cel", &["apimachinery"]),

@@ -23,6 +23,7 @@ use knarr_storage::Store;
 use tokio_util::sync::CancellationToken;
 
 use crate::api_flags::ApiArgs;
+use crate::certificates::authorities;
 use crate::leading;
 use crate::pki::{Credentials, Pki, Subject};
 use crate::scheduler::{self, NAME, Stage};
@@ -91,7 +92,7 @@ pub async fn api_server(
     config.serving_files = Some(pki.files(SERVING));
     config.client_ca_pem = pki.ca_pem().to_owned();
     config.service_account_key_pem = pki.service_account_key()?;
-    config.service_account_public_keys_pem = pki.further_token_keys()?;
+    config.service_account_public_keys_pem = authorities::further_token_keys(pki.folder())?;
     config.service_account_issuer = format!("https://kubernetes.default.svc.{}", options.cluster_domain);
     config.kubelet_client = Some(keypair(kubelet_client));
     config.kubelet_client_files = Some(pki.files(KUBELET_CLIENT));

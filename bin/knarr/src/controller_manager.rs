@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::component::{Component, ComponentArgs, Identity, Shown};
 use crate::controller_flags::ControllerArgs;
-use crate::pki::read;
+use crate::private_files::read;
 use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
 /// Its name towards the API.
@@ -70,9 +70,9 @@ pub struct ControllerManagerArgs {
 
 pub fn run(args: ControllerManagerArgs) -> Result<()> {
     let chosen = Chosen::parse(&args.controllers)?;
-    crate::server::parse_cidr("--cluster-cidr", &args.cluster_cidr, args.node_cidr_mask_size)?;
+    crate::cidrs::parse_cidr("--cluster-cidr", &args.cluster_cidr, args.node_cidr_mask_size)?;
     if let Some(range) = &args.service_cluster_ip_range {
-        crate::server::parse_cidr("--service-cluster-ip-range", range, 32)?;
+        crate::cidrs::parse_cidr("--service-cluster-ip-range", range, 32)?;
     }
     crate::memory::runtime()?.block_on(async {
         let component = Component::start(&args.component, IDENTITY).await?;

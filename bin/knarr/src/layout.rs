@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+/// The hidden first argument that makes this program a pod's shim.
+pub const SHIM: &str = "shim";
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/knarr";
 pub const DEFAULT_CGROUP_ROOT: &str = "/kubepods";
 

@@ -11,6 +11,7 @@ mod backup;
 mod certificate;
 mod certificates;
 mod check;
+mod cidrs;
 mod component;
 mod control_plane;
 mod controller_flags;
@@ -32,6 +33,7 @@ mod picture;
 mod pki;
 mod pod_network;
 mod preflight;
+mod private_files;
 mod progress;
 mod renewal;
 mod reset;
@@ -53,9 +55,6 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// The hidden first argument that makes this program a pod's shim.
-pub const SHIM: &str = "shim";
 
 /// Kubernetes in one small program
 #[derive(Parser)]
@@ -109,7 +108,7 @@ fn main() -> ExitCode {
     keep_pages_small();
     // A shim has one thread and next to no memory: nothing else may start before it.
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().skip(1).collect();
-    if arguments.first().is_some_and(|a| a == SHIM) {
+    if arguments.first().is_some_and(|a| a == layout::SHIM) {
         open_files::restore();
         let folder = arguments.into_iter().skip(1).map(|a| a.to_string_lossy().into_owned());
         let code = knarr_runtime::containers::shim_main(folder);

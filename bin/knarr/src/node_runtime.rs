@@ -231,7 +231,7 @@ async fn open_embedded(
     let runtime = Runtime::open(RuntimeOptions {
         state_dir: layout.runtime(),
         shim: std::env::current_exe().context("cannot find this program's own file")?,
-        shim_args: vec![crate::SHIM.to_owned()],
+        shim_args: vec![crate::layout::SHIM.to_owned()],
         cgroup_root: options.cgroup_root.clone(),
         shim_cgroup: shim_cgroup(&options.cgroup_root),
     })

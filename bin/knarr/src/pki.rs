@@ -1,9 +1,7 @@
 //! The cluster's certificates: its own CA, and what is signed with it. Files are made once and renewed when due.
 
 use std::fs;
-use std::io::Write;
-use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,11 +10,12 @@ use anyhow::{Context, Result};
 use jiff::Timestamp;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::Flock;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
-use crate::certificate::{self, Authority, Validity};
-use crate::certificates::authorities::{self, plan::Pair};
+pub use crate::certificate::Subject;
+use crate::certificate::{self, Authority, Pair, Validity};
+pub use crate::private_files::{lock, lock_soon, lock_to_read, read, wait_for_lock, write_private};
 use crate::signer::{CertificateKeys, SigningKey, TokenKey};
 
 /// The common names of the authorities.
@@ -25,8 +24,6 @@ const FRONT_PROXY: &str = "kubernetes-front-proxy";
 const KUBELET_SERVING: &str = "kubernetes-kubelet-serving";
 /// The file that keeps the identity of a cluster whose authorities have been rotated.
 const IDENTITY: &str = "identity";
-/// How long a command waits for others to be done with the folder.
-const SOON: Duration = Duration::from_secs(3);
 const CA_YEARS: i64 = 10;
 const LEAF_DAYS: i64 = 365;
 /// A certificate with less than this left is made anew: at a start, and once a day while the server runs.
@@ -45,16 +42,6 @@ pub struct Pki {
 pub struct Credentials {
     pub certificate: String,
     pub key: String,
-}
-
-/// What a certificate is for and whom it names.
-pub struct Subject<'a> {
-    pub common_name: &'a str,
-    pub organizations: &'a [&'a str],
-    pub names: &'a [String],
-    pub addresses: &'a [IpAddr],
-    pub server: bool,
-    pub client: bool,
 }
 
 impl Pki {
@@ -218,11 +205,6 @@ impl Pki {
         write_private(&self.folder.join(IDENTITY), self.identity()?.as_bytes())
     }
 
-    /// Keys (PEM) of tokens that are good beside those that are signed now.
-    pub fn further_token_keys(&self) -> Result<Vec<String>> {
-        authorities::further_token_keys(&self.folder)
-    }
-
     /// The key that signs service-account tokens (P-256, PKCS#8 PEM), made on first use.
     pub fn service_account_key(&self) -> Result<String> {
         let path = self.folder.join("sa.key");
@@ -268,27 +250,6 @@ fn kept_identity(folder: &Path) -> Result<Option<String>> {
         return Ok(None);
     }
     Ok(Some(read(&kept)?.trim().to_owned()))
-}
-
-/// Waits for other processes to be done with the folder, and keeps them from changing it until it is dropped.
-pub fn lock_to_read(folder: &Path) -> Result<Flock<fs::File>> {
-    wait_for(folder, FlockArg::LockShared)
-}
-
-/// As [`lock`], and waits for other processes to be done with the folder.
-pub fn wait_for_lock(folder: &Path) -> Result<Flock<fs::File>> {
-    wait_for(folder, FlockArg::LockExclusive)
-}
-
-fn wait_for(folder: &Path, how: FlockArg) -> Result<Flock<fs::File>> {
-    let locked = Flock::lock(lock_file(folder)?, how).map_err(|(_, error)| error);
-    locked.with_context(|| format!("cannot lock {}", folder.display()))
-}
-
-fn lock_file(folder: &Path) -> Result<fs::File> {
-    let path = folder.join("lock");
-    let options = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-    options.with_context(|| format!("cannot open {}", path.display()))
 }
 
 fn digest_of(ca_pem: &str, token_key: &str) -> String {
@@ -342,55 +303,11 @@ fn unreadable(path: &Path) -> String {
     )
 }
 
-/// Keeps other processes from changing a folder of certificates until it is dropped; fails while one of them does.
-pub fn lock(folder: &Path) -> Result<Flock<fs::File>> {
-    Flock::lock(lock_file(folder)?, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
-        anyhow::Error::new(error)
-            .context("another process changes the certificates just now, or a server starts; try again")
-    })
-}
-
-/// As [`lock`], for a command: waits a moment, as renewals and backups of a running server are over soon.
-pub fn lock_soon(folder: &Path) -> Result<Flock<fs::File>> {
-    let (send, receive) = std::sync::mpsc::channel();
-    let waited_for = folder.to_owned();
-    // A lock that comes too late is released: nobody receives it.
-    std::thread::spawn(move || send.send(wait_for_lock(&waited_for)));
-    receive.recv_timeout(SOON).unwrap_or_else(|_| lock(folder))
-}
-
-/// A text file, with its name in the error.
-pub fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// Writes a file that only its owner may read, whole or not at all. An unchanged file is not written again, so that a
-/// server starts on a full disk.
-pub fn write_private(path: &Path, content: &[u8]) -> Result<()> {
-    let is_private = |m: fs::Metadata| m.is_file() && m.permissions().mode() & 0o7777 == 0o600;
-    let unchanged = || fs::read(path).is_ok_and(|old| old == content);
-    if fs::symlink_metadata(path).is_ok_and(is_private) && unchanged() {
-        return Ok(());
-    }
-    // A name of its own: certificate and key differ in their extensions only.
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let temporary = PathBuf::from(temporary);
-    let write = || -> std::io::Result<()> {
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        // The new name is on the disk only with the folder.
-        path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 

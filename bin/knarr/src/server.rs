@@ -29,6 +29,7 @@ use crate::api_flags::{
 use crate::backup::schedule::{ScheduleArgs, Scheduled};
 use crate::certificates::authorities::plan::Rotation;
 use crate::certificates::authorities::{self, served};
+use crate::cidrs::parse_cidr;
 use crate::control_plane::IdentitySteps;
 use crate::controller_flags::ControllerArgs;
 use crate::layout::{DEFAULT_DATA_DIR, Layout};
@@ -440,19 +441,6 @@ fn scheduler_config(args: &ServerArgs) -> Result<Configuration> {
 fn runtime_config(args: &ServerArgs) -> BTreeMap<String, String> {
     let pairs = args.runtime_config.iter().map(|pair| pair.split_once('=').unwrap_or((pair, "true")));
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-}
-
-/// An IPv4 prefix of at most `longest` bits, with its host bits zero.
-pub fn parse_cidr(option: &str, text: &str, longest: u8) -> Result<(Ipv4Addr, u8)> {
-    let parsed =
-        text.split_once('/').and_then(|(a, p)| Some((a.parse::<Ipv4Addr>().ok()?, p.parse::<u8>().ok()?)));
-    let Some((address, prefix)) = parsed.filter(|(_, p)| *p > 0 && *p <= 32) else {
-        bail!("{option}: {text} is not an IPv4 range such as 10.42.0.0/16");
-    };
-    if prefix > longest {
-        bail!("{option}: {text} is too small: give it a prefix of /{longest} or shorter");
-    }
-    Ok((Ipv4Addr::from(u32::from(address) & (u32::MAX << (32 - prefix))), prefix))
 }
 
 fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &Layout) -> Result<NodeOptions> {

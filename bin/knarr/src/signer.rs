@@ -10,7 +10,7 @@ use knarr_api::certificates::signers;
 use rcgen::KeyPair;
 
 use crate::certificate::{self, Authority, Usages, Validity};
-use crate::pki::read;
+use crate::private_files::read;
 
 /// An authority and its key.
 pub struct SigningKey {

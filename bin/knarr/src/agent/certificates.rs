@@ -17,6 +17,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_parser::extensions::GeneralName;
 
+pub use super::names::{CLIENT, SERVING};
 use super::request::{Approval, Obtained, Request};
 use super::{trust, with_credentials};
 use crate::access;
@@ -24,8 +25,6 @@ use crate::pki::{Credentials, write_private};
 
 /// A certificate with less than this left is renewed.
 pub const RENEW_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-pub const CLIENT: &str = "kubelet-client";
-pub const SERVING: &str = "kubelet";
 /// Beside the serving certificate: a digest of the cluster's authority, as of the time it was issued.
 const CLUSTER: &str = "kubelet.cluster";
 /// The digest of a kubeconfig on a line, then the authorities that took the place of its own.

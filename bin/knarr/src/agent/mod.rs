@@ -1,12 +1,12 @@
 //! `knarr agent`: a node alone, in the cluster of any API server; or many simulated ones.
 
 mod certificates;
+pub mod names;
 mod request;
 mod rotation;
 mod simulate;
 mod trust;
 
-pub use certificates::{CLIENT, SERVING};
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

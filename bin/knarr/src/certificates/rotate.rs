@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::inventory::{self, Entry, Origin};
-use crate::agent::{CLIENT, SERVING};
+use crate::agent::names::{CLIENT, SERVING};
 use crate::kubeconfig;
 use crate::layout::Layout;
 use crate::pki::{self, Pki, write_private};

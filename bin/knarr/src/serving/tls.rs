@@ -17,7 +17,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::sync::CancellationToken;
 
-use crate::pki::read;
+use crate::private_files::read;
 
 /// Where the API server says whose certificates it takes.
 const NAMESPACE: &str = "kube-system";

@@ -62,7 +62,7 @@ fn works(cluster: &Cluster, authorities: usize) {
 }
 
 #[test]
-fn h10_authorities_are_replaced_while_pods_go_on() {
+fn h6_authorities_are_replaced_while_pods_go_on() {
     let mut cluster = Cluster::start();
     let mut worker = Worker::beside(&cluster);
     worker.start(&node_kubeconfig(&cluster));

@@ -28,7 +28,7 @@ fn of(cluster: &Cluster, name: &str) -> Value {
 }
 
 #[test]
-fn h10_certificates_are_listed() {
+fn h6_certificates_are_listed() {
     let cluster = shared();
     let table = succeeded("knarr certificates", &certificates(cluster, &[]));
     let header: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
@@ -85,7 +85,7 @@ fn authority_for(days: u64) -> String {
 }
 
 #[test]
-fn h10_certificates_are_renewed_at_once_and_expiring_ones_are_warned_of() {
+fn h6_certificates_are_renewed_at_once_and_expiring_ones_are_warned_of() {
     let mut cluster = Cluster::new();
     let corporate = cluster.sandbox.path("corporate.crt");
     std::fs::write(&corporate, authority_for(100)).expect("a file");

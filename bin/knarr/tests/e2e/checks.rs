@@ -16,7 +16,7 @@ fn json(output: &Output) -> serde_json::Value {
 }
 
 #[test]
-fn h3_damage_is_found_and_repaired() {
+fn h5_damage_is_found_and_repaired() {
     let mut cluster = Cluster::start();
     {
         let kubectl = cluster.namespace("checked");

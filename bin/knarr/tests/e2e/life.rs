@@ -108,7 +108,7 @@ fn filled(cluster: &Cluster) -> Kubectl<'_> {
 }
 
 #[test]
-fn h2_kill_9_loses_nothing() {
+fn h4_kill_9_loses_nothing() {
     let mut cluster = Cluster::start();
     let kubectl = filled(&cluster);
     let (before, revision) = (containers(&kubectl), resource_version(&kubectl));
@@ -139,7 +139,7 @@ fn h2_kill_9_loses_nothing() {
 
 /// Changes made while nobody watched are made good: a container that died is restarted, a deleted pod's is stopped.
 #[test]
-fn h2_kill_9_and_a_container_that_died_meanwhile() {
+fn h4_kill_9_and_a_container_that_died_meanwhile() {
     let mut cluster = Cluster::start();
     let kubectl = cluster.namespace("life");
     kubectl.apply(&sleeper("dies"));
@@ -161,7 +161,7 @@ fn h2_kill_9_and_a_container_that_died_meanwhile() {
 }
 
 #[test]
-fn h2_ctrl_c_is_a_clean_stop() {
+fn h4_ctrl_c_is_a_clean_stop() {
     let mut cluster = Cluster::start();
     let kubectl = filled(&cluster);
     let before = containers(&kubectl);

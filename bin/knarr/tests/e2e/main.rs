@@ -1,6 +1,6 @@
 //! End-to-end tests: the program in a sandbox, driven by the real kubectl and by Python's Kubernetes client.
 //!
-//! Each test is named after the row of the scenario list that it shows to work (`b3_…` is row B3). They run
+//! Each test is named after the row of docs/scenarios.md that it shows to work (`b3_…` is row B3). They run
 //! with everything else in `cargo xtask test`, alone with `cargo test -p knarr --test e2e`: against the program that is
 //! built with them, or the one that `KNARR_BIN` names.
 
@@ -8,6 +8,7 @@ mod access;
 mod authorities;
 mod autoscaling;
 mod backups;
+mod backups_between_stores;
 mod bad_input;
 mod certificates;
 mod checks;
@@ -24,6 +25,7 @@ mod devices;
 mod draining;
 mod edits;
 mod escapes;
+mod etcd;
 mod images;
 mod kubectl;
 mod life;
@@ -34,11 +36,9 @@ mod output;
 mod pods;
 mod probes;
 mod python;
-mod requirements;
 mod resources;
 mod rollouts;
 mod runtime_classes;
-mod sandbox;
 mod scheduling;
 mod services;
 mod simulated;
@@ -51,3 +51,5 @@ mod upstream;
 mod volumes;
 mod web;
 mod workloads;
+
+use knarr_sandbox::{requirements, sandbox};

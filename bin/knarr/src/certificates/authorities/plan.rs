@@ -7,6 +7,8 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+pub use crate::certificate::Pair;
+
 /// What can be rotated, by the names of `knarr certificates`.
 pub const NAMES: [&str; 4] = [CA, "front-proxy/ca", KUBELET_SERVING, SERVICE_ACCOUNTS];
 /// The one that agents read, and whose change has them request new certificates.
@@ -151,13 +153,6 @@ fn begin(names: &[String], now: Timestamp) -> Result<Rotation, Refusal> {
         return Err(Refusal::Unheard);
     }
     Ok(Rotation { phase: Phase::Distribute, begun: now, since: now, names })
-}
-
-/// An authority: its certificates (PEM; empty for a mere key) and its key.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pair {
-    pub certificates: String,
-    pub key: String,
 }
 
 /// What an authority's files hold in a phase. The first certificate is the one that signs.

@@ -3,6 +3,8 @@
 //! rcgen knows a subject as a map and would drop all but one organization, and organizations are what Kubernetes
 //! reads groups from; so what is signed here is put together by hand.
 
+mod der;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -18,12 +20,28 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
 use crate::certificates::facts;
-use crate::pki::Subject;
 
 /// Clocks of other machines may be this far behind. Kube-controller-manager's.
 const BACKDATED: Duration = Duration::from_secs(5 * 60);
 /// What is good for less than this does not end the earlier for that.
 const SHORT: Duration = Duration::from_secs(8 * 3600);
+
+/// What a certificate is for and whom it names.
+pub struct Subject<'a> {
+    pub common_name: &'a str,
+    pub organizations: &'a [&'a str],
+    pub names: &'a [String],
+    pub addresses: &'a [IpAddr],
+    pub server: bool,
+    pub client: bool,
+}
+
+/// An authority: its certificates (PEM; empty for a mere key) and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pair {
+    pub certificates: String,
+    pub key: String,
+}
 
 /// A CA: its certificate and key.
 pub struct Authority<'a> {
@@ -251,88 +269,6 @@ fn pem(der: &[u8]) -> String {
     out
 }
 
-/// The few shapes of DER (X.690) that certificates are made of.
-mod der {
-    use super::{IpAddr, Timestamp};
-
-    pub fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
-        let mut out = vec![tag];
-        match content.len() {
-            short @ 0..0x80 => out.push(short as u8),
-            length => {
-                let bytes = length.to_be_bytes();
-                let bytes = &bytes[bytes.iter().take_while(|b| **b == 0).count()..];
-                out.push(0x80 | bytes.len() as u8);
-                out.extend_from_slice(bytes);
-            }
-        }
-        out.extend_from_slice(content);
-        out
-    }
-
-    pub fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
-        tlv(0x30, &parts.concat())
-    }
-
-    /// Explicitly tagged `[number]`.
-    pub fn tagged(number: u8, content: &[u8]) -> Vec<u8> {
-        tlv(0xa0 | number, content)
-    }
-
-    /// A positive number, most significant byte first.
-    pub fn integer(bytes: &[u8]) -> Vec<u8> {
-        tlv(0x02, bytes)
-    }
-
-    pub fn oid(bytes: &[u8]) -> Vec<u8> {
-        tlv(0x06, bytes)
-    }
-
-    pub fn bit_string(unused_bits: u8, bytes: &[u8]) -> Vec<u8> {
-        tlv(0x03, &[&[unused_bits], bytes].concat())
-    }
-
-    /// An extension of id-ce (2.5.29).
-    pub fn extension(number: u8, critical: bool, value: &[u8]) -> Vec<u8> {
-        let mut parts = vec![oid(&[0x55, 0x1d, number])];
-        if critical {
-            parts.push(tlv(0x01, &[0xff]));
-        }
-        parts.push(tlv(0x04, value));
-        sequence(&parts)
-    }
-
-    /// UTCTime until 2049, GeneralizedTime from then on.
-    pub fn time(at: Timestamp) -> Vec<u8> {
-        let text = at.strftime("%Y%m%d%H%M%SZ").to_string();
-        match text.get(2..) {
-            Some(short) if text.as_str() < "2050" => tlv(0x17, short.as_bytes()),
-            _ => tlv(0x18, text.as_bytes()),
-        }
-    }
-
-    /// A subject of organizations and a common name.
-    pub fn name(organizations: &[&str], common_name: &str) -> Vec<u8> {
-        let attribute = |type_: u8, text: &str| {
-            let pair = sequence(&[oid(&[0x55, 4, type_]), tlv(0x0c, text.as_bytes())]);
-            tlv(0x31, &pair)
-        };
-        let organizations = organizations.iter().map(|o| attribute(10, o));
-        sequence(&organizations.chain([attribute(3, common_name)]).collect::<Vec<_>>())
-    }
-
-    /// Alternative names; `None` without any.
-    pub fn general_names(names: &[String], addresses: &[IpAddr]) -> Option<Vec<u8>> {
-        let names = names.iter().map(|name| tlv(0x82, name.as_bytes()));
-        let addresses = addresses.iter().map(|address| match address {
-            IpAddr::V4(v4) => tlv(0x87, &v4.octets()),
-            IpAddr::V6(v6) => tlv(0x87, &v6.octets()),
-        });
-        let all: Vec<Vec<u8>> = names.chain(addresses).collect();
-        (!all.is_empty()).then(|| sequence(&all))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -409,7 +345,7 @@ mod tests {
             assert_eq!(certificate.public_key().raw, key.subject_public_key_info());
             assert!(certificate.subject_alternative_name().unwrap().is_some());
         });
-        let p521 = include_str!("../../../crates/api/src/certificates/testdata/p521-sha512.csr");
+        let p521 = include_str!("../../../../crates/api/src/certificates/testdata/p521-sha512.csr");
         let p521 = rustls::pki_types::CertificateSigningRequestDer::from_pem_slice(p521.as_bytes()).unwrap();
         let pem = for_request(&authority, &p521, usages, validity(600)).unwrap();
         check(&root, &pem, |certificate| assert_eq!(certificate.subject().to_string(), "CN=u"));
