@@ -11,6 +11,7 @@ use knarr_client::Supervisor;
 use knarr_client::clock::SystemClock;
 use knarr_kubelet::cri::{self, Cri};
 use knarr_kubelet::embedded::{Embedded, OciHandler};
+use knarr_kubelet::instrumented_runtime::InstrumentedRuntime;
 use knarr_kubelet::node_status::NetworkState;
 use knarr_kubelet::runtime::ContainerRuntime;
 use knarr_network::cidr::Ipv4Cidr;
@@ -186,6 +187,11 @@ async fn tell_pod_cidr(runtime: &Cri, options: &NodeOptions, cidr: Ipv4Cidr) -> 
     told.with_context(|| format!("the container runtime does not take the pod addresses {cidr}"))
 }
 
+/// With its operations counted.
+fn instrumented(runtime: impl ContainerRuntime) -> Arc<dyn ContainerRuntime> {
+    Arc::new(InstrumentedRuntime::new(Arc::new(runtime), Arc::new(SystemClock)))
+}
+
 async fn open_cri(
     options: &NodeOptions,
     endpoint: &str,
@@ -211,7 +217,7 @@ async fn open_cri(
         0 => format!("{} {}", version.name, version.version),
         n => format!("{} {}, {n} pod sandboxes taken up", version.name, version.version),
     };
-    let opened = NodeRuntime { runtime: Arc::new(runtime.clone()), cgroups, pods: Pods::Cri(runtime) };
+    let opened = NodeRuntime { runtime: instrumented(runtime.clone()), cgroups, pods: Pods::Cri(runtime) };
     Ok((opened, detail))
 }
 
@@ -247,7 +253,7 @@ async fn open_embedded(
         n => format!("{} example images, {n} running pods taken up", names.len()),
     };
     let cgroups = runtime.cgroups();
-    let opened = NodeRuntime { runtime: Arc::new(runtime), cgroups, pods: Pods::Ours(network) };
+    let opened = NodeRuntime { runtime: instrumented(runtime), cgroups, pods: Pods::Ours(network) };
     Ok((opened, detail))
 }
 

@@ -361,7 +361,7 @@ impl PodLookup for Kubelet {
     }
 
     fn metrics(&self) -> String {
-        self.syncer.metrics.render()
+        [self.syncer.metrics.render(), self.syncer.runtime.metrics(), self.syncer.volumes.metrics()].concat()
     }
 
     fn health(&self) -> Vec<Check> {

@@ -19,6 +19,7 @@ pub mod host_security;
 pub mod http_get;
 pub mod image_manager;
 mod inotify;
+pub mod instrumented_runtime;
 pub mod kubelet;
 mod kubelet_metrics;
 pub mod labels;

@@ -411,6 +411,11 @@ pub trait ContainerRuntime: Send + Sync + 'static {
         RuntimeFeatures::default()
     }
 
+    /// What has been counted of it, as text for Prometheus.
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
     /// What keeps pods from running, as the node's Ready condition tells it; nothing if all is well.
     async fn not_ready(&self) -> Vec<String> {
         Vec::new()

@@ -72,6 +72,11 @@ pub trait Volumes: Send + Sync + 'static {
     /// removed afterwards by the caller, who refuses to cross file systems.
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError>;
 
+    /// What has been counted of the work, as text for Prometheus.
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
     /// How full the pod's volumes are, as far as somebody knows.
     async fn usage(&self, _pod_uid: &str) -> Vec<VolumeUsage> {
         Vec::new()

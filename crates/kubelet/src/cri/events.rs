@@ -96,7 +96,10 @@ async fn look(runtime: &Cri, picture: &mut Picture, notices: &Notices, stop: &Ca
             () = notices.changed.notified() => {}
             () = runtime.inner.clock.sleep(pause) => {}
         }
-        match runtime.picture().await {
+        let relist = runtime.inner.relists.begin();
+        let looked = runtime.picture().await;
+        relist.end(looked.is_ok());
+        match looked {
             Ok(now) => {
                 for event in changes(picture, &now) {
                     let _ = runtime.inner.events.send(event);

@@ -7,6 +7,7 @@ mod containers;
 mod events;
 mod images;
 mod messages;
+mod relists;
 mod sandboxes;
 mod stats;
 mod status;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::*;
 use client::Client;
 use messages as cri;
+use relists::Relists;
 
 const VERSION: &str = "/runtime.v1.RuntimeService/Version";
 /// A receiver further behind than this asks for everything anew.
@@ -64,6 +66,7 @@ struct Inner {
     events: broadcast::Sender<RuntimeEvent>,
     health: Mutex<conditions::Health>,
     features: Mutex<RuntimeFeatures>,
+    relists: Relists,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -94,6 +97,7 @@ impl Cri {
                 runtime: Client::new(runtime),
                 images: Client::new(images),
                 cgroups: options.cgroups,
+                relists: Relists::new(Arc::clone(&options.clock)),
                 clock: options.clock,
                 version: Mutex::new(RuntimeVersion { name: String::new(), version: String::new() }),
                 logs: Mutex::default(),
@@ -146,6 +150,10 @@ impl ContainerRuntime for Cri {
 
     fn features(&self) -> RuntimeFeatures {
         lock(&self.inner.features).clone()
+    }
+
+    fn metrics(&self) -> String {
+        self.inner.relists.render()
     }
 
     async fn not_ready(&self) -> Vec<String> {

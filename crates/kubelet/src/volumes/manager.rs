@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::csi::Csi;
 use super::error::Error;
 use super::object_source::ObjectSource;
+use super::operations::{Operation, plugin_of};
 use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
 use super::pod_certificates::PodCertificates;
 use super::token::Tokens;
@@ -192,7 +193,12 @@ impl VolumeManager {
             again: state.ready.contains_key(&volume.name),
             written: state.ready.get(&volume.name).and_then(|ready| ready.written),
         };
-        let ready = plugin.set_up(&task).await?;
+        let made = plugin.set_up(&task);
+        let ready = match plugin_of(plugin.name(), volume) {
+            Some(name) => self.host.csi.operations().measured(&name, Operation::Mount, made).await?,
+            // Measured once it is known what is behind the claim.
+            None => made.await?,
+        };
         if let Some(after) = ready.renew_after {
             self.queue.add_after(uid, after);
         }
@@ -244,6 +250,10 @@ impl Volumes for VolumeManager {
                 Ok(state.ready.iter().map(|(name, ready)| (name.clone(), ready.volume.clone())).collect())
             }
         }
+    }
+
+    fn metrics(&self) -> String {
+        self.host.csi.operations().render()
     }
 
     async fn usage(&self, pod_uid: &str) -> Vec<VolumeUsage> {

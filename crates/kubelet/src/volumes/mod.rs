@@ -19,6 +19,7 @@ mod image;
 mod manager;
 pub mod mounts;
 pub mod object_source;
+mod operations;
 mod ownership;
 mod payload;
 mod persistent_volume_claim;

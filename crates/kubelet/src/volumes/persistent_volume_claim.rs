@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Volume
 use knarr_api::kind::Kind;
 
 use super::error::{Error, Result};
+use super::operations::{Operation, csi_plugin};
 use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
 use super::usage::Meter;
 use super::{csi, host_path, ownership};
@@ -52,23 +53,26 @@ impl VolumePlugin for PersistentVolumeClaimPlugin {
             .map_err(|e| unprocessed(format!("failed to fetch PV {volume_name} from API server: {e}")))?;
         check_claim_ref(&volume, claim.uid()).map_err(unprocessed)?;
         check_mode(&volume, &task.volume.name)?;
+        let operations = task.host.csi.operations();
         if let Some(source) = volume.spec.as_ref().and_then(|s| s.csi.as_ref()) {
             let claimed = csi::Claimed { claim: &claim, volume: &volume, source, read_only };
-            return csi::set_up_claimed(task, &claimed).await;
+            let plugin = csi_plugin(&source.driver);
+            return operations.measured(&plugin, Operation::Mount, csi::set_up_claimed(task, &claimed)).await;
         }
         let target = target(&volume)?;
         let group = task.fs_group().filter(|_| !read_only && target.owned);
         let lazily = task.change_on_root_mismatch();
         let path = target.path.clone();
         let local = target.host_path_type.is_none();
-        blocking(move || {
+        let plugin = if local { "kubernetes.io/local-volume" } else { "kubernetes.io/host-path" };
+        let work = blocking(move || {
             target.prepare()?;
             match group {
                 Some(group) => ownership::set_ownership(&target.path, group, false, lazily),
                 None => Ok(()),
             }
-        })
-        .await?;
+        });
+        operations.measured(plugin, Operation::Mount, work).await?;
         let mut ready = Ready::at(&path);
         ready.volume.read_only = read_only;
         // What a hostPath is part of says nothing about it.

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::error::{Error, Result};
 use super::object_source::ObjectSource;
+use super::operations::{Operation, Operations, csi_plugin};
 use crate::config::PodDirs;
 use crate::csi::Drivers;
 use identity::{VolumeId, csi_dir};
@@ -57,6 +58,8 @@ pub struct Csi {
     devices: Mutex<BTreeSet<VolumeId>>,
     /// One thing at a time is done with a volume.
     busy: Mutex<BTreeMap<VolumeId, Arc<tokio::sync::Mutex<()>>>>,
+    /// What is done with volumes, of all plugins.
+    operations: Arc<Operations>,
     /// Pods that can go on once a driver or an attachment is there.
     waiting: Mutex<BTreeSet<String>>,
 }
@@ -83,6 +86,7 @@ impl Csi {
             node: informers.selected(own),
             in_use: InUse::new(published(&dirs), staged(&dirs)),
             devices: Mutex::default(),
+            operations: Arc::new(Operations::new(Arc::clone(informers.client().clock()))),
             busy: Mutex::default(),
             waiting: Mutex::default(),
             drivers,
@@ -111,6 +115,10 @@ impl Csi {
     /// `volumesInUse` of the node's status; `None` until it is known.
     pub fn in_use(&self) -> watch::Receiver<Option<BTreeSet<String>>> {
         self.in_use.names()
+    }
+
+    pub(super) fn operations(&self) -> &Arc<Operations> {
+        &self.operations
     }
 
     pub(crate) fn drivers(&self) -> &Drivers {

@@ -6,7 +6,7 @@ use super::super::error::{Error, Result};
 use super::super::plugin::blocking;
 use super::identity::{VolumeId, csi_dir};
 use super::record::{self, Record};
-use super::{Csi, lock};
+use super::{Csi, Operation, csi_plugin, lock};
 
 impl Csi {
     /// Unpublishes all that the pod has, as it is written down on disk, and unstages what nobody else uses.
@@ -18,7 +18,9 @@ impl Csi {
         };
         let mut failures = Vec::new();
         for (folder, record) in looked {
-            if let Err(error) = self.unpublish(pod_uid, &folder, &record).await {
+            let plugin = csi_plugin(&record.volume.driver);
+            let unpublished = self.unpublish(pod_uid, &folder, &record);
+            if let Err(error) = self.operations.measured(&plugin, Operation::Unmount, unpublished).await {
                 failures.push(error.to_string());
             }
         }
@@ -54,6 +56,12 @@ impl Csi {
         if self.in_use.is_wanted_by_others(pod_uid, volume) || Record::load(&folder)?.is_none() {
             return Ok(());
         }
+        let plugin = csi_plugin(&volume.driver);
+        self.operations.measured(&plugin, Operation::UnmountDevice, self.unstage_alone(pod_uid, volume)).await
+    }
+
+    /// What nobody else needs and nobody else works on.
+    async fn unstage_alone(&self, pod_uid: &str, volume: &VolumeId) -> Result<()> {
         self.wait(pod_uid);
         let failed = |text: &str, error: &dyn std::fmt::Display| {
             Error::failed(format!("kubernetes.io/csi: attacher.UnmountDevice {text}: {error}"))
