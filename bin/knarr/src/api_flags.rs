@@ -12,7 +12,9 @@ use knarr_apiserver::{
 };
 use knarr_serving::Limits;
 
+use crate::node::NodeArgs;
 use crate::open_files;
+use crate::shown_flags::ShownFlags;
 
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "API server")]
@@ -278,24 +280,6 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// All flags with their values, given or default.
-fn shown(given: impl Iterator<Item = String>) -> Vec<(String, String)> {
-    let given: Vec<String> = given.collect();
-    let command = ApiArgs::augment_args(clap::Command::new("server"));
-    let value = |arg: &clap::Arg| -> Option<(String, String)> {
-        let name = arg.get_long()?;
-        let (flag, with_value) = (format!("--{name}"), format!("--{name}="));
-        let at = given.iter().position(|g| *g == flag);
-        let own = given.iter().find_map(|g| g.strip_prefix(&with_value)).map(str::to_owned);
-        let next =
-            at.map(|at| given.get(at + 1).filter(|n| !n.starts_with("--")).cloned().unwrap_or("true".into()));
-        let default: Vec<_> =
-            arg.get_default_values().iter().map(|v| v.to_string_lossy().into_owned()).collect();
-        Some((name.to_owned(), own.or(next).unwrap_or_else(|| default.join(","))))
-    };
-    command.get_arguments().filter_map(value).collect()
-}
-
 fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
@@ -329,7 +313,7 @@ impl ApiArgs {
             config.serving_files = Some((certificate.clone(), key.clone()));
         }
         config.features = self.features()?;
-        config.flags = shown(std::env::args());
+        config.flags = ShownFlags::of_process().without::<NodeArgs>();
         if !(0.0..=0.02).contains(&self.goaway_chance) {
             bail!("--goaway-chance can not be less than 0 or greater than 0.02");
         }
@@ -572,19 +556,6 @@ mod tests {
             server: crate::server::ServerArgs,
         }
         <Program as clap::CommandFactory>::command().debug_assert();
-    }
-
-    #[test]
-    fn flags_are_shown_with_their_values() {
-        let given =
-            ["knarr", "server", "--event-ttl=5m", "--max-requests-inflight", "7", "--audit-log-compress"];
-        let shown = shown(given.into_iter().map(str::to_owned));
-        let value = |name: &str| shown.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
-        assert_eq!(value("event-ttl"), Some("5m"));
-        assert_eq!(value("max-requests-inflight"), Some("7"));
-        assert_eq!(value("audit-log-compress"), Some("true"));
-        assert_eq!(value("request-timeout"), Some("1m0s"));
-        assert_eq!(value("authorization-mode"), Some("Node,RBAC"));
     }
 
     #[test]

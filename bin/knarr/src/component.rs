@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use knarr_api::gates;
 use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::zpages;
+use knarr_apiserver::SYSTEM_VERSION;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::leader_election::LeaderElection;
@@ -22,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api_flags::{COORDINATED_LEADER_ELECTION, GENERIC_WORKLOAD, STORAGE_VERSION_API};
 use crate::progress::Progress;
 use crate::serving::{Bound, Check, Pages, ServingArgs};
+use crate::shown_flags::ShownFlags;
 use crate::{access, api_flags, leading, preflight, signals};
 
 #[derive(Args)]
@@ -173,7 +176,9 @@ impl Component {
             let (own, process) = (metrics(), knarr_apiserver::process_metrics());
             format!("{own}{}{process}", knarr_client::metrics::render())
         };
-        Pages::new(self.name, Arc::clone(&self.clock), checks, metrics, config)
+        let (flags, clock) = (ShownFlags::of_process().all(), Arc::clone(&self.clock));
+        let component = zpages::Component::new(self.name, SYSTEM_VERSION, flags, clock);
+        Pages::new(component, checks, metrics, config)
     }
 }
 

@@ -42,6 +42,7 @@ mod scheduling_questions;
 mod scrub;
 mod server;
 mod serving;
+mod shown_flags;
 mod signals;
 mod signer;
 mod simulate;

@@ -251,6 +251,8 @@ pub struct NodeOptions {
     pub mirrors: Vec<Mirror>,
     pub runtime: RuntimeArgs,
     pub network: NetworkArgs,
+    /// The flags that the node was started with.
+    pub flags: Vec<(String, String)>,
 }
 
 /// How a node's parts reach the API server, and how the API server reaches its kubelet.
@@ -260,6 +262,8 @@ pub struct NodeAccess {
     pub network: Client,
     /// What the kubelet shows; whoever renews it keeps a reference.
     pub serving: Arc<kubelet_server::ServingCertificate>,
+    /// When the certificate ends that the kubelet shows to the API server.
+    pub client_not_after: kubelet_server::NotAfter,
     /// Who signs the certificates of those who may talk to the kubelet; whoever follows changes keeps a reference.
     pub clients: Arc<kubelet_server::ClientAuthorities>,
     /// Runs the node's long-running tasks.
@@ -537,9 +541,12 @@ async fn bind_kubelet_server(
     let server_options = kubelet_server::Options {
         address,
         serving: Arc::clone(&access.serving),
+        client_not_after: Arc::clone(&access.client_not_after),
         clients: Arc::clone(&access.clients),
         node_name: options.name.clone(),
         configz,
+        flags: options.flags.clone(),
+        other_metrics: Arc::new(String::new),
         folders: kubelet_server::Folders {
             local_path: options.layout.local_path(),
             system_logs: "/var/log".into(),

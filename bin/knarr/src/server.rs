@@ -38,6 +38,7 @@ use crate::pki::{Credentials, Pki, Subject};
 use crate::progress::Progress;
 use crate::renewal::Renewal;
 use crate::scrub::Scrub;
+use crate::shown_flags::ShownFlags;
 use crate::store::StoreArgs;
 use crate::{addons, backup, control_plane, kubeconfig, leading, node, preflight, scheduler, signals};
 
@@ -469,6 +470,7 @@ fn node_options(args: &ServerArgs, options: &control_plane::Options, layout: &La
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
         network: args.node.network(),
+        flags: ShownFlags::of_process().of::<node::NodeArgs>(),
     })
 }
 
@@ -510,6 +512,8 @@ fn node_access(
         kubelet: client(&node_user, &["system:nodes"], "kubelet"),
         network: client("system:kube-proxy", &[], "kube-proxy"),
         serving,
+        // It speaks to the API server inside the process.
+        client_not_after: Arc::new(|| None),
         clients: ClientAuthorities::new(pki.ca_pem()).context("the cluster's authorities cannot be used")?,
         supervisor,
     })

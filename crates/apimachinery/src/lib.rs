@@ -1,5 +1,6 @@
 //! The rules of Kubernetes API objects, without any I/O: names, selectors, quantities, patches, errors, schemas.
 
+pub mod accept;
 pub mod clock;
 pub mod duration;
 pub mod field;
@@ -13,3 +14,4 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod structural;
+pub mod zpages;

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
+use serde_json::{Value, json};
 
 use crate::field::ErrorList;
 use crate::gvk::GroupResource;
@@ -26,6 +27,15 @@ impl StatusError {
             status: Some("Failure".to_owned()),
             ..Status::default()
         }))
+    }
+
+    /// The object, as upstream writes it.
+    pub fn to_value(&self) -> Value {
+        let mut value = serde_json::to_value(&*self.0).unwrap_or_default();
+        if let Value::Object(fields) = &mut value {
+            fields.entry("metadata").or_insert_with(|| json!({}));
+        }
+        value
     }
 
     fn about(mut self, resource: &GroupResource, name: &str) -> Self {

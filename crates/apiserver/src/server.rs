@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use knarr_api::gates;
 use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::zpages;
 use knarr_client::{Client, Supervisor};
 use knarr_storage::{RevisionWindow, Store};
 use tokio::net::TcpListener;
@@ -111,8 +112,8 @@ pub struct State {
     /// Reading and writing requests under way, without priority and fairness.
     pub inflight: (Arc<Semaphore>, Arc<Semaphore>),
     pub audit: Arc<Auditor>,
-    /// When the server started, by both clocks.
-    pub started: (jiff::Timestamp, Duration),
+    /// What `/flagz` and `/statusz` show.
+    pub zpages: zpages::Component,
     /// Cancelled when the server is about to stop: it is not ready any more.
     pub leaving: CancellationToken,
     /// Cancelled when the server stops.
@@ -213,7 +214,12 @@ impl ApiServer {
                 Arc::new(Semaphore::new(config.max_mutating_requests_inflight)),
             ),
             audit: Arc::new(audit),
-            started: (clock.now(), clock.monotonic()),
+            zpages: zpages::Component::new(
+                "apiserver",
+                &config.version.git_version,
+                config.flags.clone(),
+                Arc::clone(&clock),
+            ),
             leaving: CancellationToken::new(),
             store,
             clock,

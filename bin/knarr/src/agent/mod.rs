@@ -18,7 +18,7 @@ use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::SystemClock;
 use knarr_client::kubeconfig::Access;
 use knarr_client::{Client, Error, Supervisor};
-use knarr_kubelet::server::{ClientAuthorities, ServingCertificate};
+use knarr_kubelet::server::{ClientAuthorities, NotAfter, ServingCertificate};
 use knarr_network::cidr::Ipv4Cidr;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,7 @@ use crate::layout::Layout;
 use crate::node::{self, NodeAccess, NodeArgs, NodeOptions};
 use crate::pki::Credentials;
 use crate::progress::Progress;
+use crate::shown_flags::ShownFlags;
 use crate::{access, preflight, signals};
 
 const DEFAULT_DATA_DIR: &str = "/var/lib/knarr-agent";
@@ -190,7 +191,8 @@ async fn run_node(
         async move { renewal.lock().await.run(stop).await }
     });
     let (kubelet, network) = (of("kubelet"), of("kube-proxy"));
-    let access = NodeAccess { kubelet, network, serving, clients, supervisor };
+    let client_not_after: NotAfter = Arc::new(move || transport.not_after());
+    let access = NodeAccess { kubelet, network, serving, client_not_after, clients, supervisor };
     let node = node::start(options, access, progress, stop.clone()).await?;
     progress.ready(&[format!("node        {name}, in the cluster of {}", given.server)]);
 
@@ -245,6 +247,7 @@ fn node_options(args: &AgentArgs, user: &access::User) -> Result<NodeOptions> {
         mirrors: args.node.mirrors(),
         runtime: args.node.runtime(),
         network: args.node.network(),
+        flags: ShownFlags::of_process().all(),
     })
 }
 

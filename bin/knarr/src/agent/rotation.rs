@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use async_trait::async_trait;
+use jiff::Timestamp;
+use knarr_api::certificates::request::not_after;
 use knarr_api::kind::ResourceType;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
@@ -28,23 +30,39 @@ const RETRY: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(1);
 
 /// A transport whose identity can be exchanged. Watches under way keep the old one until they end.
-pub struct Rotating {
-    current: RwLock<Arc<HttpTransport>>,
+pub struct Rotating(RwLock<Current>);
+
+struct Current {
+    transport: Arc<HttpTransport>,
+    /// When its client certificate ends, if it has one.
+    not_after: Option<Timestamp>,
+}
+
+impl Current {
+    fn of(access: &Access) -> Result<Self> {
+        let not_after = access.client_certificate.as_deref().and_then(not_after);
+        Ok(Self { transport: Arc::new(HttpTransport::new(access)?), not_after })
+    }
 }
 
 impl Rotating {
     pub fn new(access: &Access) -> Result<Arc<Self>> {
-        Ok(Arc::new(Self { current: RwLock::new(Arc::new(HttpTransport::new(access)?)) }))
+        Ok(Arc::new(Self(RwLock::new(Current::of(access)?))))
     }
 
     fn exchange(&self, access: &Access) -> Result<()> {
-        let next = Arc::new(HttpTransport::new(access)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next;
+        let next = Current::of(access)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }
 
     fn current(&self) -> Arc<HttpTransport> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner).transport)
+    }
+
+    /// When the client certificate ends; `None` if there is none.
+    pub fn not_after(&self) -> Option<Timestamp> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).not_after
     }
 }
 

@@ -198,7 +198,7 @@ async fn answer(
         Err(refused) => Some(refused),
     };
     match refused {
-        None => pages.answer(path, request.uri().query().unwrap_or("")),
+        None => pages.answer(path, request.uri().query().unwrap_or(""), request.headers()),
         Some(refused) => pages::refusal(&refused),
     }
 }

@@ -2,16 +2,14 @@
 
 use std::borrow::Cow;
 use std::fmt::Write;
-use std::sync::Arc;
-use std::time::Duration;
 
+use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
-use jiff::Timestamp;
-use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::metrics::{Family, Kind, Registry};
+use knarr_apimachinery::zpages::{Asked, Component};
 use serde_json::{Value, json};
 
 use super::auth::Refused;
@@ -46,9 +44,7 @@ const HEALTH: &[Family] = &[
 type Show<T> = Box<dyn Fn() -> T + Send + Sync>;
 
 pub struct Pages {
-    component: &'static str,
-    pub clock: Arc<dyn Clock>,
-    started: (Timestamp, Duration),
+    component: Component,
     checks: Show<Vec<Check>>,
     metrics: Show<String>,
     /// The configuration, under the name that upstream shows it by.
@@ -60,18 +56,16 @@ type Answer = Response<Full<Bytes>>;
 
 impl Pages {
     pub fn new(
-        component: &'static str,
-        clock: Arc<dyn Clock>,
+        component: Component,
         checks: impl Fn() -> Vec<Check> + Send + Sync + 'static,
         metrics: impl Fn() -> String + Send + Sync + 'static,
         config: Value,
     ) -> Self {
-        let started = (clock.now(), clock.monotonic());
         let (checks, metrics) = (Box::new(checks), Box::new(metrics));
-        Self { component, clock, started, checks, metrics, config, asked: Registry::new(HEALTH) }
+        Self { component, checks, metrics, config, asked: Registry::new(HEALTH) }
     }
 
-    pub fn answer(&self, path: &str, query: &str) -> Answer {
+    pub fn answer(&self, path: &str, query: &str, headers: &HeaderMap) -> Answer {
         let mut parts = path.trim_start_matches('/').splitn(2, '/');
         let (first, rest) = (parts.next().unwrap_or(""), parts.next());
         match (first, rest) {
@@ -79,7 +73,15 @@ impl Pages {
             ("metrics", None) => page(200, METRICS, (self.metrics)()),
             ("metrics", Some("slis")) => page(200, METRICS, self.asked.render()),
             ("configz", None) => page(200, JSON, self.config.to_string()),
-            ("statusz", None) => page(200, TEXT, self.status()),
+            ("flagz", None) => self.component.flagz(Asked { headers, query }).map(Full::from),
+            ("statusz", None) => {
+                let checks = (self.checks)();
+                let health = checks.iter().flat_map(|check| check.endpoints.iter().copied());
+                let paths: Vec<String> =
+                    health.chain(["configz", "flagz", "metrics"]).map(|end| format!("/{end}")).collect();
+                let paths = paths.iter().map(String::as_str);
+                self.component.statusz(Asked { headers, query }, paths).map(Full::from)
+            }
             _ => nothing_here(),
         }
     }
@@ -103,25 +105,6 @@ impl Pages {
                 Some(Err(why)) => page(500, TEXT, format!("internal server error: {why}\n")),
             },
         }
-    }
-
-    fn status(&self) -> String {
-        let up = self.clock.monotonic().saturating_sub(self.started.1).as_secs();
-        let component = self.component;
-        let started = self.started.0.strftime("%a %b %e %H:%M:%S UTC %Y");
-        let (hours, minutes, seconds) = (up / 3600, up / 60 % 60, up % 60);
-        let mut ends: Vec<&str> = (self.checks)().iter().flat_map(|c| c.endpoints.iter().copied()).collect();
-        ends.extend(["configz", "metrics"]);
-        ends.sort_unstable();
-        ends.dedup();
-        let paths: Vec<String> = ends.iter().map(|end| format!("/{end}")).collect();
-        format!(
-            "\n{component} statusz\nWarning: This endpoint is not meant to be machine parseable, has no formatting \
-             compatibility guarantees and is for debugging purposes only.\n\nStarted: {started}\nUp: {hours} hr \
-             {minutes:02} min {seconds:02} sec\nGo version: none\nBinary version: {}\n\nPaths: {}\n",
-            knarr_apiserver::SYSTEM_VERSION.trim_start_matches('v'),
-            paths.join(" ")
-        )
     }
 }
 
@@ -179,6 +162,8 @@ pub fn refusal(refused: &Refused) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use http_body_util::BodyExt;
     use knarr_client::clock::SystemClock;
 
@@ -196,11 +181,13 @@ mod tests {
             ]
         };
         let metrics = || "up 1\n".to_owned();
-        Pages::new("kube-scheduler", Arc::new(SystemClock), checks, metrics, json!({"componentconfig": {}}))
+        let flags = [("leader-elect".to_owned(), "true".to_owned())];
+        let component = Component::new("kube-scheduler", "v1.37.0", flags, Arc::new(SystemClock));
+        Pages::new(component, checks, metrics, json!({"componentconfig": {}}))
     }
 
     async fn get(pages: &Pages, path: &str, query: &str) -> (u16, String) {
-        let answer = pages.answer(path, query);
+        let answer = pages.answer(path, query, &HeaderMap::new());
         let code = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         (code, String::from_utf8_lossy(&body).into_owned())
@@ -232,6 +219,14 @@ mod tests {
             "{slis}"
         );
         let (_, status) = get(&well, "/statusz", "").await;
-        assert!(status.contains("Paths: /configz /healthz /livez /metrics /readyz\n"), "{status}");
+        assert!(status.contains("Paths: /configz /flagz /healthz /livez /metrics /readyz\n"), "{status}");
+        let (_, flags) = get(&well, "/flagz", "").await;
+        assert!(flags.starts_with("\nkube-scheduler flagz\n") && flags.ends_with("\nleader-elect=true\n"));
+        let mut headers = HeaderMap::new();
+        headers.insert("accept", "application/json;as=Flagz;v=v1beta1;g=config.k8s.io".parse().unwrap());
+        let answer = well.answer("/flagz", "", &headers);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let flags: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(flags["flags"], json!({"leader-elect": "true"}));
     }
 }

@@ -325,6 +325,11 @@ fn a_component_shows_itself_to_those_who_may() {
         for family in ["rest_client_requests_total{", "process_resident_memory_bytes "] {
             assert!(metrics.contains(family), "{family}\n{metrics}");
         }
+        let flags = page(&cluster, port, "/flagz", &[&watcher]).expect("flags");
+        let given = "\nauthorization-kubeconfig=/";
+        assert!(flags.starts_with(&format!("\n{lease} flagz\n")) && flags.contains(given), "{flags}");
+        let state = page(&cluster, port, "/statusz", &[&watcher]).expect("state");
+        assert!(state.contains("\nPaths: /configz /flagz /healthz "), "{state}");
         let pki = |file: &str| cluster.data_dir().join("pki").join(file).display().to_string();
         let certificate =
             [format!("--certificate={}", pki("admin.crt")), format!("--key={}", pki("admin.key"))];

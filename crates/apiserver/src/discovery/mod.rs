@@ -8,7 +8,6 @@ mod log_check;
 mod openapi;
 mod openapi_v2;
 mod sample;
-mod zpages;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,6 +17,7 @@ use http::{Response, StatusCode};
 use knarr_apimachinery::schema::openapi::hash;
 use knarr_apimachinery::schema::protobuf;
 use knarr_apimachinery::status::StatusError;
+use knarr_apimachinery::zpages::Asked;
 use serde_json::{Value, json};
 
 use crate::aggregator;
@@ -242,8 +242,12 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
             let gzip = negotiate::negotiate_leniently(&request.headers, &request.query).gzip;
             Ok(Answer::Raw(if gzip { output::compressed(text) } else { text }))
         }
-        ["statusz"] => zpages::statusz(server, request, &paths(table)),
-        ["flagz"] => zpages::flagz(server, request),
+        ["flagz"] => Ok(Answer::Raw(server.zpages.flagz(asked(request)).map(|text| Body::Full(text.into())))),
+        ["statusz"] => {
+            let paths = paths(table);
+            let page = server.zpages.statusz(asked(request), paths.iter().map(String::as_str));
+            Ok(Answer::Raw(page.map(|text| Body::Full(text.into()))))
+        }
         ["debug", "api_priority_and_fairness", what] => {
             let details = request.query.non_empty("includeRequestDetails").is_some();
             let dump = server.fairness.as_ref().and_then(|f| f.dump(what, details));
@@ -258,6 +262,10 @@ pub async fn answer(server: &Arc<Inner>, request: &Request) -> Result<Answer, St
         ["api", ..] => Err(StatusError::path_not_found()),
         _ => Ok(nothing_here()),
     }
+}
+
+fn asked(request: &Request) -> Asked<'_> {
+    Asked { headers: &request.headers, query: request.raw_query.as_deref().unwrap_or("") }
 }
 
 fn metrics_text(text: String) -> Response<Body> {

@@ -2,6 +2,7 @@
 
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
+use knarr_apimachinery::accept::{Clause, clauses};
 use knarr_apimachinery::schema::protobuf;
 use knarr_apimachinery::status::StatusError;
 
@@ -44,35 +45,6 @@ pub const MEDIA_TYPES: [&str; 3] = ["application/json", "application/yaml", prot
 /// What a watch may be written as.
 pub const STREAM_TYPES: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
-
-/// One clause of an Accept header.
-struct Clause<'a> {
-    media: &'a str,
-    parameters: Vec<(&'a str, &'a str)>,
-    quality: f32,
-}
-
-impl Clause<'_> {
-    fn parameter(&self, name: &str) -> &str {
-        self.parameters.iter().find(|(n, _)| *n == name).map_or("", |(_, v)| v)
-    }
-}
-
-fn clauses(accept: &str) -> Vec<Clause<'_>> {
-    let mut clauses: Vec<Clause<'_>> = accept
-        .split(',')
-        .filter(|c| !c.trim().is_empty())
-        .map(|clause| {
-            let mut parts = clause.split(';').map(str::trim);
-            let media = parts.next().unwrap_or("");
-            let parameters: Vec<(&str, &str)> = parts.map(|p| p.split_once('=').unwrap_or((p, ""))).collect();
-            let quality = parameters.iter().find(|(n, _)| *n == "q").and_then(|(_, v)| v.parse().ok());
-            Clause { media, parameters, quality: quality.unwrap_or(1.0) }
-        })
-        .collect();
-    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality));
-    clauses
-}
 
 fn format_of(media: &str) -> Option<Format> {
     match media {

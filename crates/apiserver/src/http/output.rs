@@ -13,7 +13,7 @@ use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::schema::protobuf::{self, EncodeError, ListEncoder};
 use knarr_apimachinery::status::StatusError;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::body::{Body, ListBody};
 use super::negotiate::{Form, Format, Negotiated};
@@ -83,17 +83,8 @@ fn line(value: &Value) -> Bytes {
     text.into()
 }
 
-/// The `Status` of a failure, as upstream writes it.
-pub fn status_value(error: &StatusError) -> Value {
-    let mut value = serde_json::to_value(&*error.0).unwrap_or_default();
-    if let Value::Object(map) = &mut value {
-        map.entry("metadata").or_insert_with(|| json!({}));
-    }
-    value
-}
-
 pub fn write_error(error: &StatusError, negotiated: Negotiated) -> Response<Body> {
-    let mut response = write_value(error.code(), &status_value(error), negotiated);
+    let mut response = write_value(error.code(), &error.to_value(), negotiated);
     let retry = error.0.details.as_ref().and_then(|d| d.retry_after_seconds);
     if let Some(Ok(value)) = retry.map(|s| HeaderValue::from_str(&s.to_string())) {
         response.headers_mut().insert(http::header::RETRY_AFTER, value);
@@ -113,7 +104,7 @@ pub fn write_value(code: u16, value: &Value, negotiated: Negotiated) -> Response
         Format::Yaml => match serde_saphyr::to_string(value) {
             Ok(text) => finish(raw(code, "application/yaml", text.into()), negotiated),
             Err(error) => {
-                let status = status_value(&StatusError::internal(error));
+                let status = StatusError::internal(error).to_value();
                 raw(500, "application/json", to_json(&status))
             }
         },

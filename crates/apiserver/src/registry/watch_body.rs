@@ -13,7 +13,6 @@ use super::watch::{Frame, Session};
 use crate::cache::{Kind, Wire};
 use crate::http::body::{Body, BoxError};
 use crate::http::negotiate::{Form, Format, Negotiated};
-use crate::http::output::status_value;
 use crate::table::{self, IncludeObject, Rows};
 
 /// Frames that wait are sent together, up to this many bytes.
@@ -196,10 +195,10 @@ fn write_message(out: &mut BytesMut, kind: &str, object: &[u8]) -> Result<(), En
 fn write_error(out: &mut BytesMut, error: &StatusError, format: Format) {
     if format == Format::Protobuf {
         // A Status has a message, so that this does not fail.
-        let _ = write_frame(out, "ERROR", &status_value(error));
+        let _ = write_frame(out, "ERROR", &error.to_value());
         return;
     }
-    let event = json!({"type": "ERROR", "object": status_value(error)});
+    let event = json!({"type": "ERROR", "object": error.to_value()});
     out.put_slice(event.to_string().as_bytes());
     out.put_u8(b'\n');
 }

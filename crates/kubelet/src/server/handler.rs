@@ -7,6 +7,8 @@ use http::{Method, Request, StatusCode};
 use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::zpages::{Asked, Component};
 use knarr_client::Client;
 use knarr_client::reviews::UserInfo;
 use serde_json::{Value, json};
@@ -14,12 +16,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::{self, Answer};
 use super::auth::{Auth, AuthError};
+use super::metrics::{Certificates, OtherMetrics};
 use super::request_counts::RequestCounts;
 use super::route::{self, Route, Target};
-use super::serving_certificate::ServingCertificate;
 use super::{cadvisor, exec, health, local_path, logs, metrics, port_forward, stats, system_logs};
+use crate::node_status::KUBELET_VERSION;
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
+
+/// What `/statusz` names of the paths that are answered: as upstream, those that are no web services of their own.
+const STATUSZ_PATHS: [&str; 4] = ["/configz", "/flagz", "/healthz", "/metrics"];
 
 /// Answers requests about this node.
 pub struct Handler {
@@ -29,11 +35,28 @@ pub struct Handler {
     pub client: Client,
     pub rates: stats::Rates,
     pub requests: RequestCounts,
-    /// What handshakes show.
-    pub serving: Option<Arc<ServingCertificate>>,
+    /// The kubelet's own.
+    pub certificates: Option<Certificates>,
+    pub other_metrics: OtherMetrics,
     auth: Auth,
-    configz: Value,
+    shown: Shown,
     folders: Folders,
+}
+
+/// What the server shows of the kubelet.
+pub struct Shown {
+    /// Its configuration, for `/configz`.
+    pub configz: Value,
+    /// For `/flagz` and `/statusz`.
+    pub component: Component,
+}
+
+impl Shown {
+    /// Of a kubelet that starts now.
+    pub fn new(configz: Value, flags: Vec<(String, String)>, clock: &Arc<dyn Clock>) -> Self {
+        let component = Component::new("kubelet", KUBELET_VERSION, flags, Arc::clone(clock));
+        Self { configz, component }
+    }
 }
 
 /// What of the node's file system requests may be about.
@@ -48,7 +71,7 @@ pub struct Folders {
 impl Handler {
     pub fn new(
         node_name: &str,
-        configz: Value,
+        shown: Shown,
         pods: Arc<dyn PodLookup>,
         runtime: Arc<dyn ContainerRuntime>,
         client: Client,
@@ -63,9 +86,10 @@ impl Handler {
             client,
             rates,
             requests: RequestCounts::default(),
-            serving: None,
+            certificates: None,
+            other_metrics: Arc::new(String::new),
             auth,
-            configz,
+            shown,
             folders,
         }
     }
@@ -99,6 +123,9 @@ impl Handler {
         let heads = matches!(
             route,
             Route::Healthz(_)
+                | Route::Configz
+                | Route::Flagz
+                | Route::Statusz
                 | Route::Metrics
                 | Route::ResourceMetrics
                 | Route::CadvisorMetrics
@@ -120,7 +147,9 @@ impl Handler {
             }
             Route::Pods => answer::json(&pod_list(&self.pods.pods())),
             Route::RunningPods => answer::json(&pod_list(&self.running_pods())),
-            Route::Configz => answer::json(&self.configz),
+            Route::Configz => answer::json(&self.shown.configz),
+            Route::Flagz => self.shown.component.flagz(asked(&request)).map(answer::body),
+            Route::Statusz => self.shown.component.statusz(asked(&request), STATUSZ_PATHS).map(answer::body),
             Route::StatsSummary => stats::summary(self).await,
             Route::Metrics => metrics::of_kubelet(self).await,
             Route::ResourceMetrics => metrics::of_resources(self).await,
@@ -157,6 +186,10 @@ impl Handler {
             |pod: &Arc<Pod>| pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
         self.pods.pods().into_iter().filter(is_running).collect()
     }
+}
+
+fn asked<T>(request: &Request<T>) -> Asked<'_> {
+    Asked { headers: request.headers(), query: request.uri().query().unwrap_or("") }
 }
 
 fn pod_list(pods: &[Arc<Pod>]) -> Value {

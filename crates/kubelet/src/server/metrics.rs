@@ -13,6 +13,7 @@ use knarr_api::kind::Kind;
 
 use super::answer::{self, Answer};
 use super::handler::Handler;
+use super::serving_certificate::ServingCertificate;
 use super::stats::{self, NodeUsage, PodUsage};
 use crate::node_status::KUBELET_VERSION;
 use crate::runtime::Disk;
@@ -209,6 +210,43 @@ async fn volume_families(handler: &Handler, pods: &[Arc<Pod>]) -> Vec<Family> {
     ]
 }
 
+/// When a certificate ends; `None` if there is none, or that is not known.
+pub type NotAfter = Arc<dyn Fn() -> Option<Timestamp> + Send + Sync>;
+
+/// Text for Prometheus, of what this crate does not know.
+pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// The kubelet's certificates.
+pub struct Certificates {
+    /// What handshakes show.
+    pub serving: Arc<ServingCertificate>,
+    /// What it shows to the API server.
+    pub client: NotAfter,
+}
+
+impl Certificates {
+    pub fn families(&self, now: Timestamp) -> [Family; 2] {
+        let ttl = |name, help, end: Option<Timestamp>| {
+            let left = end.map(|end| end.duration_since(now).as_secs());
+            let mut family = Family::new(name, "gauge", help);
+            family.add(vec![], left.map_or(f64::INFINITY, |left| left as f64), None);
+            family
+        };
+        [
+            ttl(
+                "kubelet_certificate_manager_client_ttl_seconds",
+                "[ALPHA] Seconds until the client certificate expires, negative after that; +Inf if there is none.",
+                (self.client)(),
+            ),
+            ttl(
+                "kubelet_certificate_manager_server_ttl_seconds",
+                "[ALPHA] Seconds until the serving certificate expires, negative after that; +Inf if that is not known.",
+                self.serving.not_after(),
+            ),
+        ]
+    }
+}
+
 pub async fn of_kubelet(handler: &Handler) -> Answer {
     let pods = handler.pods.pods();
     let statuses = || pods.iter().filter_map(|p| p.status.as_ref());
@@ -247,21 +285,15 @@ pub async fn of_kubelet(handler: &Handler) -> Answer {
     );
     active_pods.add(vec![("static", String::new())], active as f64, None);
     let mut families = vec![build_info(), active_pods];
-    families.extend(handler.serving.as_ref().map(|serving| {
-        let left = serving.not_after().map(|end| end.as_second() - handler.client.clock().now().as_second());
-        let mut family = Family::new(
-            "kubelet_certificate_manager_server_ttl_seconds",
-            "gauge",
-            "[ALPHA] Seconds until the serving certificate expires; +Inf if that is not known.",
-        );
-        family.add(vec![], left.map_or(f64::INFINITY, |left| left as f64), None);
-        family
-    }));
+    let now = handler.client.clock().now();
+    families.extend(handler.certificates.iter().flat_map(|certificates| certificates.families(now)));
     families.extend([desired_pods, node, running_containers, running_pods]);
     families.extend(volume_families(handler, &pods).await);
     families.extend(super::process::families());
     // With what the process asks of the API server, and its queues.
-    let rest = [handler.requests.render(), handler.pods.metrics(), knarr_client::metrics::render()];
+    let (requests, pods, clients) =
+        (handler.requests.render(), handler.pods.metrics(), knarr_client::metrics::render());
+    let rest = [requests, pods, (handler.other_metrics)(), clients];
     answer::prometheus(render(&families) + &rest.concat())
 }
 

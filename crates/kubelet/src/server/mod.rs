@@ -35,6 +35,8 @@ mod upgrade;
 #[cfg(test)]
 pub(crate) mod fake_runtime;
 #[cfg(test)]
+mod metrics_tests;
+#[cfg(test)]
 mod rights_tests;
 #[cfg(test)]
 mod tests;
@@ -42,5 +44,6 @@ mod tests;
 pub use client_authorities::ClientAuthorities;
 pub use handler::Folders;
 pub use health::{Check, checks};
+pub use metrics::NotAfter;
 pub use serve::{BoundServer, Options, ServerError, bind};
 pub use serving_certificate::ServingCertificate;

@@ -10,11 +10,12 @@ metric_families! {
 }
 
 /// The first parts of the paths that something answers; all others are counted as one.
-const ROOTS: [&str; 12] = [
+const ROOTS: [&str; 14] = [
     "attach",
     "configz",
     "containerLogs",
     "exec",
+    "flagz",
     "healthz",
     "logs",
     "metrics",
@@ -22,6 +23,7 @@ const ROOTS: [&str; 12] = [
     "portForward",
     "runningpods",
     "stats",
+    "statusz",
     "volumes",
 ];
 const METRICS: [&str; 4] = ["metrics", "metrics/cadvisor", "metrics/probes", "metrics/resource"];

@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Body};
 use super::client_authorities::ClientAuthorities;
-use super::handler::{Folders, Handler};
+use super::handler::{Folders, Handler, Shown};
+use super::metrics::{Certificates, NotAfter, OtherMetrics};
 use super::serving_certificate::ServingCertificate;
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
@@ -35,11 +36,17 @@ pub struct Options {
     pub address: SocketAddr,
     /// What handshakes show; whoever renews it keeps a reference.
     pub serving: Arc<ServingCertificate>,
+    /// When the certificate ends that the kubelet shows to the API server.
+    pub client_not_after: NotAfter,
     /// Who signs the certificates of clients; whoever follows changes keeps a reference.
     pub clients: Arc<ClientAuthorities>,
     pub node_name: String,
     /// What /configz shows.
     pub configz: Value,
+    /// What /flagz shows.
+    pub flags: Vec<(String, String)>,
+    /// What other parts of the node have counted, for /metrics.
+    pub other_metrics: OtherMetrics,
     pub folders: Folders,
     /// How many files the process may open.
     pub open_files: u64,
@@ -74,9 +81,10 @@ pub async fn bind(
     let address = options.address;
     let listener = TcpListener::bind(address).await.and_then(TcpListener::into_std);
     let listener = listener.map_err(|source| ServerError::Bind { address, source })?;
-    let mut handler =
-        Handler::new(&options.node_name, options.configz, pods, runtime, client, options.folders);
-    handler.serving = Some(options.serving);
+    let shown = Shown::new(options.configz, options.flags, client.clock());
+    let mut handler = Handler::new(&options.node_name, shown, pods, runtime, client, options.folders);
+    handler.certificates = Some(Certificates { serving: options.serving, client: options.client_not_after });
+    handler.other_metrics = options.other_metrics;
     let handler = Arc::new(handler);
     Ok(BoundServer { listener, tls, handler, limits })
 }

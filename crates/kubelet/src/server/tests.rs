@@ -27,7 +27,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_util::sync::CancellationToken;
 
 use super::fake_runtime::{FakeRuntime, Leaked};
-use super::handler::Handler;
+use super::handler::{Handler, Shown};
 use super::serve::Node;
 use crate::pod_lookup::{ContainerRef, LookupError, PodLookup};
 use crate::runtime::{Control, Disk, RuntimeEvent, RuntimeEventKind, TerminalSize};
@@ -126,8 +126,9 @@ impl Lab {
         let runtime = Leaked::new();
         let fake = runtime.0;
         let pods = OnePod { pod: Arc::new(pod), log: log.clone(), tty };
-        let configz = json!({"kubeletconfig": {"maxPods": 110}});
-        let handler = Handler::new("n1", configz, Arc::new(pods), Arc::new(runtime), client, folders());
+        let flags = vec![("kubelet-port".to_owned(), "10250".to_owned())];
+        let shown = Shown::new(json!({"kubeletconfig": {"maxPods": 110}}), flags, client.clock());
+        let handler = Handler::new("n1", shown, Arc::new(pods), Arc::new(runtime), client, folders());
         Self { handler: Arc::new(handler), runtime: fake, log }
     }
 
@@ -158,14 +159,19 @@ impl Lab {
     }
 
     async fn ask(&self, method: Method, path: &str, known: bool, token: Option<&str>) -> (StatusCode, Bytes) {
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(self.connect(known))).await.unwrap();
-        tokio::spawn(connection);
-        let mut request = Request::builder().method(method).uri(path).header("host", "n1");
+        let mut request = Request::builder().method(method).uri(path);
         if let Some(token) = token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await.unwrap();
+        self.send_request(request.body(Empty::new()).unwrap(), known).await
+    }
+
+    async fn send_request(&self, mut request: Request<Empty<Bytes>>, known: bool) -> (StatusCode, Bytes) {
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(self.connect(known))).await.unwrap();
+        tokio::spawn(connection);
+        request.headers_mut().insert("host", "n1".parse().unwrap());
+        let response = sender.send_request(request).await.unwrap();
         let status = response.status();
         (status, response.into_body().collect().await.unwrap().to_bytes())
     }
@@ -409,6 +415,25 @@ async fn statistics() {
 }
 
 #[tokio::test]
+async fn the_kubelet_shows_its_flags_and_its_state() {
+    let lab = Lab::new();
+    let (_, body) = lab.request("/flagz").await;
+    assert!(body.starts_with("\nkubelet flagz\n") && body.ends_with("\nkubelet-port=10250\n"), "{body}");
+    let (_, body) = lab.request("/statusz").await;
+    assert!(body.ends_with("\nPaths: /configz /flagz /healthz /metrics\n"), "{body}");
+    let (_, metrics) = lab.request("/metrics").await;
+    for page in ["flagz", "statusz"] {
+        assert!(metrics.contains(&format!("method=\"GET\",path=\"{page}\"")), "{metrics}");
+        let kind = if page == "flagz" { "Flagz" } else { "Statusz" };
+        let accept = format!("application/json;as={kind};v=v1beta1;g=config.k8s.io");
+        let request = Request::builder().uri(format!("/{page}")).header("accept", accept);
+        let (_, body) = lab.send_request(request.body(Empty::new()).unwrap(), true).await;
+        let object: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&object["kind"], &object["metadata"]["name"]), (&json!(kind), &json!("kubelet")));
+    }
+}
+
+#[tokio::test]
 async fn ports_over_channels() {
     let lab = Lab::new();
     let mut socket = lab.websocket("/portForward/ns/p?port=80&port=81", "v4.channel.k8s.io").await;
@@ -630,9 +655,12 @@ async fn certificates_over_tls() {
     let options = super::Options {
         address: "127.0.0.1:0".parse().unwrap(),
         serving: Arc::clone(&serving),
+        client_not_after: Arc::new(|| None),
         clients: Arc::clone(&clients),
         node_name: "n1".into(),
         configz: json!({}),
+        flags: Vec::new(),
+        other_metrics: Arc::new(String::new),
         folders: folders(),
         open_files: 1024,
     };
