@@ -25,6 +25,7 @@ mod leading;
 mod logging;
 mod memory;
 mod node;
+mod node_network;
 mod node_reference;
 mod node_runtime;
 mod oom_score;

@@ -1,6 +1,6 @@
 //! A node: container runtime, kubelet, pod network, service proxy, cluster DNS. Part of `server`, or alone as `agent`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use knarr_kubelet::server as kubelet_server;
 use knarr_kubelet::sysctls::SysctlPattern;
 use knarr_kubelet::volumes::{self, Csi, ObjectSource, VolumeManager};
 use knarr_network::cidr::Ipv4Cidr;
-use knarr_network::{dns, proxy, routes, source::ServiceSource};
 use knarr_runtime::images::Mirror;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::layout::{DEFAULT_CGROUP_ROOT, Layout};
+use crate::node_network::{self, NetworkMetrics};
 use crate::node_runtime::{NodeRuntime, RuntimeArgs};
 use crate::open_files;
 use crate::pod_network::NetworkArgs;
@@ -302,8 +302,10 @@ pub async fn start(
     let informers = Arc::new(Informers::new(access.kubelet.clone(), stop.clone()));
     let (network_state, network_ready) = tokio::sync::watch::channel(runtime.network_state(known.is_some()));
     let node = own_node(&informers, &options.name);
+    let counted = Arc::new(NetworkMetrics::new(access.kubelet.clock()));
+    let network = NetworkView { state: network_ready, metrics: Arc::clone(&counted) };
     progress
-        .step("kubelet", start_kubelet(&options, &access, &informers, &runtime, network_ready, &tasks, &stop))
+        .step("kubelet", start_kubelet(&options, &access, &informers, &runtime, network, &tasks, &stop))
         .await?;
     progress
         .step("pod network", async {
@@ -316,7 +318,8 @@ pub async fn start(
                 record_weakness(&options, &access, weakness, &stop);
             }
             runtime.keep_telling(network_state, &access.supervisor, &tasks, &stop);
-            start_network(&options, &access, runtime.routes_to_nodes(), &tasks, &stop).await?;
+            let routes = runtime.routes_to_nodes();
+            node_network::start(&options, &access, routes, &counted, &tasks, &stop).await?;
             Ok(((), cidr.to_string()))
         })
         .await?;
@@ -391,13 +394,19 @@ fn pod_cidr_file(options: &NodeOptions) -> PathBuf {
     options.layout.network().join("pod-cidr")
 }
 
+/// What the kubelet is told of the node's network.
+struct NetworkView {
+    state: tokio::sync::watch::Receiver<node_status::NetworkState>,
+    metrics: Arc<NetworkMetrics>,
+}
+
 /// The kubelet and the node's own status, until `stop`.
 async fn start_kubelet(
     options: &NodeOptions,
     access: &NodeAccess,
     informers: &Arc<Informers>,
     runtime: &NodeRuntime,
-    network: tokio::sync::watch::Receiver<node_status::NetworkState>,
+    network: NetworkView,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<((), String)> {
@@ -440,7 +449,7 @@ async fn start_kubelet(
         host_security: HostSecurity::read(),
     };
     let kubelet = Kubelet::new(config, dependencies, stop.clone());
-    let served = bind_kubelet_server(options, access, &kubelet, &runtime.runtime).await?;
+    let served = bind_kubelet_server(options, access, &kubelet, &runtime.runtime, network.metrics).await?;
     let supervisor = &access.supervisor;
     tasks.spawn(supervisor.run("kubelet-server", stop.clone(), move |stop| served.serve(stop)));
     if let Some(address) = options.healthz {
@@ -458,7 +467,7 @@ async fn start_kubelet(
         status,
         informers,
         Arc::clone(&runtime.runtime),
-        network,
+        network.state,
         volumes_in_use,
         recorder,
         kubelet.image_changes(),
@@ -527,6 +536,7 @@ async fn bind_kubelet_server(
     access: &NodeAccess,
     kubelet: &Arc<Kubelet>,
     runtime: &Arc<dyn ContainerRuntime>,
+    network: Arc<NetworkMetrics>,
 ) -> Result<kubelet_server::BoundServer> {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), options.kubelet_port);
     // Only to say in plain words what is wrong with the port.
@@ -546,7 +556,7 @@ async fn bind_kubelet_server(
         node_name: options.name.clone(),
         configz,
         flags: options.flags.clone(),
-        other_metrics: Arc::new(String::new),
+        other_metrics: Arc::new(move || network.render()),
         folders: kubelet_server::Folders {
             local_path: options.layout.local_path(),
             system_logs: "/var/log".into(),
@@ -581,63 +591,6 @@ fn node_labels(options: &NodeOptions) -> BTreeMap<String, String> {
         labels.insert("node-role.kubernetes.io/control-plane".to_owned(), String::new());
     }
     labels
-}
-
-/// Service proxy, routes to other nodes, and the name server.
-async fn start_network(
-    options: &NodeOptions,
-    access: &NodeAccess,
-    routes_to_nodes: bool,
-    tasks: &TaskTracker,
-    stop: &CancellationToken,
-) -> Result<()> {
-    let informers = Arc::new(Informers::new(access.network.clone(), stop.clone()));
-    let supervisor = &access.supervisor;
-    let IpAddr::V4(node_ip) = options.ip else { bail!("the node's address {} is not IPv4", options.ip) };
-    let mut config = proxy::ProxyConfig::new(&options.name, vec![node_ip]);
-    config.cluster_cidr = Some(options.cluster_cidr.parse()?);
-    config.local_service_ips = BTreeSet::from([options.cluster_dns]);
-    config.sysctls_file = Some(options.layout.network().join("sysctls.json"));
-    let first = proxy::ServiceProxy::new(config.clone()).context("the service proxy cannot be set up")?;
-    let mut dns_config = dns::DnsConfig::new(vec![SocketAddr::new(IpAddr::V4(options.cluster_dns), 53)]);
-    dns_config.zone.clone_from(&options.cluster_domain);
-    dns_config.resolv_conf.clone_from(&options.resolv_conf);
-    let server = dns::DnsServer::bind(&dns_config).context("the cluster DNS cannot be set up")?;
-
-    let (of_proxy, of_dns, server) = (Arc::clone(&informers), Arc::clone(&informers), Arc::new(server));
-    let mut first = Some(first);
-    tasks.spawn(supervisor.run("service-proxy", stop.clone(), move |stop| {
-        let (informers, config, first) = (Arc::clone(&of_proxy), config.clone(), first.take());
-        async move {
-            // The rules of the one before are in force, and taken up.
-            let proxy = match first.map_or_else(|| proxy::ServiceProxy::new(config), Ok) {
-                Ok(proxy) => proxy,
-                Err(error) => return tracing::error!(%error, "the service proxy cannot be set up again"),
-            };
-            let source = ServiceSource::from_informers(&informers.until(stop.clone())).await;
-            proxy::run(proxy, source, stop, |_| {}).await;
-        }
-    }));
-    tasks.spawn(supervisor.run("dns", stop.clone(), move |stop| {
-        let (informers, server) = (Arc::clone(&of_dns), Arc::clone(&server));
-        async move {
-            let source = ServiceSource::from_informers(&informers.until(stop.clone())).await;
-            dns::run(&server, source, stop).await;
-        }
-    }));
-    if !routes_to_nodes {
-        return Ok(());
-    }
-    let (name, cluster) = (options.name.clone(), options.cluster_cidr.parse()?);
-    tasks.spawn(supervisor.run("routes", stop.clone(), move |stop| {
-        let (informers, name) = (informers.until(stop.clone()), name.clone());
-        async move {
-            if let Err(error) = routes::run(&informers, &name, cluster, stop).await {
-                tracing::error!(%error, "routes to other nodes are not kept");
-            }
-        }
-    }));
-    Ok(())
 }
 
 #[cfg(test)]

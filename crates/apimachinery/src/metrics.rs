@@ -118,6 +118,15 @@ impl Registry {
         });
     }
 
+    /// Sets a histogram that was counted elsewhere: how many observations are in each bucket alone, how many there are
+    /// in all, and their sum.
+    pub fn set_histogram(&self, at: usize, labels: &[&str], buckets: &[u64], count: u64, sum: f64) {
+        self.change(at, labels, |series, _| {
+            series.buckets.iter_mut().zip(buckets).for_each(|(to, from)| *to = *from);
+            (series.count, series.value) = (count, sum);
+        });
+    }
+
     /// Forgets all series of a family, before they are set anew.
     pub fn clear(&self, at: usize) {
         if let Some(series) = self.series.get(at) {
@@ -221,5 +230,9 @@ mod tests {
         assert_eq!((registry.value(0, &["x\"y"]), registry.value(1, &[])), (2.0, 2.0));
         registry.clear(0);
         assert_eq!(registry.untouched(), ["b_total"]);
+        registry.set_histogram(1, &[], &[3, 1], 5, 9.5);
+        let text = registry.render();
+        assert!(text.contains("a_seconds_bucket{le=\"1\"} 4\na_seconds_bucket{le=\"+Inf\"} 5\n"), "{text}");
+        assert!(text.contains("a_seconds_sum 9.5\na_seconds_count 5\n"), "{text}");
     }
 }

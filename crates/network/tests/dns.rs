@@ -21,6 +21,7 @@ const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHO
 /// A server on a thread of its own, in the namespace of the thread that starts it.
 struct Running {
     address: SocketAddr,
+    server: Arc<DnsServer>,
     stop: CancellationToken,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -35,12 +36,14 @@ impl Running {
             runtime.block_on(async {
                 let config = DnsConfig::new(vec![listen]);
                 let server = DnsServer::with_forwarder(&config, Forwarder::to(upstreams)).unwrap();
+                let server = Arc::new(server);
                 let source = ServiceSource::new(Arc::default(), move || snapshot.clone());
-                send.send(server.local_addrs()[0]).unwrap();
+                send.send(Arc::clone(&server)).unwrap();
                 dns::run(&server, source, ended).await;
             });
         });
-        Self { address: receive.recv().unwrap(), stop, thread: Some(thread) }
+        let server = receive.recv().unwrap();
+        Self { address: server.local_addrs()[0], server, stop, thread: Some(thread) }
     }
 }
 
@@ -196,6 +199,31 @@ fn other_names_come_from_the_resolvers_and_are_kept() {
     assert_eq!(count.load(std::sync::atomic::Ordering::SeqCst), 1);
     let denied = ask_udp(server.address, &question("unknown.example.", RecordType::A)).unwrap();
     assert_eq!(denied.metadata.response_code, ResponseCode::NXDomain);
+}
+
+#[test]
+fn questions_are_counted_by_who_answers_them() {
+    let (resolver, _) = upstream();
+    let server = Running::start(LOCAL, vec![resolver], services());
+    for name in ["web.default.svc.cluster.local.", "no.default.svc.cluster.local.", "known.example."] {
+        ask_udp(server.address, &question(name, RecordType::A)).unwrap();
+    }
+    let mut none = question("web.default.svc.cluster.local.", RecordType::A);
+    none.queries.clear();
+    ask_tcp(&mut TcpStream::connect(server.address).unwrap(), &none);
+    let text = server.server.metrics();
+    let labels = format!("server=\"dns://{}\",zone=\".\",view=\"\"", server.address);
+    for line in [
+        format!("requests_total{{{labels},proto=\"udp\",family=\"1\",type=\"A\"}} 3\n"),
+        format!("requests_total{{{labels},proto=\"tcp\",family=\"1\",type=\"other\"}} 1\n"),
+        format!("responses_total{{{labels},rcode=\"NOERROR\",plugin=\"kubernetes\"}} 1\n"),
+        format!("responses_total{{{labels},rcode=\"NXDOMAIN\",plugin=\"kubernetes\"}} 1\n"),
+        format!("responses_total{{{labels},rcode=\"NOERROR\",plugin=\"forward\"}} 1\n"),
+        format!("responses_total{{{labels},rcode=\"FORMERR\",plugin=\"\"}} 1\n"),
+        format!("request_duration_seconds_count{{{labels}}} 4\n"),
+    ] {
+        assert!(text.contains(&format!("coredns_dns_{line}")), "{line}\n{text}");
+    }
 }
 
 #[test]

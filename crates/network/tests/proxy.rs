@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_client::clock::SystemClock;
 use knarr_network::netlink::Netlink;
 use knarr_network::nft;
-use knarr_network::proxy::{self, ProxyConfig, ServiceProxy};
+use knarr_network::proxy::{self, ProxyConfig, ProxyMetrics, ServiceProxy};
 use knarr_network::source::{ServiceSource, Snapshot};
 use lab::objects::{VIP, service, slice};
 use lab::{Node, Outside, Pod, in_both_bridge_modes, tcp_get, udp_get};
@@ -141,7 +142,9 @@ fn the_loop_follows_changes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let (send, mut synced) = tokio::sync::mpsc::channel(8);
-        let running = tokio::spawn(proxy::run(proxy(), source, stop.clone(), move |report| {
+        let metrics = Arc::new(ProxyMetrics::new(Arc::new(SystemClock)));
+        let counted = Arc::clone(&metrics);
+        let running = tokio::spawn(proxy::run(proxy(), source, counted, stop.clone(), move |report| {
             send.try_send(*report).unwrap();
         }));
         changed.notify_one();
@@ -159,6 +162,13 @@ fn the_loop_follows_changes() {
         stop.cancel();
         running.await.unwrap();
         assert!(synced.recv().await.is_none(), "several changes at once are one sync");
+        let text = metrics.render();
+        let family = "kubeproxy_sync_proxy_rules_";
+        assert!(
+            text.contains(&format!("{family}duration_seconds_count{{ip_family=\"IPv4\"}} 2\n")),
+            "{text}"
+        );
+        assert!(text.contains(&format!("{family}last_timestamp_seconds{{ip_family=\"IPv4\"}} 1")), "{text}");
     });
     assert_eq!(client.get(VIP, 80).unwrap().server, "a", "the rules stay");
 }

@@ -30,6 +30,7 @@ mod images;
 mod kubectl;
 mod life;
 mod logs_and_exec;
+mod node_pages;
 mod node_taints;
 mod objects;
 mod output;

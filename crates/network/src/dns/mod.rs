@@ -7,6 +7,7 @@ mod answer;
 mod cache;
 mod entry;
 mod forward;
+mod metrics;
 mod records;
 mod resolv_conf;
 mod run;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
 use hickory_proto::ProtoError;
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Lookup, lookup};
 use super::forward::{Forwarder, UDP_PAYLOAD};
+use super::metrics::{self, By, Counts, Proto};
 use super::records::Records;
 
 const PLAIN_UDP_PAYLOAD: u16 = 512;
@@ -62,8 +64,15 @@ impl DnsConfig {
 /// The name server of a node. It answers from `records`, which somebody keeps up to date.
 pub struct DnsServer {
     state: Arc<State>,
-    udp: Vec<Arc<UdpSocket>>,
-    tcp: Vec<Arc<TcpListener>>,
+    bound: Vec<Bound>,
+}
+
+/// What serves one address.
+#[derive(Clone)]
+struct Bound {
+    udp: Arc<UdpSocket>,
+    tcp: Arc<TcpListener>,
+    counts: Arc<Counts>,
 }
 
 struct State {
@@ -84,14 +93,16 @@ impl DnsServer {
         let own: Vec<IpAddr> = config.listen.iter().map(SocketAddr::ip).collect();
         let records = Records::new(&config.zone, own)
             .map_err(|source| DnsError::Zone { zone: config.zone.clone(), source })?;
-        let (mut udp, mut tcp) = (Vec::new(), Vec::new());
-        for address in &config.listen {
-            let listen = |source| DnsError::Listen { address: *address, source };
-            let (socket, listener) = bind_both(*address).map_err(listen)?;
-            udp.push(Arc::new(socket));
-            tcp.push(Arc::new(listener));
-        }
-        Ok(Self { state: Arc::new(State { records: Arc::new(RwLock::new(records)), forwarder }), udp, tcp })
+        let bind = |address: &SocketAddr| {
+            let (udp, tcp) = bind_both(*address)?;
+            let counts = Arc::new(Counts::of(udp.local_addr()?));
+            Ok(Bound { udp: Arc::new(udp), tcp: Arc::new(tcp), counts })
+        };
+        let listen = |address: &SocketAddr| {
+            bind(address).map_err(|source| DnsError::Listen { address: *address, source })
+        };
+        let bound = config.listen.iter().map(listen).collect::<Result<_, _>>()?;
+        Ok(Self { state: Arc::new(State { records: Arc::new(RwLock::new(records)), forwarder }), bound })
     }
 
     /// What the server answers from.
@@ -100,19 +111,24 @@ impl DnsServer {
     }
 
     pub fn local_addrs(&self) -> Vec<SocketAddr> {
-        self.udp.iter().filter_map(|socket| socket.local_addr().ok()).collect()
+        self.bound.iter().filter_map(|bound| bound.udp.local_addr().ok()).collect()
+    }
+
+    /// What was asked and answered, as text for Prometheus.
+    pub fn metrics(&self) -> String {
+        metrics::render(self.bound.iter().map(|bound| &*bound.counts))
     }
 
     /// Answers until `stop`. A fault of one socket's task is that of all; after it the server may serve again.
     pub async fn serve(&self, stop: CancellationToken) {
         let mut tasks = tokio::task::JoinSet::new();
-        for socket in &self.udp {
-            let (state, socket, stop) = (self.state.clone(), Arc::clone(socket), stop.clone());
-            tasks.spawn(async move { stop.run_until_cancelled(serve_udp(state, socket)).await });
+        for bound in &self.bound {
+            let (state, bound, until) = (self.state.clone(), bound.clone(), stop.clone());
+            tasks.spawn(async move { until.run_until_cancelled(serve_udp(state, bound)).await });
         }
-        for listener in &self.tcp {
-            let (state, listener, stop) = (self.state.clone(), Arc::clone(listener), stop.clone());
-            tasks.spawn(async move { stop.run_until_cancelled(serve_tcp(state, listener)).await });
+        for bound in &self.bound {
+            let (state, bound, until) = (self.state.clone(), bound.clone(), stop.clone());
+            tasks.spawn(async move { until.run_until_cancelled(serve_tcp(state, bound)).await });
         }
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended
@@ -160,7 +176,7 @@ fn bound_socket(address: SocketAddr, kind: SockType) -> std::io::Result<std::os:
     Ok(socket)
 }
 
-async fn serve_udp(state: Arc<State>, socket: Arc<UdpSocket>) {
+async fn serve_udp(state: Arc<State>, Bound { udp: socket, counts, .. }: Bound) {
     let waiting = Arc::new(Semaphore::new(MOST_WAITING));
     let mut buffer = [0; LARGEST_QUESTION];
     loop {
@@ -170,16 +186,19 @@ async fn serve_udp(state: Arc<State>, socket: Arc<UdpSocket>) {
             continue;
         };
         let Some(question) = Question::read(&buffer[..length]) else { continue };
-        let limit = question.udp_limit();
+        let (limit, begun) = (question.udp_limit(), Instant::now());
+        counts.asked(&question.message, Proto::Udp);
         match state.answer_at_once(&question) {
-            Some(answer) => {
+            Some((answer, by)) => {
+                counts.answered(answer.metadata.response_code, by, begun.elapsed());
                 let _ = socket.send_to(&encode(&answer, limit), client).await;
             }
             None => {
                 let Ok(permit) = waiting.clone().try_acquire_owned() else { continue };
-                let (state, socket) = (state.clone(), socket.clone());
+                let (state, socket, counts) = (state.clone(), socket.clone(), counts.clone());
                 tokio::spawn(async move {
-                    let answer = state.answer(&question).await;
+                    let (answer, by) = state.answer(&question).await;
+                    counts.answered(answer.metadata.response_code, by, begun.elapsed());
                     let _ = socket.send_to(&encode(&answer, limit), client).await;
                     drop(permit);
                 });
@@ -188,16 +207,16 @@ async fn serve_udp(state: Arc<State>, socket: Arc<UdpSocket>) {
     }
 }
 
-async fn serve_tcp(state: Arc<State>, listener: Arc<TcpListener>) {
+async fn serve_tcp(state: Arc<State>, Bound { tcp: listener, counts, .. }: Bound) {
     let connections = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
         // Nobody closes the semaphore; were it closed, there would be nothing left to do.
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let state = state.clone();
+                let (state, counts) = (state.clone(), counts.clone());
                 tokio::spawn(async move {
-                    let _ = serve_connection(&state, stream).await;
+                    let _ = serve_connection(&state, &counts, stream).await;
                     drop(permit);
                 });
             }
@@ -206,7 +225,7 @@ async fn serve_tcp(state: Arc<State>, listener: Arc<TcpListener>) {
     }
 }
 
-async fn serve_connection(state: &State, mut stream: TcpStream) -> std::io::Result<()> {
+async fn serve_connection(state: &State, counts: &Counts, mut stream: TcpStream) -> std::io::Result<()> {
     loop {
         let bytes = timeout(CONNECTION_IDLE, async {
             let length = stream.read_u16().await?;
@@ -216,7 +235,10 @@ async fn serve_connection(state: &State, mut stream: TcpStream) -> std::io::Resu
         })
         .await??;
         let Some(question) = Question::read(&bytes) else { return Ok(()) };
-        let answer = state.answer(&question).await;
+        let begun = Instant::now();
+        counts.asked(&question.message, Proto::Tcp);
+        let (answer, by) = state.answer(&question).await;
+        counts.answered(answer.metadata.response_code, by, begun.elapsed());
         let bytes = encode(&answer, u16::MAX);
         let length = bytes.len() as u16;
         timeout(CONNECTION_IDLE, stream.write_all(&[&length.to_be_bytes()[..], &bytes].concat())).await??;
@@ -294,43 +316,49 @@ impl State {
     }
 
     /// The answer if it needs nobody else; nearly all do not.
-    fn answer_at_once(&self, question: &Question) -> Option<Message> {
+    fn answer_at_once(&self, question: &Question) -> Option<(Message, By)> {
         let query = match question.query() {
             Ok(query) => query,
-            Err(code) => return Some(question.reply(code)),
+            Err(code) => return Some((question.reply(code), By::Server)),
         };
         match self.lookup(query.name(), query) {
-            Lookup::Answer(answer) if answer.chase.is_none() => Some(question.with_answer(answer)),
+            Lookup::Answer(answer) if answer.chase.is_none() => {
+                Some((question.with_answer(answer), By::Cluster))
+            }
             _ => None,
         }
     }
 
-    async fn answer(&self, question: &Question) -> Message {
+    async fn answer(&self, question: &Question) -> (Message, By) {
         let query = match question.query() {
             Ok(query) => query,
-            Err(code) => return question.reply(code),
+            Err(code) => return (question.reply(code), By::Server),
         };
         match self.lookup(query.name(), query) {
             Lookup::Answer(mut answer) => {
                 let chase = answer.chase.take();
                 let mut reply = question.with_answer(answer);
                 self.follow(&mut reply, chase, query, question.dnssec_ok()).await;
+                (reply, By::Cluster)
+            }
+            Lookup::Elsewhere => (self.ask_elsewhere(question, query).await, By::Elsewhere),
+        }
+    }
+
+    async fn ask_elsewhere(&self, question: &Question, query: &Query) -> Message {
+        match self.forwarder.resolve(query, question.dnssec_ok()).await {
+            Ok(found) => {
+                let mut reply = question.reply(found.metadata.response_code);
+                reply.metadata.authentic_data = found.metadata.authentic_data;
+                reply.answers = found.answers;
+                reply.authorities = found.authorities;
+                reply.additionals = found.additionals;
                 reply
             }
-            Lookup::Elsewhere => match self.forwarder.resolve(query, question.dnssec_ok()).await {
-                Ok(found) => {
-                    let mut reply = question.reply(found.metadata.response_code);
-                    reply.metadata.authentic_data = found.metadata.authentic_data;
-                    reply.answers = found.answers;
-                    reply.authorities = found.authorities;
-                    reply.additionals = found.additionals;
-                    reply
-                }
-                Err(error) => {
-                    tracing::debug!(%error, name = %query.name(), "no answer from elsewhere");
-                    question.reply(ResponseCode::ServFail)
-                }
-            },
+            Err(error) => {
+                tracing::debug!(%error, name = %query.name(), "no answer from elsewhere");
+                question.reply(ResponseCode::ServFail)
+            }
         }
     }
 

@@ -4,12 +4,14 @@ mod base;
 mod config;
 mod conntrack_limits;
 mod endpoints;
+mod metrics;
 mod plan;
 mod run;
 mod service;
 mod sync;
 
 pub use config::ProxyConfig;
+pub use metrics::ProxyMetrics;
 pub use run::run;
 pub use service::{ServiceRules, SetName, service_rules};
 pub use sync::{ProxyError, ServiceProxy, SyncReport};

@@ -1,0 +1,158 @@
+//! How long the service rules take to be brought up to date, and changes of endpoints to be in force, under upstream's
+//! names.
+//!
+//! Source: `k8s.io/kubernetes/pkg/proxy/metrics`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use knarr_apimachinery::clock::Clock;
+use knarr_apimachinery::metric_families;
+use knarr_apimachinery::metrics::{Kind, Registry};
+
+/// When the change came about that a slice shows, as its controller says.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+const IP_FAMILY: &str = "IPv4";
+
+/// From 1 ms, each twice the one before.
+const SYNC_SECONDS: &[f64] = &[
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
+/// Half seconds, seconds up to a minute, five seconds up to two, and half minutes up to five.
+const PROGRAMMING_SECONDS: &[f64] = &programming_seconds();
+
+const fn programming_seconds() -> [f64; 80] {
+    let mut bounds = [0.0; 80];
+    (bounds[0], bounds[1]) = (0.25, 0.5);
+    let (mut at, mut seconds) = (2, 1);
+    while at < bounds.len() {
+        bounds[at] = seconds as f64;
+        seconds += match seconds {
+            ..60 => 1,
+            60..120 => 5,
+            _ => 30,
+        };
+        at += 1;
+    }
+    bounds
+}
+
+metric_families! {
+    Programming, Kind::Histogram(PROGRAMMING_SECONDS), "kubeproxy_network_programming_duration_seconds", ["ip_family"],
+        "[ALPHA] How long it takes from a change of a Service or of a pod until the rules for it are in force.";
+    Sync, Kind::Histogram(SYNC_SECONDS), "kubeproxy_sync_proxy_rules_duration_seconds", ["ip_family"],
+        "[ALPHA] How long it takes to bring the service rules up to date.";
+    LastSync, Kind::Gauge, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", ["ip_family"],
+        "[ALPHA] When the service rules were last brought up to date, in seconds since 1970.";
+}
+
+/// What one proxy has counted.
+pub struct ProxyMetrics {
+    counted: Registry,
+    clock: Arc<dyn Clock>,
+    started: Timestamp,
+    /// Slices up to this resource version have been looked at.
+    seen: AtomicU64,
+}
+
+impl ProxyMetrics {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let started = clock.now();
+        Self { counted: Registry::new(FAMILIES), clock, started, seen: AtomicU64::default() }
+    }
+
+    /// A sync has ended after this time.
+    pub(super) fn ended(&self, took: Duration) {
+        self.counted.record(Metric::Sync as usize, &[IP_FAMILY], took.as_secs_f64());
+    }
+
+    /// The rules for these slices are in force.
+    pub(super) fn in_force(&self, slices: &[Arc<EndpointSlice>]) {
+        let now = self.clock.now();
+        let seconds = |time: Timestamp| time.as_microsecond() as f64 / 1e6;
+        self.counted.set(Metric::LastSync as usize, &[IP_FAMILY], seconds(now));
+        let seen = self.seen.load(Ordering::Relaxed);
+        let mut highest = seen;
+        for slice in slices.iter() {
+            let version = version(slice);
+            highest = highest.max(version);
+            // What happened before the start says nothing about this proxy.
+            if version > seen
+                && let Some(since) = triggered(slice).filter(|since| *since > self.started)
+            {
+                let took = seconds(now) - seconds(since);
+                self.counted.record(Metric::Programming as usize, &[IP_FAMILY], took.max(0.0));
+            }
+        }
+        self.seen.store(highest, Ordering::Relaxed);
+    }
+
+    pub fn render(&self) -> String {
+        self.counted.render()
+    }
+}
+
+/// Resource versions of one resource go up.
+fn version(slice: &EndpointSlice) -> u64 {
+    slice.metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+fn triggered(slice: &EndpointSlice) -> Option<Timestamp> {
+    let is_ours = slice.address_type == IP_FAMILY;
+    let annotations = slice.metadata.annotations.as_ref().filter(|_| is_ours)?;
+    annotations.get(TRIGGER_TIME)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use knarr_client::clock::TokioClock;
+    use serde_json::json;
+
+    use super::*;
+
+    fn slice(version: u64, triggered: &str, address_type: &str) -> Arc<EndpointSlice> {
+        let slice = json!({
+            "metadata": {"name": "s", "resourceVersion": version.to_string(), "annotations": {TRIGGER_TIME: triggered}},
+            "addressType": address_type, "endpoints": [],
+        });
+        Arc::new(serde_json::from_value(slice).unwrap())
+    }
+
+    #[test]
+    fn buckets_are_upstreams() {
+        assert_eq!(PROGRAMMING_SECONDS[..4], [0.25, 0.5, 1.0, 2.0]);
+        assert_eq!(PROGRAMMING_SECONDS[59..63], [58.0, 59.0, 60.0, 65.0]);
+        assert_eq!(PROGRAMMING_SECONDS[72..], [115.0, 120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_are_counted_once_they_are_in_force() {
+        let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()));
+        let metrics = ProxyMetrics::new(clock);
+        metrics.ended(Duration::from_millis(3));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        let before = slice(7, "2025-12-31T23:59:59Z", "IPv4");
+        let foreign = slice(8, "2026-01-01T00:00:01Z", "IPv6");
+        let first = slice(9, "2026-01-01T00:00:09.5Z", "IPv4");
+        let odd = slice(10, "yesterday", "IPv4");
+        metrics.in_force(&[before.clone(), foreign, first.clone(), odd]);
+        let count = |text: &str, line: &str| assert!(text.contains(line), "{line}\n{text}");
+        let (family, labels) = ("kubeproxy_network_programming_duration_seconds", "{ip_family=\"IPv4\"}");
+        let text = metrics.render();
+        count(&text, &format!("{family}_count{labels} 1\n"));
+        count(&text, &format!("{family}_sum{labels} 0.5\n"));
+        count(
+            &text,
+            "kubeproxy_sync_proxy_rules_duration_seconds_bucket{ip_family=\"IPv4\",le=\"0.004\"} 1\n",
+        );
+        count(&text, "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1767225610\n");
+        // The same slices again, and one that changed meanwhile.
+        tokio::time::advance(Duration::from_secs(1)).await;
+        metrics.in_force(&[before, first, slice(11, "2026-01-01T00:00:09Z", "IPv4")]);
+        count(&metrics.render(), &format!("{family}_count{labels} 2\n"));
+        count(&metrics.render(), &format!("{family}_sum{labels} 2.5\n"));
+    }
+}
