@@ -149,6 +149,8 @@ fn h1_a_second_machine_joins_with_a_nodes_kubeconfig() {
     }
     let logs = kubectl.run("logs deployment/site");
     assert!(logs.contains("GET / 200"), "{logs}");
+    let figures = kubectl.run(&format!("get --raw /api/v1/nodes/{WORKER}/proxy/metrics"));
+    assert!(figures.contains("kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"} "));
 
     // The agent comes and goes, containers stay.
     let started = kubectl.path("pod far", "{.status.containerStatuses[0].state.running.startedAt}");
@@ -175,6 +177,11 @@ fn h1_a_second_machine_joins_with_an_administrators_kubeconfig() {
     kubectl.ready("far");
     assert_eq!(kubectl.run("exec far -- hostname").trim(), "far");
     kubectl.run("logs far");
+    let figures = kubectl.run(&format!("get --raw /api/v1/nodes/{WORKER}/proxy/metrics"));
+    let of = |series: &str| figures.lines().find_map(|line| line.strip_prefix(series)).expect(series);
+    let left: f64 = of("kubelet_certificate_manager_client_ttl_seconds ").parse().expect("a number");
+    assert!(left.is_finite() && left > 0.0, "{left}");
+    of("rest_client_requests_total{code=\"200\",method=\"GET\",host=");
 
     worker.stop();
     let printed = worker.start(&kubeconfig);

@@ -37,6 +37,8 @@ pub(crate) mod fake_runtime;
 #[cfg(test)]
 mod metrics_tests;
 #[cfg(test)]
+mod pages_tests;
+#[cfg(test)]
 mod rights_tests;
 #[cfg(test)]
 mod tests;

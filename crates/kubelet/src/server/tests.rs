@@ -100,7 +100,7 @@ impl Drop for Lab {
 }
 
 impl Lab {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with_tty(false)
     }
 
@@ -149,7 +149,7 @@ impl Lab {
         near
     }
 
-    async fn request(&self, path: &str) -> (StatusCode, String) {
+    pub(super) async fn request(&self, path: &str) -> (StatusCode, String) {
         let (status, body) = self.send(path, true, None).await;
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
@@ -166,7 +166,11 @@ impl Lab {
         self.send_request(request.body(Empty::new()).unwrap(), known).await
     }
 
-    async fn send_request(&self, mut request: Request<Empty<Bytes>>, known: bool) -> (StatusCode, Bytes) {
+    pub(super) async fn send_request(
+        &self,
+        mut request: Request<Empty<Bytes>>,
+        known: bool,
+    ) -> (StatusCode, Bytes) {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(self.connect(known))).await.unwrap();
         tokio::spawn(connection);
@@ -412,25 +416,6 @@ async fn statistics() {
     assert_eq!(serde_json::from_str::<Value>(&body).unwrap()["items"][0]["metadata"]["name"], "p");
     let (_, body) = lab.request("/configz").await;
     assert!(body.contains("maxPods"));
-}
-
-#[tokio::test]
-async fn the_kubelet_shows_its_flags_and_its_state() {
-    let lab = Lab::new();
-    let (_, body) = lab.request("/flagz").await;
-    assert!(body.starts_with("\nkubelet flagz\n") && body.ends_with("\nkubelet-port=10250\n"), "{body}");
-    let (_, body) = lab.request("/statusz").await;
-    assert!(body.ends_with("\nPaths: /configz /flagz /healthz /metrics\n"), "{body}");
-    let (_, metrics) = lab.request("/metrics").await;
-    for page in ["flagz", "statusz"] {
-        assert!(metrics.contains(&format!("method=\"GET\",path=\"{page}\"")), "{metrics}");
-        let kind = if page == "flagz" { "Flagz" } else { "Statusz" };
-        let accept = format!("application/json;as={kind};v=v1beta1;g=config.k8s.io");
-        let request = Request::builder().uri(format!("/{page}")).header("accept", accept);
-        let (_, body) = lab.send_request(request.body(Empty::new()).unwrap(), true).await;
-        let object: Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!((&object["kind"], &object["metadata"]["name"]), (&json!(kind), &json!("kubelet")));
-    }
 }
 
 #[tokio::test]
