@@ -152,6 +152,11 @@ fn a4_containerd_runs_pods() {
     kubectl.eventually("top pods --containers --no-headers", |out| out.contains("main"));
     endings(&kubectl);
     probes(&kubectl);
+    let figures = kubectl.run("get --raw /api/v1/nodes/knarr-test/proxy/metrics");
+    let of = |series: &str| figures.lines().find_map(|line| line.strip_prefix(series)).expect(series);
+    assert_ne!(of("kubelet_pleg_relist_interval_seconds_count "), "0");
+    assert_ne!(of("kubelet_pleg_last_seen_seconds "), "0");
+    of("kubelet_runtime_operations_total{operation_type=\"exec_sync\"} ");
 
     kubectl.run("delete deployment/web service/web --wait");
     kubectl.run("delete pods --all --wait");

@@ -113,6 +113,13 @@ fn a4_pods_get_volumes_of_a_csi_driver() {
         let figures = kubectl.run("get --raw /api/v1/nodes/knarr-test/proxy/metrics");
         let used = "kubelet_volume_stats_used_bytes{namespace=\"default\",persistentvolumeclaim=\"kept\"} 40";
         assert!(figures.lines().any(|line| line == used), "{figures}");
+        for operation in ["volume_mount", "volume_unmount", "unmount_device"] {
+            let done = format!(
+                "storage_operation_duration_seconds_count{{volume_plugin=\"kubernetes.io/csi:{NAME}\",\
+                 operation_name=\"{operation}\",status=\"success\",migrated=\"false\"}} "
+            );
+            assert!(figures.contains(&done), "{done}\n{figures}");
+        }
         let summary = kubectl.run("get --raw /api/v1/nodes/knarr-test/proxy/stats/summary");
         assert!(summary.contains(r#""pvcRef":{"name":"kept","namespace":"default"}"#), "{summary}");
         kubectl.run("delete pod one");
