@@ -205,7 +205,13 @@ fn other_names_come_from_the_resolvers_and_are_kept() {
 fn questions_are_counted_by_who_answers_them() {
     let (resolver, _) = upstream();
     let server = Running::start(LOCAL, vec![resolver], services());
-    for name in ["web.default.svc.cluster.local.", "no.default.svc.cluster.local.", "known.example."] {
+    let names = [
+        "web.default.svc.cluster.local.",
+        "no.default.svc.cluster.local.",
+        "known.example.",
+        "known.example.",
+    ];
+    for name in names {
         ask_udp(server.address, &question(name, RecordType::A)).unwrap();
     }
     let mut none = question("web.default.svc.cluster.local.", RecordType::A);
@@ -214,13 +220,14 @@ fn questions_are_counted_by_who_answers_them() {
     let text = server.server.metrics();
     let labels = format!("server=\"dns://{}\",zone=\".\",view=\"\"", server.address);
     for line in [
-        format!("requests_total{{{labels},proto=\"udp\",family=\"1\",type=\"A\"}} 3\n"),
+        format!("requests_total{{{labels},proto=\"udp\",family=\"1\",type=\"A\"}} 4\n"),
         format!("requests_total{{{labels},proto=\"tcp\",family=\"1\",type=\"other\"}} 1\n"),
         format!("responses_total{{{labels},rcode=\"NOERROR\",plugin=\"kubernetes\"}} 1\n"),
         format!("responses_total{{{labels},rcode=\"NXDOMAIN\",plugin=\"kubernetes\"}} 1\n"),
         format!("responses_total{{{labels},rcode=\"NOERROR\",plugin=\"forward\"}} 1\n"),
+        format!("responses_total{{{labels},rcode=\"NOERROR\",plugin=\"cache\"}} 1\n"),
         format!("responses_total{{{labels},rcode=\"FORMERR\",plugin=\"\"}} 1\n"),
-        format!("request_duration_seconds_count{{{labels}}} 4\n"),
+        format!("request_duration_seconds_count{{{labels}}} 5\n"),
     ] {
         assert!(text.contains(&format!("coredns_dns_{line}")), "{line}\n{text}");
     }

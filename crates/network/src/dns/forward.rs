@@ -67,9 +67,14 @@ impl Forwarder {
         }
     }
 
+    /// As [`Self::resolve`], if the answer is known from before.
+    pub fn remembered(&self, query: &Query, dnssec_ok: bool) -> Option<Message> {
+        self.cache().get(query, dnssec_ok, Instant::now())
+    }
+
     /// The answer to a question: its code and records count; id and flags are the upstream exchange's own.
     pub async fn resolve(&self, query: &Query, dnssec_ok: bool) -> Result<Message, ForwardError> {
-        if let Some(kept) = self.cache().get(query, dnssec_ok, Instant::now()) {
+        if let Some(kept) = self.remembered(query, dnssec_ok) {
             return Ok(kept);
         }
         let _permit = self.permits.try_acquire().map_err(|_| ForwardError::Busy)?;

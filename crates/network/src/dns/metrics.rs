@@ -74,7 +74,7 @@ metric_families! {
     Duration, Kind::Histogram(SECONDS), "coredns_dns_request_duration_seconds", ["server", "zone", "view"],
         "How long questions take to be answered.";
     Responses, Kind::Counter, "coredns_dns_responses_total", ["server", "zone", "view", "rcode", "plugin"],
-        "Answers, by their code and by who gave them: kubernetes, forward, or nobody where the question is refused.";
+        "Answers, by their code and by who gave them: kubernetes, forward, cache, or nobody where the question is refused.";
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,13 +91,15 @@ pub enum By {
     /// The server itself: the question is not one that can be answered.
     Server,
     Cluster,
-    /// Resolvers elsewhere, or what is remembered of them.
+    /// Resolvers elsewhere.
     Elsewhere,
+    /// What is remembered of those.
+    Memory,
 }
 
 /// By CoreDNS' plugins.
-const ANSWERERS: [(By, &str); 3] =
-    [(By::Server, ""), (By::Cluster, "kubernetes"), (By::Elsewhere, "forward")];
+const ANSWERERS: [(By, &str); 4] =
+    [(By::Server, ""), (By::Cluster, "kubernetes"), (By::Elsewhere, "forward"), (By::Memory, "cache")];
 
 /// The counts of one address.
 pub struct Counts {

@@ -8,6 +8,7 @@ mod cache;
 mod entry;
 mod forward;
 mod metrics;
+mod question;
 mod records;
 mod resolv_conf;
 mod run;

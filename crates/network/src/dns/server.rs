@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use hickory_proto::ProtoError;
-use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::{DNSClass, Name};
+use hickory_proto::op::{Message, Query, ResponseCode};
+use hickory_proto::rr::Name;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt,
 };
@@ -19,12 +19,12 @@ use tokio::sync::Semaphore;
 use tokio::time::{Duration, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Lookup, lookup};
-use super::forward::{Forwarder, UDP_PAYLOAD};
+use super::answer::{Lookup, lookup};
+use super::forward::Forwarder;
 use super::metrics::{self, By, Counts, Proto};
+use super::question::Question;
 use super::records::Records;
 
-const PLAIN_UDP_PAYLOAD: u16 = 512;
 const LARGEST_QUESTION: usize = 4096;
 /// UDP questions that wait for an answer from elsewhere; further ones are dropped, and clients ask again.
 const MOST_WAITING: usize = 1024;
@@ -245,70 +245,6 @@ async fn serve_connection(state: &State, counts: &Counts, mut stream: TcpStream)
     }
 }
 
-/// A well-formed message that asks something.
-struct Question {
-    message: Message,
-}
-
-impl Question {
-    /// None for what must not be answered at all: noise, and answers (two servers could talk forever).
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let message = Message::from_vec(bytes).ok()?;
-        (message.metadata.message_type == MessageType::Query).then_some(Self { message })
-    }
-
-    fn udp_limit(&self) -> u16 {
-        match &self.message.edns {
-            Some(edns) => edns.max_payload().clamp(PLAIN_UDP_PAYLOAD, UDP_PAYLOAD),
-            None => PLAIN_UDP_PAYLOAD,
-        }
-    }
-
-    fn dnssec_ok(&self) -> bool {
-        self.message.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok)
-    }
-
-    /// An answer without records yet.
-    fn reply(&self, code: ResponseCode) -> Message {
-        let asked = &self.message.metadata;
-        let mut reply = Message::response(asked.id, asked.op_code);
-        reply.metadata.recursion_desired = asked.recursion_desired;
-        reply.metadata.recursion_available = true;
-        reply.metadata.response_code = code;
-        reply.queries.clone_from(&self.message.queries);
-        if self.message.edns.is_some() {
-            let mut edns = Edns::new();
-            edns.set_max_payload(UDP_PAYLOAD).set_dnssec_ok(self.dnssec_ok());
-            reply.edns = Some(edns);
-        }
-        reply
-    }
-
-    /// The one thing asked, or why it cannot be answered.
-    fn query(&self) -> Result<&Query, ResponseCode> {
-        if self.message.metadata.op_code != OpCode::Query {
-            return Err(ResponseCode::NotImp);
-        }
-        if self.message.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
-            return Err(ResponseCode::BADVERS);
-        }
-        match self.message.queries.as_slice() {
-            [query] if query.query_class() == DNSClass::IN => Ok(query),
-            [_] => Err(ResponseCode::Refused),
-            _ => Err(ResponseCode::FormErr),
-        }
-    }
-
-    fn with_answer(&self, answer: Answer) -> Message {
-        let mut reply = self.reply(answer.code);
-        reply.metadata.authoritative = true;
-        reply.answers = answer.answers;
-        reply.authorities = answer.authorities;
-        reply.additionals = answer.additionals;
-        reply
-    }
-}
-
 impl State {
     fn lookup(&self, name: &Name, query: &Query) -> Lookup {
         let records = self.records.read().unwrap_or_else(PoisonError::into_inner);
@@ -341,20 +277,16 @@ impl State {
                 self.follow(&mut reply, chase, query, question.dnssec_ok()).await;
                 (reply, By::Cluster)
             }
-            Lookup::Elsewhere => (self.ask_elsewhere(question, query).await, By::Elsewhere),
+            Lookup::Elsewhere => match self.forwarder.remembered(query, question.dnssec_ok()) {
+                Some(found) => (question.with_found(found), By::Memory),
+                None => (self.ask_elsewhere(question, query).await, By::Elsewhere),
+            },
         }
     }
 
     async fn ask_elsewhere(&self, question: &Question, query: &Query) -> Message {
         match self.forwarder.resolve(query, question.dnssec_ok()).await {
-            Ok(found) => {
-                let mut reply = question.reply(found.metadata.response_code);
-                reply.metadata.authentic_data = found.metadata.authentic_data;
-                reply.answers = found.answers;
-                reply.authorities = found.authorities;
-                reply.additionals = found.additionals;
-                reply
-            }
+            Ok(found) => question.with_found(found),
             Err(error) => {
                 tracing::debug!(%error, name = %query.name(), "no answer from elsewhere");
                 question.reply(ResponseCode::ServFail)

@@ -1,0 +1,84 @@
+//! A question to the name server, and the answers to it.
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::DNSClass;
+
+use super::answer::Answer;
+use super::forward::UDP_PAYLOAD;
+
+/// What every client takes by UDP.
+const PLAIN_UDP_PAYLOAD: u16 = 512;
+
+/// A well-formed message that asks something.
+pub struct Question {
+    pub message: Message,
+}
+
+impl Question {
+    /// None for what must not be answered at all: noise, and answers (two servers could talk forever).
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let message = Message::from_vec(bytes).ok()?;
+        (message.metadata.message_type == MessageType::Query).then_some(Self { message })
+    }
+
+    pub fn udp_limit(&self) -> u16 {
+        match &self.message.edns {
+            Some(edns) => edns.max_payload().clamp(PLAIN_UDP_PAYLOAD, UDP_PAYLOAD),
+            None => PLAIN_UDP_PAYLOAD,
+        }
+    }
+
+    pub fn dnssec_ok(&self) -> bool {
+        self.message.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok)
+    }
+
+    /// An answer without records yet.
+    pub fn reply(&self, code: ResponseCode) -> Message {
+        let asked = &self.message.metadata;
+        let mut reply = Message::response(asked.id, asked.op_code);
+        reply.metadata.recursion_desired = asked.recursion_desired;
+        reply.metadata.recursion_available = true;
+        reply.metadata.response_code = code;
+        reply.queries.clone_from(&self.message.queries);
+        if self.message.edns.is_some() {
+            let mut edns = Edns::new();
+            edns.set_max_payload(UDP_PAYLOAD).set_dnssec_ok(self.dnssec_ok());
+            reply.edns = Some(edns);
+        }
+        reply
+    }
+
+    /// The one thing asked, or why it cannot be answered.
+    pub fn query(&self) -> Result<&Query, ResponseCode> {
+        if self.message.metadata.op_code != OpCode::Query {
+            return Err(ResponseCode::NotImp);
+        }
+        if self.message.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
+            return Err(ResponseCode::BADVERS);
+        }
+        match self.message.queries.as_slice() {
+            [query] if query.query_class() == DNSClass::IN => Ok(query),
+            [_] => Err(ResponseCode::Refused),
+            _ => Err(ResponseCode::FormErr),
+        }
+    }
+
+    pub fn with_answer(&self, answer: Answer) -> Message {
+        let mut reply = self.reply(answer.code);
+        reply.metadata.authoritative = true;
+        reply.answers = answer.answers;
+        reply.authorities = answer.authorities;
+        reply.additionals = answer.additionals;
+        reply
+    }
+
+    /// With what was found elsewhere.
+    pub fn with_found(&self, found: Message) -> Message {
+        let mut reply = self.reply(found.metadata.response_code);
+        reply.metadata.authentic_data = found.metadata.authentic_data;
+        reply.answers = found.answers;
+        reply.authorities = found.authorities;
+        reply.additionals = found.additionals;
+        reply
+    }
+}
