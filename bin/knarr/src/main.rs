@@ -119,6 +119,7 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     logging::start();
     if serves(&command) {
+        shown_flags::ShownFlags::note(Cli::command());
         open_files::raise();
     }
     if matches!(command, Command::Server(_) | Command::Agent(_)) {

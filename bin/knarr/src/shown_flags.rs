@@ -2,23 +2,30 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::sync::OnceLock;
 
-use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory};
-
-use crate::Cli;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command};
 
 /// In place of a value that is secret.
 const CLASSIFIED: &str = "CLASSIFIED";
 /// Last words of the names of flags whose values are secret. Flags that name files end in another word.
 const SECRET: [&str; 4] = ["passphrase", "password", "secret", "token"];
 
+static NOTED: OnceLock<ShownFlags> = OnceLock::new();
+
 /// Names, without dashes, and values.
 #[derive(Debug, Clone, Default)]
 pub struct ShownFlags(Vec<(String, String)>);
 
 impl ShownFlags {
+    /// Those that [`ShownFlags::note`] was given.
     pub fn of_process() -> Self {
-        Self::read(Cli::command(), std::env::args_os())
+        NOTED.get().cloned().unwrap_or_default()
+    }
+
+    /// Notes the flags of this process, whose commands are these. Once, at its start.
+    pub fn note(command: Command) {
+        NOTED.get_or_init(|| Self::read(command, std::env::args_os()));
     }
 
     /// Of the subcommand that `arguments` choose.
@@ -75,7 +82,10 @@ fn is_secret(name: &str, value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::Cli;
     use crate::node::NodeArgs;
 
     fn read(words: &[&str]) -> ShownFlags {

@@ -2,6 +2,7 @@
 
 pub mod admission;
 mod allocation;
+mod api_time;
 mod app_armor;
 pub mod back_off;
 pub mod compute_actions;

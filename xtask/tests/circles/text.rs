@@ -2,7 +2,14 @@
 
 /// The code of a file: comments are gone, strings and characters empty, items of tests cut out.
 pub fn code(text: &str) -> String {
-    without_tests(&without_literals(text))
+    without_scopes(&without_tests(&without_literals(text)))
+}
+
+/// `pub(in crate::a)` names a module that sees an item, not one that is used.
+fn without_scopes(code: &str) -> String {
+    let mut parts = code.split("pub(in ");
+    let first = parts.next().unwrap_or("").to_owned();
+    parts.fold(first, |out, part| out + "pub " + part.split_once(')').map_or("", |(_, rest)| rest))
 }
 
 fn without_literals(text: &str) -> String {
@@ -86,9 +93,9 @@ fn without_tests(code: &str) -> String {
 #[test]
 fn what_is_no_code_is_gone() {
     let text = "use a::b; // use c;\nlet s = \"use \\\" d\"; let r = r#\"use \"e\"\"#; let c = '\"'; fn f<'a>() {}\n\
-        #[cfg(test)]\nmod tests { use super::*; fn g() { {} } }\nuse f;";
+        pub(in crate::g) fn h() {}\n#[cfg(test)]\nmod tests { use super::*; fn g() { {} } }\nuse f;";
     assert_eq!(
         code(text).split_whitespace().collect::<Vec<_>>().join(" "),
-        "use a::b; let s = \"\"; let r = \"\"; let c = ; fn f<'a>() {} use f;"
+        "use a::b; let s = \"\"; let r = \"\"; let c = ; fn f<'a>() {} pub fn h() {} use f;"
     );
 }

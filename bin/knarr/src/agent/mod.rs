@@ -7,7 +7,6 @@ mod rotation;
 mod simulate;
 mod trust;
 
-
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 
+use crate::api_time::whole_seconds;
 use crate::pod;
-use crate::status::whole_seconds;
 
 const PENDING: &str = "PodResizePending";
 const IN_PROGRESS: &str = "PodResizeInProgress";

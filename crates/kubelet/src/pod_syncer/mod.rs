@@ -23,6 +23,7 @@ use knarr_client::Lister;
 
 use crate::admission::{Rejection, Taken, rejection};
 use crate::allocation::Allocations;
+use crate::api_time::whole_seconds;
 use crate::back_off::BackOff;
 use crate::config::Config;
 use crate::confinement;
@@ -34,7 +35,7 @@ use crate::pod;
 use crate::pod_cgroups::PodCgroups;
 use crate::probes::ProbeManager;
 use crate::runtime::{ContainerRuntime, ContainerState, PodRuntimeStatus, Resources};
-use crate::status::{self, Input, Messages, StartFailure, StatusManager, whole_seconds};
+use crate::status::{self, Input, Messages, StartFailure, StatusManager};
 use crate::sysctls::SysctlAllowlist;
 use crate::termination::Terminator;
 use crate::termination_message;

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 
 use super::answer::{self, Answer};
+use super::families::{Family, Labels, render, seconds};
 use super::handler::Handler;
-use super::metrics::{Family, Labels, render, seconds};
 use super::stats::{self, NodeUsage, PodUsage};
 use crate::node_status::machine::Machine;
 use crate::runtime::{Disk, InterfaceStats, Stats, UsageDetails};

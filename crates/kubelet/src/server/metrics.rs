@@ -3,7 +3,6 @@
 //! Source: `k8s.io/kubernetes/pkg/kubelet/metrics/collectors/resource_metrics.go`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -12,72 +11,12 @@ use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 
 use super::answer::{self, Answer};
+use super::families::{Family, render, seconds};
 use super::handler::Handler;
-use super::serving_certificate::ServingCertificate;
 use super::stats::{self, NodeUsage, PodUsage};
 use crate::node_status::KUBELET_VERSION;
 use crate::runtime::Disk;
 use crate::volume_manager::Room;
-
-pub type Labels = Vec<(&'static str, String)>;
-
-struct Line {
-    labels: Labels,
-    value: f64,
-    at: Option<Timestamp>,
-}
-
-/// One metric with its lines.
-pub struct Family {
-    name: &'static str,
-    kind: &'static str,
-    help: &'static str,
-    lines: Vec<Line>,
-}
-
-impl Family {
-    pub fn new(name: &'static str, kind: &'static str, help: &'static str) -> Self {
-        Self { name, kind, help, lines: Vec::new() }
-    }
-
-    pub fn add(&mut self, labels: Labels, value: f64, at: Option<Timestamp>) {
-        self.lines.push(Line { labels, value, at });
-    }
-}
-
-/// The text of all families that have lines.
-pub fn render(families: &[Family]) -> String {
-    let mut out = String::new();
-    for family in families.iter().filter(|f| !f.lines.is_empty()) {
-        let Family { name, kind, help, lines } = family;
-        // Writing to a string cannot fail.
-        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        for Line { labels, value, at } in lines {
-            out.push_str(name);
-            for (i, (label, text)) in labels.iter().enumerate() {
-                let _ = write!(out, "{}{label}=\"{}\"", if i == 0 { "{" } else { "," }, escape(text));
-            }
-            out.push_str(if labels.is_empty() { "" } else { "}" });
-            let _ = match value.is_infinite() {
-                true => write!(out, " +Inf"),
-                false => write!(out, " {value}"),
-            };
-            if let Some(at) = at {
-                let _ = write!(out, " {}", at.as_millisecond());
-            }
-            out.push('\n');
-        }
-    }
-    out
-}
-
-fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-pub fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
-}
 
 pub async fn of_resources(handler: &Handler) -> Answer {
     let now = handler.client.clock().now();
@@ -210,43 +149,6 @@ async fn volume_families(handler: &Handler, pods: &[Arc<Pod>]) -> Vec<Family> {
     ]
 }
 
-/// When a certificate ends; `None` if there is none, or that is not known.
-pub type NotAfter = Arc<dyn Fn() -> Option<Timestamp> + Send + Sync>;
-
-/// Text for Prometheus, of what this crate does not know.
-pub type OtherMetrics = Arc<dyn Fn() -> String + Send + Sync>;
-
-/// The kubelet's certificates.
-pub struct Certificates {
-    /// What handshakes show.
-    pub serving: Arc<ServingCertificate>,
-    /// What it shows to the API server.
-    pub client: NotAfter,
-}
-
-impl Certificates {
-    pub fn families(&self, now: Timestamp) -> [Family; 2] {
-        let ttl = |name, help, end: Option<Timestamp>| {
-            let left = end.map(|end| end.duration_since(now).as_secs());
-            let mut family = Family::new(name, "gauge", help);
-            family.add(vec![], left.map_or(f64::INFINITY, |left| left as f64), None);
-            family
-        };
-        [
-            ttl(
-                "kubelet_certificate_manager_client_ttl_seconds",
-                "[ALPHA] Seconds until the client certificate expires, negative after that; +Inf if there is none.",
-                (self.client)(),
-            ),
-            ttl(
-                "kubelet_certificate_manager_server_ttl_seconds",
-                "[ALPHA] Seconds until the serving certificate expires, negative after that; +Inf if that is not known.",
-                self.serving.not_after(),
-            ),
-        ]
-    }
-}
-
 pub async fn of_kubelet(handler: &Handler) -> Answer {
     let pods = handler.pods.pods();
     let statuses = || pods.iter().filter_map(|p| p.status.as_ref());
@@ -324,21 +226,4 @@ fn build_info() -> Family {
     ];
     family.add(labels.to_vec(), 1.0, None);
     family
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_format() {
-        let mut family = Family::new("a_b", "gauge", "Help.");
-        family.add(vec![("x", "q\"\\\n".into()), ("y", "1".into())], 1.5, None);
-        family.add(vec![], 2.0, Timestamp::from_millisecond(1234).ok());
-        let empty = Family::new("none", "gauge", "x");
-        assert_eq!(
-            render(&[family, empty]),
-            "# HELP a_b Help.\n# TYPE a_b gauge\na_b{x=\"q\\\"\\\\\\n\",y=\"1\"} 1.5\na_b 2 1234\n"
-        );
-    }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::ServingCertificate;
-use super::metrics::{Certificates, render};
+use super::certificates::Certificates;
+use super::families::render;
 
 /// A certificate that ends with the year 2029.
 fn serving() -> Arc<ServingCertificate> {

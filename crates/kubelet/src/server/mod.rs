@@ -7,10 +7,14 @@
 mod answer;
 mod auth;
 mod cadvisor;
+mod certificates;
 mod channels;
 mod client_authorities;
+mod dispatch;
+mod error;
 mod exec;
 mod exec_result;
+mod families;
 mod handler;
 mod health;
 pub mod healthz_port;
@@ -43,9 +47,10 @@ mod rights_tests;
 #[cfg(test)]
 mod tests;
 
+pub use certificates::NotAfter;
 pub use client_authorities::ClientAuthorities;
+pub use error::ServerError;
 pub use handler::Folders;
 pub use health::{Check, checks};
-pub use metrics::NotAfter;
-pub use serve::{BoundServer, Options, ServerError, bind};
+pub use serve::{BoundServer, Options, bind};
 pub use serving_certificate::ServingCertificate;

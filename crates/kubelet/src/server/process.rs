@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::metrics::Family;
+use super::families::Family;
 
 /// The kernel counts processor time and start times in hundredths of a second.
 const TICKS: f64 = 100.0;
@@ -62,7 +62,7 @@ fn read(stat: &str, status: &str, limits: &str, machine: &str, fds: Option<usize
 
 #[cfg(test)]
 mod tests {
-    use super::super::metrics::render;
+    use super::super::families::render;
     use super::*;
 
     #[test]

@@ -16,9 +16,11 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Body};
+use super::certificates::{Certificates, NotAfter};
 use super::client_authorities::ClientAuthorities;
+use super::error::ServerError;
+use super::families::OtherMetrics;
 use super::handler::{Folders, Handler, Shown};
-use super::metrics::{Certificates, NotAfter, OtherMetrics};
 use super::serving_certificate::ServingCertificate;
 use crate::pod_lookup::PodLookup;
 use crate::runtime::ContainerRuntime;
@@ -50,16 +52,6 @@ pub struct Options {
     pub folders: Folders,
     /// How many files the process may open.
     pub open_files: u64,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    #[error("cannot listen on {address}")]
-    Bind { address: SocketAddr, source: std::io::Error },
-    #[error("the kubelet's certificate, key or client CA cannot be read")]
-    Pem(#[from] rustls::pki_types::pem::Error),
-    #[error("the kubelet's certificate, key or client CA cannot be used")]
-    Tls(#[from] rustls::Error),
 }
 
 /// A server that listens and does not answer yet.

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::allocation;
+use crate::api_time::whole_seconds;
 use crate::compute_actions::sandbox_change;
 use crate::pod;
 use crate::runtime::PodRuntimeStatus;
@@ -185,9 +185,4 @@ fn finish(pod: &Pod, mut condition: PodCondition, old: &[PodCondition], now: Tim
         same.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(whole_seconds(now)));
     condition.observed_generation = pod.metadata.generation;
     condition
-}
-
-/// The API keeps times in whole seconds; finer ones would look like a change at every comparison.
-pub fn whole_seconds(at: Timestamp) -> Time {
-    Time(Timestamp::from_second(at.as_second()).unwrap_or(at))
 }

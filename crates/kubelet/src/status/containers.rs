@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::{
     ResourceRequirements, VolumeMountStatus,
 };
 
-use super::conditions::whole_seconds;
 use super::{Input, StartFailure};
+use crate::api_time::whole_seconds;
 use crate::compute_actions::{any_main_container_created, newest, should_be_restarted};
 use crate::container_config::mounts::recursive_read_only;
 use crate::pod::{self, ContainerKind};

@@ -15,7 +15,8 @@ use k8s_openapi::api::core::v1::{
     Container, HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements,
 };
 
-pub use conditions::{OWNED, end_readiness, is_ours, whole_seconds};
+use crate::api_time::whole_seconds;
+pub use conditions::{OWNED, end_readiness, is_ours};
 pub use containers::{Messages, end_all};
 pub use manager::StatusManager;
 

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Volume};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use knarr_api::kind::Kind;
-use knarr_apimachinery::clock::Clock;
 use knarr_client::Client;
 use knarr_client::events::{EventRecorder, EventType};
 use knarr_client::work_queue::WorkQueue;
@@ -18,14 +16,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::csi::Csi;
 use super::error::Error;
+use super::host::{Host, Options};
+use super::list::PLUGINS;
 use super::object_source::ObjectSource;
 use super::operations::{Operation, plugin_of};
 use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
 use super::pod_certificates::PodCertificates;
 use super::token::Tokens;
 use super::trust_bundles::TrustBundles;
-use super::{PLUGINS, mounts, usage};
-use crate::config::PodDirs;
+use super::{mounts, usage};
 use crate::volume_manager::{MountedVolumes, VolumeError, VolumeUsage, Volumes};
 
 /// Pods whose content is brought up to date at the same time.
@@ -34,27 +33,6 @@ const WORKERS: usize = 4;
 const RETRY: Duration = Duration::from_secs(60);
 /// How long a volume may be waited for before users are told.
 const WAIT: Duration = Duration::from_secs(123);
-
-/// What the volume manager is told at its start.
-#[derive(Debug, Clone)]
-pub struct Options {
-    pub dirs: PodDirs,
-    /// The node's allocatable resources: stands in for missing limits, and bounds what memory volumes may take.
-    pub allocatable: BTreeMap<String, Quantity>,
-}
-
-/// What plugins may use.
-pub struct Host {
-    pub client: Client,
-    pub clock: Arc<dyn Clock>,
-    pub objects: Arc<ObjectSource>,
-    pub tokens: Tokens,
-    pub trust_bundles: TrustBundles,
-    pub pod_certificates: PodCertificates,
-    pub csi: Arc<Csi>,
-    pub recorder: Option<EventRecorder>,
-    pub options: Options,
-}
 
 #[derive(Default)]
 struct State {

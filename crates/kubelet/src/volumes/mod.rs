@@ -1,6 +1,6 @@
 //! Volume plugins: how each kind of volume becomes a folder on the host.
 //!
-//! [`PLUGINS`] lists them, one file each. [`VolumeManager`] runs them for the pods of the node, keeps the content of
+//! [`list::PLUGINS`] lists them, one file each. [`VolumeManager`] runs them for the pods of the node, keeps the content of
 //! configMap, secret, downwardAPI and projected volumes up to date, and takes everything down again.
 //! [`ObjectSource`] watches just the ConfigMaps and Secrets that pods here refer to; environment variables come from
 //! it too.
@@ -14,9 +14,12 @@ mod downward_api;
 mod empty_dir;
 mod error;
 pub mod field_ref;
+mod host;
 mod host_path;
 mod image;
+mod list;
 mod manager;
+mod meter;
 pub mod mounts;
 pub mod object_source;
 mod operations;
@@ -38,19 +41,7 @@ mod tests;
 
 pub use csi::Csi;
 pub use error::Error;
-pub use manager::{Options, VolumeManager};
+pub use host::Options;
+pub use manager::VolumeManager;
 pub use object_source::{ObjectSource, SourceError};
 pub use plugin::VolumePlugin;
-
-/// Every kind of volume there is.
-const PLUGINS: &[&dyn VolumePlugin] = &[
-    &config_map::ConfigMapPlugin,
-    &csi::InlinePlugin,
-    &downward_api::DownwardApiPlugin,
-    &empty_dir::EmptyDirPlugin,
-    &host_path::HostPathPlugin,
-    &image::ImagePlugin,
-    &persistent_volume_claim::PersistentVolumeClaimPlugin,
-    &projected::ProjectedPlugin,
-    &secret::SecretPlugin,
-];

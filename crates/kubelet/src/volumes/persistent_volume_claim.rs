@@ -7,9 +7,9 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Volume
 use knarr_api::kind::Kind;
 
 use super::error::{Error, Result};
+use super::meter::Meter;
 use super::operations::{Operation, csi_plugin};
 use super::plugin::{Ready, SetUp, VolumePlugin, blocking};
-use super::usage::Meter;
 use super::{csi, host_path, ownership};
 
 const PROTECTION_FINALIZER: &str = "kubernetes.io/pvc-protection";

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 
 use super::error::{Error, Result};
-use super::manager::Host;
+use super::host::Host;
+use super::meter::Meter;
 use super::payload::Fingerprint;
-use super::usage::Meter;
 use crate::volume_manager::MountedVolume;
 
 /// One kind of volume.

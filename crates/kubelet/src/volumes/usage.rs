@@ -7,21 +7,14 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use knarr_api::kind::Kind;
 use nix::sys::statvfs::statvfs;
 
-use super::csi::Measured;
+use super::csi::Csi;
+use super::error::Error;
+use super::meter::Meter;
 use super::plugin::{Ready, blocking};
-use super::{Csi, Error};
 use crate::volume_manager::{Room, VolumeUsage};
 
 /// How long a driver may take to say it.
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Who knows how full a volume is.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Meter {
-    /// The file system that it is.
-    FileSystem,
-    Driver(Measured),
-}
 
 /// The name of the claim behind a volume.
 pub fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{
 use knarr_api::kind::Kind;
 
 use super::super::error::{Error, Result};
+use super::super::meter::Meter;
 use super::super::plugin::{Ready, SetUp, blocking};
-use super::super::usage::Meter;
 use super::identity::VolumeId;
 use super::measure::Measured;
 use super::publish::{Driver, Publication, make_dir};

@@ -1,0 +1,42 @@
+//! The kubelet's certificates, as its metrics show them.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::families::Family;
+use super::serving_certificate::ServingCertificate;
+
+/// When a certificate ends; `None` if there is none, or that is not known.
+pub type NotAfter = Arc<dyn Fn() -> Option<Timestamp> + Send + Sync>;
+
+/// The kubelet's certificates.
+pub struct Certificates {
+    /// What handshakes show.
+    pub serving: Arc<ServingCertificate>,
+    /// What it shows to the API server.
+    pub client: NotAfter,
+}
+
+impl Certificates {
+    pub fn families(&self, now: Timestamp) -> [Family; 2] {
+        let ttl = |name, help, end: Option<Timestamp>| {
+            let left = end.map(|end| end.duration_since(now).as_secs());
+            let mut family = Family::new(name, "gauge", help);
+            family.add(vec![], left.map_or(f64::INFINITY, |left| left as f64), None);
+            family
+        };
+        [
+            ttl(
+                "kubelet_certificate_manager_client_ttl_seconds",
+                "[ALPHA] Seconds until the client certificate expires, negative after that; +Inf if there is none.",
+                (self.client)(),
+            ),
+            ttl(
+                "kubelet_certificate_manager_server_ttl_seconds",
+                "[ALPHA] Seconds until the serving certificate expires, negative after that; +Inf if that is not known.",
+                self.serving.not_after(),
+            ),
+        ]
+    }
+}
