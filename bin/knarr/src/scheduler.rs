@@ -155,7 +155,10 @@ async fn one_life(
     observe: &(dyn Fn(Stage<'_>) + Send + Sync),
     stop: CancellationToken,
 ) {
-    let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", stop.clone());
+    // What is bound after the stop has its events, too.
+    let recording = CancellationToken::new();
+    let _recorded = recording.clone().drop_guard();
+    let recorder = EventRecorder::new(client.clone(), "default-scheduler", "", recording);
     let informers = Arc::new(Informers::new(client, stop.clone()));
     let options = knarr_scheduler::Options { config, seed: seed() };
     let scheduler = match Scheduler::new(&informers, recorder, options) {

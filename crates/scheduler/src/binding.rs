@@ -75,6 +75,10 @@ impl Scheduler {
                 self.count(profile, Some(result), bound.begun);
                 let Bound { pod, node, mut state, nominated, .. } = bound;
                 self.unreserve(profile, &mut state, &pod, &node);
+                if self.background.is_ending() {
+                    // Nobody turned the pod down: the next scheduler finds it as it was.
+                    return;
+                }
                 let reason = if plugins.is_empty() { "SchedulerError" } else { "Unschedulable" };
                 {
                     let mut state = self.lock();
@@ -116,6 +120,7 @@ impl Scheduler {
             let answered = tokio::select! {
                 biased;
                 answered = answer => answered.ok(),
+                () = self.background.ending() => Some(("", Status::error("context canceled"))),
                 () = self.client.clock().sleep(patience) => None,
             };
             let timeout = || ("", Status::unschedulable("rejected due to timeout after waiting"));
@@ -214,9 +219,13 @@ impl Scheduler {
         }
         let scheduler = Arc::clone(self);
         let pod = Arc::clone(pod);
-        self.background(async move {
+        self.background.run(async move {
             {
-                let _turn = scheduler.conditions.acquire().await;
+                let _turn = tokio::select! {
+                    biased;
+                    () = scheduler.background.ending() => return,
+                    turn = scheduler.conditions.acquire() => turn,
+                };
                 scheduler.write_condition(&pod, reason, &message, &nomination).await;
             }
             if let Nomination::Make(room) = nomination {

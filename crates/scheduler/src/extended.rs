@@ -36,15 +36,24 @@ pub(crate) fn best_left(
 
 impl Scheduler {
     pub(crate) async fn extended_cycle(self: Arc<Self>, pod: Arc<PodInfo>) {
-        let turn = self.extended.lock().await;
-        let begun = self.now();
         let name = pod.scheduler_name().to_owned();
-        let next = self.decide_extended(pod, begun).await;
-        drop(turn);
+        // Nothing is written before the decision.
+        let (next, begun) = tokio::select! {
+            biased;
+            () = self.background.ending() => return,
+            decided = self.extended_decision(pod) => decided,
+        };
         if let Some((_, profile)) = self.profiles.find(&name) {
             self.count(profile, next.result(), begun);
         }
         self.carry_on(next).await;
+    }
+
+    /// What to do for the pod, and when the attempt began.
+    async fn extended_decision(&self, pod: Arc<PodInfo>) -> (Next, Duration) {
+        let _turn = self.extended.lock().await;
+        let begun = self.now();
+        (self.decide_extended(pod, begun).await, begun)
     }
 
     /// The pod as the API has it; `None` when it is not to be scheduled any more.

@@ -14,19 +14,27 @@ use crate::scheduler::{Next, Scheduler};
 
 impl Scheduler {
     pub(crate) async fn extended_group_cycle(self: Arc<Self>, popped: PoppedGroup) {
-        let turn = self.extended.lock().await;
-        let begun = self.now();
-        let prepared = self.prepare_group(&mut self.lock(), popped);
-        let next = match prepared {
-            Some(prepared) => self.decide_extended_group(prepared, begun).await,
-            None => Vec::new(),
+        // Nothing is written before the decision.
+        let next = tokio::select! {
+            biased;
+            () = self.background.ending() => return,
+            next = self.extended_group_decision(popped) => next,
         };
-        drop(turn);
         for one in next {
             Arc::clone(&self).carry_on(one).await;
         }
         // What became of it may let others go on.
         self.wake.notify_one();
+    }
+
+    async fn extended_group_decision(&self, popped: PoppedGroup) -> Vec<Next> {
+        let _turn = self.extended.lock().await;
+        let begun = self.now();
+        let prepared = self.prepare_group(&mut self.lock(), popped);
+        match prepared {
+            Some(prepared) => self.decide_extended_group(prepared, begun).await,
+            None => Vec::new(),
+        }
     }
 
     async fn decide_extended_group(&self, prepared: Prepared, begun: Duration) -> Vec<Next> {

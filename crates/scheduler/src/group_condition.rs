@@ -105,7 +105,7 @@ impl Scheduler {
             return;
         }
         let scheduler = Arc::clone(self);
-        self.background(async move {
+        self.background.run(async move {
             while let Some((report, last)) = scheduler.reports.take(&key) {
                 scheduler.write_report(&key, &report, last).await;
             }

@@ -173,7 +173,7 @@ impl Scheduler {
             "lastHeartbeatTime": now, "lastTransitionTime": now});
         let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
         let (client, name) = (self.client.clone(), name.to_owned());
-        tokio::spawn(async move {
+        self.background.run(async move {
             if let Err(error) = client.patch::<Node>("", &name, Some("status"), &patch).await
                 && !error.is_not_found()
             {

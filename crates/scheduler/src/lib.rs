@@ -1,5 +1,6 @@
 //! The scheduler: watches unbound pods, filters and scores nodes with plugins, and binds through the API.
 
+mod background;
 mod binding;
 pub mod cache;
 mod cluster_events;

@@ -13,6 +13,7 @@ use knarr_client::{Client, Informers};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::background::Background;
 use crate::binding::{Bound, Preemptor};
 use crate::cache::Cache;
 use crate::config::{ConfigError, Configuration};
@@ -66,8 +67,7 @@ pub struct Scheduler {
     pub(crate) extenders: Extenders,
     /// Held by the pod that extenders are asked about: they hear of one after the other.
     pub(crate) extended: tokio::sync::Mutex<()>,
-    /// Cancelled once a cycle in the background has panicked.
-    failed: CancellationToken,
+    pub(crate) background: Arc<Background>,
 }
 
 /// What to do for a pod after its cycle, outside of the lock.
@@ -156,6 +156,7 @@ impl Scheduler {
             client: informers.client().clone(),
             recorder,
             waiting: catalog.shared::<WaitingPods>(),
+            background: catalog.shared::<Background>(),
             catalog,
             metrics,
             health,
@@ -166,7 +167,6 @@ impl Scheduler {
             conditions: Semaphore::new(MAX_CONDITIONS),
             extenders: Extenders::new(&options.config.extenders)?,
             extended: tokio::sync::Mutex::default(),
-            failed: CancellationToken::new(),
         });
         let on_node = Arc::clone(&scheduler);
         informers.informer::<Node>().add_handler(move |event| on_node.on_node(event));
@@ -184,33 +184,29 @@ impl Scheduler {
     }
 
     /// Schedules until `stop`, or until a cycle has panicked: then this scheduler is of no more use, and a new one has to
-    /// take its place. The informers must have synced.
+    /// take its place. The informers must have synced. Returns when the cycles under way have ended, within bounds; what
+    /// has not ended by then, or when this is dropped, is given up.
     pub fn run(self: Arc<Self>, stop: CancellationToken) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(self.work(stop))
     }
 
     async fn work(self: Arc<Self>, stop: CancellationToken) {
+        let _given_up = self.background.give_up_on_drop();
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = self.background.failed() => {}
+            () = self.cycles() => {}
+        }
+        self.background.end(&**self.client.clock()).await;
+    }
+
+    async fn cycles(self: &Arc<Self>) {
         loop {
-            let batch = tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = self.failed.cancelled() => return,
-                batch = self.next_batch() => batch,
-            };
-            for next in batch {
+            for next in self.next_batch().await {
                 self.carry_out(next).await;
             }
         }
-    }
-
-    /// Runs a cycle in the background. One that panics may leave a pod assumed on a node or out of the queue for good:
-    /// the scheduler ends with it.
-    pub(crate) fn background(&self, cycle: impl Future<Output = ()> + Send + 'static) {
-        let failed = self.failed.clone().drop_guard();
-        tokio::spawn(async move {
-            cycle.await;
-            failed.disarm();
-        });
     }
 
     /// Decides on the pods that are ready, up to a batch; waits while there is none.
@@ -251,15 +247,18 @@ impl Scheduler {
     }
 
     pub(crate) async fn carry_out(self: &Arc<Self>, next: Next) {
+        if self.background.is_ending() {
+            return;
+        }
         match next {
             Next::Nothing => {}
             Next::Extend(pod) => {
                 // Others need not wait for a slow extender.
                 let cycle = Arc::clone(self).extended_cycle(pod);
-                self.background(cycle);
+                self.background.run(cycle);
             }
             Next::ExtendGroup(popped) => {
-                self.background(Arc::clone(self).extended_group_cycle(*popped));
+                self.background.run(Arc::clone(self).extended_group_cycle(*popped));
             }
             Next::Bind(bound) => {
                 // A pod that waits for others, for its volumes or devices must not keep others from being bound.
@@ -268,7 +267,7 @@ impl Scheduler {
                 let waits = bound.permit.is_some() || !bound.pod.footprint().claims.is_empty() || devices;
                 let permit = if waits { None } else { Arc::clone(&self.bindings).acquire_owned().await.ok() };
                 let scheduler = Arc::clone(self);
-                self.background(async move {
+                self.background.run(async move {
                     scheduler.binding_cycle(*bound).await;
                     drop(permit);
                 });
@@ -276,7 +275,7 @@ impl Scheduler {
             Next::Evict(preemptor, victims) => {
                 let scheduler = Arc::clone(self);
                 // A group's room is not on one node.
-                self.background(async move { scheduler.evict(&preemptor, &victims, "cluster").await });
+                self.background.run(async move { scheduler.evict(&preemptor, &victims, "cluster").await });
             }
             Next::Report(report) => self.report(report),
             Next::TurnDown { pod, plugins, reason, message, nomination } => {
@@ -366,9 +365,9 @@ mod tests {
         let options = Options { config: Configuration::default(), seed: 1 };
         let scheduler = Scheduler::new(&informers, recorder, options).unwrap();
         let mut running = tokio::spawn(Arc::clone(&scheduler).run(stop.clone()));
-        scheduler.background(async {});
+        scheduler.background.run(async {});
         tokio::time::timeout(Duration::from_secs(60), &mut running).await.unwrap_err();
-        scheduler.background(async { panic!("a fault in a plugin") });
+        scheduler.background.run(async { panic!("a fault in a plugin") });
         tokio::time::timeout(Duration::from_secs(60), running).await.unwrap().unwrap();
         assert!(!stop.is_cancelled());
     }

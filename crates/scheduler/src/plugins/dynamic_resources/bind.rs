@@ -185,6 +185,9 @@ impl Reserved {
             tokio::select! {
                 biased;
                 () = &mut too_late => return Err(timeout()),
+                () = devices.background.ending() => {
+                    return Err(BindError::NotReady("context canceled".to_owned()));
+                }
                 changed = changes.changed() => changed.map_err(|_| timeout())?,
             }
         }
@@ -283,6 +286,7 @@ async fn shown(client: &Client, devices: &Devices, claim: &ResourceClaim) {
         }
         tokio::select! {
             () = &mut too_late => return,
+            () = devices.background.ending() => return,
             changed = changes.changed() => if changed.is_err() { return },
         }
     }

@@ -20,11 +20,14 @@ use super::pools::selects;
 use super::ready::{is_late, is_ready};
 use super::selector::Programs;
 use super::tracker::Tracker;
+use crate::background::Background;
 use crate::framework::{Catalog, PodInfo, Shape};
 
 pub struct Devices {
     pub catalog: Arc<Catalog>,
     pub tracker: Arc<Tracker>,
+    /// Runs what is written besides preparing a binding.
+    pub background: Arc<Background>,
     pub binding_timeout: Duration,
     filter_timeout: Duration,
     programs: Programs,
@@ -40,6 +43,7 @@ impl Devices {
         Self {
             catalog: Arc::clone(catalog),
             tracker: catalog.shared::<Tracker>(),
+            background: catalog.shared::<Background>(),
             binding_timeout,
             filter_timeout,
             programs: Programs::default(),

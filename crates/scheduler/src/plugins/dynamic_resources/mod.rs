@@ -354,7 +354,7 @@ impl DynamicResources {
         });
         let Some(claim) = unused else { return false };
         if let Some(client) = self.devices.catalog.client() {
-            tokio::spawn(bind::deallocate(client.clone(), claim));
+            self.devices.background.run(bind::deallocate(client.clone(), claim));
         }
         true
     }
@@ -393,7 +393,7 @@ impl Reserve for DynamicResources {
             && let Some(stale) = self.devices.left_over(pod)
         {
             if let Some(client) = self.devices.catalog.client() {
-                tokio::spawn(delete(client.clone(), stale));
+                self.devices.background.run(delete(client.clone(), stale));
             }
             return Status::unresolvable("cannot schedule extended resource claim");
         }
@@ -437,7 +437,7 @@ impl Reserve for DynamicResources {
             if reserved.special().is_some() && extended::is_of(&claim, pod.uid()) {
                 let written = claim.name() != extended::IN_MEMORY;
                 if let Some(client) = self.devices.catalog.client().filter(|_| written) {
-                    tokio::spawn(delete(client.clone(), claim));
+                    self.devices.background.run(delete(client.clone(), claim));
                 }
                 continue;
             }
@@ -445,7 +445,7 @@ impl Reserve for DynamicResources {
                 && is_reserved_for(&claim, pod.uid())
                 && let Some(client) = self.devices.catalog.client()
             {
-                tokio::spawn(give_up(client.clone(), claim, pod.uid.to_string()));
+                self.devices.background.run(give_up(client.clone(), claim, pod.uid.to_string()));
             }
         }
     }

@@ -9,6 +9,7 @@ use thiserror::Error as ThisError;
 
 use super::binder::{Binder, PodVolumes};
 use super::matching::is_reserved_for;
+use crate::background::Background;
 use crate::framework::PodInfo;
 use crate::plugins::claims::{SELECTED_NODE, is_fully_bound, reaches, selected_node, volume_name};
 
@@ -80,6 +81,7 @@ impl Decided {
         node: &str,
         patience: Duration,
     ) -> Result<(), BindError> {
+        let background = binder.catalog.shared::<Background>();
         let mut changes = binder.catalog.changes();
         let mut too_late = std::pin::pin!(client.clock().sleep(patience));
         loop {
@@ -90,6 +92,7 @@ impl Decided {
             tokio::select! {
                 biased;
                 () = &mut too_late => return Err(BindError::Wait("context deadline exceeded".to_owned())),
+                () = background.ending() => return Err(BindError::Wait("context canceled".to_owned())),
                 changed = changes.changed() => {
                     changed.map_err(|_| BindError::Wait("context canceled".to_owned()))?;
                 }
