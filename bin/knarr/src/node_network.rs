@@ -67,6 +67,7 @@ pub async fn start(
                 Err(error) => return tracing::error!(%error, "the service proxy cannot be set up again"),
             };
             let source = ServiceSource::from_informers(&informers.until(stop.clone())).await;
+            let Some(source) = source else { return };
             proxy::run(proxy, source, metrics, stop, |_| {}).await;
         }
     }));
@@ -74,6 +75,7 @@ pub async fn start(
         let (informers, server) = (Arc::clone(&of_dns), Arc::clone(&server));
         async move {
             let source = ServiceSource::from_informers(&informers.until(stop.clone())).await;
+            let Some(source) = source else { return };
             dns::run(&server, source, stop).await;
         }
     }));

@@ -166,9 +166,8 @@ async fn one_life(
         Err(error) => return tracing::error!(%error, "the scheduler does not start"),
     };
     observe(Stage::Started(&scheduler));
-    tokio::select! {
-        () = informers.wait_synced() => {}
-        () = stop.cancelled() => return,
+    if !informers.wait_synced().await {
+        return;
     }
     observe(Stage::Synced);
     scheduler.run(stop).await;

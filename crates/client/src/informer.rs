@@ -1,6 +1,7 @@
 //! Typed informers: a reflector's store and changes, seen as one Kubernetes type.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -109,15 +110,22 @@ impl Informers {
         Arc::new(Reflector::new(resource, ListOptions::default(), transport, clock))
     }
 
-    /// Waits until every informer asked for so far has its first list.
-    pub async fn wait_synced(&self) {
+    /// Waits until every informer asked for so far has its first list. False if that is not to be waited for any more.
+    #[must_use = "without the first lists nothing is known"]
+    pub async fn wait_synced(&self) -> bool {
         let reflectors: Vec<_> = {
             let map = self.reflectors.lock().unwrap_or_else(PoisonError::into_inner);
             map.values().cloned().collect()
         };
-        for reflector in reflectors {
-            reflector.wait_synced().await;
-        }
+        let all = async {
+            for reflector in reflectors {
+                if !reflector.wait_synced().await {
+                    return false;
+                }
+            }
+            true
+        };
+        synced_until(&self.until, all).await
     }
 
     pub fn client(&self) -> &Client {
@@ -186,8 +194,19 @@ impl<K: Kind> Informer<K> {
         self.reflector.observed_version()
     }
 
-    pub async fn wait_synced(&self) {
-        self.reflector.wait_synced().await;
+    /// Waits for the first list. False if that is not to be waited for any more: whoever asks is to stop.
+    #[must_use = "without the first list nothing is known"]
+    pub async fn wait_synced(&self) -> bool {
+        synced_until(&self.until, self.reflector.wait_synced()).await
+    }
+}
+
+/// Who is to stop does not begin with its work, even if it could.
+async fn synced_until(until: &CancellationToken, synced: impl Future<Output = bool>) -> bool {
+    tokio::select! {
+        biased;
+        () = until.cancelled() => false,
+        synced = synced => synced,
     }
 }
 

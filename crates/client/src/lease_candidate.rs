@@ -49,9 +49,8 @@ impl Candidate {
                 wake.notify_one();
             }
         });
-        tokio::select! {
-            () = known.wait_synced() => {}
-            () = stop.cancelled() => return,
+        if !known.wait_synced().await {
+            return;
         }
         loop {
             let wait = match self.show(&client).await {

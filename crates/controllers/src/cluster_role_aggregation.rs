@@ -29,7 +29,9 @@ async fn run(cx: Arc<Context>) {
             }
         }
     });
-    roles.wait_synced().await;
+    if !roles.wait_synced().await {
+        return;
+    }
     let (lister, stop) = (roles.lister(), cx.stop.clone());
     let reconcile = move |name: String| {
         let (cx, lister) = (Arc::clone(&cx), lister.clone());

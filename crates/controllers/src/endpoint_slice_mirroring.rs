@@ -93,9 +93,9 @@ async fn run(cx: Arc<Context>) {
             on_slice.add(key);
         }
     });
-    endpoints.wait_synced().await;
-    services.wait_synced().await;
-    slices.wait_synced().await;
+    if !(endpoints.wait_synced().await && services.wait_synced().await && slices.wait_synced().await) {
+        return;
+    }
     let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller {
         cx,

@@ -70,9 +70,9 @@ async fn run(cx: Arc<Context>) {
             on_endpoints.add(event.object().key());
         }
     });
-    services.wait_synced().await;
-    pods.wait_synced().await;
-    endpoints.wait_synced().await;
+    if !(services.wait_synced().await && pods.wait_synced().await && endpoints.wait_synced().await) {
+        return;
+    }
     let controller = Arc::new(Controller {
         services: services.lister(),
         pods: pods.lister(),

@@ -42,8 +42,9 @@ async fn run(cx: Arc<Context>) {
             of_claim.by_index(BY_CLAIM, &key).iter().for_each(|pod| on_claim.add(pod.key()));
         }
     });
-    pods.wait_synced().await;
-    claims.wait_synced().await;
+    if !(pods.wait_synced().await && claims.wait_synced().await) {
+        return;
+    }
     let (pods, claims, stop) = (pods.lister(), claims.lister(), cx.stop.clone());
     let workers = cx.workers();
     let reconcile = move |key: ObjectKey| {

@@ -43,9 +43,9 @@ async fn run(cx: Arc<Context>) {
     let accounts = cx.informers.informer::<ServiceAccount>();
     let secrets = cx.informers.informer::<Secret>();
     let pods = cx.informers.informer::<Pod>();
-    accounts.wait_synced().await;
-    secrets.wait_synced().await;
-    pods.wait_synced().await;
+    if !(accounts.wait_synced().await && secrets.wait_synced().await && pods.wait_synced().await) {
+        return;
+    }
     let listers =
         Arc::new(Listers { accounts: accounts.lister(), secrets: secrets.lister(), pods: pods.lister() });
     queue.add(());

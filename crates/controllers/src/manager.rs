@@ -87,6 +87,7 @@ mod tests {
     use knarr_apimachinery::clock::Clock;
     use knarr_client::clock::TokioClock;
     use knarr_testing::fake_api::FakeApi;
+    use knarr_testing::faults::{Chance, Faulty, Rates};
     use tokio::sync::mpsc;
 
     use super::*;
@@ -105,7 +106,7 @@ mod tests {
         let seen = SEEN.lock().unwrap().clone().unwrap();
         let maps = cx.informers.informer::<ConfigMap>();
         maps.add_handler(move |event| seen.try_send((life, event.object().name().to_owned())).unwrap());
-        maps.wait_synced().await;
+        assert!(maps.wait_synced().await);
         assert!(life > 0, "a fault in the code");
         cx.stop.cancelled().await;
     }
@@ -117,6 +118,18 @@ mod tests {
         map
     }
 
+    fn options() -> Options {
+        Options {
+            cluster_cidr: "10.42.0.0/16".into(),
+            node_cidr_mask_size: 24,
+            service_cidr: None,
+            root_ca: String::new(),
+            certificate_signer: None,
+            token_signer: None,
+            settings: Settings::default(),
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_controller_that_panics_is_down_then_restarted_and_its_first_life_sees_no_more() {
         let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
@@ -126,19 +139,10 @@ mod tests {
         *SEEN.lock().unwrap() = Some(sender);
         let (client, supervisor) = (api.client(), Supervisor::new(Arc::clone(&clock)));
         let of_client = client.clone();
-        let options = Options {
-            cluster_cidr: "10.42.0.0/16".into(),
-            node_cidr_mask_size: 24,
-            service_cidr: None,
-            root_ca: String::new(),
-            certificate_signer: None,
-            token_signer: None,
-            settings: Settings::default(),
-        };
         let stop = CancellationToken::new();
         let client_of: ClientOf = Arc::new(move |_| of_client.clone());
         let (these, watched) = (vec![&FRAGILE, &IDLE], supervisor.clone());
-        let running = tokio::spawn(run_these(these, client_of, client, watched, options, stop.clone()));
+        let running = tokio::spawn(run_these(these, client_of, client, watched, options(), stop.clone()));
 
         assert_eq!(seen.recv().await, Some((0, "first".into())));
         clock.sleep(Duration::from_millis(1)).await;
@@ -162,5 +166,34 @@ mod tests {
         stop.cancel();
         running.await.unwrap();
         assert_eq!(health(), []);
+    }
+
+    /// Waits for the first list, and begins then.
+    static WAITS: Descriptor = Descriptor { name: "waiting-controller", run: |cx| Box::pin(waits(cx)) };
+    static BEGUN: AtomicUsize = AtomicUsize::new(0);
+
+    async fn waits(cx: Arc<Context>) {
+        if cx.informers.informer::<ConfigMap>().wait_synced().await {
+            BEGUN.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stop_during_the_first_list_ends_controllers_before_they_begin() {
+        let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+        let api = FakeApi::new(Arc::clone(&clock), &[ConfigMap::RESOURCE]);
+        let chance = Chance::new(1, Rates::NONE);
+        let silent = Faulty::new(Arc::clone(api.client().transport()), Arc::clone(&clock), chance);
+        silent.kill();
+        let client = Client::new(silent, Arc::clone(&clock), "test");
+        let (of_client, supervisor) = (client.clone(), Supervisor::new(Arc::clone(&clock)));
+        let client_of: ClientOf = Arc::new(move |_| of_client.clone());
+        let stop = CancellationToken::new();
+        let running = run_these(vec![&WAITS], client_of, client, supervisor, options(), stop.clone());
+        let mut running = tokio::spawn(running);
+        tokio::time::timeout(Duration::from_secs(60), &mut running).await.unwrap_err();
+        stop.cancel();
+        tokio::time::timeout(Duration::from_secs(1), running).await.unwrap().unwrap();
+        assert_eq!(BEGUN.load(Ordering::SeqCst), 0);
     }
 }

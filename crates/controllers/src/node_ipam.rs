@@ -96,7 +96,9 @@ async fn run(cx: Arc<Context>) {
     let parts = Arc::new(Mutex::new(parts));
     let queue: Arc<WorkQueue<String>> = WorkQueue::new(Arc::clone(&cx.clock));
     let nodes = cx.informers.informer::<Node>();
-    nodes.wait_synced().await;
+    if !nodes.wait_synced().await {
+        return;
+    }
     // Every part in use is known before the first one is given away.
     let (on_node, used) = (Arc::clone(&queue), Arc::clone(&parts));
     nodes.add_handler(move |event| {

@@ -51,7 +51,9 @@ async fn run(cx: Arc<Context>) {
             on_node.add(event.object().name().to_owned());
         }
     });
-    nodes.wait_synced().await;
+    if !nodes.wait_synced().await {
+        return;
+    }
     let stop = cx.stop.clone();
     let lister = nodes.lister();
     let step = Mutex::new(next_step(0, lister.len()));

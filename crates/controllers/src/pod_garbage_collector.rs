@@ -111,7 +111,9 @@ async fn run(cx: Arc<Context>) {
     index_pods(&pods);
     pods.add_index(TERMINATED, |pod| has_ended(pod).then(|| "true".to_owned()).into_iter().collect());
     // Nodes first: a pod's node that is not known then is really unknown.
-    nodes.wait_synced().await;
+    if !nodes.wait_synced().await {
+        return;
+    }
     let on_node = Arc::clone(&queue);
     nodes.add_handler(move |event| {
         let node = event.object();
@@ -123,7 +125,9 @@ async fn run(cx: Arc<Context>) {
     });
     let (on_pod, known) = (Arc::clone(&queue), nodes.lister());
     pods.add_handler(move |event| pod_changed(&on_pod, &known, event));
-    pods.wait_synced().await;
+    if !pods.wait_synced().await {
+        return;
+    }
     let stop = cx.stop.clone();
     let controller =
         Arc::new(Controller { cx, nodes: nodes.lister(), pods: pods.lister(), queue: Arc::clone(&queue) });

@@ -63,8 +63,9 @@ async fn run(cx: Arc<Context>) {
         };
         released.flatten().into_iter().for_each(|key| on_pod.add(key));
     });
-    groups.wait_synced().await;
-    pods.wait_synced().await;
+    if !(groups.wait_synced().await && pods.wait_synced().await) {
+        return;
+    }
     let stop = cx.stop.clone();
     let reconcile = move |key: ObjectKey| {
         let (cx, groups, pods) = (Arc::clone(&cx), groups.clone(), pods.clone());

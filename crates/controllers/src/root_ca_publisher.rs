@@ -42,8 +42,9 @@ async fn run(cx: Arc<Context>) {
             on_map.add(event.object().namespace().to_owned());
         }
     });
-    namespaces.wait_synced().await;
-    maps.wait_synced().await;
+    if !(namespaces.wait_synced().await && maps.wait_synced().await) {
+        return;
+    }
     let (namespaces, maps, stop) = (namespaces.lister(), maps.lister(), cx.stop.clone());
     let reconcile = move |namespace: String| {
         let (cx, namespaces, maps) = (Arc::clone(&cx), namespaces.clone(), maps.clone());

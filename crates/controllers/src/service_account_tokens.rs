@@ -61,8 +61,9 @@ async fn run(cx: Arc<Context>) {
             on_account.add(secret.key());
         }
     });
-    secrets.wait_synced().await;
-    accounts.wait_synced().await;
+    if !(secrets.wait_synced().await && accounts.wait_synced().await) {
+        return;
+    }
     let (secrets, stop) = (secrets.lister(), cx.stop.clone());
     let workers = cx.workers();
     let reconcile = move |key: ObjectKey| {

@@ -32,8 +32,9 @@ async fn run(cx: Arc<Context>) {
             on_account.add(event.object().namespace().to_owned());
         }
     });
-    namespaces.wait_synced().await;
-    accounts.wait_synced().await;
+    if !(namespaces.wait_synced().await && accounts.wait_synced().await) {
+        return;
+    }
     let (namespaces, accounts, stop) = (namespaces.lister(), accounts.lister(), cx.stop.clone());
     let reconcile = move |namespace: String| {
         let (cx, namespaces, accounts) = (Arc::clone(&cx), namespaces.clone(), accounts.clone());

@@ -48,8 +48,9 @@ async fn run(cx: Arc<Context>) {
             on_address.add(cidr.name().to_owned());
         }
     });
-    cidrs.wait_synced().await;
-    addresses.wait_synced().await;
+    if !(cidrs.wait_synced().await && addresses.wait_synced().await) {
+        return;
+    }
     let (cidrs, addresses, again, stop) =
         (cidrs.lister(), addresses.lister(), Arc::clone(&queue), cx.stop.clone());
     let reconcile = move |name: String| {

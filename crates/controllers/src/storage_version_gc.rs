@@ -40,8 +40,9 @@ async fn run(cx: Arc<Context>) {
             all.list().iter().for_each(|version| on_lease.add(version.name().to_owned()));
         }
     });
-    leases.wait_synced().await;
-    versions.wait_synced().await;
+    if !(leases.wait_synced().await && versions.wait_synced().await) {
+        return;
+    }
     let stop = cx.stop.clone();
     let (leases, versions) = (leases.lister(), versions.lister());
     let reconcile = move |name: String| {

@@ -130,8 +130,9 @@ async fn run(cx: Arc<Context>) {
             on_pod.add(Key::Pod(event.object().key()));
         }
     });
-    nodes.wait_synced().await;
-    pods.wait_synced().await;
+    if !(nodes.wait_synced().await && pods.wait_synced().await) {
+        return;
+    }
     let stop = cx.stop.clone();
     let controller = Arc::new(Controller {
         cx,

@@ -25,7 +25,9 @@ async fn run(cx: Arc<Context>) {
             on_job.add(event.object().key());
         }
     });
-    jobs.wait_synced().await;
+    if !jobs.wait_synced().await {
+        return;
+    }
     let (jobs, stop, again) = (jobs.lister(), cx.stop.clone(), Arc::clone(&queue));
     let workers = cx.workers();
     let reconcile = move |key| {

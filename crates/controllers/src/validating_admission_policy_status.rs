@@ -24,8 +24,9 @@ async fn run(cx: Arc<Context>) {
     let definitions = cx.informers.informer::<CustomResourceDefinition>();
     let on_change = Arc::clone(&queue);
     policies.add_handler(move |event| on_change.add(event.object().name().to_owned()));
-    policies.wait_synced().await;
-    definitions.wait_synced().await;
+    if !(policies.wait_synced().await && definitions.wait_synced().await) {
+        return;
+    }
     let (policies, definitions, stop) = (policies.lister(), definitions.lister(), cx.stop.clone());
     let workers = cx.workers();
     let reconcile = move |name: String| {

@@ -189,7 +189,7 @@ impl Kubelet {
         let changes = self.syncer.objects.changes();
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = self.synced() => {}
+            synced = self.synced() => if !synced { return Ok(()) },
         }
         let workers = self.take_up().await?;
         let runtime = Arc::clone(&self.syncer.runtime);
@@ -214,10 +214,8 @@ impl Kubelet {
     }
 
     /// Until it is known which pods there are, none may be taken for gone.
-    async fn synced(&self) {
-        self.pods.wait_synced().await;
-        self.services.wait_synced().await;
-        self.nodes.wait_synced().await;
+    async fn synced(&self) -> bool {
+        self.pods.wait_synced().await && self.services.wait_synced().await && self.nodes.wait_synced().await
     }
 
     /// Pods whose sandbox lives count as admitted; those that were admitted keep their room.

@@ -125,7 +125,9 @@ pub async fn run(
 ) -> Result<(), NetlinkError> {
     let mut links = Links::open()?;
     let nodes = informers.informer::<Node>();
-    nodes.wait_synced().await;
+    if !nodes.wait_synced().await {
+        return Ok(());
+    }
     let changed = Arc::new(Notify::new());
     let notify = changed.clone();
     nodes.add_handler(move |_| notify.notify_one());

@@ -32,12 +32,13 @@ impl ServiceSource {
         Self { changed, read: Arc::new(read) }
     }
 
-    /// The informers' copies, once they have their first list.
-    pub async fn from_informers(informers: &Informers) -> Self {
+    /// The informers' copies, once they have their first list; `None` if that is not to be waited for any more.
+    pub async fn from_informers(informers: &Informers) -> Option<Self> {
         let services = informers.informer::<Service>();
         let slices = informers.informer::<EndpointSlice>();
-        services.wait_synced().await;
-        slices.wait_synced().await;
+        if !(services.wait_synced().await && slices.wait_synced().await) {
+            return None;
+        }
         let changed = Arc::new(Notify::new());
         let notify = changed.clone();
         services.add_handler(move |_| notify.notify_one());
@@ -46,7 +47,7 @@ impl ServiceSource {
         // The first reading must happen even in a cluster without services.
         changed.notify_one();
         let (services, slices) = (services.lister(), slices.lister());
-        Self::new(changed, move || Snapshot { services: services.list(), slices: slices.list() })
+        Some(Self::new(changed, move || Snapshot { services: services.list(), slices: slices.list() }))
     }
 
     pub fn read(&self) -> Snapshot {

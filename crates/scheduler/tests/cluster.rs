@@ -86,7 +86,7 @@ async fn lab_of(config: Configuration) -> Lab {
     let informers = Arc::new(Informers::new(api.client(), stop.clone()));
     let recorder = EventRecorder::new(api.client(), "default-scheduler", "", stop.clone());
     let scheduler = Scheduler::new(&informers, recorder, Options { config, seed: 1 }).unwrap();
-    informers.wait_synced().await;
+    assert!(informers.wait_synced().await);
     tokio::spawn(Arc::clone(&scheduler).run(stop.clone()));
     Lab { api, scheduler, stop }
 }

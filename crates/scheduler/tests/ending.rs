@@ -73,7 +73,7 @@ async fn lab() -> Lab {
     let recorder = EventRecorder::new(client, "default-scheduler", "", stop.clone());
     let options = Options { config: Configuration::default(), seed: 1 };
     let scheduler = Scheduler::new(&informers, recorder, options).unwrap();
-    informers.wait_synced().await;
+    assert!(informers.wait_synced().await);
     let running = tokio::spawn(Arc::clone(&scheduler).run(stop.clone()));
     Lab { api, clock, stop, running, scheduler }
 }

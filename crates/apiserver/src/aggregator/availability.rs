@@ -97,7 +97,9 @@ pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
             enqueue(&on_slice, &of_slice, object.namespace(), service);
         }
     });
-    informers.wait_synced().await;
+    if !informers.wait_synced().await {
+        return;
+    }
     server.steps.finish(&["apiservice-status-remote-available-controller"]);
     let unasked = Arc::new(Unasked::new(&server, &lister));
     let again = Arc::clone(&queue);

@@ -79,7 +79,9 @@ pub async fn run(server: Arc<Inner>, stop: CancellationToken) {
             on_address.add_after(Key::Address(address.name().to_owned()), SETTLE);
         }
     });
-    informers.wait_synced().await;
+    if !informers.wait_synced().await {
+        return;
+    }
     server.steps.finish(&["start-service-ip-repair-controllers"]);
     let keeper = Arc::new(Keeper {
         recorder: EventRecorder::new(client.clone(), "ipallocator-repair-controller", "", stop.clone()),

@@ -114,9 +114,10 @@ impl Reflector {
         }
     }
 
-    /// Lets go of all handlers for good: they may hold whoever holds this reflector.
+    /// Lets go of all handlers for good: they may hold whoever holds this reflector. Nobody waits for its list any more.
     pub fn end(&self) {
         let handlers = self.handlers().take();
+        self.synced_notify.notify_waiters();
         drop(handlers);
     }
 
@@ -130,12 +131,16 @@ impl Reflector {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// Waits for the first list.
-    pub async fn wait_synced(&self) {
+    /// Waits for the first list. False if the reflector has ended for good without it: then the store says nothing.
+    #[must_use = "without the first list nothing is known"]
+    pub async fn wait_synced(&self) -> bool {
         loop {
             let notified = self.synced_notify.notified();
             if self.has_synced() {
-                return;
+                return true;
+            }
+            if self.handlers().is_none() {
+                return false;
             }
             notified.await;
         }

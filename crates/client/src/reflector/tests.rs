@@ -10,7 +10,9 @@ use knarr_api::kind::Kind;
 use knarr_apimachinery::status::StatusError;
 
 use super::*;
+use crate::client::Client;
 use crate::clock::TokioClock;
+use crate::informer::Informers;
 use crate::transport::{List, WatchStream};
 
 /// What the server does when it is asked next.
@@ -213,4 +215,28 @@ async fn a_handler_that_panics_misses_one_change_and_no_other_handler_does() {
     }
     assert_eq!(*seen[0].lock().unwrap(), ["a", "good"]);
     assert_eq!(*seen[1].lock().unwrap(), ["a", "bad", "good"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_during_the_first_list_ends_the_wait_for_it() {
+    let clock = TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH);
+    let silent = || Script { answers: Mutex::default(), asked: Mutex::default(), done: Notify::new(), clock };
+    let (stop, part) = (CancellationToken::new(), CancellationToken::new());
+    let client = Client::new(Arc::new(silent()), Arc::new(clock), "test");
+    let informers = Informers::new(client, stop.clone());
+    let informer = informers.informer::<ConfigMap>();
+    let of_part = informers.until(part.clone()).informer::<ConfigMap>();
+    let untyped = informers.untyped(ConfigMap::RESOURCE, ListOptions::default());
+    let waits = tokio::spawn(async move { informer.wait_synced().await });
+    let part_waits = tokio::spawn(async move { of_part.wait_synced().await });
+    let untyped_waits = tokio::spawn(async move { untyped.wait_synced().await });
+    clock.sleep(Duration::from_secs(60)).await;
+    assert!(!waits.is_finished() && !part_waits.is_finished() && !untyped_waits.is_finished());
+    part.cancel();
+    assert!(!part_waits.await.unwrap());
+    assert!(!waits.is_finished());
+    stop.cancel();
+    assert!(!waits.await.unwrap());
+    assert!(!untyped_waits.await.unwrap());
+    assert!(!informers.wait_synced().await);
 }

@@ -87,12 +87,15 @@ async fn run(cx: Arc<Context>) {
         cx: Arc::clone(&cx),
     });
     controller.listen();
-    controller.pods.wait_synced().await;
-    controller.claims.wait_synced().await;
-    controller.volumes.wait_synced().await;
-    controller.drivers.wait_synced().await;
-    controller.nodes.wait_synced().await;
-    controller.attachments.wait_synced().await;
+    if !(controller.pods.wait_synced().await
+        && controller.claims.wait_synced().await
+        && controller.volumes.wait_synced().await
+        && controller.drivers.wait_synced().await
+        && controller.nodes.wait_synced().await
+        && controller.attachments.wait_synced().await)
+    {
+        return;
+    }
     let reconcile = move |node: String| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&node).await }

@@ -24,7 +24,9 @@ async fn run(cx: Arc<Context>) {
             on_secret.add(event.object().key());
         }
     });
-    secrets.wait_synced().await;
+    if !secrets.wait_synced().await {
+        return;
+    }
     let (secrets, again, stop) = (secrets.lister(), Arc::clone(&queue), cx.stop.clone());
     let reconcile = move |key: ObjectKey| {
         let (cx, secrets, queue) = (Arc::clone(&cx), secrets.clone(), Arc::clone(&again));

@@ -47,8 +47,9 @@ async fn run(cx: Arc<Context>) {
             on_secret.add(());
         }
     });
-    maps.wait_synced().await;
-    secrets.wait_synced().await;
+    if !(maps.wait_synced().await && secrets.wait_synced().await) {
+        return;
+    }
     let (maps, secrets, stop) = (maps.lister(), secrets.lister(), cx.stop.clone());
     let reconcile = move |()| {
         let (cx, maps, secrets) = (Arc::clone(&cx), maps.clone(), secrets.clone());

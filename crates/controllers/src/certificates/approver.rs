@@ -69,9 +69,9 @@ async fn run(cx: Arc<Context>) {
             serving.for_each(|csr| on_node.add(csr.name().to_owned()));
         }
     });
-    requests.wait_synced().await;
-    nodes.wait_synced().await;
-    slices.wait_synced().await;
+    if !(requests.wait_synced().await && nodes.wait_synced().await && slices.wait_synced().await) {
+        return;
+    }
     let (requests, stop) = (requests.lister(), cx.stop.clone());
     let sources = (nodes.lister(), slices.lister());
     let reconcile = move |name: String| {

@@ -31,7 +31,9 @@ async fn run(cx: Arc<Context>) {
             on_request.add(event.object().name().to_owned());
         }
     });
-    requests.wait_synced().await;
+    if !requests.wait_synced().await {
+        return;
+    }
     let (requests, again, stop) = (requests.lister(), Arc::clone(&queue), cx.stop.clone());
     let reconcile = move |name: String| {
         let (cx, requests, queue) = (Arc::clone(&cx), requests.clone(), Arc::clone(&again));

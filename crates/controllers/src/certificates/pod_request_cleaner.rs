@@ -27,7 +27,9 @@ async fn run(cx: Arc<Context>) {
             on_request.add(event.object().key());
         }
     });
-    requests.wait_synced().await;
+    if !requests.wait_synced().await {
+        return;
+    }
     let (requests, again, stop) = (requests.lister(), Arc::clone(&queue), cx.stop.clone());
     let reconcile = move |key: ObjectKey| {
         let (cx, requests, queue) = (Arc::clone(&cx), requests.clone(), Arc::clone(&again));

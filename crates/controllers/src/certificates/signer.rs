@@ -40,7 +40,9 @@ async fn run(cx: Arc<Context>) {
             on_request.add(event.object().name().to_owned());
         }
     });
-    requests.wait_synced().await;
+    if !requests.wait_synced().await {
+        return;
+    }
     let (requests, stop) = (requests.lister(), cx.stop.clone());
     let reconcile = move |name: String| {
         let (cx, requests, signer) = (Arc::clone(&cx), requests.clone(), Arc::clone(&signer));

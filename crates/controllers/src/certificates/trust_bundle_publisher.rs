@@ -29,7 +29,9 @@ async fn run(cx: Arc<Context>) {
     let bundles = cx.informers.selected::<ClusterTrustBundle>(selection);
     let on_bundle = Arc::clone(&queue);
     bundles.add_handler(move |_| on_bundle.add(()));
-    bundles.wait_synced().await;
+    if !bundles.wait_synced().await {
+        return;
+    }
     queue.add(());
     let (bundles, stop) = (bundles.lister(), cx.stop.clone());
     let reconcile = move |()| {

@@ -58,8 +58,9 @@ async fn run(cx: Arc<Context>) {
             on_job.add(ObjectKey::new(job.namespace(), &owner.name));
         }
     });
-    crons.wait_synced().await;
-    jobs.wait_synced().await;
+    if !(crons.wait_synced().await && jobs.wait_synced().await) {
+        return;
+    }
 
     let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller {

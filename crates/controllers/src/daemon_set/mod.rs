@@ -76,10 +76,13 @@ async fn run(cx: Arc<Context>) {
         }
     });
     pods.wake::<DaemonSet>(&queue, sets.lister(), selector_of);
-    sets.wait_synced().await;
-    nodes.wait_synced().await;
-    revisions.wait_synced().await;
-    informer.wait_synced().await;
+    if !(sets.wait_synced().await
+        && nodes.wait_synced().await
+        && revisions.wait_synced().await
+        && informer.wait_synced().await)
+    {
+        return;
+    }
 
     let (stop, client) = (cx.stop.clone(), cx.client.clone());
     let workers = cx.workers();

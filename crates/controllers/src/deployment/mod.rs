@@ -66,9 +66,9 @@ async fn run(cx: Arc<Context>) {
             on_pod.add(key);
         }
     });
-    deployments.wait_synced().await;
-    sets.wait_synced().await;
-    pods.wait_synced().await;
+    if !(deployments.wait_synced().await && sets.wait_synced().await && pods.wait_synced().await) {
+        return;
+    }
 
     let controller = Arc::new(Controller {
         deployments,

@@ -112,10 +112,13 @@ async fn run(cx: Arc<Context>) {
     watch_pods(&pods, &queue, &memory);
     watch_devices(&claims, &slices, &queue);
     watch_rules(&rules, &claims, &queue, &memory);
-    pods.wait_synced().await;
-    claims.wait_synced().await;
-    slices.wait_synced().await;
-    rules.wait_synced().await;
+    if !(pods.wait_synced().await
+        && claims.wait_synced().await
+        && slices.wait_synced().await
+        && rules.wait_synced().await)
+    {
+        return;
+    }
     let (stop, clock) = (cx.stop.clone(), Arc::clone(&cx.clock));
     let workers = cx.workers();
     let controller = Arc::new(Controller {

@@ -56,15 +56,10 @@ async fn run(cx: Arc<Context>) {
             wake(&on_pod, &known, old);
         }
     });
-    let scales = Scales {
-        client: cx.client.clone(),
-        replica_sets: watched::<ReplicaSet>(&cx, &queue, &budgets).await,
-        deployments: watched::<Deployment>(&cx, &queue, &budgets).await,
-        stateful_sets: watched::<StatefulSet>(&cx, &queue, &budgets).await,
-        replication_controllers: watched::<ReplicationController>(&cx, &queue, &budgets).await,
-    };
-    budgets.wait_synced().await;
-    pods.wait_synced().await;
+    let Some(scales) = scales(&cx, &queue, &budgets).await else { return };
+    if !(budgets.wait_synced().await && pods.wait_synced().await) {
+        return;
+    }
     let stop = cx.stop.clone();
     let stale = stale::run(Arc::clone(&cx), pods.clone());
     let controller = Arc::new(Controller {
@@ -81,12 +76,27 @@ async fn run(cx: Arc<Context>) {
     tokio::join!(queue.run(DESCRIPTOR.name, WORKERS, stop, reconcile), stale);
 }
 
+/// What can be scaled, once it is known; `None` if that is not to be waited for any more.
+async fn scales(
+    cx: &Context,
+    queue: &Arc<WorkQueue<ObjectKey>>,
+    budgets: &Informer<PodDisruptionBudget>,
+) -> Option<Scales> {
+    Some(Scales {
+        client: cx.client.clone(),
+        replica_sets: watched::<ReplicaSet>(cx, queue, budgets).await?,
+        deployments: watched::<Deployment>(cx, queue, budgets).await?,
+        stateful_sets: watched::<StatefulSet>(cx, queue, budgets).await?,
+        replication_controllers: watched::<ReplicationController>(cx, queue, budgets).await?,
+    })
+}
+
 /// A controller that is scaled changes what budgets of its namespace that depend on the number expect.
 async fn watched<K: Kind>(
     cx: &Context,
     queue: &Arc<WorkQueue<ObjectKey>>,
     budgets: &Informer<PodDisruptionBudget>,
-) -> Lister<K> {
+) -> Option<Lister<K>> {
     let informer = cx.informers.informer::<K>();
     let (queue, budgets) = (Arc::clone(queue), budgets.lister());
     informer.add_handler(move |event| {
@@ -97,8 +107,7 @@ async fn watched<K: Kind>(
             all.iter().filter(|b| needs_scale(b)).for_each(|b| queue.add(b.key()));
         }
     });
-    informer.wait_synced().await;
-    informer.lister()
+    informer.wait_synced().await.then(|| informer.lister())
 }
 
 /// Wakes the budgets that cover the pod.

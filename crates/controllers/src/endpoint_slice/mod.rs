@@ -89,10 +89,13 @@ async fn run(cx: Arc<Context>) {
             on_node.add(());
         }
     });
-    services.wait_synced().await;
-    pods.wait_synced().await;
-    nodes.wait_synced().await;
-    slices.wait_synced().await;
+    if !(services.wait_synced().await
+        && pods.wait_synced().await
+        && nodes.wait_synced().await
+        && slices.wait_synced().await)
+    {
+        return;
+    }
 
     let controller = Arc::new(Controller {
         services: services.lister(),

@@ -68,10 +68,10 @@ impl Monitors {
         }
     }
 
-    /// Waits for the first list of every monitor.
+    /// Waits for the first list of every monitor. Their reflectors never end for good.
     pub async fn wait_synced(&self) {
         for monitor in self.all.values() {
-            monitor.reflector.wait_synced().await;
+            let _synced = monitor.reflector.wait_synced().await;
         }
     }
 

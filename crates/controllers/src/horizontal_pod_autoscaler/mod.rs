@@ -80,8 +80,9 @@ async fn run(cx: Arc<Context>) {
             metric_store::set(Metric::HpaDesired, &labels, f64::from(status.desired_replicas));
         }
     });
-    autoscalers.wait_synced().await;
-    pods.wait_synced().await;
+    if !(autoscalers.wait_synced().await && pods.wait_synced().await) {
+        return;
+    }
     let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller =
         Arc::new(Controller { cx, autoscalers, pods, queue: Arc::clone(&queue), memory: Mutex::default() });

@@ -61,8 +61,9 @@ async fn run(cx: Arc<Context>) {
             on_orphan.add(pod.key());
         }
     });
-    jobs.wait_synced().await;
-    informer.wait_synced().await;
+    if !(jobs.wait_synced().await && informer.wait_synced().await) {
+        return;
+    }
 
     let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller {

@@ -44,8 +44,9 @@ pub async fn run(client: Client, stop: CancellationToken) {
             on_candidate.add(ObjectKey::new(candidate.namespace(), &candidate.spec.lease_name));
         }
     });
-    leases.wait_synced().await;
-    candidates.wait_synced().await;
+    if !(leases.wait_synced().await && candidates.wait_synced().await) {
+        return;
+    }
     let elections = Arc::new(Elections {
         client,
         leases: leases.lister(),

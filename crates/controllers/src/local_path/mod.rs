@@ -64,10 +64,13 @@ async fn run(cx: Arc<Context>) {
         let of_class = |c: &&Arc<PersistentVolumeClaim>| class_of(c) == class;
         all.list().iter().filter(of_class).for_each(|c| on_class.add(Key::Claim(c.key())));
     });
-    controller.claims.wait_synced().await;
-    controller.volumes.wait_synced().await;
-    controller.classes.wait_synced().await;
-    controller.nodes.wait_synced().await;
+    if !(controller.claims.wait_synced().await
+        && controller.volumes.wait_synced().await
+        && controller.classes.wait_synced().await
+        && controller.nodes.wait_synced().await)
+    {
+        return;
+    }
     let (controller, stop) = (Arc::new(controller), cx.stop.clone());
     let reconcile = move |key: Key| {
         let controller = Arc::clone(&controller);

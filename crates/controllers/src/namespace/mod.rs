@@ -56,7 +56,9 @@ async fn run(cx: Arc<Context>) {
             on_pod.add(namespace.to_owned());
         }
     });
-    namespaces.wait_synced().await;
+    if !namespaces.wait_synced().await {
+        return;
+    }
     let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller { cx, namespaces: namespaces.lister(), queue: Arc::clone(&queue) });
     let reconcile = move |name: String| {

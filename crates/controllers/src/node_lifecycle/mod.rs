@@ -99,9 +99,9 @@ async fn run(cx: Arc<Context>) {
             lock(&memory).zones.measure();
         }
     });
-    nodes.wait_synced().await;
-    leases.wait_synced().await;
-    pods.wait_synced().await;
+    if !(nodes.wait_synced().await && leases.wait_synced().await && pods.wait_synced().await) {
+        return;
+    }
     let stop = cx.stop.clone();
     let controller = Arc::new(Controller {
         cx,

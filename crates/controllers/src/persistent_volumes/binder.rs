@@ -112,10 +112,13 @@ async fn run(cx: Arc<Context>) {
             key.into_iter().filter(waits).for_each(|key| on_pod.add(key));
         }
     });
-    claims.wait_synced().await;
-    volumes.wait_synced().await;
-    classes.wait_synced().await;
-    pods.wait_synced().await;
+    if !(claims.wait_synced().await
+        && volumes.wait_synced().await
+        && classes.wait_synced().await
+        && pods.wait_synced().await)
+    {
+        return;
+    }
     let stop = cx.stop.clone();
     let controller = Arc::new(Controller {
         cx,

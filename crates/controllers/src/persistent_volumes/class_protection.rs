@@ -64,9 +64,9 @@ async fn run(cx: Arc<Context>) {
     classes.add_handler(move |event| on_class.add(event.object().key()));
     release(&claims, &queue, of_claim);
     release(&volumes, &queue, of_volume);
-    classes.wait_synced().await;
-    claims.wait_synced().await;
-    volumes.wait_synced().await;
+    if !(classes.wait_synced().await && claims.wait_synced().await && volumes.wait_synced().await) {
+        return;
+    }
     let stop = cx.stop.clone();
     let reconcile = move |key: ObjectKey| {
         let (cx, classes, claims, volumes) =

@@ -43,7 +43,9 @@ async fn run(cx: Arc<Context>) {
             on_claim.add(new.key());
         }
     });
-    claims.wait_synced().await;
+    if !claims.wait_synced().await {
+        return;
+    }
     let (claims, stop) = (claims.lister(), cx.stop.clone());
     let reconcile = move |key: ObjectKey| {
         let (cx, claims) = (Arc::clone(&cx), claims.clone());

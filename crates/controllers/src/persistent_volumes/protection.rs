@@ -145,8 +145,9 @@ async fn run_claims(cx: Arc<Context>) {
             }
         }
     });
-    claims.wait_synced().await;
-    pods.wait_synced().await;
+    if !(claims.wait_synced().await && pods.wait_synced().await) {
+        return;
+    }
     let stop = cx.stop.clone();
     let reconcile = move |key: ObjectKey| {
         let (cx, claims, pods) = (Arc::clone(&cx), claims.clone(), pods.clone());
@@ -200,7 +201,9 @@ async fn run_volumes(cx: Arc<Context>) {
     let volumes = cx.informers.informer::<PersistentVolume>();
     let on_volume = Arc::clone(&queue);
     volumes.add_handler(move |event| on_volume.add(event.object().key()));
-    volumes.wait_synced().await;
+    if !volumes.wait_synced().await {
+        return;
+    }
     let stop = cx.stop.clone();
     let reconcile = move |key: ObjectKey| {
         let (cx, volumes) = (Arc::clone(&cx), volumes.clone());

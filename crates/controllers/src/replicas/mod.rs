@@ -67,8 +67,9 @@ async fn run<K: Replicas>(cx: Arc<Context>, name: &'static str) {
     let on_set = Arc::clone(&queue);
     sets.add_handler(move |event| on_set.add(event.object().key()));
     pods.wake::<K>(&queue, sets.lister(), K::selector);
-    sets.wait_synced().await;
-    informer.wait_synced().await;
+    if !(sets.wait_synced().await && informer.wait_synced().await) {
+        return;
+    }
 
     let (stop, workers) = (cx.stop.clone(), cx.workers());
     let (written, resting) = (Written::default(), Mutex::default());

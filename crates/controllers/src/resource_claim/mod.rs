@@ -100,9 +100,9 @@ async fn run(cx: Arc<Context>) {
         let key = event.object().key().to_string();
         of_template.by_index(BY_TEMPLATE, &key).iter().for_each(|pod| enqueue(&on_template, pod, false));
     });
-    pods.wait_synced().await;
-    claims.wait_synced().await;
-    templates.wait_synced().await;
+    if !(pods.wait_synced().await && claims.wait_synced().await && templates.wait_synced().await) {
+        return;
+    }
     let counted = claims.lister();
     metrics::at_scrape(DESCRIPTOR.name, move || count(&counted.list()));
     let (stop, workers) = (cx.stop.clone(), cx.workers());

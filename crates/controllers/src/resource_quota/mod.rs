@@ -52,7 +52,9 @@ async fn run(cx: Arc<Context>) {
             on_quota.add(event.object().key());
         }
     });
-    quotas.wait_synced().await;
+    if !quotas.wait_synced().await {
+        return;
+    }
     let (stop, workers) = (cx.stop.clone(), cx.workers());
     let controller = Arc::new(Controller {
         cx,

@@ -67,10 +67,13 @@ async fn run(cx: Arc<Context>) {
         let concerned = known.list_namespace(claim.namespace());
         concerned.iter().filter(|s| claims::is_of(s, claim.name())).for_each(|s| on_claim.add(s.key()));
     });
-    sets.wait_synced().await;
-    claims.wait_synced().await;
-    revisions.wait_synced().await;
-    informer.wait_synced().await;
+    if !(sets.wait_synced().await
+        && claims.wait_synced().await
+        && revisions.wait_synced().await
+        && informer.wait_synced().await)
+    {
+        return;
+    }
 
     let (stop, client) = (cx.stop.clone(), cx.client.clone());
     let workers = cx.workers();

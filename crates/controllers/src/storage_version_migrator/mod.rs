@@ -112,7 +112,9 @@ async fn run(cx: Arc<Context>) {
         on_migration.add(Key::Resource(group, plural));
         on_migration.add(Key::Migration(event.object().name().to_owned()));
     });
-    migrations.wait_synced().await;
+    if !migrations.wait_synced().await {
+        return;
+    }
     let (stop, clock) = (cx.stop.clone(), Arc::clone(&cx.clock));
     let controller = Arc::new(Controller {
         writer: Client::new(Arc::clone(cx.client.transport()), clock, DESCRIPTOR.name),

@@ -107,7 +107,9 @@ impl Runner {
     }
 
     pub async fn run(self: Arc<Self>, informers: &Informers, stop: CancellationToken) {
-        informers.wait_synced().await;
+        if !informers.wait_synced().await {
+            return;
+        }
         let runner = Arc::downgrade(&self);
         let handler = move |change: &Change| {
             if let Some(runner) = runner.upgrade() {

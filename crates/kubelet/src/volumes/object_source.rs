@@ -137,7 +137,7 @@ impl ObjectSource {
         let mut missing = None;
         if let Some((reflector, known_missing)) = watched {
             let synced = tokio::select! {
-                () = reflector.wait_synced() => true,
+                synced = reflector.wait_synced() => synced,
                 () = self.client.clock().sleep(SYNC_WAIT) => false,
             };
             if let Some(object) = reflector.store().get(&ObjectKey::new(namespace, &name)) {

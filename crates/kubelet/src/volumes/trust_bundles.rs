@@ -88,11 +88,14 @@ impl TrustBundles {
     async fn synced(&self, pod_uid: &str) -> Result<&Arc<Reflector>> {
         lock(&self.users).insert(pod_uid.to_owned());
         let watched = self.watched.get_or_init(|| self.watch());
-        tokio::select! {
-            () = watched.wait_synced() => Ok(watched),
-            () = self.client.clock().sleep(SYNC_WAIT) => {
-                Err(Error::failed("ClusterTrustBundle informer has not yet synced"))
-            }
+        let synced = tokio::select! {
+            synced = watched.wait_synced() => synced,
+            () = self.client.clock().sleep(SYNC_WAIT) => false,
+        };
+        if synced {
+            Ok(watched)
+        } else {
+            Err(Error::failed("ClusterTrustBundle informer has not yet synced"))
         }
     }
 

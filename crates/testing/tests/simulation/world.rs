@@ -293,8 +293,9 @@ async fn scheduler(client: Client, seed: u64, stop: CancellationToken) {
     let recorder = EventRecorder::new(client, "default-scheduler", "", stop.clone());
     let options = knarr_scheduler::Options { seed, ..knarr_scheduler::Options::default() };
     let scheduler = Scheduler::new(&informers, recorder, options).expect("the default configuration");
-    informers.wait_synced().await;
-    scheduler.run(stop).await;
+    if informers.wait_synced().await {
+        scheduler.run(stop).await;
+    }
 }
 
 /// Informers hold handlers, which may hold the informers.

@@ -129,8 +129,9 @@ impl Csi {
         let mut registered = self.drivers.registrations();
         tokio::select! {
             () = stop.cancelled() => return,
-            () = self.csi_drivers.wait_synced() => self.tell(),
+            synced = self.csi_drivers.wait_synced() => if !synced { return },
         }
+        self.tell();
         // Nobody listened before.
         self.wake();
         loop {
@@ -179,11 +180,12 @@ impl Csi {
 
     /// What the driver's CSIDriver says.
     async fn policy(&self, driver: &str) -> Result<Policy> {
-        tokio::select! {
-            () = self.csi_drivers.wait_synced() => {}
-            () = self.client.clock().sleep(SYNC_WAIT) => {
-                return Err(Error::failed("failed to wait for cache sync for CSIDriver"));
-            }
+        let synced = tokio::select! {
+            synced = self.csi_drivers.wait_synced() => synced,
+            () = self.client.clock().sleep(SYNC_WAIT) => false,
+        };
+        if !synced {
+            return Err(Error::failed("failed to wait for cache sync for CSIDriver"));
         }
         Ok(Policy::of(self.csi_drivers.lister().get("", driver).as_deref()))
     }

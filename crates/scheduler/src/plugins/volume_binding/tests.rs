@@ -271,7 +271,7 @@ async fn lab(fill: impl FnOnce(&FakeApi)) -> Lab {
     catalog.watch::<StorageClass>();
     catalog.watch::<CSIDriver>();
     catalog.watch::<CSIStorageCapacity>();
-    informers.wait_synced().await;
+    assert!(informers.wait_synced().await);
     let args = Args { bind_timeout_seconds: 2, ..Args::default() };
     let plugin = Arc::new(VolumeBinding { args, binder: Arc::new(Binder::new(&catalog)) });
     Lab { api, plugin, cache, stop }
