@@ -140,6 +140,22 @@ fn kubelet_client(pki: &Pki) -> Result<Credentials> {
     )
 }
 
+/// What the kubelet of this process shows.
+pub fn node_serving(pki: &Pki, options: &Options) -> Result<Credentials> {
+    let name = &options.node_name;
+    pki.kubelet_serving()?.credentials(
+        "kubelet",
+        &Subject {
+            common_name: &format!("system:node:{name}"),
+            organizations: &["system:nodes"],
+            names: std::slice::from_ref(name),
+            addresses: &[options.node_ip],
+            server: true,
+            client: false,
+        },
+    )
+}
+
 /// The certificate with which the API server calls those that it aggregates, signed by an authority of its own: who
 /// holds one may say who a user is.
 fn front_proxy_client(pki: &Pki) -> Result<Credentials> {

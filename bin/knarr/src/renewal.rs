@@ -16,10 +16,10 @@ use crate::certificates::folder_watch::{self, FolderWatch};
 use crate::certificates::inventory::{self, Entry};
 use crate::certificates::{expiry, issued};
 use crate::control_plane::{self, Options};
+use crate::kubeconfig;
 use crate::layout::Layout;
 use crate::node_reference::node_reference;
 use crate::pki::Pki;
-use crate::{kubeconfig, server};
 
 /// Certificates are renewed weeks before their end: a look a day is plenty.
 const LOOK_EVERY: Duration = Duration::from_secs(86_400);
@@ -119,7 +119,7 @@ impl Renewal {
         control_plane::renewed(&self.pki, &self.options)?;
         kubeconfig::write_admin(&self.layout, &self.pki, &self.url)?;
         if let Some(kubelet) = &self.kubelet {
-            let serving = server::node_serving(&self.pki, &self.options)?;
+            let serving = control_plane::node_serving(&self.pki, &self.options)?;
             kubelet.exchange(&serving.certificate, &serving.key)?;
         }
         issued::prune(&self.layout.pki(), now)?;
