@@ -53,6 +53,11 @@ impl PodActions {
             && self.ephemeral_containers_to_start.is_empty()
             && self.containers_to_kill.is_empty()
     }
+
+    fn kill(&mut self, status: &ContainerStatus, message: String, reason: KillReason) {
+        let (id, name) = (status.id.clone(), status.name.clone());
+        self.containers_to_kill.push(ContainerToKill { id, name, message, reason });
+    }
 }
 
 /// Whether a new sandbox is needed.
@@ -126,7 +131,10 @@ pub fn should_be_restarted(container: &Container, pod: &Pod, runtime: &PodRuntim
         Some(status) => match status.state {
             ContainerState::Running => false,
             ContainerState::Created => true,
-            ContainerState::Exited => pod::restarts_after(container, pod, status.exit_code.unwrap_or(137)),
+            ContainerState::Exited => {
+                runtime.is_replaced(status)
+                    || pod::restarts_after(container, pod, status.exit_code.unwrap_or(137))
+            }
         },
     }
 }
@@ -134,6 +142,11 @@ pub fn should_be_restarted(container: &Container, pod: &Pod, runtime: &PodRuntim
 fn definition_changed(container: &Container, status: &ContainerStatus) -> bool {
     let hash = status.annotations.get(labels::CONTAINER_HASH);
     hash.is_some_and(|hash| *hash != labels::container_hash(container))
+}
+
+/// What is said of a container that is started anew for other resources.
+fn resized(name: &str) -> String {
+    format!("Container {name} resize requires restart")
 }
 
 pub fn compute_actions(pod: &Pod, runtime: &PodRuntimeStatus, probes: &ProbeResults) -> PodActions {
@@ -177,7 +190,10 @@ fn actions_for_new_sandbox(pod: &Pod, runtime: &PodRuntimeStatus, actions: &mut 
     let run_once =
         |c: &Container| c.restart_policy.as_deref().unwrap_or(pod::restart_policy(pod)) == "OnFailure";
     let succeeded = |c: &Container| {
-        newest(runtime, &c.name).is_some_and(|s| s.state == ContainerState::Exited && s.exit_code == Some(0))
+        let is_over = |s: &ContainerStatus| {
+            s.state == ContainerState::Exited && s.exit_code == Some(0) && !runtime.is_replaced(s)
+        };
+        newest(runtime, &c.name).is_some_and(is_over)
     };
     let main = pod::spec(pod).containers.iter().enumerate();
     let to_start: Vec<usize> =
@@ -218,6 +234,10 @@ fn main_container_actions(
         (format!("Container {name} failed liveness probe"), KillReason::LivenessProbe)
     } else if probes.startup.get(&status.id) == Some(ProbeResult::Failure) {
         (format!("Container {name} failed startup probe"), KillReason::StartupProbe)
+    } else if runtime.is_replaced(status) {
+        actions.kill(status, resized(name), KillReason::Unknown);
+        actions.containers_to_start.push(at);
+        return false;
     } else {
         return true;
     };
@@ -225,8 +245,7 @@ fn main_container_actions(
         message.push_str(", will be restarted");
         actions.containers_to_start.push(at);
     }
-    let kill = ContainerToKill { id: status.id.clone(), name: name.clone(), message, reason };
-    actions.containers_to_kill.push(kill);
+    actions.kill(status, message, reason);
     false
 }
 
@@ -262,7 +281,9 @@ fn init_container_actions(
                 actions.init_containers_to_start.push(at);
                 false
             }
-            ContainerState::Running => sidecar && running_sidecar(container, at, status, probes, actions),
+            ContainerState::Running => {
+                sidecar && running_sidecar(container, at, status, runtime, probes, actions)
+            }
             ContainerState::Exited if sidecar => {
                 actions.init_containers_to_start.push(at);
                 false
@@ -300,13 +321,13 @@ fn running_sidecar(
     container: &Container,
     at: usize,
     status: &ContainerStatus,
+    runtime: &PodRuntimeStatus,
     probes: &ProbeResults,
     actions: &mut PodActions,
 ) -> bool {
     let name = &container.name;
     let mut restart = |message: String, reason| {
-        let kill = ContainerToKill { id: status.id.clone(), name: name.clone(), message, reason };
-        actions.containers_to_kill.push(kill);
+        actions.kill(status, message, reason);
         actions.init_containers_to_start.push(at);
     };
     if container.startup_probe.is_some() {
@@ -323,6 +344,8 @@ fn running_sidecar(
         restart(format!("Init container {name} definition changed"), KillReason::Unknown);
     } else if probes.liveness.get(&status.id) == Some(ProbeResult::Failure) {
         restart(format!("Init container {name} failed liveness probe"), KillReason::LivenessProbe);
+    } else if runtime.is_replaced(status) {
+        restart(resized(name), KillReason::Unknown);
     }
     true
 }

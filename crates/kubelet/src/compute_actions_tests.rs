@@ -80,6 +80,7 @@ fn ready(pod: &Pod, list: &[&str]) -> PodRuntimeStatus {
     PodRuntimeStatus {
         sandboxes: vec![sandbox("s0", 0, SandboxState::Ready)],
         containers: containers(pod, list),
+        ..PodRuntimeStatus::default()
     }
 }
 
@@ -219,6 +220,7 @@ fn sandboxes() {
     let state = |sandboxes: Vec<PodSandboxStatus>, pod: &Pod, list: &[&str]| PodRuntimeStatus {
         sandboxes,
         containers: containers(pod, list),
+        ..PodRuntimeStatus::default()
     };
     let dead = || sandbox("s0", 0, SandboxState::NotReady);
     let always = pod("Always", json!([]), named(&["a"]));
@@ -255,4 +257,29 @@ fn a_pod_being_deleted_starts_nothing() {
     pod.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
     assert_eq!(run(&pod, &runtime), "kill");
+}
+
+#[test]
+fn what_is_to_be_replaced_is_stopped_and_started_by_the_same_actions() {
+    let init = json!([sidecar("side")]);
+    let pod = pod("OnFailure", init, named(&["a", "b"]));
+    let replaced = |list: &[&str], ids: &[&str]| {
+        let replaced = ids.iter().map(|id| (*id).to_owned()).collect();
+        PodRuntimeStatus { replaced, ..ready(&pod, list) }
+    };
+    let list = ["b", "a", "side"];
+    assert_eq!(run(&pod, &replaced(&list, &[])), "");
+    assert_eq!(run(&pod, &replaced(&list, &["id-a-2"])), "stop a, start a");
+    assert_eq!(run(&pod, &replaced(&list, &["id-side-1"])), "stop side, init side");
+    let actions = compute_actions(&pod, &replaced(&list, &["id-a-2"]), &ProbeResults::default());
+    assert_eq!(actions.containers_to_kill[0].message, "Container a resize requires restart");
+    // Stopped, and however it ended.
+    for ended in ["a=0", "a=137"] {
+        assert_eq!(run(&pod, &replaced(&["b", ended, "side"], &["id-a-2"])), "start a");
+    }
+    // Over of itself; with nothing else to do the pod is, too.
+    assert_eq!(run(&pod, &replaced(&["b", "a=0", "side"], &[])), "");
+    assert_eq!(run(&pod, &replaced(&["b=0", "a=0", "side"], &["id-a-2"])), "start a");
+    // An older one of the name is not of interest.
+    assert_eq!(run(&pod, &replaced(&["b", "a", "a=0", "side"], &["id-a-2"])), "");
 }

@@ -7,6 +7,7 @@ use knarr_api::kind::Kind;
 use sha2::{Digest, Sha256};
 
 use crate::pod;
+use crate::resize_policy;
 
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -16,6 +17,8 @@ pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
 pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
 pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
 pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+/// What a container was started with, if its policy has it restarted for other resources.
+pub const CONTAINER_RESOURCES: &str = "knarr.dev/container.resources";
 pub const TERMINATION_GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 
 pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
@@ -52,6 +55,9 @@ pub fn container_annotations(
     .into();
     if let Some(grace) = pod::spec(pod).termination_grace_period_seconds {
         annotations.insert(TERMINATION_GRACE_PERIOD.to_owned(), grace.to_string());
+    }
+    if let Some(resources) = resize_policy::annotation(pod, container) {
+        annotations.insert(CONTAINER_RESOURCES.to_owned(), resources);
     }
     annotations
 }

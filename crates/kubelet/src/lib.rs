@@ -40,6 +40,7 @@ mod pull_secrets;
 mod pull_turns;
 pub mod pulled_images;
 pub mod qos;
+mod resize_policy;
 pub mod resources;
 pub mod runtime;
 mod se_linux;

@@ -2,7 +2,7 @@
 //!
 //! Source: `k8s.io/cri-api`, RuntimeService and ImageService.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -272,6 +272,15 @@ pub struct PodRuntimeStatus {
     pub sandboxes: Vec<PodSandboxStatus>,
     /// Newest first.
     pub containers: Vec<ContainerStatus>,
+    /// Which of them, by id, are to be followed by another one, however they end: for the resources that the pod was
+    /// given. The kubelet knows that, not the runtime.
+    pub replaced: BTreeSet<String>,
+}
+
+impl PodRuntimeStatus {
+    pub fn is_replaced(&self, container: &ContainerStatus) -> bool {
+        self.replaced.contains(&container.id)
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

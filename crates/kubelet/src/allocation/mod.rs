@@ -15,7 +15,7 @@ mod tests;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -24,7 +24,7 @@ use knarr_api::kind::Kind;
 
 use conditions::Conditions;
 pub use conditions::TYPES;
-pub use record::{Allocated, read, write};
+pub use record::{Allocated, Record, read, write};
 
 use crate::admission::{Rejection, Taken, resize_rejection};
 use crate::pod;
@@ -42,6 +42,8 @@ struct Entry {
     allocated: Allocated,
     /// Whether it is on disk.
     recorded: bool,
+    /// Which containers are to be followed by others for it, by id, as the disk says.
+    replaced: BTreeSet<String>,
     /// The pod as it is wanted, while that is not what it has been given.
     pending: Option<Arc<Pod>>,
     conditions: Conditions,
@@ -73,9 +75,10 @@ impl Allocations {
 
     /// A pod that was admitted before this kubelet started. Without a record it was given what its status says, or
     /// else what it wants now.
-    pub fn take_up(&mut self, pod: &Pod, record: Option<Allocated>) {
+    pub fn take_up(&mut self, pod: &Pod, record: Option<Record>) {
         let recorded = record.is_some();
-        self.insert(pod, record.unwrap_or_else(|| Allocated::of_status(pod)), recorded);
+        let no_record = || Record { allocated: Allocated::of_status(pod), replaced: BTreeSet::new() };
+        self.insert(pod, record.unwrap_or_else(no_record), recorded);
     }
 
     /// Notes what a pod that is admitted now has; one that is known keeps what it has. One that has not run here has what
@@ -84,12 +87,12 @@ impl Allocations {
         let mut statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten());
         let has_run = statuses.any(|status| status.container_id.is_some());
         let allocated = if has_run { Allocated::of_status(pod) } else { Allocated::of(pod) };
-        self.insert(pod, allocated, false);
+        self.insert(pod, Record { allocated, replaced: BTreeSet::new() }, false);
     }
 
-    fn insert(&mut self, pod: &Pod, allocated: Allocated, recorded: bool) {
-        let conditions = Conditions::of(pod);
-        let entry = Entry { recorded, allocated, pending: None, conditions };
+    fn insert(&mut self, pod: &Pod, record: Record, recorded: bool) {
+        let (Record { allocated, replaced }, conditions) = (record, Conditions::of(pod));
+        let entry = Entry { recorded, allocated, replaced, pending: None, conditions };
         self.pods.entry(pod.uid().to_owned()).or_insert(entry);
     }
 
@@ -135,15 +138,22 @@ impl Allocations {
         decided
     }
 
-    /// What is to be written down before it may be carried out.
-    pub fn unrecorded(&self, uid: &str) -> Option<Allocated> {
-        self.pods.get(uid).filter(|entry| !entry.recorded).map(|entry| entry.allocated.clone())
+    /// What is to be written down before it may be carried out, and before these containers may be replaced for it.
+    pub fn unrecorded(&self, uid: &str, replaced: &BTreeSet<String>) -> Option<Record> {
+        let entry = self.pods.get(uid).filter(|entry| !entry.recorded || entry.replaced != *replaced)?;
+        Some(Record { allocated: entry.allocated.clone(), replaced: replaced.clone() })
     }
 
-    pub fn set_recorded(&mut self, uid: &str, allocated: &Allocated) {
-        if let Some(entry) = self.pods.get_mut(uid).filter(|entry| entry.allocated == *allocated) {
-            entry.recorded = true;
+    pub fn set_recorded(&mut self, uid: &str, record: &Record) {
+        if let Some(entry) = self.pods.get_mut(uid) {
+            entry.replaced.clone_from(&record.replaced);
+            entry.recorded |= entry.allocated == record.allocated;
         }
+    }
+
+    /// The containers that are to be followed by others, as is on record.
+    pub fn replaced(&self, uid: &str) -> BTreeSet<String> {
+        self.pods.get(uid).map(|entry| entry.replaced.clone()).unwrap_or_default()
     }
 
     pub fn in_progress(&self, uid: &str) -> bool {

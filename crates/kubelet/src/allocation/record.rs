@@ -7,7 +7,7 @@
 //! The record is in the pod's folder: it survives a restart of the server, and goes with the pod. What it says of one
 //! pod is in the form of upstream's checkpoint of all (`allocated_pods_state`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
@@ -45,6 +45,17 @@ pub struct Allocated {
     container_resources: BTreeMap<String, ResourceRequirements>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pod_level_resources: Option<ResourceRequirements>,
+}
+
+/// What is recorded of a pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Record {
+    #[serde(flatten)]
+    pub allocated: Allocated,
+    /// The containers that are to be followed by others for it, by id.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub replaced: BTreeSet<String>,
 }
 
 impl Allocated {
@@ -109,7 +120,7 @@ fn same(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> b
 }
 
 /// What was recorded of the pod; `None` if nothing was. Blocks.
-pub fn read(dirs: &PodDirs, uid: &str) -> Result<Option<Allocated>, RecordError> {
+pub fn read(dirs: &PodDirs, uid: &str) -> Result<Option<Record>, RecordError> {
     let path = dirs.pod_dir(uid).join(FILE);
     let opened = match fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path) {
         Ok(opened) => opened,
@@ -125,12 +136,12 @@ pub fn read(dirs: &PodDirs, uid: &str) -> Result<Option<Allocated>, RecordError>
 
 /// First under another name, so that a crash leaves no half of it. `durable` waits for the disk, for what the API does
 /// not know: without a record it is the pod's status that says what the pod was given. Blocks.
-pub fn write(dirs: &PodDirs, uid: &str, allocated: &Allocated, durable: bool) -> Result<(), RecordError> {
+pub fn write(dirs: &PodDirs, uid: &str, record: &Record, durable: bool) -> Result<(), RecordError> {
     let folder = dirs.pod_dir(uid);
     folders::make(&folder).map_err(file("create", &folder))?;
     let (path, new) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
     let text =
-        serde_json::to_vec(allocated).map_err(|source| RecordError::Parse { path: path.clone(), source })?;
+        serde_json::to_vec(record).map_err(|source| RecordError::Parse { path: path.clone(), source })?;
     let mut options = fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     let mut opened = options.open(&new).map_err(file("create", &new))?;

@@ -200,16 +200,44 @@ fn a_failure_is_said_once() {
     assert_eq!(lab.allocations.conditions("a")[0].message.as_deref(), Some("broken"));
 }
 
+/// No container is to be replaced.
+fn none() -> BTreeSet<String> {
+    BTreeSet::new()
+}
+
+#[test]
+fn records_say_which_containers_are_to_be_replaced() {
+    let dirs = PodDirs::new(std::env::temp_dir().join(format!("knarr-kubelet-{:016x}", fastrand::u64(..))));
+    let a = pod("a", "1", json!({}));
+    let mut lab = Lab::new(&[&a]);
+    let plain = lab.allocations.unrecorded("a", &none()).unwrap();
+    lab.allocations.set_recorded("a", &plain);
+    let replaced = BTreeSet::from(["c-1".to_owned()]);
+    let record = lab.allocations.unrecorded("a", &replaced).unwrap();
+    assert_eq!(lab.allocations.replaced("a"), none(), "not before it is written");
+    write(&dirs, "a", &record, true).unwrap();
+    lab.allocations.set_recorded("a", &record);
+    assert_eq!(lab.allocations.replaced("a"), replaced);
+    assert_eq!(lab.allocations.unrecorded("a", &replaced), None);
+    assert_eq!(lab.allocations.unrecorded("a", &none()), Some(plain));
+
+    let mut lab = Lab::new(&[]);
+    let read = read(&dirs, "a").unwrap();
+    std::fs::remove_dir_all(dirs.root()).unwrap();
+    lab.allocations.take_up(&a, read);
+    assert_eq!(lab.allocations.replaced("a"), replaced);
+}
+
 #[test]
 fn records_survive_and_conditions_are_taken_up() {
     let dirs = PodDirs::new(std::env::temp_dir().join(format!("knarr-kubelet-{:016x}", fastrand::u64(..))));
     let a = pod("a", "1", json!({"resources": {"limits": {"memory": "1Gi"}}}));
     assert_eq!(read(&dirs, "a").unwrap(), None);
     let mut lab = Lab::new(&[&a]);
-    let allocated = lab.allocations.unrecorded("a").unwrap();
+    let allocated = lab.allocations.unrecorded("a", &none()).unwrap();
     write(&dirs, "a", &allocated, false).unwrap();
     lab.allocations.set_recorded("a", &allocated);
-    assert_eq!(lab.allocations.unrecorded("a"), None);
+    assert_eq!(lab.allocations.unrecorded("a", &none()), None);
 
     // While the server is away the pod is resized beyond the node's room.
     let mut more = (*resized(&a, "3")).clone();
@@ -226,13 +254,13 @@ fn records_survive_and_conditions_are_taken_up() {
     lab.allocations.want(&more);
     assert!(lab.decide(0)[0].starts_with("a: deferred"));
     assert_eq!(cpu(&lab.allocations.of(&more)), "1");
-    assert_eq!(lab.allocations.unrecorded("a"), None);
+    assert_eq!(lab.allocations.unrecorded("a", &none()), None);
 
     lab.taken.remove("hog");
     assert_eq!(lab.decide(1), ["a: allocated"]);
-    let next = lab.allocations.unrecorded("a").unwrap();
+    let next = lab.allocations.unrecorded("a", &none()).unwrap();
     lab.allocations.set_recorded("a", &allocated);
-    assert_eq!(lab.allocations.unrecorded("a"), Some(next.clone()), "an older record is none of it");
+    assert_eq!(lab.allocations.unrecorded("a", &none()), Some(next.clone()), "an older record is none of it");
     write(&dirs, "a", &next, true).unwrap();
     assert_eq!(read(&dirs, "a").unwrap(), Some(next));
     std::fs::write(dirs.pod_dir("a").join("allocated_resources"), "{").unwrap();

@@ -175,7 +175,7 @@ impl Embedded {
         let own = all.iter().filter(|c| c.spec.labels.get(labels::POD_UID).is_some_and(|u| u == uid));
         let mut containers: Vec<ContainerStatus> = own.map(super::containers::status).collect();
         containers.sort_by(|a, b| b.created_at.cmp(&a.created_at).then(b.attempt.cmp(&a.attempt)));
-        PodRuntimeStatus { sandboxes, containers }
+        PodRuntimeStatus { sandboxes, containers, ..PodRuntimeStatus::default() }
     }
 
     pub(super) fn all_sandbox_stats(&self) -> Vec<SandboxStats> {

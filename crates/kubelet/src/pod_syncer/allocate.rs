@@ -1,12 +1,13 @@
 //! What a pod is given of the node, as the passes see it: decided here, recorded, and published.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use knarr_api::kind::Kind;
 
 use super::{PodSyncer, blocking, lock, resize};
-use crate::allocation::{self, Allocated, Decided, Outcome};
+use crate::allocation::{self, Decided, Outcome, Record};
 
 impl PodSyncer {
     /// The pod with the resources that it was given. What it wants beside them is decided about first.
@@ -50,17 +51,22 @@ impl PodSyncer {
         }
     }
 
-    /// Writes down what the pod was given: before it is carried out, so that a restarted server goes by it.
-    pub(super) async fn record_allocation(&self, pod: &Pod) -> Result<(), String> {
-        let (allocated, resized) = {
+    /// Writes down what the pod was given, and which containers are to be replaced for it: before it is carried out, so
+    /// that a restarted server goes by it.
+    pub(super) async fn record_allocation(
+        &self,
+        pod: &Pod,
+        replaced: &BTreeSet<String>,
+    ) -> Result<(), String> {
+        let (record, resized) = {
             let allocations = lock(&self.allocations);
-            let Some(allocated) = allocations.unrecorded(pod.uid()) else { return Ok(()) };
-            (allocated, allocations.in_progress(pod.uid()))
+            let Some(record) = allocations.unrecorded(pod.uid(), replaced) else { return Ok(()) };
+            (record, allocations.in_progress(pod.uid()) || !replaced.is_empty())
         };
-        let (dirs, uid, record) = (self.config.dirs(), pod.uid().to_owned(), allocated.clone());
-        let written = blocking(move || allocation::write(&dirs, &uid, &record, resized)).await?;
+        let (dirs, uid, written) = (self.config.dirs(), pod.uid().to_owned(), record.clone());
+        let written = blocking(move || allocation::write(&dirs, &uid, &written, resized)).await?;
         written.map_err(|error| error.to_string())?;
-        lock(&self.allocations).set_recorded(pod.uid(), &allocated);
+        lock(&self.allocations).set_recorded(pod.uid(), &record);
         Ok(())
     }
 
@@ -106,7 +112,7 @@ impl PodSyncer {
 }
 
 /// A record that cannot be read is as none.
-fn recorded(dirs: &crate::config::PodDirs, pod: &Pod) -> Option<Allocated> {
+fn recorded(dirs: &crate::config::PodDirs, pod: &Pod) -> Option<Record> {
     allocation::read(dirs, pod.uid()).unwrap_or_else(|error| {
         tracing::warn!(pod = %crate::pod::format(pod), %error, "what the pod was given is not known");
         None

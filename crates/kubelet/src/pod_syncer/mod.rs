@@ -11,7 +11,7 @@ mod start;
 mod sync;
 mod terminate;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -62,8 +62,6 @@ pub struct PodMemory {
     applied_to_pod: Option<Resources>,
     /// How often its resize could not be carried out in a row.
     failed_resizes: u32,
-    /// Containers that were stopped to be started with new limits, by id.
-    stopped_to_resize: BTreeSet<String>,
 }
 
 /// The parts of the kubelet that a pass uses.

@@ -3,7 +3,9 @@
 //! Whether a pod is given what it wants is decided before ([`crate::allocation`]); here it is carried out.
 //!
 //! What was applied is remembered per container; after a restart of the server, where nothing is remembered, the
-//! limits are written once more, which changes nothing. Source: KEP-1287.
+//! limits are written once more, which changes nothing. Containers that get their new resources by a restart
+//! ([`crate::resize_policy`]) are stopped and started by the same actions of the pass as for any other reason
+//! ([`crate::compute_actions`]). Source: KEP-1287.
 
 use std::sync::Arc;
 
@@ -12,54 +14,18 @@ use knarr_api::kind::Kind;
 use serde::Serialize;
 
 use super::{PodMemory, PodSyncer, blocking, lock};
-use crate::compute_actions::{KillReason, newest};
+use crate::compute_actions::newest;
 use crate::pod;
-use crate::resources::{amounts, container_resources, pod_resources};
+use crate::resources::{container_resources, pod_resources};
 use crate::runtime::{ContainerState, ContainerStatus, PodRuntimeStatus, Resources};
-use crate::termination::Kill;
 
-/// The exit code of what SIGKILL ends.
-const KILLED: i32 = 137;
-
-/// What a container's new limits need.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    None,
-    InPlace,
-    Restart,
-}
-
-/// By what the container has and is to have, and by its `resizePolicy`. `had` are the requests and limits that it runs
-/// with: a request of memory is in no cgroup, and may want a new start all the same.
-fn change(
-    container: &Container,
-    had: Option<&ResourceRequirements>,
-    applied: Option<&Resources>,
-    wanted: &Resources,
-) -> Change {
-    let Some(applied) = applied else { return Change::InPlace };
-    let requested =
-        had.is_some_and(|had| memory_request(Some(had)) != memory_request(container.resources.as_ref()));
-    let cpu = applied.cpu_shares != wanted.cpu_shares || applied.cpu_quota != wanted.cpu_quota;
-    let memory = applied.memory_limit != wanted.memory_limit;
-    let restarts = |resource: &str| {
-        let mut policies = container.resize_policy.iter().flatten();
-        policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
-    };
-    match (cpu, memory) {
-        _ if cpu && restarts("cpu") || (memory || requested) && restarts("memory") => Change::Restart,
-        (false, false) => Change::None,
-        _ => Change::InPlace,
-    }
-}
-
-fn memory_request(of: Option<&ResourceRequirements>) -> Option<i64> {
-    amounts(of.and_then(|r| r.requests.as_ref())).get("memory").copied()
-}
-
-/// A container that runs to its end before the others are started.
-fn runs_once(pod: &Pod, container: &Container) -> bool {
-    !pod::is_sidecar(container) && pod::init_containers(pod).iter().any(|c| c.name == container.name)
+/// Whether the limits that a container has are others than these. Requests of memory are in no cgroup.
+fn differ(applied: Option<&Resources>, wanted: &Resources) -> bool {
+    applied.is_none_or(|applied| {
+        applied.cpu_shares != wanted.cpu_shares
+            || applied.cpu_quota != wanted.cpu_quota
+            || applied.memory_limit != wanted.memory_limit
+    })
 }
 
 /// The settings that lift what is no longer limited.
@@ -127,30 +93,31 @@ pub(super) fn message(what: &str, pod: &Pod, generation: i64, error: &str) -> St
 }
 
 impl PodSyncer {
-    /// Returns whether a container was stopped to be started with its new limits.
+    /// Gives what runs of the pod what the pod was given, as far as that is done in place. Containers that are to be
+    /// replaced for it are so in the rest of the pass, and until then the pod's own limits allow what they have.
     pub(super) async fn resize(
         &self,
         pod: &Arc<Pod>,
         memory: &mut PodMemory,
         runtime: &PodRuntimeStatus,
-    ) -> Result<bool, String> {
+    ) -> Result<(), String> {
         let running = |c: &&ContainerStatus| c.state == ContainerState::Running;
         memory.applied.retain(|id, _| runtime.containers.iter().filter(running).any(|c| c.id == *id));
         memory.actuated.retain(|id, _| runtime.containers.iter().filter(running).any(|c| c.id == *id));
-        let mut todo = Vec::new();
+        let (mut todo, mut replaces) = (Vec::new(), false);
         for container in pod::init_containers(pod).iter().chain(&pod::spec(pod).containers) {
             let Some(status) = newest(runtime, &container.name).filter(running) else { continue };
+            if runtime.is_replaced(status) {
+                replaces = true;
+                continue;
+            }
             let wanted = container_resources(pod, container);
             let applied = memory.applied.get(&status.id);
-            match change(container, memory.actuated.get(&status.id), applied, &wanted) {
+            if differ(applied, &wanted) {
+                todo.push((container, status, lifting(applied, &wanted), wanted));
+            } else {
                 // What changes nothing in the cgroup, as a memory request, is there at once.
-                Change::None => actuated(memory, container, &status.id),
-                // What runs to its end is not begun anew.
-                Change::Restart if runs_once(pod, container) => {
-                    let settings = lifting(applied, &wanted);
-                    todo.push((container, status, Change::InPlace, settings, wanted));
-                }
-                change => todo.push((container, status, change, lifting(applied, &wanted), wanted)),
+                actuated(memory, container, &status.id);
             }
         }
         let of_pod = pod_resources(pod, 0);
@@ -159,54 +126,39 @@ impl PodSyncer {
             // After a restart of the server it is not known.
             None => lock(&self.allocations).in_progress(pod.uid()),
         };
-        let pod_alone = todo.is_empty() && other;
-        if todo.is_empty() && !pod_alone {
-            return Ok(false);
+        if todo.is_empty() && !other {
+            return Ok(());
         }
-        let changed: Vec<_> = todo
-            .iter()
-            .filter(|(_, _, change, ..)| *change == Change::InPlace)
-            .map(|(container, status, _, _, wanted)| (*container, *status, wanted))
-            .collect();
-        // What a container frees that is stopped for its new limits, the pod does not use any more.
-        let restarts = todo.iter().any(|(_, _, change, ..)| *change == Change::Restart);
-        self.check_shrink(pod, memory, (!restarts).then_some(&of_pod), &changed).await?;
-        let before = memory.applied_to_pod.clone().unwrap_or_else(|| of_pod.clone());
-        self.limit_pod(pod, widest(&before, &of_pod)).await?;
-        let mut stopped = false;
-        for (container, status, change, settings, wanted) in todo {
-            if change == Change::Restart {
-                memory.stopped_to_resize.insert(status.id.clone());
-                self.stop_to_resize(pod, runtime, container, status).await?;
-                stopped = true;
-                continue;
-            }
+        let changed: Vec<_> =
+            todo.iter().map(|(container, status, _, wanted)| (*container, *status, wanted)).collect();
+        // What a container frees that is replaced, the pod does not use any more.
+        self.check_shrink(pod, memory, (!replaces).then_some(&of_pod), &changed).await?;
+        let before = match &memory.applied_to_pod {
+            Some(had) => had.clone(),
+            // What is to be replaced may have been given more, and may use it.
+            None if replaces => Resources::default(),
+            None => of_pod.clone(),
+        };
+        let widest = widest(&before, &of_pod);
+        self.limit_pod(pod, widest.clone()).await?;
+        for (container, status, settings, wanted) in todo {
             self.limit_container(status, &settings).await?;
             memory.applied.insert(status.id.clone(), wanted);
             actuated(memory, container, &status.id);
         }
+        if replaces {
+            memory.applied_to_pod = Some(widest);
+            return Ok(());
+        }
         self.limit_pod(pod, lifting(Some(&before), &of_pod)).await?;
         memory.applied_to_pod = Some(of_pod);
-        Ok(stopped)
+        Ok(())
     }
 
-    /// What runs of the pod. A container that was stopped for its new limits is to be started again, however it took
-    /// its end: with an exit code of 0 it would be over, and perhaps its pod.
-    pub(super) async fn pod_state(
-        &self,
-        pod: &Pod,
-        memory: &mut PodMemory,
-    ) -> Result<PodRuntimeStatus, String> {
+    /// What runs of the pod, and what of it is to be replaced.
+    pub(super) async fn pod_state(&self, pod: &Pod) -> Result<PodRuntimeStatus, String> {
         let mut runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
-        memory.stopped_to_resize.retain(|id| runtime.containers.iter().any(|c| c.id == *id));
-        let mut seen: Vec<String> = Vec::new();
-        for status in &mut runtime.containers {
-            let is_newest = !seen.contains(&status.name);
-            if is_newest && status.exit_code == Some(0) && memory.stopped_to_resize.contains(&status.id) {
-                status.exit_code = Some(KILLED);
-            }
-            seen.push(status.name.clone());
-        }
+        runtime.replaced = lock(&self.allocations).replaced(pod.uid());
         Ok(runtime)
     }
 
@@ -224,25 +176,6 @@ impl PodSyncer {
             }
         }
         self.runtime.update_container_resources(&status.id, settings).await.map_err(|e| e.to_string())
-    }
-
-    async fn stop_to_resize(
-        &self,
-        pod: &Arc<Pod>,
-        runtime: &PodRuntimeStatus,
-        container: &Container,
-        status: &ContainerStatus,
-    ) -> Result<(), String> {
-        let pod_ip = self.pod_ips(pod, runtime).into_iter().next().unwrap_or_default();
-        let message = format!("Container {} resize requires restart", container.name);
-        let kill = Kill {
-            id: &status.id,
-            name: &container.name,
-            message: &message,
-            reason: KillReason::Unknown,
-            grace_seconds: None,
-        };
-        self.terminator.kill_container(pod, &pod_ip, &kill).await.map_err(|e| e.to_string())
     }
 }
 
@@ -263,15 +196,9 @@ pub(super) fn note_start(memory: &mut PodMemory, pod: &Pod, container: &Containe
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-
-    fn container(policies: &[(&str, &str)]) -> Container {
-        let policies: Vec<Value> =
-            policies.iter().map(|(r, p)| json!({"resourceName": r, "restartPolicy": p})).collect();
-        serde_json::from_value(json!({"name": "c", "resizePolicy": policies})).expect("a container")
-    }
 
     fn limits(quota: Option<i64>, memory: Option<i64>) -> Resources {
         Resources {
@@ -284,28 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_change_needs() {
-        let restart: &[(&str, &str)] = &[("cpu", "NotRequired"), ("memory", "RestartContainer")];
+    fn which_limits_are_changed() {
         let old = limits(Some(5000), Some(64));
-        let table = [
-            (&[][..], Some(&old), limits(Some(5000), Some(64)), Change::None),
-            (&[][..], Some(&old), limits(Some(6000), Some(64)), Change::InPlace),
-            (&[][..], None, limits(Some(6000), Some(64)), Change::InPlace),
-            (restart, Some(&old), limits(Some(6000), Some(64)), Change::InPlace),
-            (restart, Some(&old), limits(Some(5000), Some(65)), Change::Restart),
-            (restart, Some(&old), limits(Some(6000), Some(65)), Change::Restart),
-        ];
-        for (policies, applied, wanted, expected) in table {
-            let found = change(&container(policies), None, applied, &wanted);
-            assert_eq!(found, expected, "{policies:?} {wanted:?}");
-        }
-        let had: ResourceRequirements =
-            serde_json::from_value(json!({"requests": {"memory": "64"}})).unwrap();
-        for (policies, expected) in [(&[][..], Change::None), (restart, Change::Restart)] {
-            let mut container = container(policies);
-            assert_eq!(change(&container, Some(&had), Some(&old), &old), expected, "{policies:?}");
-            container.resources = Some(had.clone());
-            assert_eq!(change(&container, Some(&had), Some(&old), &old), Change::None, "the same");
+        assert!(differ(None, &old));
+        assert!(!differ(Some(&old), &old));
+        for wanted in [limits(Some(6000), Some(64)), limits(Some(5000), Some(65)), limits(None, None)] {
+            assert!(differ(Some(&old), &wanted), "{wanted:?}");
         }
     }
 

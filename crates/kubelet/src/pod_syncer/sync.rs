@@ -15,6 +15,7 @@ use crate::container_config::dns::{parse_resolv_conf, pod_dns};
 use crate::container_config::sandbox_config;
 use crate::folders;
 use crate::pod::{self, ContainerKind};
+use crate::resize_policy::to_replace;
 use crate::runtime::{ContainerState, PodRuntimeStatus, PodSandboxConfig, SandboxState};
 use crate::se_linux;
 use crate::status::{DEADLINE_EXCEEDED, deadline};
@@ -50,16 +51,16 @@ impl PodSyncer {
         cancel: &CancellationToken,
     ) -> SyncOutcome {
         let pod = &self.allocated(pod);
-        let (runtime, resized) = match self.resized_state(pod, memory).await {
+        let runtime = match self.resized_state(pod, memory).await {
             Ok(state) => state,
             Err(error) => {
                 tracing::warn!(pod = %pod::format(pod), error, "cannot read the pod's state");
                 return SyncOutcome::Failed;
             }
         };
-        match (self.advance(pod, memory, runtime, cancel).await, resized) {
-            (SyncOutcome::Done { look_again }, false) => {
-                let pause = pause_after(memory.failed_resizes.saturating_sub(1));
+        match (self.advance(pod, memory, runtime, cancel).await, memory.failed_resizes) {
+            (SyncOutcome::Done { look_again }, failed @ 1..) => {
+                let pause = pause_after(failed - 1);
                 let retry =
                     SignedDuration::try_from(pause).ok().and_then(|p| self.clock.now().checked_add(p).ok());
                 SyncOutcome::Done { look_again: earlier(look_again, retry) }
@@ -114,15 +115,16 @@ impl PodSyncer {
         }
     }
 
-    /// What runs of the pod, and whether it has the limits that the pod was given. A resize that cannot be carried out
-    /// keeps nothing else of the pod from going on.
+    /// What runs of the pod, with the limits that the pod was given. A resize that cannot be carried out keeps nothing
+    /// else of the pod from going on.
     async fn resized_state(
         &self,
         pod: &Arc<Pod>,
         memory: &mut PodMemory,
-    ) -> Result<(PodRuntimeStatus, bool), String> {
-        let recorded = self.record_allocation(pod).await;
-        let runtime = self.pod_state(pod, memory).await?;
+    ) -> Result<PodRuntimeStatus, String> {
+        let mut runtime = self.pod_state(pod).await?;
+        let recorded = self.record_allocation(pod, &to_replace(pod, &runtime)).await;
+        runtime.replaced = lock(&self.allocations).replaced(pod.uid());
         if lock(&self.allocations).in_progress(pod.uid()) {
             self.publish(pod, memory, &runtime, false, true).await;
         }
@@ -131,20 +133,19 @@ impl PodSyncer {
             Err(error) => Err(error),
         };
         match resized {
-            // What was stopped starts with its new limits; until then the resize is under way.
-            Ok(true) => Ok((self.pod_state(pod, memory).await?, true)),
-            Ok(false) => {
+            Ok(()) => {
                 memory.failed_resizes = 0;
-                self.finish_resize(pod);
-                Ok((runtime, true))
+                if runtime.replaced.is_empty() {
+                    self.finish_resize(pod);
+                }
             }
             Err(error) => {
                 tracing::warn!(pod = %pod::format(pod), error, "cannot resize the pod");
                 memory.failed_resizes = memory.failed_resizes.saturating_add(1);
                 self.fail_resize(pod, &error);
-                Ok((self.pod_state(pod, memory).await?, false))
             }
         }
+        Ok(runtime)
     }
 
     /// The pod's cgroup, folders and volumes.
@@ -220,13 +221,13 @@ impl PodSyncer {
             }
             self.create_sandbox(pod, actions.attempt).await?;
         }
-        runtime = self.pod_state(pod, memory).await?;
+        runtime = self.pod_state(pod).await?;
         // Of a container that is replaced the moment in between is not told, as upstream does not tell it.
         if actions.create_sandbox || actions.kill_pod {
             self.publish(pod, memory, &runtime, false, true).await;
         }
         let look_again = self.start_all(pod, memory, &runtime, &actions, volumes, cancel).await;
-        let runtime = self.pod_state(pod, memory).await?;
+        let runtime = self.pod_state(pod).await?;
         self.prune(&runtime).await;
         self.publish(pod, memory, &runtime, false, true).await;
         Ok(look_again)
@@ -320,7 +321,7 @@ impl PodSyncer {
                     memory.failures.remove(&container.name);
                     memory.told_back_off.remove(&container.name);
                     if at + 1 < count
-                        && let Ok(now) = self.pod_state(pod, memory).await
+                        && let Ok(now) = self.pod_state(pod).await
                     {
                         self.publish(pod, memory, &now, false, true).await;
                     }

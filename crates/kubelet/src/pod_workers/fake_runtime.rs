@@ -30,13 +30,15 @@ pub struct State {
     pub failing_commands: BTreeMap<String, (i32, String)>,
     /// Containers that take as long as they are given to stop.
     pub stubborn: BTreeSet<String>,
+    /// Containers that end well when they are asked to.
+    pub obliging: BTreeSet<String>,
     pub sandbox_fault: Option<String>,
     /// The limits that containers were given while they ran, by id, in order.
     pub limits: Vec<(String, Resources)>,
     pub limit_fault: Option<String>,
     /// Bytes that each container uses.
     pub memory_usage: u64,
-    /// Operations that panic, each once: `sandbox`, `stop`, `exec`, `list`.
+    /// Operations that panic, each once: `sandbox`, `create`, `stop`, `exec`, `list`.
     pub panics: BTreeSet<String>,
     pub features: RuntimeFeatures,
 }
@@ -173,6 +175,7 @@ impl ContainerRuntime for FakeRuntime {
         _: &PodSandboxConfig,
     ) -> Result<String> {
         let mut state = self.lock();
+        state.may_panic("create");
         state.made += 1;
         let id = format!("{}-{}", config.name, state.made);
         let status = ContainerStatus {
@@ -222,7 +225,7 @@ impl ContainerRuntime for FakeRuntime {
     }
 
     async fn stop_container(&self, id: &str, grace_seconds: u64) -> Result<()> {
-        let stubborn = {
+        let (stubborn, obliging) = {
             let mut state = self.lock();
             state.may_panic("stop");
             let Some((status, _)) = state.containers.iter().find(|(c, _)| c.id == id) else { return Ok(()) };
@@ -232,12 +235,21 @@ impl ContainerRuntime for FakeRuntime {
             let (call, name) =
                 (format!("stop {}#{} {grace_seconds}", status.name, status.attempt), status.name.clone());
             state.calls.push(call);
-            state.stubborn.contains(&name)
+            (state.stubborn.contains(&name), state.obliging.contains(&name))
         };
         if stubborn {
             self.clock.sleep(std::time::Duration::from_secs(grace_seconds)).await;
         }
-        self.end(id, if stubborn { 137 } else { 143 });
+        self.end(
+            id,
+            if stubborn {
+                137
+            } else if obliging {
+                0
+            } else {
+                143
+            },
+        );
         Ok(())
     }
 
@@ -262,6 +274,7 @@ impl ContainerRuntime for FakeRuntime {
         Ok(PodRuntimeStatus {
             sandboxes: state.sandboxes.iter().filter(|s| s.uid == uid).cloned().collect(),
             containers: state.containers.iter().filter(|(c, _)| of(c)).map(|(c, _)| c.clone()).collect(),
+            replaced: BTreeSet::new(),
         })
     }
 

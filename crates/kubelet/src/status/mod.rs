@@ -20,7 +20,7 @@ pub use conditions::{OWNED, end_readiness, is_ours};
 pub use containers::{Messages, end_all};
 pub use manager::StatusManager;
 
-use crate::compute_actions::has_initialized;
+use crate::compute_actions::{has_initialized, newest};
 use crate::pod::{self, ContainerKind};
 use crate::probes::ProbeResults;
 use crate::qos;
@@ -102,7 +102,8 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
     containers::limit_messages(&mut [&mut main, &mut init, &mut ephemeral]);
 
     let all: Vec<_> = init.iter().chain(&main).collect();
-    let computed = phase::phase(pod, &all, input.terminal, has_initialized(pod, input.runtime));
+    let replaced = |name: &str| newest(input.runtime, name).is_some_and(|s| input.runtime.is_replaced(s));
+    let computed = phase::phase(pod, &all, replaced, input.terminal, has_initialized(pod, input.runtime));
     let mut status = PodStatus::default();
     set_phase(&mut status, input, computed);
     let phase = status.phase.clone().unwrap_or_default();

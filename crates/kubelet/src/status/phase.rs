@@ -85,12 +85,14 @@ impl Counts {
         }
     }
 
-    fn main(&mut self, pod: &Pod, container: &Container, standing: &Standing) {
+    /// `again`: another one follows, however this one ended.
+    fn main(&mut self, pod: &Pod, container: &Container, standing: &Standing, again: bool) {
         match standing {
             Standing::Running { .. } => self.running += 1,
             Standing::Terminated { exit_code } | Standing::WaitingAfter { exit_code } => {
                 self.stopped += 1;
-                self.stopped_for_good += usize::from(!pod::restarts_after(container, pod, *exit_code));
+                self.stopped_for_good +=
+                    usize::from(!again && !pod::restarts_after(container, pod, *exit_code));
                 let ended = matches!(standing, Standing::Terminated { .. });
                 self.succeeded += usize::from(ended && *exit_code == 0);
             }
@@ -100,8 +102,15 @@ impl Counts {
     }
 }
 
-/// `terminal`: no container will be started any more. `initialized`: a main container has been started before.
-pub fn phase(pod: &Pod, statuses: &[&ContainerStatus], terminal: bool, initialized: bool) -> &'static str {
+/// `replaced`: whether the container of this name is to be followed by another one, however it ends. `terminal`: no
+/// container will be started any more. `initialized`: a main container has been started before.
+pub fn phase(
+    pod: &Pod,
+    statuses: &[&ContainerStatus],
+    replaced: impl Fn(&str) -> bool,
+    terminal: bool,
+    initialized: bool,
+) -> &'static str {
     let mut n = Counts::default();
     for container in pod::init_containers(pod) {
         let standing = standing(statuses, &container.name);
@@ -112,7 +121,7 @@ pub fn phase(pod: &Pod, statuses: &[&ContainerStatus], terminal: bool, initializ
         }
     }
     for container in &pod::spec(pod).containers {
-        n.main(pod, container, &standing(statuses, &container.name));
+        n.main(pod, container, &standing(statuses, &container.name), replaced(&container.name));
     }
     if n.failed_for_good > 0 {
         return "Failed";

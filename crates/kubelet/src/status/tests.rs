@@ -67,7 +67,7 @@ fn runtime(containers: Vec<ContainerStatus>) -> PodRuntimeStatus {
         host_network: false,
         runtime_handler: String::new(),
     };
-    PodRuntimeStatus { sandboxes: vec![sandbox], containers }
+    PodRuntimeStatus { sandboxes: vec![sandbox], containers, ..PodRuntimeStatus::default() }
 }
 
 #[derive(Default)]
@@ -175,6 +175,15 @@ fn phases_by_policy_and_exit() {
         let status = case.status(&one(policy), &runtime(containers));
         assert_eq!(status.phase.as_deref(), Some(expected), "{policy} {list:?} {terminal}");
     }
+}
+
+#[test]
+fn what_is_to_be_replaced_is_not_over() {
+    let mut state = runtime(vec![container("web=0", 0)]);
+    state.replaced.insert(state.containers[0].id.clone());
+    let phase = |case: &Case| case.status(&one("OnFailure"), &state).phase;
+    assert_eq!(phase(&Case::default()).as_deref(), Some("Running"));
+    assert_eq!(phase(&Case { terminal: true, ..Case::default() }).as_deref(), Some("Succeeded"));
 }
 
 #[test]

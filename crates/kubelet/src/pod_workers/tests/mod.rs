@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 mod isolation;
 mod panics;
 mod resize;
+mod resize_restarts;
 mod user_namespaces;
 
 use super::fake_runtime::FakeRuntime;

@@ -41,7 +41,7 @@ fn pending(lab: &Lab, name: &str) -> Option<PodCondition> {
     conditions.into_iter().flatten().find(|c| c.type_ == "PodResizePending")
 }
 
-fn resizing(lab: &Lab, name: &str) -> Option<PodCondition> {
+pub(super) fn resizing(lab: &Lab, name: &str) -> Option<PodCondition> {
     let conditions = get(lab, name).status.and_then(|s| s.conditions);
     conditions.into_iter().flatten().find(|c| c.type_ == "PodResizeInProgress")
 }
@@ -296,30 +296,4 @@ async fn the_status_of_a_pod_settles() {
     let writes = lab.api.writes().len();
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(lab.api.writes().len(), writes, "{:?}", lab.api.writes().last());
-}
-
-/// It ends itself well when it is asked to, as a job does that notes how far it is.
-#[tokio::test(start_paused = true)]
-async fn a_container_that_is_stopped_for_its_limits_is_not_over() {
-    let lab = Lab::new().await;
-    let limits = |memory: &str| {
-        json!({
-            "resources": {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": "64Mi"}},
-            "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
-        })
-    };
-    let mut spec = web(limits("1Mi"));
-    spec["restartPolicy"] = "OnFailure".into();
-    lab.add(spec);
-    lab.until("the pod", |lab| lab.phase() == "Running").await;
-    let mut container = limits("2Mi");
-    container["name"] = "main".into();
-    let patch = json!({"metadata": {"generation": 2}, "spec": {"containers": [container]}});
-    lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
-    lab.until("the restart", |lab| {
-        assert_ne!(lab.phase(), "Succeeded");
-        lab.container("main").restart_count == 1 && lab.state("main") == "Running"
-    })
-    .await;
-    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
 }

@@ -1,0 +1,128 @@
+//! Containers that get their new resources by a restart, whatever becomes of the kubelet meanwhile.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use knarr_client::Patch;
+use serde_json::{Value, json};
+
+use super::resize::resizing;
+use super::{Lab, web};
+
+/// A pod whose container is started anew for its memory, and has 1Mi of it.
+fn restarted_for_memory(memory: &str) -> Value {
+    json!({
+        "resources": {"requests": {"cpu": "1", "memory": memory}, "limits": {"memory": "64Mi"}},
+        "resizePolicy": [{"resourceName": "memory", "restartPolicy": "RestartContainer"}],
+    })
+}
+
+async fn add_restarted_for_memory(lab: &Lab) {
+    // It ends itself well when it is asked to, as a job does that notes how far it is.
+    lab.runtime.lock().obliging.insert("main".into());
+    let mut spec = web(restarted_for_memory("1Mi"));
+    spec["restartPolicy"] = "OnFailure".into();
+    lab.add(spec);
+    lab.until("the pod", |lab| lab.phase() == "Running").await;
+}
+
+async fn give_memory(lab: &Lab, memory: &str) {
+    let mut container = restarted_for_memory(memory);
+    container["name"] = "main".into();
+    let generation = lab.pod().metadata.generation.unwrap_or(1) + 1;
+    let patch = json!({"metadata": {"generation": generation}, "spec": {"containers": [container]}});
+    lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
+}
+
+async fn until_replaced(lab: &Lab) {
+    lab.until("the restart", |lab| {
+        assert_ne!(lab.phase(), "Succeeded");
+        lab.container("main").restart_count == 1 && lab.state("main") == "Running"
+    })
+    .await;
+    lab.until("the resize", |lab| resizing(lab, "web").is_none()).await;
+    let limits = lab.runtime.lock().containers[0].1.annotations.clone();
+    assert!(limits[crate::labels::CONTAINER_RESOURCES].contains("\"memoryRequest\":2097152"), "{limits:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_stopped_for_its_limits_is_not_over() {
+    let lab = Lab::new().await;
+    add_restarted_for_memory(&lab).await;
+    give_memory(&lab, "2Mi").await;
+    until_replaced(&lab).await;
+    let calls = lab.runtime.calls();
+    assert_eq!(calls[calls.len() - 2..], ["stop main#0 30", "start main#1"]);
+    let told = lab.events().await;
+    assert!(told.contains(&"Killing: Container main resize requires restart".to_owned()), "{told:?}");
+    // Once for this resize; what ends well after it is over.
+    lab.runtime.exit("main", 0);
+    lab.until("its end", |lab| lab.phase() == "Succeeded").await;
+}
+
+/// Ends the kubelet, however far it is, and starts another one that remembers nothing.
+async fn restart(lab: &mut Lab) {
+    lab.stop.cancel();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    lab.start().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_starts_before_the_stop_of_a_container_stops_it_for_its_limits() {
+    let mut lab = Lab::new().await;
+    add_restarted_for_memory(&lab).await;
+    lab.runtime.lock().stubborn.insert("main".into());
+    give_memory(&lab, "2Mi").await;
+    lab.until("the stop", |lab| lab.runtime.calls().contains(&"stop main#0 30".to_owned())).await;
+    lab.runtime.lock().stubborn.clear();
+    restart(&mut lab).await;
+    until_replaced(&lab).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_starts_after_the_stop_of_a_container_starts_it_with_its_limits() {
+    let mut lab = Lab::new().await;
+    add_restarted_for_memory(&lab).await;
+    lab.runtime.lock().panics.insert("create".into());
+    give_memory(&lab, "2Mi").await;
+    lab.until("the fault", |lab| lab.runtime.lock().panics.is_empty()).await;
+    assert_eq!(lab.runtime.lock().containers[0].0.exit_code, Some(0));
+    restart(&mut lab).await;
+    until_replaced(&lab).await;
+}
+
+/// A kubelet that has just started remembers nothing of what its containers have.
+#[tokio::test(start_paused = true)]
+async fn a_resize_while_no_kubelet_runs_restarts_the_container() {
+    let mut lab = Lab::new().await;
+    add_restarted_for_memory(&lab).await;
+    lab.stop.cancel();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    give_memory(&lab, "2Mi").await;
+    lab.start().await;
+    until_replaced(&lab).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_ends_of_itself_before_it_is_resized_is_over() {
+    let lab = Lab::new().await;
+    lab.runtime.lock().obliging.insert("main".into());
+    let mut spec = web(restarted_for_memory("1Mi"));
+    spec["restartPolicy"] = "OnFailure".into();
+    spec["containers"].as_array_mut().unwrap().push(json!({"name": "other", "image": "web:1"}));
+    lab.add(spec);
+    lab.until("both", |lab| lab.state("main") == "Running" && lab.state("other") == "Running").await;
+    lab.runtime.exit("main", 0);
+    lab.until_state("main", "Terminated 0 Completed").await;
+    give_memory(&lab, "2Mi").await;
+    lab.until("the resize", |lab| {
+        let given = lab.container("main").allocated_resources.unwrap_or_default();
+        given.get("memory").is_some_and(|q| q.0 == "2Mi") && resizing(lab, "web").is_none()
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        (lab.state("main").as_str(), lab.container("main").restart_count),
+        ("Terminated 0 Completed", 0)
+    );
+}
