@@ -63,10 +63,9 @@ impl PodCgroups {
         cgroups.update(&pod_cgroup(qos::qos_class(pod), pod.uid()), resources).map_err(text)
     }
 
-    /// Bytes of memory that the pod uses, with all caches.
-    pub fn memory_usage(&self, pod: &Pod) -> u64 {
-        let Some(cgroups) = &self.cgroups else { return 0 };
-        cgroups.stats(&pod_cgroup(qos::qos_class(pod), pod.uid())).memory_usage_bytes
+    /// Bytes of memory that the pod uses, with all caches; `None` if nobody counts them.
+    pub fn memory_usage(&self, pod: &Pod) -> Option<u64> {
+        self.cgroups.as_ref()?.memory_usage(&pod_cgroup(qos::qos_class(pod), pod.uid()))
     }
 
     /// Kills what is left in the pod's cgroup and removes it, whatever its class was.

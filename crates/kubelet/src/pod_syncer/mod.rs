@@ -6,6 +6,7 @@
 mod allocate;
 mod cleanup;
 mod resize;
+mod retry;
 mod shrink;
 mod start;
 mod sync;
@@ -43,6 +44,7 @@ use crate::user_namespaces::UserNamespaces;
 use crate::volume_manager::Volumes;
 use crate::volumes::ObjectSource;
 
+use retry::Retry;
 pub use sync::{SyncOutcome, pause_after};
 
 /// What a worker remembers of its pod between passes.
@@ -60,8 +62,8 @@ pub struct PodMemory {
     /// The requests and limits that these came from, by id.
     actuated: BTreeMap<String, ResourceRequirements>,
     applied_to_pod: Option<Resources>,
-    /// How often its resize could not be carried out in a row.
-    failed_resizes: u32,
+    /// Of a resize that could not be carried out.
+    resize_retry: Option<Retry>,
 }
 
 /// The parts of the kubelet that a pass uses.

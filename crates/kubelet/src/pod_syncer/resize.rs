@@ -189,7 +189,7 @@ pub(super) fn note_start(memory: &mut PodMemory, pod: &Pod, container: &Containe
     memory.applied.insert(id.to_owned(), container_resources(pod, container));
     actuated(memory, container, id);
     // After a failed resize the group of a pod that runs has other limits.
-    if memory.failed_resizes == 0 {
+    if memory.resize_retry.is_none() {
         memory.applied_to_pod.get_or_insert_with(|| pod_resources(pod, 0));
     }
 }

@@ -1,8 +1,9 @@
 //! Limits of memory that become lower than what is in use: on cgroups v2 the kernel would end a process of the
 //! container, on v1 it refuses.
 //!
-//! Source: upstream's kubelet 1.37 compares in the same way, with the same messages; what cannot be done now is tried
-//! again, and is `PodResizeInProgress` with reason `Error` until then.
+//! Source: upstream's kubelet 1.37 compares in the same way, with the same messages, and refuses what it cannot compare
+//! because the usage is missing; what cannot be done now is tried again, and is `PodResizeInProgress` with reason `Error`
+//! until then.
 
 use std::sync::Arc;
 
@@ -32,15 +33,27 @@ impl Limit<'_> {
     }
 }
 
-/// Why the limits cannot be lowered, given each one's name and the bytes in use.
-fn refusal(limits: &[(String, i64, u64)]) -> Option<String> {
-    let reasons: Vec<String> = limits
-        .iter()
-        .filter(|(_, limit, usage)| u64::try_from(*limit).is_ok_and(|limit| *usage >= limit))
-        .map(|(name, limit, usage)| {
-            format!("attempting to set {name} memory limit ({limit}) below current usage ({usage})")
-        })
-        .collect();
+/// A limit that is lowered, and what is in use of it in bytes, if that is known.
+struct Lowered {
+    /// `pod`, `container "a"`.
+    name: String,
+    limit: i64,
+    usage: Option<u64>,
+}
+
+impl Lowered {
+    fn refusal(&self) -> Option<String> {
+        let Self { name, limit, usage } = self;
+        let Some(usage) = usage else { return Some(format!("missing {name} memory usage")) };
+        let below = u64::try_from(*limit).is_ok_and(|limit| *usage >= limit);
+        below
+            .then(|| format!("attempting to set {name} memory limit ({limit}) below current usage ({usage})"))
+    }
+}
+
+/// Why the limits cannot be lowered.
+fn refusal(limits: &[Lowered]) -> Option<String> {
+    let reasons: Vec<String> = limits.iter().filter_map(Lowered::refusal).collect();
     match reasons.as_slice() {
         [] => None,
         [reason] => Some(format!("cannot decrease memory limits: {reason}")),
@@ -59,16 +72,20 @@ impl PodSyncer {
     ) -> Result<(), String> {
         let mut limits = Vec::new();
         let limit = of_pod.map(|wanted| Limit { applied: memory.applied_to_pod.as_ref(), wanted });
-        if let Some(lowered) = limit.and_then(|limit| limit.lowered()) {
+        // Without cgroups nothing is limited.
+        let limit = limit.filter(|_| self.cgroups.are_there()).and_then(|limit| limit.lowered());
+        if let Some(limit) = limit {
             let (cgroups, pod) = (self.cgroups.clone(), Arc::clone(pod));
             let usage = blocking(move || cgroups.memory_usage(&pod)).await?;
-            limits.push(("pod".to_owned(), lowered, usage));
+            limits.push(Lowered { name: "pod".to_owned(), limit, usage });
         }
         for (container, status, wanted) in containers {
             let limit = Limit { applied: memory.applied.get(&status.id), wanted };
-            let Some(lowered) = limit.lowered() else { continue };
+            let Some(limit) = limit.lowered() else { continue };
             let stats = self.runtime.container_stats(&status.id).await.map_err(|e| e.to_string())?;
-            limits.push((format!("container {:?}", container.name), lowered, stats.usage.memory_usage_bytes));
+            // What runs uses some memory: 0 is what is shown of a runtime that does not report it.
+            let usage = Some(stats.usage.memory_usage_bytes).filter(|bytes| *bytes > 0);
+            limits.push(Lowered { name: format!("container {:?}", container.name), limit, usage });
         }
         refusal(&limits).map_or(Ok(()), Err)
     }
@@ -102,10 +119,18 @@ mod tests {
 
     #[test]
     fn what_is_in_use_is_said() {
-        let below = |name: &str| (name.to_owned(), 10, 9);
-        let above = |name: &str| (name.to_owned(), 10, 10);
+        let lowered = |name: &str, usage| Lowered { name: name.to_owned(), limit: 10, usage };
+        let below = |name: &str| lowered(name, Some(9));
+        let above = |name: &str| lowered(name, Some(10));
+        let unknown = |name: &str| lowered(name, None);
         assert_eq!(refusal(&[]), None);
         assert_eq!(refusal(&[below("pod")]), None);
+        assert_eq!(
+            refusal(&[unknown("pod"), unknown("container \"a\""), below("container \"b\"")]).as_deref(),
+            Some(
+                "cannot decrease memory limits: [missing pod memory usage, missing container \"a\" memory usage]"
+            )
+        );
         assert_eq!(
             refusal(&[below("pod"), above("container \"a\"")]).as_deref(),
             Some(

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use knarr_api::kind::Kind;
 use tokio_util::sync::CancellationToken;
 
+use super::retry::Retry;
 use super::start::Start;
 use super::{PodMemory, PodSyncer, blocking, lock};
 use crate::compute_actions::{PodActions, compute_actions};
@@ -58,12 +59,9 @@ impl PodSyncer {
                 return SyncOutcome::Failed;
             }
         };
-        match (self.advance(pod, memory, runtime, cancel).await, memory.failed_resizes) {
-            (SyncOutcome::Done { look_again }, failed @ 1..) => {
-                let pause = pause_after(failed - 1);
-                let retry =
-                    SignedDuration::try_from(pause).ok().and_then(|p| self.clock.now().checked_add(p).ok());
-                SyncOutcome::Done { look_again: earlier(look_again, retry) }
+        match (self.advance(pod, memory, runtime, cancel).await, memory.resize_retry) {
+            (SyncOutcome::Done { look_again }, Some(retry)) => {
+                SyncOutcome::Done { look_again: earlier(look_again, Some(retry.at)) }
             }
             (outcome, _) => outcome,
         }
@@ -134,14 +132,14 @@ impl PodSyncer {
         };
         match resized {
             Ok(()) => {
-                memory.failed_resizes = 0;
+                memory.resize_retry = None;
                 if runtime.replaced.is_empty() {
                     self.finish_resize(pod);
                 }
             }
             Err(error) => {
                 tracing::warn!(pod = %pod::format(pod), error, "cannot resize the pod");
-                memory.failed_resizes = memory.failed_resizes.saturating_add(1);
+                memory.resize_retry = Some(Retry::after(memory.resize_retry, self.clock.now()));
                 self.fail_resize(pod, &error);
             }
         }

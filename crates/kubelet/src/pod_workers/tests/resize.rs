@@ -201,11 +201,16 @@ async fn a_limit_is_not_lowered_below_what_is_in_use() {
         |memory: &str| json!({"requests": {"cpu": "1", "memory": "1Mi"}, "limits": {"memory": memory}});
     lab.add(web(json!({"resources": limits("64Mi")})));
     lab.until("the pod", |lab| lab.phase() == "Running").await;
-    lab.runtime.lock().memory_usage = 48 << 20;
     let patch = json!({"metadata": {"generation": 2}, "spec": {"containers": [
         {"name": "main", "resources": limits("32Mi")},
     ]}});
     lab.api.client().patch::<Pod>("default", "web", None, &Patch::Strategic(patch)).await.unwrap();
+    let says = |lab: &Lab, text: &str| {
+        resizing(lab, "web").and_then(|c| c.message).is_some_and(|message| message.contains(text))
+    };
+    lab.until("an error", |lab| says(lab, "missing container \"main\" memory usage")).await;
+    lab.runtime.lock().memory_usage = 48 << 20;
+    lab.until("another one", |lab| says(lab, "below current usage")).await;
     let failed = |lab: &Lab| resizing(lab, "web").is_some_and(|c| c.reason.as_deref() == Some("Error"));
     lab.until("an error", failed).await;
     let message = resizing(&lab, "web").unwrap().message.unwrap();

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::{Cgroups, Layout};
+
 /// What a cgroup and everything below it use. 0 where the controller is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
@@ -33,6 +35,21 @@ fn text(folder: Option<&Path>, name: &str) -> String {
 
 fn number(folder: Option<&Path>, name: &str) -> u64 {
     text(folder, name).trim().parse().unwrap_or(0)
+}
+
+impl Cgroups {
+    /// Bytes of memory in use with all caches; `None` where nobody counts them.
+    pub fn memory_usage(&self, path: &str) -> Option<u64> {
+        let full = self.full_path(path);
+        let file = match &self.layout {
+            Layout::V1 { hierarchies, .. } => {
+                let memory = hierarchies.iter().find(|h| h.has("memory"))?;
+                memory.mount.join(full).join("memory.usage_in_bytes")
+            }
+            Layout::V2 { mount } => mount.join(full).join("memory.current"),
+        };
+        fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
 }
 
 pub fn read_v1(cpuacct: Option<PathBuf>, memory: Option<PathBuf>, pids: Option<PathBuf>) -> Stats {
