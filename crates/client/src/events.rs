@@ -91,6 +91,14 @@ impl EventRecorder {
         other
     }
 
+    /// The same queue for the same component on another host.
+    pub fn on_host(&self, host: &str) -> Self {
+        let mut other = self.clone();
+        other.source =
+            Arc::new(EventSource { host: Some(host.to_owned()), ..EventSource::clone(&self.source) });
+        other
+    }
+
     /// Records an event about a typed object.
     pub fn event<K: Kind>(&self, object: &K, type_: EventType, reason: &str, message: impl Into<String>) {
         self.event_about(reference(object), type_, reason, message);

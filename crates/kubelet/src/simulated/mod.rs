@@ -1,7 +1,7 @@
 //! Simulated nodes: nodes without machines, whose pods run nothing but report as real ones do.
 //!
-//! [`run`] joins many of them to a cluster from one process: each registers, renews its lease, tells its status, and
-//! lets the pods bound to it become Running and Ready, end, and go. There is no task and no typed object per node or
+//! [`run`] joins many of them to a cluster from one process: each registers, renews its lease, tells its status, emits
+//! events about itself, and lets the pods bound to it become Running and Ready, end, and go. There is no task and no typed object per node or
 //! pod: changes and timers put keys on two work queues, one for heartbeats and one for pods, with a bounded number of
 //! workers each.
 //!
@@ -10,6 +10,7 @@
 //! - `knarr.dev/exit-code: "1"`: what they end with; anything but 0 makes the pod Failed.
 
 mod addresses;
+mod events;
 mod node;
 mod pod;
 mod runner;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use k8s_openapi::api::core::v1::Taint;
+use knarr_client::events::EventRecorder;
 use knarr_client::{Client, Informers};
 use tokio_util::sync::CancellationToken;
 
@@ -92,7 +94,10 @@ pub fn run(
     informers: Arc<Informers>,
     stop: CancellationToken,
 ) -> BoxFuture<'static, ()> {
-    Box::pin(async move { runner::Runner::new(options, client, &informers).run(&informers, stop).await })
+    let recorder = EventRecorder::new(client.clone(), "kubelet", "", stop.clone());
+    Box::pin(async move {
+        runner::Runner::new(options, client, recorder, &informers).run(&informers, stop).await;
+    })
 }
 
 #[cfg(test)]

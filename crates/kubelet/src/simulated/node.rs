@@ -10,6 +10,9 @@ use crate::node_status::machine::Machine;
 use crate::node_status::status::{self, Facts};
 use crate::node_status::{KUBELET_PORT, KUBELET_VERSION, Thresholds, registration};
 
+/// Sizes in KiB, and bytes in pages of them: those of an x86-64 machine, on which none are set aside.
+const HUGE_PAGES: [(u64, u64); 2] = [(2 << 10, 0), (1 << 20, 0)];
+
 fn facts(options: &Options, index: u32) -> Facts {
     let machine = Machine {
         cpus: options.cpus,
@@ -17,6 +20,7 @@ fn facts(options: &Options, index: u32) -> Facts {
         machine_id: format!("{index:032x}"),
         system_uuid: format!("{index:032x}"),
         boot_id: format!("{index:032x}"),
+        huge_pages: HUGE_PAGES.into(),
         kernel_version: "simulated".to_owned(),
         os_image: "Simulated node".to_owned(),
         ..Machine::default()
@@ -35,16 +39,27 @@ fn facts(options: &Options, index: u32) -> Facts {
     }
 }
 
-/// The node as it registers.
-pub fn node(options: &Options, index: u32, now: Timestamp) -> Node {
+/// The node as it registers, and the reasons of the events to emit.
+pub fn node(options: &Options, index: u32, now: Timestamp) -> (Node, Vec<&'static str>) {
     let name = options.node_name(index);
     let mut labels = options.labels.clone();
     labels.insert(LABEL.to_owned(), "true".to_owned());
-    registration::node(&name, &name, &labels, &options.taints, next_status(options, index, None, now))
+    let (status, events) = next_status(options, index, None, now);
+    (registration::node(&name, &name, &labels, &options.taints, status), events)
 }
 
-/// The status to tell next: everything is well.
-pub fn next_status(options: &Options, index: u32, old: Option<&NodeStatus>, now: Timestamp) -> NodeStatus {
+/// The status to tell next, in which everything is well, and the reasons of the events to emit.
+pub fn next_status(
+    options: &Options,
+    index: u32,
+    old: Option<&NodeStatus>,
+    now: Timestamp,
+) -> (NodeStatus, Vec<&'static str>) {
     let old = old.cloned().unwrap_or_default();
-    status::next(&old, &facts(options, index), now).0
+    let (next, mut events) = status::next(&old, &facts(options, index), now);
+    // Kubelets register before they are ready and tell when they are; these are ready at once.
+    if !old.conditions.iter().flatten().any(|condition| condition.type_ == "Ready") {
+        events.push("NodeReady");
+    }
+    (next, events)
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Node, NodeStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use knarr_api::kind::{Kind, ObjectKey};
 use knarr_api::object::Object;
+use knarr_client::events::EventRecorder;
 use knarr_client::reflector::{Change, Reflector};
 use knarr_client::work_queue::WorkQueue;
 use knarr_client::{Client, Informers, ListOptions, Patch, Result};
@@ -17,6 +18,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::addresses::{self, Pool, Range};
+use super::events::{NodeEvents, scheduling_changed};
 use super::pod::{self, Action};
 use super::{LABEL, Options, node};
 use crate::node_status::{lease, status};
@@ -35,6 +37,8 @@ enum Beat {
 #[derive(Default)]
 struct NodeState {
     uid: String,
+    /// Whether it has told that it starts.
+    started: bool,
     lease: Option<Lease>,
     pool: Option<Pool>,
 }
@@ -42,6 +46,7 @@ struct NodeState {
 pub struct Runner {
     options: Options,
     client: Client,
+    events: NodeEvents,
     nodes: Vec<Mutex<NodeState>>,
     beats: Arc<WorkQueue<Beat>>,
     pods: Arc<WorkQueue<ObjectKey>>,
@@ -89,7 +94,12 @@ fn decode<K: Kind>(object: &Object) -> Option<K> {
 }
 
 impl Runner {
-    pub fn new(options: Options, client: Client, informers: &Informers) -> Arc<Self> {
+    pub fn new(
+        options: Options,
+        client: Client,
+        recorder: EventRecorder,
+        informers: &Informers,
+    ) -> Arc<Self> {
         let clock = Arc::clone(client.clock());
         let bound =
             ListOptions { field_selector: Some("spec.nodeName!=".to_owned()), ..ListOptions::default() };
@@ -97,6 +107,7 @@ impl Runner {
         let nodes = (0..options.count).map(|_| Mutex::default()).collect();
         Arc::new(Self {
             nodes,
+            events: NodeEvents::new(recorder),
             beats: WorkQueue::new(Arc::clone(&clock)),
             pods: WorkQueue::new(clock),
             pod_store: informers.untyped(Pod::RESOURCE, bound),
@@ -147,9 +158,20 @@ impl Runner {
     }
 
     fn node_changed(&self, change: &Change) {
-        let Change::Deleted(object) = change else { return };
-        if let Some(index) = self.options.node_index(object.name()) {
-            self.beats.add(Beat::Register(index));
+        match change {
+            Change::Added(_) => {}
+            Change::Updated { old, new } => {
+                if self.options.node_index(new.name()).is_some()
+                    && let Some(reason) = scheduling_changed(old, new)
+                {
+                    self.events.status_is(new.name(), new.uid(), &[reason]);
+                }
+            }
+            Change::Deleted(object) => {
+                if let Some(index) = self.options.node_index(object.name()) {
+                    self.beats.add(Beat::Register(index));
+                }
+            }
         }
     }
 
@@ -220,12 +242,25 @@ impl Runner {
     }
 
     async fn register(&self, index: u32) -> Result<()> {
-        let wanted = node::node(&self.options, index, self.client.clock().now());
-        let node = match self.client.create(&wanted).await {
-            Err(error) if error.is_already_exists() => self.client.get::<Node>("", wanted.name()).await?,
-            other => other?,
+        let (wanted, events) = node::node(&self.options, index, self.client.clock().now());
+        let (node, events) = match self.client.create(&wanted).await {
+            Err(error) if error.is_already_exists() => {
+                (self.client.get::<Node>("", wanted.name()).await?, Vec::new())
+            }
+            Err(error) => return Err(error),
+            // Where the API server takes no status at creation, the first update has the events.
+            Ok(made) if made.status.as_ref().is_none_or(|s| s.conditions.is_none()) => (made, Vec::new()),
+            Ok(made) => (made, events),
         };
-        node.uid().clone_into(&mut self.node(index).uid);
+        let has_started = {
+            let mut state = self.node(index);
+            node.uid().clone_into(&mut state.uid);
+            std::mem::replace(&mut state.started, true)
+        };
+        if !has_started {
+            self.events.starting(node.name(), node.uid());
+        }
+        self.events.status_is(node.name(), node.uid(), &events);
         // Tells its status at once if the node was there before, or was made without one.
         self.tell(index, &node).await?;
         // The first heartbeats are spread over the interval, so that all later ones are.
@@ -262,18 +297,20 @@ impl Runner {
 
     async fn tell(&self, index: u32, node: &Node) -> Result<()> {
         let old = node.status.clone().unwrap_or_default();
-        let new = self.next_status(index, &old);
+        let (new, _) = self.next_status(index, &old);
         if status::has_changed(&old, &new) { self.send_status(index, node).await } else { Ok(()) }
     }
 
-    fn next_status(&self, index: u32, old: &NodeStatus) -> NodeStatus {
+    fn next_status(&self, index: u32, old: &NodeStatus) -> (NodeStatus, Vec<&'static str>) {
         node::next_status(&self.options, index, Some(old), self.client.clock().now())
     }
 
     async fn send_status(&self, index: u32, node: &Node) -> Result<()> {
         let old = node.status.clone().unwrap_or_default();
-        let patch = Patch::Strategic(status::patch(&old, &self.next_status(index, &old)));
+        let (new, events) = self.next_status(index, &old);
+        let patch = Patch::Strategic(status::patch(&old, &new));
         self.client.patch::<Node>("", node.name(), Some("status"), &patch).await?;
+        self.events.status_is(node.name(), node.uid(), &events);
         Ok(())
     }
 

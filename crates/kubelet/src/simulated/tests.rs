@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use knarr_api::kind::Kind;
 use knarr_client::Informers;
 use knarr_client::clock::TokioClock;
@@ -29,7 +29,7 @@ fn phase(api: &FakeApi, name: &str) -> String {
 #[tokio::test(start_paused = true)]
 async fn nodes_and_pods_live_and_go() {
     let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()));
-    let api = FakeApi::new(clock, &[Node::RESOURCE, Pod::RESOURCE, Lease::RESOURCE]);
+    let api = FakeApi::new(clock, &[Node::RESOURCE, Pod::RESOURCE, Lease::RESOURCE, Event::RESOURCE]);
     let stop = CancellationToken::new();
     let informers = Arc::new(Informers::new(api.client(), stop.clone()));
     let running = tokio::spawn(super::run(Options::new(20), api.client(), informers, stop.clone()));
@@ -68,6 +68,50 @@ async fn nodes_and_pods_live_and_go() {
     assert!(api.get::<Pod>("default", "a").is_none());
     assert!(api.get::<Node>("", "simulated-0007").is_some(), "a deleted node registers anew");
 
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_tell_of_themselves_as_kubelets_do() {
+    let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()));
+    let api = FakeApi::new(clock, &[Node::RESOURCE, Pod::RESOURCE, Lease::RESOURCE, Event::RESOURCE]);
+    let stop = CancellationToken::new();
+    let informers = Arc::new(Informers::new(api.client(), stop.clone()));
+    let running = tokio::spawn(super::run(Options::new(2), api.client(), informers, stop.clone()));
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let told = |node: &str| {
+        let events = api.all::<Event>().into_iter();
+        let mine = events.filter(|e| e.source.as_ref().is_some_and(|s| s.host.as_deref() == Some(node)));
+        let text = mine.map(|e| format!("{}: {}", e.reason.unwrap(), e.message.unwrap()));
+        text.collect::<std::collections::BTreeSet<String>>()
+    };
+    let is_now = |reason: &str| format!("{reason}: Node simulated-0002 status is now: {reason}");
+    let at_start: std::collections::BTreeSet<String> =
+        ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeReady"]
+            .map(is_now)
+            .into_iter()
+            .chain(["Starting: Starting kubelet.".to_owned()])
+            .collect();
+    assert_eq!(told("simulated-0002"), at_start);
+    let event = api.all::<Event>().into_iter().find(|e| e.reason.as_deref() == Some("NodeReady")).unwrap();
+    let node = api.get::<Node>("", event.involved_object.name.as_deref().unwrap()).unwrap();
+    assert_eq!(event.involved_object.uid.as_deref(), Some(node.uid()));
+    assert_eq!(event.source.unwrap().component.as_deref(), Some("kubelet"));
+
+    for (unschedulable, reason) in [(true, "NodeNotSchedulable"), (false, "NodeSchedulable")] {
+        assert!(!told("simulated-0002").contains(&is_now(reason)));
+        let patch = knarr_client::Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
+        api.client().patch::<Node>("", "simulated-0002", None, &patch).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(told("simulated-0002").contains(&is_now(reason)), "{reason}");
+    }
+    assert_eq!(told("simulated-0001").len(), 5);
+
+    let capacity = node.status.unwrap().capacity.unwrap();
+    for size in ["hugepages-2Mi", "hugepages-1Gi"] {
+        assert_eq!(capacity[size].0, "0", "{size}");
+    }
     stop.cancel();
     running.await.unwrap();
 }
