@@ -1,5 +1,7 @@
 //! The errors an API client sees: `Status` objects, with upstream's reasons, codes and words.
 
+mod in_order;
+
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
@@ -8,6 +10,8 @@ use serde_json::{Value, json};
 use crate::field::ErrorList;
 use crate::gvk::GroupResource;
 use crate::schema::validate::quote;
+
+pub use in_order::InOrder;
 
 /// An API error: an HTTP code, a reason and the `Status` body that carries them.
 ///

@@ -12,7 +12,7 @@ use knarr_api::object::Object;
 use knarr_api::resource_ref::ResourceRef;
 use knarr_apimachinery::clock::Clock;
 use knarr_apimachinery::schema::protobuf::{self, EncodeError, ListEncoder};
-use knarr_apimachinery::status::StatusError;
+use knarr_apimachinery::status::{InOrder, StatusError};
 use serde_json::{Map, Value};
 
 use super::body::{Body, ListBody};
@@ -71,14 +71,14 @@ pub fn raw(code: u16, content_type: &'static str, body: Bytes) -> Response<Body>
     response
 }
 
-/// Compact JSON of a value; writing a `Value` to memory has no way to fail.
+/// Compact JSON of a value.
 pub fn to_json(value: &Value) -> Bytes {
-    serde_json::to_vec(value).unwrap_or_default().into()
+    InOrder::of(value).to_json().into()
 }
 
 /// JSON with the line's end that upstream's serializer writes.
 fn line(value: &Value) -> Bytes {
-    let mut text = serde_json::to_vec(value).unwrap_or_default();
+    let mut text = InOrder::of(value).to_json();
     text.push(b'\n');
     text.into()
 }
@@ -95,7 +95,7 @@ pub fn write_error(error: &StatusError, negotiated: Negotiated) -> Response<Body
 pub fn write_value(code: u16, value: &Value, negotiated: Negotiated) -> Response<Body> {
     match negotiated.format {
         Format::Json if negotiated.pretty => {
-            let mut text = serde_json::to_vec_pretty(value).unwrap_or_default();
+            let mut text = serde_json::to_vec_pretty(&InOrder::of(value)).unwrap_or_default();
             text.push(b'\n');
             finish(raw(code, "application/json", text.into()), negotiated)
         }
@@ -301,5 +301,29 @@ pub fn compressed(response: Response<Body>) -> Response<Body> {
             Response::from_parts(parts, Body::Full(packed.into()))
         }
         Err(_) => Response::from_parts(parts, Body::Full(plain)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use knarr_apimachinery::gvk::GroupResource;
+
+    use super::*;
+
+    #[test]
+    fn errors_are_written_in_upstreams_order() {
+        let error = StatusError::not_found(&GroupResource::new("", "pods"), "web");
+        let text = |pretty| {
+            let response = write_error(&error, Negotiated { pretty, ..Negotiated::default() });
+            let Body::Full(body) = response.into_body() else { panic!("a whole body") };
+            String::from_utf8(body.to_vec()).unwrap()
+        };
+        let expected = "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\
+                        \"message\":\"pods \\\"web\\\" not found\",\"reason\":\"NotFound\",\
+                        \"details\":{\"name\":\"web\",\"kind\":\"pods\"},\"code\":404}\n";
+        assert_eq!(text(false), expected);
+        let pretty = text(true);
+        let keys: Vec<&str> = pretty.lines().filter(|l| l.starts_with("  \"")).map(|l| &l[3..7]).collect();
+        assert_eq!(keys, ["kind", "apiV", "meta", "stat", "mess", "reas", "deta", "code"]);
     }
 }

@@ -6,7 +6,7 @@ use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use knarr_api::object::Object;
 use knarr_apimachinery::schema::protobuf::{self, EncodeError};
-use knarr_apimachinery::status::StatusError;
+use knarr_apimachinery::status::{InOrder, StatusError};
 use serde_json::{Value, json};
 
 use super::watch::{Frame, Session};
@@ -199,7 +199,7 @@ fn write_error(out: &mut BytesMut, error: &StatusError, format: Format) {
         return;
     }
     let event = json!({"type": "ERROR", "object": error.to_value()});
-    out.put_slice(event.to_string().as_bytes());
+    out.put_slice(&InOrder::watch_error(&event).to_json());
     out.put_u8(b'\n');
 }
 

@@ -280,7 +280,7 @@ async fn greet(output: &mpsc::Sender<Output>, streams: Streams) {
 }
 
 async fn tell(output: &mpsc::Sender<Output>, result: &ExecResult, as_status: bool) {
-    let text = if as_status { Some(result.status().to_string()) } else { result.text() };
+    let text = if as_status { Some(result.status_text()) } else { result.text() };
     if let Some(text) = text {
         let _ = output.send(Output { channel: ERROR, data: text.into() }).await;
     }

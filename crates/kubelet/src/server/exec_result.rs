@@ -2,7 +2,7 @@
 //!
 //! Source: `k8s.io/cri-streaming/pkg/streaming/remotecommand`.
 
-use knarr_apimachinery::status::StatusError;
+use knarr_apimachinery::status::{InOrder, StatusError};
 use serde_json::{Value, json};
 
 use crate::runtime::RuntimeError;
@@ -50,6 +50,11 @@ impl ExecResult {
         }
     }
 
+    /// The status as upstream writes it.
+    pub fn status_text(&self) -> String {
+        String::from_utf8(InOrder::status(&self.status()).to_json()).unwrap_or_default()
+    }
+
     /// The text of the first versions; nothing if all went well.
     pub fn text(&self) -> Option<String> {
         match self {
@@ -72,6 +77,12 @@ mod tests {
         let status = ExecResult::Exited(3).status();
         assert_eq!(status["details"]["causes"][0], json!({"reason": "ExitCode", "message": "3"}));
         assert_eq!(status["reason"], "NonZeroExitCode");
+        assert_eq!(
+            ExecResult::Exited(3).status_text(),
+            "{\"metadata\":{},\"status\":\"Failure\",\"message\":\"command terminated with non-zero exit code: command \
+             terminated with exit code 3\",\"reason\":\"NonZeroExitCode\",\"details\":{\"causes\":[{\"reason\":\"ExitCode\",\
+             \"message\":\"3\"}]}}"
+        );
         let error = RuntimeError::Exec { message: "no such file".into(), exit_code: 127 };
         let status = ExecResult::of("executing command in", Err(error)).status();
         assert_eq!(
