@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use knarr_scheduler::what_if::report::{Explanation, NodeReport, Objection};
+use knarr_scheduler::what_if::report::{Change, Explanation, NodeReport, Objection, Way};
 use serde_json::{Value, json};
 
 use crate::picture::{self, EXPLANATION, Output, PictureArgs, print_table};
@@ -87,7 +87,7 @@ fn asked(picture: &PictureArgs, objects: &[Value]) -> Result<Option<Vec<Explanat
 
 fn show(said: &Explanation) {
     let place = match said.node.as_deref() {
-        Some(node) if said.node_is_missing => format!("bound to {node:?}, which is no node of the cluster"),
+        Some(node) if said.node_is_missing => format!("for {node:?}, which is no node of the cluster"),
         Some(node) => format!("on {node}"),
         None => "not bound".to_owned(),
     };
@@ -96,8 +96,8 @@ fn show(said: &Explanation) {
         said.namespace, said.pod, said.priority, said.scheduler_name
     );
     println!("{}", said.message);
-    if let Some(node) = said.node.as_deref().filter(|_| said.node_is_missing) {
-        println!("It runs once there is a node {node:?}, or if it is made anew without spec.nodeName");
+    if let Some(remedy) = &said.remedy {
+        println!("It cannot run: {remedy}");
     }
     for what in &said.unknown {
         println!("Not known here: {what}");
@@ -124,18 +124,29 @@ fn show(said: &Explanation) {
     if said.nodes.len() > NODES {
         println!("… and {} more nodes: -o json has all", said.nodes.len() - NODES);
     }
-    if said.fits == 0 && !said.changes.is_empty() {
+    // No change of other nodes is of use to a pod that is for one which is not there.
+    if said.fits == 0 && !said.changes.is_empty() && !said.node_is_missing {
         println!("\nWhat would have to change:");
         for change in &said.changes {
             let words: Vec<String> = change.objections.iter().map(Objection::words).collect();
             println!("  {}: on {}", words.join("; "), some(&change.nodes));
-            let remedies: Vec<&str> =
-                change.objections.iter().flat_map(|o| &o.remedies).map(String::as_str).collect();
-            if let (Some(nearest), false) = (change.nodes.first(), remedies.is_empty()) {
-                println!("    {nearest}: {}", remedies.join("; "));
+            for line in ways(change) {
+                println!("    {line}");
             }
         }
     }
+}
+
+/// What exactly would have to change where, and how many other ways there are.
+fn ways(change: &Change) -> Vec<String> {
+    let way = |way: &Way| format!("{}: {}", some(&way.nodes), way.remedies.join("; "));
+    let mut lines: Vec<String> = change.ways.iter().map(way).collect();
+    match change.more_ways {
+        0 => {}
+        1 => lines.push("and 1 other way on further nodes".to_owned()),
+        more => lines.push(format!("and {more} other ways on further nodes")),
+    }
+    lines
 }
 
 fn nodes(nodes: &[NodeReport]) -> Vec<Vec<String>> {
@@ -168,4 +179,31 @@ fn nodes(nodes: &[NodeReport]) -> Vec<Vec<String>> {
 fn some(names: &[String]) -> String {
     let first = names[..names.len().min(NAMED)].join(", ");
     if names.len() > NAMED { format!("{first} and {} more", names.len() - NAMED) } else { first }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ways_of_a_change_are_lines() {
+        let way = |nodes: &[&str], text: &str| Way {
+            remedies: vec![text.to_owned()],
+            nodes: nodes.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        let mut change = Change {
+            objections: Vec::new(),
+            nodes: Vec::new(),
+            ways: vec![way(&["a", "c"], "a toleration for x:NoSchedule"), way(&["b"], "kubectl uncordon b")],
+            more_ways: 0,
+        };
+        let two = ["a, c: a toleration for x:NoSchedule", "b: kubectl uncordon b"];
+        assert_eq!(ways(&change), two);
+        for (more, last) in
+            [(1, "and 1 other way on further nodes"), (7, "and 7 other ways on further nodes")]
+        {
+            change.more_ways = more;
+            assert_eq!(ways(&change), [two[0], two[1], last]);
+        }
+    }
 }

@@ -126,7 +126,7 @@ impl WhatIf {
         // Where it is itself, it would be in its own way.
         self.cache.take_off(pod.uid());
         let bound = node_of(&pod);
-        let explained = self.explain(&if_placed_now(&pod), bound);
+        let explained = self.explain(&if_placed_now(&pod), bound).map(|said| with_remedy(said, &pod, false));
         if pod.spec.as_ref().is_some_and(|s| s.node_name.is_some()) {
             self.cache.set_pod(&pod);
         }
@@ -140,7 +140,8 @@ impl WhatIf {
         object: &Value,
     ) -> Result<Option<Explanation>, WhatIfError> {
         let first = workloads::pods(self, namespace, object, Some(1), &mut Budget::new(&Bounds::default()))?;
-        first.first().map(|pod| self.explain(pod, node_of(pod))).transpose()
+        let explain = |pod| Ok(with_remedy(self.explain(pod, node_of(pod))?, pod, true));
+        first.first().map(explain).transpose()
     }
 
     /// `bound` is the node it is on.
@@ -349,6 +350,22 @@ impl WhatIf {
 
 fn node_of(pod: &Pod) -> Option<String> {
     pod.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty())
+}
+
+/// What to do about a node that is not there; `is_written`: about the manifest of a pod.
+fn with_remedy(said: Explanation, pod: &Pod, is_written: bool) -> Explanation {
+    let Some(node) = said.node.as_deref().filter(|_| said.node_is_missing) else { return said };
+    let instead = if is_written {
+        "take spec.nodeName out of the manifest"
+    } else if names_its_node(pod) {
+        "delete the pod and create it without spec.nodeName"
+    } else if pod.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true)) {
+        "delete the pod, for its controller to make another one"
+    } else {
+        "delete the pod and create it anew"
+    };
+    let remedy = format!("there is no node {node:?}: start one of that name, or {instead}");
+    Explanation { remedy: Some(remedy), ..said }
 }
 
 /// The pod as the scheduler first saw it: the node that a binding wrote into it is no wish of its own.

@@ -103,6 +103,55 @@ pub struct Change {
     pub objections: Vec<Objection>,
     /// The one that lacks least is the first.
     pub nodes: Vec<String>,
+    /// What exactly would have to be different: not the same on all of them. A few of the ways.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ways: Vec<Way>,
+    /// How many ways there are besides these.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_ways: usize,
+}
+
+/// Nodes on which the same would have to be different.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Way {
+    /// All of it.
+    pub remedies: Vec<String>,
+    /// The one that lacks least is the first.
+    pub nodes: Vec<String>,
+}
+
+/// Ways that are named of one change.
+const WAYS: usize = 3;
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
+impl Way {
+    /// The first few different ones, in the order of the nodes, and how many more there are.
+    fn of(nodes: &[&NodeReport]) -> (Vec<Self>, usize) {
+        let mut places: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
+        let mut ways: Vec<Self> = Vec::new();
+        for node in nodes {
+            let remedies = node.objections.iter().flat_map(|o| &o.remedies).map(String::as_str);
+            let remedies: Vec<&str> = remedies.collect();
+            if remedies.is_empty() {
+                continue;
+            }
+            let owned = || remedies.iter().map(|text| (*text).to_owned()).collect();
+            let next = places.len();
+            let place = *places.entry(remedies.clone()).or_insert(next);
+            match ways.get_mut(place) {
+                Some(way) => way.nodes.push(node.name.clone()),
+                None if place < WAYS => {
+                    ways.push(Self { remedies: owned(), nodes: vec![node.name.clone()] });
+                }
+                None => {}
+            }
+        }
+        (ways, places.len().saturating_sub(WAYS))
+    }
 }
 
 /// What makes an objection the same as another one's.
@@ -120,7 +169,9 @@ impl Change {
         let made = by.into_values().map(|mut nodes| {
             nodes.sort_by_key(|node| node.objections.iter().map(|o| o.missing).sum::<u64>());
             let objections = nodes.first().map(|node| node.objections.clone()).unwrap_or_default();
-            Self { objections, nodes: nodes.into_iter().map(|node| node.name.clone()).collect() }
+            let (ways, more_ways) = Way::of(&nodes);
+            let nodes = nodes.into_iter().map(|node| node.name.clone()).collect();
+            Self { objections, nodes, ways, more_ways }
         });
         let mut all: Vec<Self> = made.collect();
         all.sort_by_key(|c| (c.objections.len(), std::cmp::Reverse(c.nodes.len())));
@@ -167,6 +218,9 @@ pub struct Explanation {
     /// The pod names a node, and there is none of that name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub node_is_missing: bool,
+    /// What to do about that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
     /// Nodes that fit, of so many.
     pub fits: usize,
     pub of: usize,
@@ -200,6 +254,7 @@ impl Explanation {
             priority: pod.priority(),
             node,
             node_is_missing: false,
+            remedy: None,
             fits: 0,
             of,
             message: String::new(),

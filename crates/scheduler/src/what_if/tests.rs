@@ -72,8 +72,67 @@ fn a_pending_pod_learns_everything_against_every_node() {
 fn a_node_that_does_not_exist_is_told() {
     let objects = [node("a", "4"), pod("lost", "1", Some("gone"), 0), pod("fine", "1", Some("a"), 0)];
     let mut cluster = cluster(&objects);
-    assert!(cluster.explain_pod("default", "lost").unwrap().node_is_missing);
-    assert!(!cluster.explain_pod("default", "fine").unwrap().node_is_missing);
+    let said = cluster.explain_pod("default", "lost").unwrap();
+    assert!(said.node_is_missing);
+    let remedy = "there is no node \"gone\": start one of that name, or delete the pod and create it anew";
+    assert_eq!(said.remedy.as_deref(), Some(remedy));
+    let said = cluster.explain_pod("default", "fine").unwrap();
+    assert_eq!((said.node_is_missing, said.remedy), (false, None));
+
+    let remedy = |pod: Value| {
+        let mut cluster = super::tests::cluster(&[node("a", "4"), pod]);
+        let remedy = cluster.explain_pod("default", "lost").unwrap().remedy.unwrap();
+        remedy.split_once(", or ").unwrap().1.to_owned()
+    };
+    let with = |field: &str, value: Value| {
+        let mut pod = pod("lost", "1", Some("gone"), 0);
+        pod["metadata"][field] = value;
+        pod
+    };
+    let owner =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true}]);
+    let fields = json!([{"manager": "kubectl", "operation": "Update", "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:spec": {"f:nodeName": {}}}}]);
+    assert_eq!(
+        remedy(with("ownerReferences", owner)),
+        "delete the pod, for its controller to make another one"
+    );
+    assert_eq!(remedy(with("managedFields", fields)), "delete the pod and create it without spec.nodeName");
+    let written = pod("new", "1", Some("gone"), 0);
+    let said = cluster.explain_manifest("default", &written).unwrap().unwrap();
+    assert!(said.remedy.unwrap().ends_with("or take spec.nodeName out of the manifest"));
+}
+
+#[test]
+fn nodes_that_need_different_things_are_told_apart() {
+    let with_taint = |name: &str, key: &str| {
+        let mut node = node(name, "4");
+        node["spec"] = json!({"taints": [{"key": key, "effect": "NoSchedule"}]});
+        node
+    };
+    let of = |taints: &[(&str, &str)]| {
+        let mut objects: Vec<Value> = taints.iter().map(|(name, key)| with_taint(name, key)).collect();
+        objects.push(pod("waits", "1", None, 0));
+        let said = cluster(&objects).explain_pod("default", "waits").unwrap();
+        let [change] = &said.changes[..] else { panic!("{:?}", said.changes) };
+        assert_eq!(change.nodes.len(), taints.len());
+        let way = |way: &report::Way| format!("{}: {}", way.nodes.join(" "), way.remedies.join("; "));
+        (change.ways.iter().map(way).collect::<Vec<_>>(), change.more_ways)
+    };
+    assert_eq!(
+        of(&[("a", "x"), ("b", "y"), ("c", "x")]),
+        (
+            vec![
+                "a c: a toleration for x:NoSchedule".to_owned(),
+                "b: a toleration for y:NoSchedule".to_owned()
+            ],
+            0
+        )
+    );
+    let (ways, more) =
+        of(&[("a", "x"), ("b", "y"), ("c", "z"), ("d", "u"), ("e", "v"), ("f", "x"), ("g", "u")]);
+    assert_eq!((ways.len(), more), (3, 2));
+    assert_eq!(ways[0], "a f: a toleration for x:NoSchedule");
 }
 
 /// What would have to change, on the nearest node first.
