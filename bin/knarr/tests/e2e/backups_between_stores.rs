@@ -1,6 +1,6 @@
 //! A cluster moves from the embedded store to etcd and back, by backups.
 
-use crate::backups::{backup, objects, refused, restore, version};
+use crate::backups::{backup, holder, objects, refused, restore, version};
 use crate::cluster::Cluster;
 use crate::etcd::{ETCD, etcd};
 use crate::sandbox::succeeded;
@@ -13,15 +13,7 @@ fn is_whole(cluster: &Cluster, before: &str, seen: u64, token: &str) {
     assert_eq!(objects(cluster), before);
     assert_eq!(cluster.admin().path("secret keep -n default", "{.data.a}"), "MQ==");
     assert!(version(cluster) > seen + 1_000_000, "{} after {seen}", version(cluster));
-    let who = cluster.admin().run([
-        "auth",
-        "whoami",
-        "--token",
-        token,
-        "-o",
-        "jsonpath={.status.userInfo.username}",
-    ]);
-    assert_eq!(who, "system:serviceaccount:default:default");
+    assert_eq!(holder(cluster, token), "system:serviceaccount:default:default");
     let old = format!("get --raw /api/v1/secrets?watch=1&resourceVersion={seen}&timeoutSeconds=5");
     let gone = cluster.admin().attempt(&old);
     let gone = [gone.stdout, gone.stderr].concat();
