@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ use crate::volumes::ObjectSource;
 #[derive(Default)]
 struct FakeVolumes {
     fault: Mutex<Option<String>>,
+    /// Nothing can be unmounted.
+    busy: AtomicBool,
     unmounted: Mutex<Vec<String>>,
 }
 
@@ -50,6 +53,9 @@ impl Volumes for FakeVolumes {
     }
 
     async fn unmount(&self, pod_uid: &str) -> Result<(), VolumeError> {
+        if self.busy.load(Ordering::SeqCst) {
+            return Err(VolumeError::new("target is busy".to_owned()));
+        }
         self.unmounted.lock().unwrap().push(pod_uid.to_owned());
         Ok(())
     }
@@ -129,7 +135,11 @@ impl Lab {
     }
 
     fn add(&self, spec: Value) {
-        let mut pod = json!({"metadata": {"name": "web", "namespace": "default", "uid": "u1"}, "spec": spec});
+        self.add_named("web", "u1", spec);
+    }
+
+    fn add_named(&self, name: &str, uid: &str, spec: Value) {
+        let mut pod = json!({"metadata": {"name": name, "namespace": "default", "uid": uid}, "spec": spec});
         pod["spec"]["nodeName"] = json!("n1");
         self.api.add(&Pod::decode(pod.to_string().as_bytes()).unwrap());
     }
@@ -498,6 +508,25 @@ async fn a_pod_that_does_not_fit_is_refused() {
     assert!(lab.runtime.calls().is_empty());
     lab.delete(30).await;
     lab.until("the end", |lab| lab.api.get::<Pod>("default", "web").is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_used_is_free_once_the_api_shows_its_end() {
+    let lab = Lab::new().await;
+    let spec = || {
+        let mut spec = web(json!({"resources": {"requests": {"cpu": "3"}}}));
+        spec["restartPolicy"] = json!("Never");
+        spec
+    };
+    lab.add(spec());
+    lab.until_state("main", "Running").await;
+    lab.volumes.busy.store(true, Ordering::SeqCst);
+    lab.runtime.exit("main", 0);
+    lab.until("its end", |lab| lab.phase() == "Succeeded").await;
+    lab.add_named("next", "u2", spec());
+    let phase = |lab: &Lab| lab.api.get::<Pod>("default", "next")?.status?.phase;
+    lab.until("the next pod", |lab| phase(lab).is_some_and(|phase| phase != "Pending")).await;
+    assert_eq!(phase(&lab).as_deref(), Some("Running"));
 }
 
 #[tokio::test(start_paused = true)]
