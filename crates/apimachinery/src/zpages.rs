@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::accept::clauses;
 use crate::clock::Clock;
-use crate::status::{Result, StatusError};
+use crate::status::{InOrder, Result, StatusError};
 
 const GROUP: &str = "config.k8s.io";
 /// The versions of the objects; answers warn of the first.
@@ -212,7 +212,8 @@ fn response(content_type: &str, body: String) -> Response<String> {
 }
 
 fn refusal(error: &StatusError) -> Response<String> {
-    let mut response = response("application/json", format!("{:#}\n", error.to_value()));
+    let text = serde_json::to_string_pretty(&InOrder::status(&error.to_value())).unwrap_or_default();
+    let mut response = response("application/json", text + "\n");
     *response.status_mut() = StatusCode::from_u16(error.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response
 }

@@ -9,6 +9,7 @@ use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
 use knarr_apimachinery::metrics::{Family, Kind, Registry};
+use knarr_apimachinery::status::InOrder;
 use knarr_apimachinery::zpages::{Asked, Component};
 use serde_json::{Value, json};
 
@@ -151,7 +152,7 @@ pub fn refusal(refused: &Refused) -> Answer {
         if code == 403 {
             status["details"] = json!({});
         }
-        page(code, JSON, format!("{status:#}"))
+        page(code, JSON, serde_json::to_string_pretty(&InOrder::status(&status)).unwrap_or_default())
     };
     match refused {
         Refused::Unauthorized => status(401, "Unauthorized"),

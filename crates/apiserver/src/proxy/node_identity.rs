@@ -1,11 +1,12 @@
 //! Whose serving certificate a kubelet shows: that of the node, by its subject, and by its name or the address dialled.
 
+use std::io;
 use std::sync::Arc;
 
 use knarr_api::certificates::signers::NODE_USER_PREFIX;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, Error, OtherError, SignatureScheme};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Accepts a certificate of the CA whose subject is the node's user (`system:node:NAME`), which the signer of kubelets'
@@ -26,12 +27,17 @@ impl NodeIdentity {
         Self { inner, user, names: names.into_iter().flatten().collect() }
     }
 
-    /// Whether the certificate's common name is the node's user.
-    fn is_of_node(&self, leaf: &CertificateDer<'_>) -> bool {
-        let Ok((_, certificate)) = X509Certificate::from_der(leaf) else { return false };
-        let mut names = certificate.subject().iter_common_name();
-        names.next().and_then(|name| name.as_str().ok()).is_some_and(|name| name == self.user)
+    fn other_node(&self, leaf: &CertificateDer<'_>) -> Error {
+        let subject = common_name(leaf).unwrap_or_default();
+        let why = format!("certificate is of {subject:?}, not of {:?}", self.user);
+        CertificateError::Other(OtherError(Arc::new(io::Error::other(why)))).into()
     }
+}
+
+fn common_name(leaf: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
+    let mut names = certificate.subject().iter_common_name();
+    names.next()?.as_str().ok().map(ToOwned::to_owned)
 }
 
 impl ServerCertVerifier for NodeIdentity {
@@ -47,7 +53,9 @@ impl ServerCertVerifier for NodeIdentity {
         for name in &self.names {
             match self.inner.verify_server_cert(leaf, intermediates, name, ocsp, now) {
                 Err(error) if is_other_name(&error) => refused = error,
-                Ok(_) if !self.is_of_node(leaf) => break,
+                Ok(_) if common_name(leaf).as_deref() != Some(&self.user) => {
+                    return Err(self.other_node(leaf));
+                }
                 other => return other,
             }
         }
@@ -123,7 +131,11 @@ mod tests {
         assert!(check(&leaf("n1", &["n1"], &foreign)).is_err());
         // The node that had the address before, or that got another one's name.
         for names in [&["n1"][..], &["10.0.0.1"], &["n2", "10.0.0.1"]] {
-            assert!(is_other_name(&check(&leaf("n2", names, &issuer)).unwrap_err()), "{names:?}");
+            let refused = check(&leaf("n2", names, &issuer)).unwrap_err();
+            let Error::InvalidCertificate(CertificateError::Other(why)) = refused else {
+                panic!("{refused}")
+            };
+            assert_eq!(why.0.to_string(), r#"certificate is of "system:node:n2", not of "system:node:n1""#);
         }
     }
 }

@@ -172,11 +172,12 @@ impl VolumeManager {
             written: state.ready.get(&volume.name).and_then(|ready| ready.written),
         };
         let made = plugin.set_up(&task);
-        let ready = match plugin_of(plugin.name(), volume) {
-            Some(name) => self.host.csi.operations().measured(&name, Operation::Mount, made).await?,
-            // Measured once it is known what is behind the claim.
-            None => made.await?,
-        };
+        let ready =
+            match plugin_of(plugin.name(), volume, |driver| self.host.csi.drivers().get(driver).is_some()) {
+                Some(name) => self.host.csi.operations().measured(&name, Operation::Mount, made).await?,
+                // Measured once it is known what is behind the claim.
+                None => made.await?,
+            };
         if let Some(after) = ready.renew_after {
             self.queue.add_after(uid, after);
         }

@@ -79,10 +79,12 @@ pub fn csi_plugin(driver: &str) -> String {
     format!("kubernetes.io/csi:{driver}")
 }
 
-/// What upstream calls the plugin of a volume. `None` for a claim: the volume behind it says that.
-pub fn plugin_of(name: &str, volume: &Volume) -> Option<String> {
+/// What upstream calls the plugin of a volume. `None` for a claim: the volume behind it says that. Drivers that are not
+/// registered have no name of their own: pods write into their volumes what they like, and each name is a series.
+pub fn plugin_of(name: &str, volume: &Volume, is_registered: impl Fn(&str) -> bool) -> Option<String> {
     match &volume.csi {
-        Some(source) => Some(csi_plugin(&source.driver)),
+        Some(source) if is_registered(&source.driver) => Some(csi_plugin(&source.driver)),
+        Some(_) => Some("kubernetes.io/csi".to_owned()),
         None if volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() => None,
         None => Some(format!("kubernetes.io/{name}")),
     }
@@ -140,11 +142,12 @@ mod tests {
         for (volume, name, expected) in [
             (json!({"name": "v", "configMap": {"name": "c"}}), "configmap", Some("kubernetes.io/configmap")),
             (json!({"name": "v", "csi": {"driver": "d"}}), "csi", Some("kubernetes.io/csi:d")),
+            (json!({"name": "v", "csi": {"driver": "made-up"}}), "csi", Some("kubernetes.io/csi")),
             (json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}}), "x", None),
             (json!({"name": "v", "ephemeral": {}}), "x", None),
         ] {
             let volume: Volume = serde_json::from_value(volume).unwrap();
-            assert_eq!(plugin_of(name, &volume).as_deref(), expected);
+            assert_eq!(plugin_of(name, &volume, |driver| driver == "d").as_deref(), expected);
         }
     }
 }
