@@ -131,8 +131,6 @@ impl PodSyncer {
         }
         let changed: Vec<_> =
             todo.iter().map(|(container, status, _, wanted)| (*container, *status, wanted)).collect();
-        // What a container frees that is replaced, the pod does not use any more.
-        self.check_shrink(pod, memory, (!replaces).then_some(&of_pod), &changed).await?;
         let before = match &memory.applied_to_pod {
             Some(had) => had.clone(),
             // What is to be replaced may have been given more, and may use it.
@@ -140,7 +138,10 @@ impl PodSyncer {
             None => of_pod.clone(),
         };
         let widest = widest(&before, &of_pod);
+        // What is replaced has room to start, whatever else cannot be lowered.
         self.limit_pod(pod, widest.clone()).await?;
+        // What a container frees that is replaced, the pod does not use any more.
+        self.check_shrink(pod, memory, (!replaces).then_some(&of_pod), &changed).await?;
         for (container, status, settings, wanted) in todo {
             self.limit_container(status, &settings).await?;
             memory.applied.insert(status.id.clone(), wanted);

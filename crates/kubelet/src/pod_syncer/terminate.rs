@@ -48,8 +48,18 @@ impl PodSyncer {
         if !running.is_empty() {
             return Err(format!("containers still run although they were stopped: {running:?}"));
         }
+        self.free(pod);
         self.publish(pod, memory, &runtime, true, false).await;
         Ok(())
+    }
+
+    /// Counts what the pod used as free. Nothing of it runs; once the API shows that, the scheduler may send another pod
+    /// to it.
+    fn free(&self, pod: &Pod) {
+        lock(&self.allocations).end(pod.uid());
+        lock(&self.taken).remove(pod.uid());
+        self.weigh();
+        self.decide_resizes();
     }
 
     /// Stops all that runs of the pod, sandbox included.
@@ -74,16 +84,12 @@ impl PodSyncer {
 
     /// Gives back what the pod held; its records stay until the API has removed it.
     pub async fn sync_terminated_pod(&self, pod: &Arc<Pod>, memory: &mut PodMemory) -> Result<(), String> {
+        self.free(pod);
         let runtime = self.runtime.pod_status(pod.uid()).await.map_err(|e| e.to_string())?;
-        // Nothing of it runs. Once the API shows that, the scheduler may send another pod to what it used.
-        lock(&self.allocations).end(pod.uid());
-        lock(&self.taken).remove(pod.uid());
         self.publish(pod, memory, &runtime, true, false).await;
         self.volumes.unmount(pod.uid()).await.map_err(|e| e.message)?;
         let (cgroups, uid) = (self.cgroups.clone(), pod.uid().to_owned());
         blocking(move || cgroups.remove(&uid)).await??;
-        self.weigh();
-        self.decide_resizes();
         self.status.terminate(pod);
         Ok(())
     }
