@@ -105,7 +105,7 @@ def account(role):
 
 @contextlib.contextmanager
 def running(*words, env=None):
-    """A program of the client's, from now to the end of the block, at which it ends well when it is told to."""
+    """A program of the client's, from now to the end of the block, at which it ends well on SIGTERM."""
     log = f"{'-'.join(words[:2]).replace('/', '-')}.log"
     with open(log, "w") as output:
         program = subprocess.Popen(words, stdout=output, stderr=output, env=env)

@@ -394,7 +394,7 @@ fn pod_cidr_file(options: &NodeOptions) -> PathBuf {
     options.layout.network().join("pod-cidr")
 }
 
-/// What the kubelet is told of the node's network.
+/// What the kubelet needs of the node's network.
 struct NetworkView {
     state: tokio::sync::watch::Receiver<node_status::NetworkState>,
     metrics: Arc<NetworkMetrics>,

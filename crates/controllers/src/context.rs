@@ -24,7 +24,7 @@ pub struct Descriptor {
     pub run: fn(Arc<Context>) -> Running,
 }
 
-/// What the controllers are told about the cluster.
+/// Settings of the cluster that controllers read.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Pod addresses of the whole cluster, such as `10.42.0.0/16`; every node gets a part.

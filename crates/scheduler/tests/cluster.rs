@@ -1,15 +1,14 @@
 //! A scheduler against an API in memory: pods go where extenders say, one that fails holds up nobody else, and nodes on
 //! which nothing starts are told of.
 
+mod world;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::scheduling::v1beta1::PodGroup;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
-use knarr_api::kind::{Kind, ResourceType};
 use knarr_client::Informers;
 use knarr_client::clock::SystemClock;
 use knarr_client::events::EventRecorder;
@@ -20,37 +19,7 @@ use knarr_testing::hook_server::{HookServer, Reply};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-fn kinds() -> Vec<ResourceType> {
-    use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
-    use k8s_openapi::api::core::v1::{ReplicationController, Service};
-    vec![
-        Event::RESOURCE,
-        Namespace::RESOURCE,
-        Node::RESOURCE,
-        Pod::RESOURCE,
-        PersistentVolume::RESOURCE,
-        PersistentVolumeClaim::RESOURCE,
-        PodDisruptionBudget::RESOURCE,
-        CSIDriver::RESOURCE,
-        CSINode::RESOURCE,
-        CSIStorageCapacity::RESOURCE,
-        StorageClass::RESOURCE,
-        VolumeAttachment::RESOURCE,
-        DeviceClass::RESOURCE,
-        DeviceTaintRule::RESOURCE,
-        ResourceClaim::RESOURCE,
-        ResourceSlice::RESOURCE,
-        ReplicaSet::RESOURCE,
-        StatefulSet::RESOURCE,
-        ReplicationController::RESOURCE,
-        Service::RESOURCE,
-        PodGroup::RESOURCE,
-    ]
-}
-
-fn object<K: Kind>(value: Value) -> K {
-    K::decode(value.to_string().as_bytes()).unwrap()
-}
+use world::{kinds, object};
 
 fn pod(name: &str, resources: Value) -> Pod {
     object(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},

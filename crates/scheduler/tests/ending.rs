@@ -1,13 +1,12 @@
 //! What becomes of binding cycles when the scheduler is to end: writes under way are waited for, and nothing else is.
 
+mod world;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Event, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
-use knarr_api::kind::{Kind, ResourceType};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use knarr_apimachinery::clock::Clock;
 use knarr_client::clock::TokioClock;
 use knarr_client::events::EventRecorder;
@@ -16,40 +15,11 @@ use knarr_scheduler::config::Configuration;
 use knarr_scheduler::{Options, Scheduler};
 use knarr_testing::FakeApi;
 use knarr_testing::faults::{Chance, Faulty, Rates};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-fn kinds() -> Vec<ResourceType> {
-    use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
-    use k8s_openapi::api::core::v1::{ReplicationController, Service};
-    vec![
-        Event::RESOURCE,
-        Namespace::RESOURCE,
-        Node::RESOURCE,
-        Pod::RESOURCE,
-        PersistentVolume::RESOURCE,
-        PersistentVolumeClaim::RESOURCE,
-        PodDisruptionBudget::RESOURCE,
-        CSIDriver::RESOURCE,
-        CSINode::RESOURCE,
-        CSIStorageCapacity::RESOURCE,
-        StorageClass::RESOURCE,
-        VolumeAttachment::RESOURCE,
-        DeviceClass::RESOURCE,
-        DeviceTaintRule::RESOURCE,
-        ResourceClaim::RESOURCE,
-        ResourceSlice::RESOURCE,
-        ReplicaSet::RESOURCE,
-        StatefulSet::RESOURCE,
-        ReplicationController::RESOURCE,
-        Service::RESOURCE,
-    ]
-}
-
-fn object<K: Kind>(value: Value) -> K {
-    K::decode(value.to_string().as_bytes()).unwrap()
-}
+use world::{kinds, object};
 
 /// A scheduler whose requests take up to two seconds.
 struct Lab {

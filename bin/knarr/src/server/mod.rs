@@ -245,7 +245,7 @@ fn check_features(features: &Features, served: &[&Resource]) -> Result<()> {
     Ok(())
 }
 
-/// What the scheduler is told: its file, and the features that are its business.
+/// The configuration of the scheduler: its file, and the feature gates that it reads.
 fn scheduler_config(args: &ServerArgs) -> Result<Configuration> {
     Ok(Configuration {
         generic_workload: args.api.features()?.is_on(GENERIC_WORKLOAD),

@@ -37,7 +37,7 @@ enum Beat {
 #[derive(Default)]
 struct NodeState {
     uid: String,
-    /// Whether it has told that it starts.
+    /// Whether the event `Starting` was emitted.
     started: bool,
     lease: Option<Lease>,
     pool: Option<Pool>,

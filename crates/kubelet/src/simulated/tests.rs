@@ -80,7 +80,7 @@ async fn nodes_tell_of_themselves_as_kubelets_do() {
     let informers = Arc::new(Informers::new(api.client(), stop.clone()));
     let running = tokio::spawn(super::run(Options::new(2), api.client(), informers, stop.clone()));
     tokio::time::sleep(Duration::from_secs(11)).await;
-    let told = |node: &str| {
+    let emitted = |node: &str| {
         let events = api.all::<Event>().into_iter();
         let mine = events.filter(|e| e.source.as_ref().is_some_and(|s| s.host.as_deref() == Some(node)));
         let text = mine.map(|e| format!("{}: {}", e.reason.unwrap(), e.message.unwrap()));
@@ -93,20 +93,20 @@ async fn nodes_tell_of_themselves_as_kubelets_do() {
             .into_iter()
             .chain(["Starting: Starting kubelet.".to_owned()])
             .collect();
-    assert_eq!(told("simulated-0002"), at_start);
+    assert_eq!(emitted("simulated-0002"), at_start);
     let event = api.all::<Event>().into_iter().find(|e| e.reason.as_deref() == Some("NodeReady")).unwrap();
     let node = api.get::<Node>("", event.involved_object.name.as_deref().unwrap()).unwrap();
     assert_eq!(event.involved_object.uid.as_deref(), Some(node.uid()));
     assert_eq!(event.source.unwrap().component.as_deref(), Some("kubelet"));
 
     for (unschedulable, reason) in [(true, "NodeNotSchedulable"), (false, "NodeSchedulable")] {
-        assert!(!told("simulated-0002").contains(&is_now(reason)));
+        assert!(!emitted("simulated-0002").contains(&is_now(reason)));
         let patch = knarr_client::Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
         api.client().patch::<Node>("", "simulated-0002", None, &patch).await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert!(told("simulated-0002").contains(&is_now(reason)), "{reason}");
+        assert!(emitted("simulated-0002").contains(&is_now(reason)), "{reason}");
     }
-    assert_eq!(told("simulated-0001").len(), 5);
+    assert_eq!(emitted("simulated-0001").len(), 5);
 
     let capacity = node.status.unwrap().capacity.unwrap();
     for size in ["hugepages-2Mi", "hugepages-1Gi"] {

@@ -53,8 +53,8 @@ async fn a_container_that_is_stopped_for_its_limits_is_not_over() {
     until_replaced(&lab).await;
     let calls = lab.runtime.calls();
     assert_eq!(calls[calls.len() - 2..], ["stop main#0 30", "start main#1"]);
-    let told = lab.events().await;
-    assert!(told.contains(&"Killing: Container main resize requires restart".to_owned()), "{told:?}");
+    let emitted = lab.events().await;
+    assert!(emitted.contains(&"Killing: Container main resize requires restart".to_owned()), "{emitted:?}");
     // Once for this resize; what ends well after it is over.
     lab.runtime.exit("main", 0);
     lab.until("its end", |lab| lab.phase() == "Succeeded").await;
